@@ -1,0 +1,136 @@
+"""The two things a homomorphic engine is asked for, split by who does them.
+
+*Encrypted vector-Jacobian product* (one round trip, `LinearScheme`):
+
+    key holder                                  evaluator (owns J)
+    sealed  = encrypt(g, bound)          ->     product = transpose_product(prepare(J), sealed)
+    opened  = open(blinded)              <-     blinded, mask = blind(product)
+                                         ->     J^T g = unblind(opened, mask)
+
+The key holder opens only uniform noise; the evaluator holds only ciphertexts and, at the end, J^T g.
+
+*Encrypted sum* (`AdditiveScheme`): adders encrypt and add under the holder's public key, the holder decrypts the sum.
+
+What crosses a line is always bytes. A secret key never leaves its holder object: it has no accessor, no repr and
+does not pickle. `Prepared` depends on J and the parameters alone, so it outlives a change of keys.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from concurrent.futures import Executor
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Secret:
+    """Base of everything that must stay in its process: shows nothing, refuses to be pickled or copied."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, secret>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} holds a secret and cannot be pickled or copied")
+
+
+class KeyHolder(Secret, ABC):
+    """The party whose key seals g: it encrypts, and opens what comes back blinded."""
+
+    public: bytes  # what the evaluators need; safe to publish
+
+    @abstractmethod
+    def encrypt(self, g: Floats, *, bound: float) -> bytes:
+        """Encrypts g (n x c), freshly randomised. RangeError if any |g| > bound or is not finite."""
+
+    @abstractmethod
+    def open(self, blinded: bytes) -> bytes:
+        """Decrypts what `Evaluator.blind` made. The plaintexts are uniform to the holder."""
+
+
+class Evaluator(ABC):
+    """The party that owns J (n x d) and the holder's public key."""
+
+    @abstractmethod
+    def prepare(self, J: Floats) -> Any:
+        """J (n x d) in the form the product wants; made once a batch and kept. RangeError if J is not finite."""
+
+    @abstractmethod
+    def transpose_product(self, prepared: Any, sealed: bytes) -> Any:
+        """[[J^T g]], under the holder's key. Not yet fit to leave: `blind` it first."""
+
+    @abstractmethod
+    def blind(self, product: Any) -> tuple[bytes, Any]:
+        """Re-randomises the product and adds a mask uniform over the outgoing plaintext space.
+
+        Returns the bytes for the holder and the mask, which stays here and serves once.
+        """
+
+    @abstractmethod
+    def unblind(self, opened: bytes, mask: Any) -> Floats:
+        """J^T g (d x c) from the holder's answer and the mask."""
+
+
+class LinearScheme(ABC):
+    """An engine for J^T [[g]]. Stateless apart from its public parameters."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def strength(self) -> str:
+        """One line for people: key size or ring, security level, assumption."""
+
+    @property
+    @abstractmethod
+    def rotates(self) -> bool:
+        """Whether the holder should make new keys every epoch."""
+
+    @abstractmethod
+    def keygen(self, executor: Executor | None = None) -> KeyHolder:
+        """A holder with a fresh key. Heavy calls go to `executor` (processes), inline when None."""
+
+    @abstractmethod
+    def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
+        """The other side, from the holder's public bytes. CryptoError if they are malformed or too weak."""
+
+
+class SumHolder(Secret, ABC):
+    """The party that may learn the sum."""
+
+    public: bytes
+
+    @abstractmethod
+    def decrypt(self, total: bytes) -> Floats:
+        """The sum (m,) of the vectors that were added into `total`."""
+
+
+class Adder(ABC):
+    """A party that adds its vector without seeing anyone else's."""
+
+    @abstractmethod
+    def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
+        """Encrypts v (m,). At most `terms` such vectors may be summed. RangeError if any |v| > bound."""
+
+    @abstractmethod
+    def add(self, *parts: bytes) -> bytes:
+        """Ciphertext of the sum, re-randomised. CryptoError if lengths, bounds or keys differ."""
+
+
+class AdditiveScheme(ABC):
+    """An engine for sums under encryption."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
+        """A holder with a fresh key."""
+
+    @abstractmethod
+    def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
+        """The other side, from the holder's public bytes."""
