@@ -1,0 +1,315 @@
+import hashlib
+import pickle
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from decimal import Decimal
+from enum import IntEnum
+from uuid import UUID
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securevfl.crypto import curve
+from securevfl.crypto.curve import (
+    Blinder,
+    canonical_id,
+    canonical_ids,
+    check_points,
+    common_positions,
+    hash_to_group,
+    sort_points,
+)
+from securevfl.errors import CryptoError, DataError
+
+P = 2**255 - 19
+
+
+def split(points: bytes) -> list[bytes]:
+    return [points[i : i + 32] for i in range(0, len(points), 32)]
+
+
+def slow_on_curve(x: int) -> bool:
+    """Euler's criterion on x^3 + 486662 x^2 + x."""
+    return pow(x**3 + 486662 * x**2 + x, (P - 1) // 2, P) == 1
+
+
+def slow_product(scalar: bytes, point: bytes) -> bytes:
+    """The ladder of RFC 7748 section 5, on plain integers."""
+    k = int.from_bytes(scalar, "little")
+    k = k & ~7 & ~(1 << 255) | (1 << 254)
+    x1 = int.from_bytes(point, "little")
+    x2, z2, x3, z3 = 1, 0, x1, 1
+    for bit in f"{k:0255b}":
+        if bit == "1":
+            x2, z2, x3, z3 = x3, z3, x2, z2
+        s, d = x2 + z2, x2 - z2
+        cross, other = (x3 + z3) * d, (x3 - z3) * s
+        x3, z3 = (cross + other) ** 2 % P, x1 * (cross - other) ** 2 % P
+        e = s * s - d * d
+        x2, z2 = s * s * d * d % P, e * (s * s + 121665 * e) % P
+        if bit == "1":
+            x2, z2, x3, z3 = x3, z3, x2, z2
+    return (x2 * pow(z2, P - 2, P) % P).to_bytes(32, "little")
+
+
+class Kind(IntEnum):
+    SEVEN = 7
+
+
+SEVENS = [7, Kind.SEVEN, np.int8(7), np.uint64(7), 7.0, np.float16(7), np.float32(7), Decimal("7.00"), Decimal("7")]
+SEVENS_AS_TEXT = ["7", " 7 ", "\t7\n", "\u00a07", np.str_("7"), b"7", b" 7", np.bytes_(b"7")]
+
+
+@pytest.mark.parametrize("value", [*SEVENS, *SEVENS_AS_TEXT])
+def test_seven_is_seven(value: object) -> None:
+    assert canonical_id(value) == b"7"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (-0.0, 0),
+        ("caf\u00e9", "cafe\u0301"),
+        ("caf\u00e9", "caf\u00e9".encode()),
+        (UUID(int=0xABCDEF), "00000000-0000-0000-0000-000000abcdef"),
+        (2.0**53, 2**53),
+        (np.float32(2**24), 2**24),
+        (-12, "-12"),
+    ],
+)
+def test_same_id(one: object, other: object) -> None:
+    assert canonical_id(one) == canonical_id(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("007", 7),
+        ("7.0", 7),
+        ("+7", 7),
+        ("a", "A"),
+        ("a b", "ab"),
+        (b"\xff", "\u00ff"),
+        (b"\xff7", 7),
+        ("\ufb01", "fi"),
+    ],
+)
+def test_different_ids(one: object, other: object) -> None:
+    assert canonical_id(one) != canonical_id(other)
+
+
+MISSING = [None, float("nan"), np.float32("nan"), Decimal("nan"), Decimal("sNaN"), "", "  ", b"", b" "]
+INEXACT = [7.5, Decimal("7.5"), float("inf"), -np.inf, Decimal("inf"), 2.0**53 + 2, np.float32(2**24 + 2)]
+TOO_LONG = [10**100, -(10**100), Decimal("1e5000")]
+OTHER_TYPES = [True, np.bool_(True), "\ud800", 1j, (7,), np.datetime64("2020-01-01", "ns")]
+
+
+@pytest.mark.parametrize("value", [*MISSING, *INEXACT, *TOO_LONG, *OTHER_TYPES])
+def test_no_id(value: object) -> None:
+    with pytest.raises(DataError):
+        canonical_id(value)
+
+
+@given(st.text())
+def test_canonical_text_is_a_fixed_point(text: str) -> None:
+    try:
+        once = canonical_id(text)
+    except DataError:
+        return
+    assert canonical_id(once) == canonical_id(once.decode()) == once
+
+
+def test_integers_are_plain_decimals() -> None:
+    numbers = [*range(-50, 50), 2**63, -(2**70)]
+    assert canonical_ids(numbers) == [str(n).encode() for n in numbers]
+
+
+def test_a_column_with_gaps_meets_one_without() -> None:
+    assert canonical_ids(np.array([3.0, 1.0])) == canonical_ids(np.array([3, 1])) == canonical_ids(["3", "1 "])
+
+
+def test_a_bad_row_is_named_and_not_shown() -> None:
+    with pytest.raises(DataError, match="row 2") as caught:
+        canonical_ids([90001, 90002, 90003.5])
+    assert "90003" not in str(caught.value)
+
+
+def test_a_repeated_id_is_refused_and_not_shown() -> None:
+    with pytest.raises(DataError, match="rows 0 and 2") as caught:
+        canonical_ids([90001, 90002, "90001"])
+    assert "90001" not in str(caught.value)
+
+
+def test_rfc7748_vector() -> None:
+    scalar = bytes.fromhex("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4")
+    point = bytes.fromhex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c")
+    product = bytes.fromhex("c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552")
+    assert slow_product(scalar, point) == product
+    assert curve._multiply_chunk(scalar, point) == product
+
+
+def test_products_match_plain_integers() -> None:
+    points = hash_to_group(canonical_ids(range(20)))
+    blinder = Blinder()
+    expected = b"".join(slow_product(blinder._scalar, point) for point in split(points))
+    assert blinder.blind(points) == expected
+
+
+def test_hash_matches_a_slow_one() -> None:
+    def slow(canonical: bytes) -> bytes:
+        for attempt in range(1000):
+            block = b"securevfl id to curve25519 v1\x00" + bytes([attempt, 0]) + canonical
+            x = int.from_bytes(hashlib.sha512(block).digest(), "little") % P
+            if slow_on_curve(x):
+                return x.to_bytes(32, "little")
+        raise AssertionError
+
+    ids = canonical_ids(range(100))
+    assert split(hash_to_group(ids)) == [slow(canonical) for canonical in ids]
+    assert len(set(split(hash_to_group(ids)))) == 100
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.integers(0, 30), unique=True, max_size=12),
+    st.lists(st.integers(0, 30), unique=True, max_size=12),
+    st.integers(2, 4),
+)
+def test_common_ids_meet_after_all_have_blinded(mine: list[int], theirs: list[int], parties: int) -> None:
+    blinders = [Blinder() for _ in range(parties)]
+    own, other = hash_to_group(canonical_ids(mine)), hash_to_group(canonical_ids(map(str, theirs)))
+    for blinder in blinders:
+        own = blinder.blind(own)
+    for blinder in reversed(blinders):
+        other, _ = sort_points(blinder.blind(other))
+    assert [mine[i] for i in common_positions(own, other)] == [i for i in mine if i in set(theirs)]
+
+
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_an_executor_changes_nothing(
+    pool: Callable[[int], ProcessPoolExecutor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curve, "_CHUNK", 16)
+    ids = canonical_ids(range(100))
+    blinder = Blinder()
+    alone = blinder.blind(hash_to_group(ids))
+    with pool(2) as executor:
+        assert blinder.blind(hash_to_group(ids, executor), executor) == alone
+        assert check_points(alone, executor) == 100
+        with pytest.raises(CryptoError, match="point 99 of 100"):
+            blinder.blind(alone[:-32] + bytes(32), executor)
+
+
+def test_nothing_in_nothing_out() -> None:
+    assert hash_to_group([]) == Blinder().blind(b"") == b""
+    assert check_points(b"") == 0
+    assert sort_points(b"")[0] == b""
+    assert common_positions(b"", bytes(32)).size == common_positions(bytes(32), b"").size == 0
+
+
+def test_sorting_gives_back_positions() -> None:
+    points = b"".join([b"\x02" * 31 + b"\x00", b"\x02" * 30 + b"\x00\x00", b"\xff" * 32, bytes(32)])
+    in_order, positions = sort_points(points)
+    assert split(in_order) == sorted(split(points))
+    assert [split(points)[i] for i in positions] == split(in_order)
+    assert common_positions(points, in_order[:64]).tolist() == [1, 3]
+
+
+def test_sorted_points_depend_on_the_set_alone() -> None:
+    points = split(Blinder().blind(hash_to_group(canonical_ids(range(50)))))
+    shuffled = list(points)
+    secrets.SystemRandom().shuffle(shuffled)
+    assert sort_points(b"".join(points))[0] == sort_points(b"".join(shuffled))[0]
+
+
+SMALL_ORDER = [0, 1, *sorted(curve._SMALL_ORDER)[2:], P - 1]
+TWIST = next(x for x in range(2, 100) if not slow_on_curve(x))
+ON_CURVE = next(x for x in range(2, 100) if slow_on_curve(x))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [*SMALL_ORDER, TWIST, P, P + 1, P + 9, ON_CURVE + 2**255, 2**256 - 1],
+    ids=lambda x: f"{x:x}"[:8],
+)
+def test_a_point_that_cannot_be_a_blinded_id_is_refused(x: int) -> None:
+    good = hash_to_group([b"7"])
+    with pytest.raises(CryptoError, match="point 1 of 2"):
+        Blinder().blind(good + x.to_bytes(32, "little"))
+
+
+def test_the_small_orders_are_all_there() -> None:
+    """Doubling three times leads to the point at infinity, and a product with a multiple of 8 is zero."""
+
+    def double(x: int) -> int | None:
+        below = 4 * x * (x * x + 486662 * x + 1) % P
+        return (x * x - 1) ** 2 * pow(below, P - 2, P) % P if below else None
+
+    for x in SMALL_ORDER:
+        seen: int | None = x
+        for _ in range(3):
+            seen = None if seen is None else double(seen)
+        assert seen is None
+        assert slow_product(secrets.token_bytes(32), x.to_bytes(32, "little")) == bytes(32)
+    # The rational torsion of the curve is cyclic of order 8: x of its points of order 2, 4, 8 are 1 + 1 + 2 values.
+    assert len(curve._SMALL_ORDER) == 4
+    assert all(slow_on_curve(x) for x in curve._SMALL_ORDER - {0})
+
+
+def test_a_cut_message_is_refused() -> None:
+    with pytest.raises(CryptoError, match="multiple of 32"):
+        Blinder().blind(hash_to_group([b"7"])[:-1])
+
+
+def guesses_of_a_peer(blinder_type: type[Blinder]) -> int:
+    """How many blinded ids a peer recognises that knows every id and blinds them with a scalar of its own making."""
+    points = hash_to_group(canonical_ids(range(16)))
+    received = split(blinder_type().blind(points))
+    dictionary = set(split(points)) | set(split(blinder_type().blind(points)))
+    return sum(point in dictionary for point in received)
+
+
+class FixedScalar(Blinder):
+    def __init__(self) -> None:
+        self._scalar = b"\x07" * 32
+
+
+class NoScalar(Blinder):
+    def blind(self, points: bytes, executor: object = None) -> bytes:
+        return points
+
+
+def test_a_peer_that_knows_all_ids_recognises_none() -> None:
+    assert guesses_of_a_peer(Blinder) == 0
+
+
+@pytest.mark.parametrize("mutant", [FixedScalar, NoScalar])
+def test_that_check_catches_a_scalar_that_is_not_fresh(mutant: type[Blinder]) -> None:
+    assert guesses_of_a_peer(mutant) == 16
+
+
+def twist_bits() -> int:
+    """How many of 64 blinded ids lie off the curve: a bit of the id that blinding would keep."""
+    blinder = Blinder()
+    blinded = curve._multiply_chunk(blinder._scalar, hash_to_group(canonical_ids(range(64))))
+    return sum(not slow_on_curve(int.from_bytes(point, "little")) for point in split(blinded))
+
+
+def test_blinded_points_keep_no_bit_of_the_id() -> None:
+    assert twist_bits() == 0
+
+
+def test_that_check_catches_hashing_straight_to_x(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve, "_on_curve", lambda x: True)
+    assert twist_bits() > 0
+
+
+def test_a_blinder_shows_nothing() -> None:
+    blinder = Blinder()
+    assert blinder._scalar.hex() not in repr(blinder) + str(blinder)
+    assert not hasattr(blinder, "__dict__")
+    with pytest.raises(TypeError):
+        pickle.dumps(blinder)
