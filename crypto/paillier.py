@@ -1,0 +1,217 @@
+"""J^T [[g]] under Paillier.
+
+    key holder                                          evaluator
+    g at one public scale, K samples a plaintext   ->   prod_i c_i^X_ij with signed digits (multiexp.py),
+                                                        P columns shifted into one plaintext (packing.py)
+    decrypts v = m + r mod n, uniform              <-   times (1+n)^r, r uniform mod n, times h^s, s of |n|+40 bits
+    the target windows of v                        ->   minus the windows of r, back to reals
+
+The holder sees uniform plaintexts and, within 2^-40, uniform randomness of <h> (paillier_keys.py): nothing of J. The
+evaluator sees ciphertexts (semantically secure under DCR) and the windows that hold J^T g: no cross terms.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securevfl.crypto import fixedpoint
+from securevfl.crypto.multiexp import Block, Terms, plan
+from securevfl.crypto.packing import MAX_SAMPLES, Layout, layout, pack
+from securevfl.crypto.paillier_keys import STATISTICAL, PublicKey, SecretKey, check_bits, noise
+from securevfl.crypto.paillier_wire import Header, Kind, numbers, read, write
+from securevfl.crypto.paillier_worker import decrypt, encrypt_as_holder, product, spread, workers
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret
+from securevfl.errors import CryptoError, RangeError
+
+
+class PaillierScheme(LinearScheme):
+    """Paillier with keys of `bits` bits. ConfigError below 2048."""
+
+    name: ClassVar[str] = "paillier"
+
+    def __init__(self, bits: int = 3072) -> None:
+        self.bits = check_bits(bits)
+
+    @property
+    def strength(self) -> str:
+        level = 128 if self.bits >= 3072 else 112
+        return f"Paillier {self.bits} bits, {level}-bit security, decisional composite residuosity"
+
+    @property
+    def rotates(self) -> bool:
+        return False
+
+    def keygen(self, executor: Executor | None = None) -> KeyHolder:
+        return PaillierHolder(SecretKey.generate(self.bits), executor)
+
+    def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
+        return PaillierEvaluator(PublicKey.load(public, self.bits), executor)
+
+
+class PaillierHolder(KeyHolder):
+    """See `KeyHolder`. With an executor, p and q go to its workers: it must run within the party."""
+
+    def __init__(self, key: SecretKey, executor: Executor | None = None) -> None:
+        self._key = key
+        self._executor = executor
+        self.public = key.public.data
+
+    def encrypt(self, g: Floats, *, bound: float) -> bytes:
+        G = np.asarray(g, dtype=np.float64)
+        if G.ndim != 2 or not G.size:
+            raise RangeError(f"g must be a matrix (n x c) with entries, got shape {G.shape}")
+        n, c = G.shape
+        public = self._key.public
+        slots = layout(public.bits, n)
+        ints = fixedpoint.encode(G, bound, slots.residual_bits)
+        plaintexts = [m for k in range(c) for m in pack(ints[:, k], slots.samples, slots.pitch)]
+        if self._executor is None:
+            sealed = self._key.encrypt(plaintexts)
+        else:
+            sealed = spread(self._executor, encrypt_as_holder, self._key.parts_for_workers(), plaintexts)
+        return write(Header(Kind.SEALED, public.fingerprint, (n, c, 0), float(bound)), sealed, public.size)
+
+    def open(self, blinded: bytes) -> bytes:
+        public = self._key.public
+        header, body, promised = read(blinded, Kind.BLINDED, public.fingerprint)
+        (n, c, d), slots = header.sizes, _layout(public, header)
+        if not 1 <= d <= MAX_SAMPLES:
+            raise CryptoError("the blinded product has an impossible number of columns; the bytes were altered")
+        ciphertexts = numbers(body, promised, c * slots.opened_count(d), public.size)
+        public.check_units(ciphertexts)
+        if self._executor is None:
+            plaintexts = self._key.decrypt(ciphertexts)
+        else:
+            plaintexts = spread(self._executor, decrypt, self._key.parts_for_workers(), ciphertexts)
+        opened = Header(Kind.OPENED, public.fingerprint, (n, c, d), header.bound)
+        return write(opened, _windows(plaintexts, slots, c, d), _window_size(slots))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Digits of J by worker, and the columns' scales (d,), which no one else learns."""
+
+    n: int
+    d: int
+    bits: int
+    blocks: tuple[Block, ...]
+    scales: Floats
+
+
+@dataclass(frozen=True)
+class Product:
+    """[[J^T g]] column of g by column of g, P results a ciphertext. Not to be sent: `blind` it."""
+
+    header: Header
+    ciphertexts: tuple[int, ...]
+    scales: Floats
+
+
+class Mask(Secret):
+    """The windows of the masks, and what makes reals of the results."""
+
+    __slots__ = ("header", "scales", "windows")
+
+    def __init__(self, header: Header, windows: list[int], scales: Floats) -> None:
+        self.header, self.windows, self.scales = header, windows, scales
+
+
+class PaillierEvaluator(Evaluator):
+    """See `Evaluator`. J^T g is off by at most (2^-11 max|J_j| + 2^-17 max|J_j|) bound in each entry."""
+
+    def __init__(self, public: PublicKey, executor: Executor | None = None) -> None:
+        self._public = public
+        self._executor = executor
+
+    def prepare(self, J: Floats) -> Prepared:
+        if np.ndim(J) != 2 or not np.size(J):
+            raise RangeError(f"J must be a matrix (n x d) with entries, got shape {np.shape(J)}")
+        n, d = np.shape(J)
+        slots = layout(self._public.bits, n)
+        ints, scales = fixedpoint.encode_columns(J, slots.column_bits)
+        i, j = np.nonzero(ints)
+        K, P, L = slots.samples, slots.columns, slots.pitch
+        terms = Terms(
+            bases=slots.sealed_count,
+            outputs=slots.opened_count(d),
+            base=i // K,
+            value=ints[i, j],
+            shift=(K - 1 - i % K + K * (j % P)) * L,
+            output=j // P,
+        )
+        return Prepared(n, d, self._public.bits, tuple(plan(terms, workers(self._executor))), scales)
+
+    def transpose_product(self, prepared: Prepared, sealed: bytes) -> Product:
+        public = self._public
+        header, body, promised = read(sealed, Kind.SEALED, public.fingerprint)
+        (n, c, _), slots = header.sizes, _layout(public, header)
+        if (n, public.bits) != (prepared.n, prepared.bits):
+            raise CryptoError(f"J was prepared for {prepared.n} samples, g has {n}; use the same batch")
+        ciphertexts = numbers(body, promised, c * slots.sealed_count, public.size)
+        public.check_units(ciphertexts)
+        outputs = slots.opened_count(prepared.d)
+        columns = [ciphertexts[k * slots.sealed_count :][: slots.sealed_count] for k in range(c)]
+        tasks = [
+            (block, columns[k][block.first_base :][: block.bases], k) for k in range(c) for block in prepared.blocks
+        ]
+        modulus = int(public.square)
+        if self._executor is None:
+            parts = [product(block, bases, modulus) for block, bases, _ in tasks]
+        else:
+            futures = [self._executor.submit(product, block, bases, modulus) for block, bases, _ in tasks]
+            parts = [future.result() for future in futures]
+        total = [1] * (c * outputs)
+        for (block, _, k), part in zip(tasks, parts, strict=True):
+            for place, factor in enumerate(part, k * outputs + block.first_output):
+                total[place] = total[place] * factor % modulus
+        blinded = Header(Kind.BLINDED, public.fingerprint, (n, c, prepared.d), header.bound)
+        return Product(blinded, tuple(total), prepared.scales)
+
+    def blind(self, product: Product) -> tuple[bytes, Mask]:
+        public, header = self._public, product.header
+        _, c, d = header.sizes
+        slots = layout(public.bits, header.sizes[0])
+        masks = [secrets.randbelow(int(public.n)) for _ in product.ciphertexts]
+        sent = [
+            int(ciphertext * public.shift(r + slots.offset) % public.square * self._noise() % public.square)
+            for ciphertext, r in zip(product.ciphertexts, masks, strict=True)
+        ]
+        mask = Mask(header, _windows(masks, slots, c, d), product.scales)
+        return write(header, sent, public.size), mask
+
+    def _noise(self) -> int:
+        return int(noise(self._public, self._public.bits + STATISTICAL, 6))
+
+    def unblind(self, opened: bytes, mask: Mask) -> Floats:
+        header, body, promised = read(opened, Kind.OPENED, self._public.fingerprint)
+        if (header.sizes, header.bound) != (mask.header.sizes, mask.header.bound):
+            raise CryptoError("the opened values and the mask belong to different products; keep them in order")
+        n, c, d = header.sizes
+        slots = layout(self._public.bits, n)
+        windows = numbers(body, promised, c * d, _window_size(slots))
+        full, half = (1 << slots.width) - 1, 1 << (slots.width - 1)
+        targets = [((v - r) & full) - half for v, r in zip(windows, mask.windows, strict=True)]
+        reals = [fixedpoint.decode(t, header.bound, slots.residual_bits) for t in targets]
+        return np.array(reals, dtype=np.float64).reshape(c, d).T / mask.scales[:, None]
+
+
+def _layout(public: PublicKey, header: Header) -> Layout:
+    if header.sizes[0] > MAX_SAMPLES:
+        raise CryptoError("the header has an impossible number of samples; the bytes were altered")
+    return layout(public.bits, header.sizes[0])
+
+
+def _window_size(slots: Layout) -> int:
+    return -(-slots.width // 8)
+
+
+def _windows(plaintexts: Sequence[int], slots: Layout, c: int, d: int) -> list[int]:
+    """The target slot of each result, column of g by column of g."""
+    full, outputs = (1 << slots.width) - 1, slots.opened_count(d)
+    return [plaintexts[k * outputs + j // slots.columns] >> slots.target(j) & full for k in range(c) for j in range(d)]

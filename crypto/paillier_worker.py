@@ -1,0 +1,66 @@
+"""The heavy Paillier calls as functions of plain integers, for worker processes of the same party.
+
+A worker keeps the keys it was given last, with their tables, so that these are built once a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import lru_cache
+from itertools import pairwise
+from os import cpu_count
+from typing import TypeVar
+
+from securevfl.crypto.multiexp import Block, evaluate
+from securevfl.crypto.paillier_keys import PublicKey, SecretKey, noise
+
+Parts = tuple[int, int, int, int]
+Head = TypeVar("Head")
+
+
+@lru_cache(maxsize=2)
+def _secret(parts: Parts) -> SecretKey:
+    return SecretKey(*parts)
+
+
+@lru_cache(maxsize=2)
+def _public(n: int, h: int) -> PublicKey:
+    return PublicKey(n, h)
+
+
+def encrypt_as_holder(parts: Parts, plaintexts: list[int]) -> list[int]:
+    """Fresh encryptions, by combs mod p^2 and q^2."""
+    return _secret(parts).encrypt(plaintexts)
+
+
+def decrypt(parts: Parts, ciphertexts: list[int]) -> list[int]:
+    """Plaintexts in [0, n)."""
+    return _secret(parts).decrypt(ciphertexts)
+
+
+def encrypt(head: tuple[int, int], plaintexts: list[int]) -> list[int]:
+    """Fresh encryptions under the public key (n, h), by h^s with s of |n|/2 bits."""
+    public = _public(*head)
+    bits = public.bits // 2
+    return [int(public.shift(m) * noise(public, bits, 8) % public.square) for m in plaintexts]
+
+
+def product(block: Block, bases: list[int], modulus: int) -> list[int]:
+    """A block of a multi-exponentiation."""
+    return [int(x) for x in evaluate(block, bases, modulus)]
+
+
+def workers(executor: Executor | None) -> int:
+    """Into how many pieces work is cut."""
+    return 1 if executor is None else cpu_count() or 1
+
+
+def spread(
+    executor: Executor, function: Callable[[Head, list[int]], list[int]], head: Head, items: list[int]
+) -> list[int]:
+    """function(head, items) in as many pieces as there are processors, put together in order."""
+    pieces = max(1, min(workers(executor), len(items)))
+    edges = [len(items) * i // pieces for i in range(pieces + 1)]
+    futures = [executor.submit(function, head, items[i:j]) for i, j in pairwise(edges)]
+    return [result for future in futures for result in future.result()]
