@@ -1,0 +1,282 @@
+import itertools
+import math
+import random
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securevfl.crypto.prg import fresh_mask
+from securevfl.crypto.trees import (
+    Tree,
+    aggregate,
+    balanced,
+    build_trees,
+    chain,
+    learned_sums,
+    smallest_coalition,
+    star,
+    totally_different,
+)
+from securevfl.errors import ConfigError
+
+
+def random_tree(q, rng, root=0, parties=None):
+    """Any tree a schedule can express: each party sends to one of a random order's later parties."""
+    order = [p for p in (parties or range(q)) if p != root]
+    rng.shuffle(order)
+    order.append(root)
+    return Tree(tuple(((p, rng.choice(order[i + 1 :])),) for i, p in enumerate(order[:-1])), root)
+
+
+def transcripts(tree, parts):
+    """Walks the schedule the slow way and records what each party receives."""
+    held = dict(parts)
+    received = {p: [] for p in tree.parties}
+    for level in tree.levels:
+        for sender, to in level:
+            received[to].append(held[sender])
+            held[to] = [(a + b) for a, b in zip(held[to], held[sender], strict=True)]
+    return received
+
+
+def unit(q2, *ones):
+    return [1 if i in ones else 0 for i in range(q2)]
+
+
+def knowledge(t1, t2, coalition):
+    """Rows over (v_0..v_q-1, r_0..r_q-1) that the coalition knows."""
+    q = len(t1.parties)
+    first = transcripts(t1, {p: unit(2 * q, p, q + p) for p in range(q)})
+    second = transcripts(t2, {p: unit(2 * q, q + p) for p in range(q)})
+    rows = [unit(2 * q, p) for p in coalition] + [unit(2 * q, q + p) for p in coalition]
+    for p in coalition:
+        rows += first[p] + second.get(p, [])
+    return rows
+
+
+def reduce(rows):
+    """Row echelon form over the rationals: pivot column -> row."""
+    basis = {}
+    for row in rows:
+        row = [Fraction(x) for x in row]
+        row = residual(row, basis)
+        pivot = next((i for i, x in enumerate(row) if x), None)
+        if pivot is not None:
+            basis[pivot] = [x / row[pivot] for x in row]
+    return basis
+
+
+def residual(row, basis):
+    for i in range(len(row)):
+        if row[i] and i in basis:
+            row = [a - row[i] * b for a, b in zip(row, basis[i], strict=True)]
+    return row
+
+
+def spans(basis, row):
+    return not any(residual([Fraction(x) for x in row], basis))
+
+
+def coalitions(q, without=None):
+    others = [p for p in range(q) if p != without]
+    for k in range(1, len(others) + 1):
+        yield from itertools.combinations(others, k)
+
+
+def pairs(q):
+    rng = random.Random(q)
+    trees = build_trees(q, q - 1, b"pairs")
+    yield trees.T1, trees.T2
+    yield trees.T1, trees.T1
+    yield random_tree(q, rng), random_tree(q, rng)
+    yield chain([*range(1, q), 0]), star(range(q), 0)
+    left_out = build_trees(q, 0, b"pairs", left_out=1)
+    yield left_out.T1, left_out.T2
+
+
+@pytest.mark.parametrize("q", [3, 4, 5, 6, 7])
+def test_smallest_coalitions_against_every_coalition(q):
+    for t1, t2 in pairs(q):
+        bases = {C: reduce(knowledge(t1, t2, C)) for C in coalitions(q)}
+        for l in range(q):
+            learn = [set(C) for C in coalitions(q, l) if spans(bases[C], unit(2 * q, l))]
+            if l == t1.root and t1.parties == t2.parties:
+                assert smallest_coalition(t1, t2, l) is None
+                assert not learn
+                continue
+            smallest = smallest_coalition(t1, t2, l)
+            assert (smallest is None) == (not learn)
+            if smallest is not None:
+                assert set(smallest) in learn
+                assert all(smallest <= C for C in learn)
+
+
+@pytest.mark.parametrize("q", [3, 4, 5])
+def test_learned_sums_against_linear_algebra(q):
+    for t1, t2 in pairs(q):
+        for C in coalitions(q):
+            basis = reduce(knowledge(t1, t2, C))
+            learned = learned_sums(t1, t2, C)
+            others = [p for p in range(q) if p not in C]
+            for k in range(1, len(others) + 1):
+                for S in itertools.combinations(others, k):
+                    inside = [part for part in learned if part <= set(S)]
+                    assert spans(basis, unit(2 * q, *S)) == (sum(map(len, inside)) == k)
+
+
+@pytest.mark.parametrize(("q", "modulus"), [(3, 2), (3, 3), (4, 2)])
+def test_views_depend_on_nothing_but_the_learned_sums(q, modulus):
+    """All masks and all values in Z_m: two inputs give a coalition equally distributed views exactly if its own
+    values and the learned sums agree. This is perfect secrecy, not a matter of linear combinations."""
+    everything = list(itertools.product(range(modulus), repeat=q))
+    for t1, t2 in pairs(q):
+        views = {}
+        for v in everything:
+            for r in everything:
+                first = transcripts(t1, {p: [v[p] + r[p]] for p in range(q)})
+                second = transcripts(t2, {p: [r[p]] for p in range(q)})
+                views[v, r] = {p: [x % modulus for [x] in first[p] + second.get(p, [])] for p in range(q)}
+        for C in coalitions(q):
+            learned = learned_sums(t1, t2, C)
+            law = {}
+            for v in everything:
+                seen = Counter(tuple((v[p], r[p], *views[v, r][p]) for p in C) for r in everything)
+                known = (tuple(v[p] for p in C), tuple(sum(v[p] for p in S) % modulus for S in learned))
+                law.setdefault(known, []).append(frozenset(seen.items()))
+            assert all(len(set(same)) == 1 for same in law.values())
+            assert len({same[0] for same in law.values()}) == len(law)
+
+
+def lone_parties_learn(t1, t2):
+    q = len(t1.parties)
+    return any(spans(reduce(knowledge(t1, t2, (c,))), unit(2 * q, l)) for c in range(q) for l in range(q) if l != c)
+
+
+@pytest.mark.parametrize("q", [3, 4, 5, 6, 7])
+@pytest.mark.parametrize("seed", [b"a", b"b", b"c"])
+def test_no_single_party_learns_a_part_and_one_tree_twice_shows_it(q, seed):
+    trees = build_trees(q, 0, seed)
+    assert not lone_parties_learn(trees.T1, trees.T2)
+    assert lone_parties_learn(trees.T1, trees.T1)
+    sizes = [[len(smallest_coalition(trees.T1, t2, l)) for l in range(1, q)] for t2 in (trees.T2, trees.T1)]
+    assert min(sizes[0]) >= 2
+    assert min(sizes[1]) == 1
+    assert sum(sizes[1]) < sum(sizes[0])
+
+
+def test_definition_2_alone_does_not_protect():
+    """Totally different, and yet party 0 receives party 2 in both trees."""
+    t1, t2 = Tree((((1, 0),), ((2, 0),)), 0), Tree((((2, 0),), ((1, 0),)), 0)
+    assert totally_different(t1, t2)
+    assert learned_sums(t1, t2, {0}) == [{1}, {2}]
+    assert lone_parties_learn(t1, t2)
+
+
+@settings(max_examples=150, deadline=None)
+@given(q=st.integers(3, 64), seed=st.binary(max_size=8), data=st.data())
+def test_built_trees_are_balanced_and_totally_different(q, seed, data):
+    root = data.draw(st.integers(0, q - 1))
+    left_out = data.draw(st.none() | st.integers(0, q - 1).filter(lambda p: p != root))
+    trees = build_trees(q, root, seed, left_out=left_out)
+    for tree, parties in ((trees.T0, set(range(q))), (trees.T1, set(range(q))), (trees.T2, set(range(q)) - {left_out})):
+        assert tree.parties == parties
+        assert tree.root == root
+        assert tree.depth == math.ceil(math.log2(len(parties)))
+        assert all(len({p for send in level for p in send}) == 2 * len(level) for level in tree.levels)
+    assert totally_different(trees.T1, trees.T2)
+    common = [S for S in trees.T1.subtrees() for U in trees.T2.subtrees() if S == U]
+    assert all(len(S) == q for S in common)
+    for c in range(q):
+        expected = [set(range(q)) - {root}] if c == root and left_out is None else []
+        assert learned_sums(trees.T1, trees.T2, {c}) == expected
+    assert trees == build_trees(q, root, seed, left_out=left_out)
+
+
+def test_labels_are_shuffled_by_the_seed():
+    assert len({build_trees(9, 0, bytes([i])).T1 for i in range(20)}) == 20
+    heads = Counter(build_trees(5, 0, bytes([i])).T1.levels[0][0] for i in range(200))
+    assert len(heads) > 10
+
+
+def test_total_difference_by_leaf_sets():
+    a, b, c = balanced([0, 1, 2, 3], 0), balanced([0, 2, 1, 3], 0), balanced([0, 2, 3, 1], 0)
+    assert a.subtrees() == {frozenset({0, 1}), frozenset({2, 3}), frozenset(range(4))}
+    assert totally_different(a, b)
+    assert not totally_different(a, a)
+    assert totally_different(a, c)
+    assert not totally_different(balanced([0, 1, 2], 0), balanced([0, 1], 0))
+    assert star(range(4), 0).subtrees() == {frozenset(range(4))}
+    assert chain([2, 1, 0]).subtrees() == {frozenset({1, 2}), frozenset({0, 1, 2})}
+
+
+@given(st.integers(1, 20), st.integers(0, 2**32), st.sampled_from(["balanced", "star", "chain", "random"]))
+def test_every_topology_walks_to_the_plain_sum(q, seed, kind):
+    rng = random.Random(seed)
+    order = rng.sample(range(q), q)
+    tree = {
+        "balanced": lambda: balanced(order, order[0]),
+        "star": lambda: star(order, order[0]),
+        "chain": lambda: chain(order),
+        "random": lambda: random_tree(q, rng),
+    }[kind]()
+    parts = {p: fresh_mask(3, np.uint64) for p in range(q)}
+    plain = [sum(int(parts[p][i]) for p in parts) % 2**64 for i in range(3)]
+    assert aggregate(tree, parts, np.add).tolist() == plain
+    held = {}
+
+    def receive_all(party):
+        held[party] = parts[party]
+        for source in tree.sources(party):
+            assert tree.target(source) == party
+            receive_all(source)
+            held[party] = held[party] + held[source]
+
+    receive_all(tree.root)
+    assert held[tree.root].tolist() == plain
+    assert tree.target(tree.root) is None
+
+
+def test_the_masked_sum_over_both_trees():
+    trees = build_trees(6, 2, b"sum")
+    v = {p: np.arange(4, dtype=np.uint64) + np.uint64(p) for p in range(6)}
+    r = {p: fresh_mask(4, np.uint64) for p in range(6)}
+    xi = aggregate(trees.T1, {p: v[p] + r[p] for p in range(6)}, np.add)
+    assert np.array_equal(xi - aggregate(trees.T2, r, np.add), sum(v.values()))
+    kept = build_trees(6, 2, b"sum", left_out=5)
+    xi = aggregate(kept.T1, {p: v[p] + r[p] for p in range(6)}, np.add)
+    assert np.array_equal(xi - aggregate(kept.T2, r, np.add), sum(v.values()) + r[5])
+
+
+@pytest.mark.parametrize(
+    ("levels", "root"),
+    [
+        ((((1, 0), (1, 2)),), 0),  # sends twice
+        ((((1, 0),), ((1, 0),)), 0),  # in two levels
+        ((((1, 0),), ((2, 1),)), 0),  # receives after it has sent
+        ((((1, 0), (2, 1)),), 0),  # receives while it sends
+        ((((0, 1),),), 0),  # the root sends
+        ((((1, 2),),), 0),  # ends elsewhere
+        ((((1, 1),),), 0),  # to itself
+    ],
+)
+def test_schedules_that_are_no_trees_are_refused(levels, root):
+    with pytest.raises(ConfigError):
+        Tree(levels, root)
+
+
+def test_bad_requests_are_refused():
+    for q, root, left_out in ((2, 0, None), (3, 3, None), (3, -1, None), (4, 1, 1), (4, 1, 4), (4, 1, -1)):
+        with pytest.raises(ConfigError):
+            build_trees(q, root, b"", left_out=left_out)
+    for order, root in (([0, 1, 1], 0), ([1, 2], 0), ([], 0)):
+        with pytest.raises(ConfigError):
+            balanced(order, root)
+    for t1, t2 in ((chain([1, 0]), chain([0, 1])), (chain([1, 0]), chain([2, 1, 0]))):
+        with pytest.raises(ConfigError):
+            learned_sums(t1, t2, {0})
+        with pytest.raises(ConfigError):
+            smallest_coalition(t1, t2, 1)
