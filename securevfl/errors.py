@@ -1,12 +1,18 @@
 """Every error that securevfl raises on purpose.
 
     SecureVFLError
-    |-- ConfigError         a job, a key size or an option that cannot be used
+    |-- ConfigError         a job or an option that cannot be used
+    |   |-- KeySizeError    a key or ring below 128-bit practice
+    |   |-- PartiesError    one party, two with labels, none with labels, two of one name
     |   `-- LeakageError    a choice that protects nothing, or a leak the job has not accepted
-    |-- DataError           a party's table, labels or ids
-    |-- ProtocolError       the peer broke the protocol (wrong message, altered frame, other job)
-    |-- TransportError      a peer is away, refused, or too late
-    `-- CryptoError
+    |-- DataError           what a party brings
+    |   |-- TableError      NaN, infinities, strings, constant or empty columns, row counts
+    |   |-- LabelError      labels the loss cannot use
+    |   `-- IdError         duplicate, missing or unmatched ids
+    |-- ProtocolError       the peer broke the protocol
+    |   `-- FrameError      a truncated, altered, replayed or oversized frame
+    |-- TransportError      a peer is away, refused, too late, or has stopped
+    `-- CryptoError         a key, ciphertext or plaintext that cannot be used
         |-- RangeError      a value outside the agreed fixed-point range
         `-- KeyMismatch     a ciphertext or key that does not belong together
 
@@ -19,11 +25,17 @@ __all__ = [
     "ConfigError",
     "CryptoError",
     "DataError",
+    "FrameError",
+    "IdError",
     "KeyMismatch",
+    "KeySizeError",
+    "LabelError",
     "LeakageError",
+    "PartiesError",
     "ProtocolError",
     "RangeError",
     "SecureVFLError",
+    "TableError",
     "TransportError",
 ]
 
@@ -33,7 +45,15 @@ class SecureVFLError(Exception):
 
 
 class ConfigError(SecureVFLError):
-    """A job, a key size or an option that cannot be used."""
+    """A job or an option that cannot be used."""
+
+
+class KeySizeError(ConfigError):
+    """A key or ring below 128-bit practice."""
+
+
+class PartiesError(ConfigError):
+    """The parties of a job do not fit together."""
 
 
 class LeakageError(ConfigError):
@@ -41,19 +61,35 @@ class LeakageError(ConfigError):
 
 
 class DataError(SecureVFLError):
-    """A party's table, labels or ids."""
+    """What a party brings cannot be used."""
+
+
+class TableError(DataError):
+    """A column or a row count that cannot be used."""
+
+
+class LabelError(DataError):
+    """Labels the loss cannot use."""
+
+
+class IdError(DataError):
+    """Duplicate, missing or unmatched ids."""
 
 
 class ProtocolError(SecureVFLError):
     """The peer broke the protocol."""
 
 
+class FrameError(ProtocolError):
+    """A truncated, altered, replayed or oversized frame."""
+
+
 class TransportError(SecureVFLError):
-    """A peer is away, refused, or too late."""
+    """A peer is away, refused, too late, or has stopped."""
 
 
 class CryptoError(SecureVFLError):
-    """A key, a ciphertext or a plaintext that cannot be used."""
+    """A key, ciphertext or plaintext that cannot be used."""
 
 
 class RangeError(CryptoError):

@@ -1,0 +1,122 @@
+"""Cipher sum: the parts are added up under the active party's key on their way through a tree of passive parties.
+
+0. active -> passive      public key             once
+1. passive k -> passive j [[sum below k]]        re-randomised at every hop, along the tree
+2. head -> active         [[sum_k H_k]]          the active party decrypts
+
+Between passive parties run ciphertexts that only the active party could open. The active party learns the sum, and
+more only together with parties that see partial sums: whoever receives from k and, unless k is a leaf, whoever sends
+to k. With one passive party the sum is its part.
+
+A sum of phases is taken over the integers and reduced by the active party, which besides the phase learns its number
+of whole turns, at most log2 of the number of parties in bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.codec import Message
+from securevfl.crypto.scheme import Adder, AdditiveScheme, Floats, SumHolder
+from securevfl.crypto.trees import Tree, balanced, chain, star
+from securevfl.errors import ProtocolError
+from securevfl.protocols.base import Circle, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.engines import Ckks, Engine
+
+Topology = Literal["tree", "star", "ring"]
+
+
+class SumKey(Message, frozen=True):
+    """The active party's key for sums."""
+
+    key: bytes
+
+
+class PartialSum(Message, frozen=True):
+    """[[sum of the parts below the sender, its own included]]."""
+
+    ciphertext: bytes
+
+
+class CipherSum(SumProtocol):
+    """Parts added up under encryption along a tree, a star or a ring of passive parties."""
+
+    name: ClassVar[str] = "cipher"
+    engine: Engine = Ckks()
+    topology: Topology = "tree"
+
+    def role(self, seat: Seat) -> SumRole:
+        scheme = seat.meter.additive(self.engine.sums())
+        tree = self.tree(len(seat.passives))
+        return CipherHolder(seat, scheme, tree) if seat.me == seat.active else CipherAdder(seat, scheme, tree)
+
+    def tree(self, passives: int) -> Tree:
+        """The way through the passive parties 0..passives-1; its root is the head."""
+        everyone = range(passives)
+        match self.topology:
+            case "tree":
+                return balanced(everyone, 0)
+            case "star":
+                return star(everyone, 0)
+            case "ring":
+                return chain(everyone[::-1])
+
+    def declares(self, passives: Sequence[str]) -> list[Declared]:
+        return [
+            Declared(SumKey, "active", "passive", Reveal("public")),
+            Declared(PartialSum, "passive", "passive", Reveal("ciphertext", "active")),
+            Declared(PartialSum, "passive", "active", Reveal("output", "the sum of the passive parties' parts")),
+        ]
+
+    def coalition(self, passives: Sequence[str]) -> str:
+        if len(passives) < 2:
+            return "the active party alone: there is one part"
+        tree = self.tree(len(passives))
+        leaf = next(k for k in range(len(passives)) if not tree.sources(k))
+        return f"the active party with {passives[tree.target(leaf) or 0]} learns the part of {passives[leaf]}"
+
+
+class CipherHolder(SumRole):
+    def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: Tree) -> None:
+        self._channel = seat.channel
+        self._head = seat.passives[tree.root]
+        self._holder: SumHolder = scheme.sum_keygen()
+        for passive in seat.passives:
+            self._channel.send(passive, SumKey(self._holder.public))  # 0
+
+    def contribute(self, values: Floats | Phases, space: Space) -> None:
+        raise ProtocolError("cipher sum: the active party collects; it adds its own part in the clear")
+
+    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        total = self._holder.decrypt(self._channel.recv(self._head, PartialSum).ciphertext)  # 2
+        if total.size != np.prod(shape, dtype=int):
+            raise ProtocolError(f"{self._head} was expected to send a sum of shape {shape}, {total.size} values came")
+        if isinstance(space, Circle):
+            turns = np.rint(total).astype(np.int64) & (2**space.bits - 1)
+            return turns.astype(np.uint32).reshape(shape)
+        return total.reshape(shape)
+
+
+class CipherAdder(SumRole):
+    def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: Tree) -> None:
+        own = seat.passives.index(seat.me)
+        target = tree.target(own)
+        self._channel = seat.channel
+        self._terms = len(seat.passives)
+        self._below = [seat.passives[child] for child in tree.sources(own)]
+        self._above = seat.active if target is None else seat.passives[target]
+        self._adder: Adder = scheme.adder(self._channel.recv(seat.active, SumKey).key)  # 0
+
+    def contribute(self, values: Floats | Phases, space: Space) -> None:
+        bound = 2.0**space.bits if isinstance(space, Circle) else space.bound
+        own = self._adder.encrypt(np.ravel(values).astype(np.float64), bound=bound, terms=self._terms)
+        received = [self._channel.recv(child, PartialSum).ciphertext for child in self._below]  # 1
+        total = self._adder.add(own, *received) if received else own
+        self._channel.send(self._above, PartialSum(total))  # 1, 2
+
+    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        raise ProtocolError("cipher sum: only the active party collects, it alone holds the key")

@@ -1,0 +1,69 @@
+"""The homomorphic engines a job can name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+from securevfl.crypto.lattice_sum import LatticeSum
+
+from securevfl.config import Named, Registry
+from securevfl.crypto.lattice import LatticeScheme
+from securevfl.crypto.paillier import PaillierScheme
+from securevfl.crypto.paillier_sum import PaillierSum
+from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
+
+
+class Engine(Named, ABC):
+    """Which encryption, at which strength."""
+
+    @abstractmethod
+    def scheme(self) -> LinearScheme:
+        """For J^T [[g]]."""
+
+    @abstractmethod
+    def sums(self) -> AdditiveScheme:
+        """For sums under encryption."""
+
+
+class Paillier(Engine):
+    """Paillier; 3072 bits are 128-bit security, 2048 (112-bit) is for comparison with papers, less is refused."""
+
+    name: ClassVar[str] = "paillier"
+    bits: int = 3072
+
+    def model_post_init(self, context: object) -> None:
+        self.scheme()
+
+    def scheme(self) -> LinearScheme:
+        return _paillier(self.bits)
+
+    def sums(self) -> AdditiveScheme:
+        return PaillierSum(bits=self.bits)
+
+
+class Ckks(Engine):
+    """The ring of CKKS on SEAL, 128-bit. `strict` floods the noise statistically, `lean` rests on hint-LWE."""
+
+    name: ClassVar[str] = "ckks"
+    profile: Literal["strict", "lean"] = "strict"
+
+    def scheme(self) -> LinearScheme:
+        return _ckks(self.profile)
+
+    def sums(self) -> AdditiveScheme:
+        return LatticeSum()
+
+
+@lru_cache(maxsize=8)
+def _paillier(bits: int) -> LinearScheme:
+    return PaillierScheme(bits=bits)
+
+
+@lru_cache(maxsize=2)
+def _ckks(profile: Literal["strict", "lean"]) -> LinearScheme:
+    return LatticeScheme(profile=profile)
+
+
+ENGINES: Registry[Engine] = Registry("engine", Paillier, Ckks)

@@ -1,0 +1,83 @@
+"""Open residual: g in the clear, as FedBCD publishes it (FedBCD 2019, Algorithm 1).
+
+1. active -> passive   g      in the clear
+   passive             J^T g
+
+A passive party sees g (n x c), and its sign is the label: this hides columns and weights only. It is the yardstick
+that the sealed residuals are measured against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.codec import Message
+from securevfl.crypto.scheme import Floats
+from securevfl.protocols.base import (
+    ActiveResidual,
+    Batch,
+    Declared,
+    Differentiable,
+    PassiveResidual,
+    Reply,
+    ResidualProtocol,
+    Reveal,
+    Seat,
+)
+
+
+class Residual(Message, frozen=True):
+    """g (n x c)."""
+
+    g: NDArray[np.float64]
+
+
+class OpenResidual(ResidualProtocol):
+    """g in the clear: passive parties see the labels."""
+
+    name: ClassVar[str] = "open"
+
+    def active(self, seat: Seat) -> ActiveResidual:
+        return OpenActive(seat)
+
+    def passive(self, seat: Seat) -> PassiveResidual:
+        return OpenPassive(seat)
+
+    def declares(self) -> list[Declared]:
+        return [Declared(Residual, "active", "passive", Reveal("plain", "g of every row, and so the labels"))]
+
+    @property
+    def strength(self) -> str:
+        return "none: g is sent in the clear"
+
+
+class OpenActive(ActiveResidual):
+    def __init__(self, seat: Seat) -> None:
+        self._channel = seat.channel
+
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+        for passive in to:
+            self._channel.send(passive, Residual(g))  # 1
+
+    def settle(self) -> None:
+        """Nothing is ever asked."""
+
+
+class OpenPassive(PassiveResidual):
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    def reply(self, *, epoch: int) -> Reply:
+        return OpenReply(self._seat.channel.recv(self._seat.active, Residual).g)  # 1
+
+
+class OpenReply(Reply):
+    def __init__(self, g: Floats) -> None:
+        self._g = g
+
+    def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        return model.vjp(batch.X, self._g)

@@ -1,0 +1,159 @@
+"""Sealed residual: g under the active party's key; a passive party learns J^T g and nothing else.
+
+Generalises the encrypted gradients of Hardy et al. 2017 and FedBCD 2019 section 5 to any J.
+
+0. active -> passive   public key            anew every epoch where the engine asks for it
+1. active -> passive   [[g]]                 ciphertexts under the active party's key
+2. passive -> active   [[J^T g + r]]         blinded by r, re-randomised: uniform to the key holder
+3. active -> passive   J^T g + r             opened
+   passive             subtracts r
+
+The active party opens uniform noise. A passive party learns its own parameter gradient: p equations about the n c
+numbers of g, the same ones every epoch while J and the partition into batches stay (FedBCD's assumption A2).
+Steps 2 and 3 are repeated for every local step when J moves with the weights, once when it does not (FedBCD eq. 57).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+from securevfl.codec import Message
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme
+from securevfl.protocols.base import (
+    ActiveResidual,
+    Batch,
+    Declared,
+    Differentiable,
+    PassiveResidual,
+    Reply,
+    ResidualProtocol,
+    Reveal,
+    Seat,
+)
+from securevfl.protocols.engines import Engine
+
+
+class PublicKey(Message, frozen=True):
+    """The active party's key."""
+
+    key: bytes
+
+
+class SealedG(Message, frozen=True):
+    """[[g]]."""
+
+    ciphertext: bytes
+
+
+class Blinded(Message, frozen=True):
+    """[[J^T g + r]]."""
+
+    ciphertext: bytes
+
+
+class Opened(Message, frozen=True):
+    """J^T g + r, low bits dithered where the engine needs it."""
+
+    values: bytes
+
+
+class SealedResidual(ResidualProtocol):
+    """g under encryption, by the engine named."""
+
+    name: ClassVar[str] = "sealed"
+    engine: Engine
+
+    def active(self, seat: Seat) -> ActiveResidual:
+        return SealedActive(seat, seat.meter.linear(self.engine.scheme()))
+
+    def passive(self, seat: Seat) -> PassiveResidual:
+        return SealedPassive(seat, seat.meter.linear(self.engine.scheme()))
+
+    def declares(self) -> list[Declared]:
+        return [
+            Declared(PublicKey, "active", "passive", Reveal("public")),
+            Declared(SealedG, "active", "passive", Reveal("ciphertext", "active")),
+            Declared(Blinded, "passive", "active", Reveal("uniform")),
+            Declared(Opened, "active", "passive", Reveal("output", "the receiver's own parameter gradient J^T g")),
+        ]
+
+    @property
+    def strength(self) -> str:
+        return self.engine.scheme().strength
+
+    @property
+    def seals(self) -> bool:
+        return True
+
+
+class SealedActive(ActiveResidual):
+    def __init__(self, seat: Seat, scheme: LinearScheme) -> None:
+        self._seat = seat
+        self._scheme = scheme
+        self._holder: KeyHolder = scheme.keygen()
+        self._epoch = 0
+        self._told: set[str] = set()
+        self._owed: dict[str, int] = {}
+
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+        self.settle()
+        if self._scheme.rotates and epoch != self._epoch:
+            self._holder, self._epoch, self._told = self._scheme.keygen(), epoch, set()
+        ciphertext = self._holder.encrypt(g, bound=self._seat.residual_bound)
+        for passive in to:
+            if passive not in self._told:
+                self._seat.channel.send(passive, PublicKey(self._holder.public))  # 0
+                self._told.add(passive)
+            self._seat.channel.send(passive, SealedG(ciphertext))  # 1
+            self._owed[passive] = self._seat.openings[passive]
+
+    def settle(self) -> None:
+        owed, self._owed = self._owed, {}
+        for turn in range(max(owed.values(), default=0)):
+            for passive in (name for name, count in owed.items() if count > turn):
+                blinded = self._seat.channel.recv(passive, Blinded)  # 2
+                self._seat.channel.send(passive, Opened(self._holder.open(blinded.ciphertext)))  # 3
+
+
+class SealedPassive(PassiveResidual):
+    def __init__(self, seat: Seat, scheme: LinearScheme) -> None:
+        self._seat = seat
+        self._scheme = scheme
+        self._evaluator: Evaluator | None = None
+        self._epoch = 0
+        self._prepared: dict[int, Any] = {}
+
+    def reply(self, *, epoch: int) -> Reply:
+        channel, active = self._seat.channel, self._seat.active
+        if self._evaluator is None or (self._scheme.rotates and epoch != self._epoch):
+            self._evaluator = self._scheme.evaluator(channel.recv(active, PublicKey).key)  # 0
+            self._epoch = epoch
+        return SealedReply(self, channel.recv(active, SealedG).ciphertext)  # 1
+
+    def gradient(self, sealed: bytes, model: Differentiable, batch: Batch) -> Floats:
+        """Steps 2 and 3 for one J."""
+        assert self._evaluator is not None
+        prepared = self._prepared.get(batch.index) if model.static_jacobian else None
+        if prepared is None:
+            prepared = self._evaluator.prepare(model.jacobian(batch.X))
+            if model.static_jacobian:
+                self._prepared[batch.index] = prepared
+        blinded, r = self._evaluator.blind(self._evaluator.transpose_product(prepared, sealed))
+        self._seat.channel.send(self._seat.active, Blinded(blinded))  # 2
+        opened = self._seat.channel.recv(self._seat.active, Opened)  # 3
+        return self._evaluator.unblind(opened.values, r)
+
+
+class SealedReply(Reply):
+    """[[g]] with the way to use it. J^T g is kept where J does not move."""
+
+    def __init__(self, residual: SealedPassive, sealed: bytes) -> None:
+        self._residual = residual
+        self._sealed = sealed
+        self._gradient: Floats | None = None
+
+    def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        if self._gradient is None or not model.static_jacobian:
+            self._gradient = self._residual.gradient(self._sealed, model, batch)
+        return self._gradient

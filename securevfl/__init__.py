@@ -1,0 +1,45 @@
+"""Vertical federated learning under encryption and secure aggregation, with its costs and its leaks.
+
+import securevfl as vfl
+bank, shop = vfl.datasets.breast_cancer(parties=2)
+job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(residual=vfl.Ckks()))
+print(job.explain([bank, shop]))
+run = vfl.simulate(job, [bank, shop])
+"""
+
+from securevfl import datasets
+from securevfl.clock import Network
+from securevfl.job import Job, Protocol, Target
+from securevfl.models.linear import Logistic, SmoothHinge, Softmax, Square
+from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
+from securevfl.party import Party, align
+from securevfl.protocols.cipher_sum import CipherSum
+from securevfl.protocols.direct_sum import DirectSum
+from securevfl.protocols.engines import Ckks, Paillier
+from securevfl.run import Run
+from securevfl.simulate import simulate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CipherSum",
+    "Ckks",
+    "DirectSum",
+    "FedBCD",
+    "FedPBCD",
+    "FedSGD",
+    "Job",
+    "Logistic",
+    "Network",
+    "Paillier",
+    "Party",
+    "Protocol",
+    "Run",
+    "SmoothHinge",
+    "Softmax",
+    "Square",
+    "Target",
+    "align",
+    "datasets",
+    "simulate",
+]

@@ -1,0 +1,179 @@
+"""A party's typed line to the others: send a message to a peer, receive a message of an expected type from a peer.
+
+    send: message -> frame (codec) -> clock and ledger -> wire
+    recv: inbox -> frame checked (session, receiver, order) -> clock and ledger -> message of the expected type
+
+A *lane* separates conversations of the same two parties, so that several threads of a party can share one channel;
+each lane is in order on its own. A `Wire` only carries bytes: threads in one process, gRPC between organisations.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from securevfl.clock import Clock, Kind, Stamp
+from securevfl.codec import Frame, M, Message, decode_frame, decode_message, encode_frame
+from securevfl.costs import Ledger
+from securevfl.errors import FrameError, ProtocolError, SecureVFLError, TransportError
+
+MAX_FRAME = 1 << 30  # bytes; a larger message is split by its protocol
+
+
+class Wire(Protocol):
+    """Carries frames. Must keep the order of frames between two parties."""
+
+    def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
+        """Hands the frame over; may return before it has arrived. TransportError if the peer is away."""
+
+
+class Arrival(NamedTuple):
+    frame: Frame
+    stamp: Stamp | None
+    nbytes: int
+
+
+class Abort(Message, frozen=True):
+    """The sender has stopped; `reason` names the error, never a value."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """One message as a party saw it; for transcripts."""
+
+    direction: Literal["send", "recv"]
+    me: str
+    peer: str
+    lane: str
+    message: Message
+    nbytes: int
+
+
+class Inbox:
+    """Frames for one party, sorted by sender and lane. A wire delivers, the channel takes."""
+
+    def __init__(self, me: str, peers: Iterable[str], session: bytes, *, max_frame: int = MAX_FRAME) -> None:
+        self.me = me
+        self.session = session
+        self._peers = frozenset(peers)
+        self._max = max_frame
+        self._queues: dict[tuple[str, str], deque[Arrival]] = defaultdict(deque)
+        self._next: dict[tuple[str, str], int] = defaultdict(int)
+        self._failure: SecureVFLError | None = None
+        self._changed = threading.Condition()
+
+    def deliver(self, data: bytes | memoryview, stamp: Stamp | None = None, *, peer: str | None = None) -> None:
+        """Takes a frame in. FrameError or ProtocolError if it is refused; nothing changes then.
+
+        `peer` is who the transport knows to be at the other end; a frame that claims another sender is refused.
+        """
+        if len(data) > self._max:
+            raise FrameError(f"{self.me}: a frame of at most {self._max} bytes was expected, {len(data)} came")
+        frame = decode_frame(data)
+        if frame.session != self.session:
+            raise ProtocolError(f"{self.me}: a frame of another session came; start all parties with the same job")
+        if frame.receiver != self.me or frame.sender not in self._peers or peer not in (None, frame.sender):
+            raise ProtocolError(f"{self.me}: a frame came that is not addressed to this party by one of its peers")
+        place = (frame.sender, frame.lane)
+        with self._changed:
+            if frame.seq != self._next[place]:
+                raise FrameError(
+                    f"{self.me}: frame {self._next[place]} of {frame.sender} was expected, {frame.seq} came: "
+                    "replayed, lost or out of order"
+                )
+            self._next[place] += 1
+            if frame.kind == Abort.__name__:
+                reason = decode_message(Abort, frame.payload).reason
+                self._fail(TransportError(f"{frame.sender} has stopped: {reason}"))
+            else:
+                self._queues[place].append(Arrival(frame, stamp, len(data)))
+                self._changed.notify_all()
+
+    def fail(self, error: SecureVFLError) -> None:
+        """Wakes everyone who waits, with this error. The first failure stays."""
+        with self._changed:
+            self._fail(error)
+
+    def _fail(self, error: SecureVFLError) -> None:
+        self._failure = self._failure or error
+        self._changed.notify_all()
+
+    def take(self, sender: str, lane: str, timeout: float) -> Arrival:
+        """The next frame of that sender and lane; what had arrived before a failure is still handed out."""
+        queue = self._queues[sender, lane]
+        with self._changed:
+            if not self._changed.wait_for(lambda: queue or self._failure is not None, timeout):
+                raise TransportError(f"{self.me}: nothing came from {sender} within {timeout:g} s; is it running?")
+            if queue:
+                return queue.popleft()
+            assert self._failure is not None
+            raise self._failure
+
+
+class Channel:
+    """One party's end. Safe to use from several threads as long as each lane has one sender and one receiver."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        inbox: Inbox,
+        clock: Clock,
+        ledger: Ledger,
+        *,
+        timeout: float = 600.0,
+        observe: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.me = inbox.me
+        self.clock = clock
+        self.ledger = ledger
+        self._wire = wire
+        self._inbox = inbox
+        self._timeout = timeout
+        self._observe = observe
+        self._sent: dict[tuple[str, str], int] = defaultdict(int)
+
+    @property
+    def session(self) -> bytes:
+        """16 public bytes that every party of this run shares and no other run has."""
+        return self._inbox.session
+
+    def send(self, to: str, message: Message, lane: str = "") -> None:
+        """Sends a message. TransportError if the peer is away."""
+        seq = self._sent[to, lane]
+        frame = encode_frame(message, session=self.session, sender=self.me, receiver=to, lane=lane, seq=seq)
+        if len(frame) > MAX_FRAME:
+            raise ProtocolError(f"{self.me}: a {type(message).__name__} of {len(frame)} bytes is too large to send")
+        self._sent[to, lane] = seq + 1
+        self.clock.tick(Kind.LOCAL)
+        self.ledger.sent(self.clock.phase, type(message).__name__, len(frame))
+        if self._observe is not None:
+            self._observe(Event("send", self.me, to, lane, message, len(frame)))
+        self._wire.post(to, frame, self.clock.departs(len(frame)))
+
+    def recv(self, sender: str, kind: type[M], lane: str = "") -> M:
+        """The next message of `sender`. ProtocolError if it is not a `kind`; TransportError if none comes in time."""
+        self.clock.tick(Kind.LOCAL)
+        arrival = self._inbox.take(sender, lane, self._timeout)
+        self.clock.arrives(arrival.stamp, arrival.nbytes)
+        if arrival.frame.kind != kind.__name__:
+            raise ProtocolError(
+                f"{self.me}: {sender} was expected to send {kind.__name__}, {arrival.frame.kind[:64]} came; "
+                "do both run the same job and version?"
+            )
+        message = decode_message(kind, arrival.frame.payload)
+        if self._observe is not None:
+            self._observe(Event("recv", self.me, sender, lane, message, arrival.nbytes))
+        return message
+
+    def abort(self, peers: Iterable[str], reason: str) -> None:
+        """Tells the peers that this party stops. Peers that are away already are passed over."""
+        for peer in peers:
+            try:
+                self.send(peer, Abort(reason))
+            except TransportError:
+                continue

@@ -1,0 +1,92 @@
+"""The base of everything a user configures: typed, frozen, no unknown keys, no values in error texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
+
+from securevfl.errors import ConfigError
+
+
+class Config(BaseModel):
+    """Keyword-only options. Raises ConfigError, one line a problem, when they do not fit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as cause:
+            raise ConfigError(problems(cause, type(self))) from None
+
+
+class Named(Config):
+    """An option that a job file can name: `sum = "tree"` or `[sum] name = "tree"` with its own keys."""
+
+    name: ClassVar[str]
+
+
+N = TypeVar("N", bound=Named)
+
+
+class Registry(dict[str, type[N]]):
+    """Names to kinds of one option. Adding a kind is adding it here."""
+
+    def __init__(self, what: str, *kinds: type[N]) -> None:
+        super().__init__({kind.name: kind for kind in kinds})
+        self.what = what
+
+    def read(self, value: Any) -> Any:
+        """An option from its object, its name, or a table with `name` and keys; for use in a pydantic validator."""
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, Mapping):
+            return value
+        keys = dict(value)
+        name = keys.pop("name", None)
+        if name not in self:
+            raise ValueError(f"{self.what} name must be one of {', '.join(self)}; choose one of these")
+        return read_nested(self[name], keys)
+
+
+def read_nested(kind: type[Config], keys: Any) -> Any:
+    """A nested table through its own constructor, so that each of its problems is told with its full key."""
+    if not isinstance(keys, Mapping):
+        return keys
+    try:
+        return kind(**keys)
+    except ConfigError as cause:
+        raise PydanticCustomError("nested", "{lines}", {"lines": str(cause)}) from None
+
+
+def plain(option: Config) -> dict[str, Any]:
+    """An option as a job file would hold it: its name where it has one, and its keys."""
+    keys: dict[str, Any] = {"name": option.name} if isinstance(option, Named) else {}
+    for key in type(option).model_fields:
+        value = getattr(option, key)
+        if value is not None:
+            keys[key] = (
+                plain(value) if isinstance(value, Config) else list(value) if isinstance(value, tuple) else value
+            )
+    return keys
+
+
+def problems(error: ValidationError, kind: type[Config]) -> str:
+    """One line for each problem: the key, what was expected, what to do."""
+    lines = []
+    for item in error.errors(include_input=False, include_url=False):
+        key = ".".join(str(part) for part in item["loc"]) or kind.__name__
+        match item["type"]:
+            case "nested":
+                lines += [f"{key}.{line}" for line in item["msg"].splitlines()]
+            case "extra_forbidden":
+                lines.append(f"{key}: is no option here; remove or correct it (known: {', '.join(kind.model_fields)})")
+            case "missing":
+                lines.append(f"{key}: is missing; add it")
+            case _:
+                text = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
+                lines.append(f"{key}: {text}" + ("" if ";" in text else "; correct it"))
+    return "\n".join(lines)

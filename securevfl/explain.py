@@ -1,0 +1,104 @@
+"""The consent sheet of a job: role by role what is sent, received and learned, under which assumption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from securevfl.errors import LabelError
+from securevfl.leakage import leaks
+from securevfl.party import Party, check_parties
+from securevfl.protocols.base import Declared
+from securevfl.schedule import Schedule
+
+if TYPE_CHECKING:
+    from securevfl.job import Job
+
+ASSUMPTIONS = "every party follows the protocol and may study what it received (semi-honest); lines are authenticated"
+
+
+def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
+    """The sheet as text. Without parties it speaks of one active and one passive party and gives shares as formulas."""
+    if parties is None:
+        active, passives, known = "active", ["passive"], None
+    else:
+        lead, others = check_parties(parties)
+        active, passives, known = lead.name, [party.name for party in others], (lead, others)
+    sums, residual = job.protocol.sum_for(len(passives)), job.protocol.residual
+    declared = [*sums.declares(passives), *residual.declares()]
+    lines = [
+        f"{job.optimizer.label} on a {job.model.name} model, protocol {sums.name} sum / {residual.name} residual",
+        f"assumes: {ASSUMPTIONS}",
+        f"encryption: {residual.strength}",
+        "",
+        f"{active} (active, holds the labels)",
+        *_role(declared, "active"),
+        "  learns    f = sum_k H_k on the rows predicted, and what is marked output or plain above",
+        f"  pooling   {sums.coalition(passives)}",
+    ]
+    for name in passives:
+        lines += ["", f"{name} (passive)", *_role(declared, "passive")]
+        lines += _equations(job, name, known)
+    lines += _leaks(job, known)
+    return "\n".join(lines)
+
+
+def _role(declared: Sequence[Declared], role: str) -> list[str]:
+    sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender == role))
+    received = [item for item in declared if item.receiver == role]
+    return [
+        f"  sends     {', '.join(sent) or 'nothing'}",
+        *(
+            f"  {'receives' if first == 0 else '':<9} {item.message.__name__} from {item.sender}: {item.reveals}"
+            for first, item in enumerate(received)
+        ),
+    ]
+
+
+def _sizes(job: Job, lead: Party) -> tuple[int, int, int]:
+    """Rows of the smallest batch, batches, outputs."""
+    loss = job.model.loss
+    assert lead.y is not None
+    schedule = Schedule(
+        len(lead),
+        batch_size=job.batch_size,
+        epochs=job.epochs,
+        seed=job.seed,
+        test_fraction=job.test_fraction,
+        reshuffle=job.reshuffle,
+    )
+    return schedule.smallest_batch, schedule.batches, loss.outputs(loss.classes(lead.y))
+
+
+def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> list[str]:
+    if not job.protocol.residual.seals:
+        return ["  learns    g of every row of every batch: its sign is the label"]
+    if known is None:
+        return [
+            "  learns    its own gradient: p equations about the n x c residuals of a batch; the share p / (n c)",
+            "            projects the labels and is a leak that larger batches make smaller",
+        ]
+    lead, others = known
+    rows, batches, outputs = _sizes(job, lead)
+    p = next(party for party in others if party.name == name).X.shape[1] * outputs
+    times = f"new in each of {job.epochs} epochs" if job.reshuffle else f"the same {batches} batches every epoch"
+    return [
+        f"  learns    its own gradient: p = {p} equations about n x c = {rows * outputs} residuals a batch, {times};",
+        f"            the share p / (n c) = {p / (rows * outputs):.3f} projects the labels: a leak that larger batches "
+        "make smaller",
+    ]
+
+
+def _leaks(job: Job, known: tuple[Party, list[Party]] | None) -> list[str]:
+    if known is None:
+        return []
+    lead, others = known
+    try:
+        rows, _, outputs = _sizes(job, lead)
+    except LabelError as error:
+        return ["", f"would be refused: {error}"]
+    columns = {party.name: party.X.shape[1] for party in others}
+    return [
+        ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak)
+        for leak in leaks(job, columns, batch_rows=rows, outputs=outputs)
+    ]

@@ -1,0 +1,158 @@
+"""A job: what all parties agree on before anything runs. Read from Python or from a TOML file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
+
+from securevfl import metrics
+from securevfl.config import Config, plain, read_nested
+from securevfl.errors import ConfigError
+from securevfl.leakage import LeakName
+from securevfl.models import MODELS
+from securevfl.models.linear import LinearModel
+from securevfl.optim import OPTIMIZERS
+from securevfl.optim.base import Optimizer
+from securevfl.party import Party
+from securevfl.protocols.base import ResidualProtocol, SumProtocol
+from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.registry import RESIDUALS, SUMS, auto_sum
+from securevfl.protocols.sealed_residual import SealedResidual
+
+
+class Protocol(Config):
+    """How sums go up and how residuals go down; any of the one with any of the other.
+
+    `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name.
+    """
+
+    sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
+    residual: SerializeAsAny[ResidualProtocol]
+
+    @field_validator("sum", mode="before")
+    @classmethod
+    def _read_sum(cls, value: Any) -> Any:
+        return value if value == "auto" else SUMS.read(value)
+
+    @field_validator("residual", mode="before")
+    @classmethod
+    def _read_residual(cls, value: Any) -> Any:
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if isinstance(name, str) and name in ENGINES:
+            value = ENGINES.read(value)
+        elif isinstance(name, str) and name not in RESIDUALS:
+            raise ValueError(f"must be one of open, {', '.join(ENGINES)}; choose one of these")
+        if isinstance(value, Mapping) and isinstance(value.get("engine"), str | Mapping):
+            value = {**value, "engine": ENGINES.read(value["engine"])}
+        return SealedResidual(engine=value) if isinstance(value, Engine) else RESIDUALS.read(value)
+
+    def sum_for(self, passives: int) -> SumProtocol:
+        """The sum in force with so many passive parties; what "auto" stands for."""
+        return auto_sum(passives) if self.sum == "auto" else self.sum
+
+    @property
+    def label(self) -> str:
+        """Its name in a cost table, as sum/residual."""
+        residual = self.residual
+        down = residual.engine.name if isinstance(residual, SealedResidual) else residual.name
+        return f"{self.sum if isinstance(self.sum, str) else self.sum.name}/{down}"
+
+
+class Target(Config):
+    """Stop as soon as `metric` on the held-out rows (or, without any, the training rows) reaches `value`."""
+
+    metric: str
+    value: float
+
+
+class Job(Config):
+    """One training.
+
+    batch_size, epochs: rows a batch, passes over the fixed partition. seed: shared by all parties, for sampling only.
+    test_fraction: share of rows held out from training, on which metrics are taken; 0 takes them on the training rows.
+    evaluate_every: rounds between joint evaluations; 0 evaluates at the end only (with a target: every round).
+    scale: "standard" lets each party scale its own columns by its own training rows.
+    reshuffle, accepts: see `securevfl.leakage`.
+    """
+
+    model: SerializeAsAny[LinearModel]
+    optimizer: SerializeAsAny[Optimizer]
+    protocol: Protocol
+    batch_size: int = Field(256, ge=1)
+    epochs: int = Field(10, ge=1)
+    seed: int = Field(0, ge=0)
+    test_fraction: float = Field(0.0, ge=0, lt=1)
+    evaluate_every: int = Field(0, ge=0)
+    target: Target | None = None
+    scale: Literal["standard", "none"] = "standard"
+    reshuffle: bool = False
+    accepts: tuple[LeakName, ...] = ()
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _read_model(cls, value: Any) -> Any:
+        return MODELS.read(value)
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _read_optimizer(cls, value: Any) -> Any:
+        return OPTIMIZERS.read(value)
+
+    @field_validator("protocol", mode="before")
+    @classmethod
+    def _read_protocol(cls, value: Any) -> Any:
+        return read_nested(Protocol, value)
+
+    @field_validator("target", mode="before")
+    @classmethod
+    def _read_target(cls, value: Any) -> Any:
+        return read_nested(Target, value)
+
+    @model_validator(mode="after")
+    def _check_target(self) -> Job:
+        known = metrics.names(self.model.loss)
+        if self.target is not None and self.target.metric not in known:
+            raise ValueError(f"target.metric must be one of {', '.join(known)} for this model; choose one of these")
+        return self
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Rounds between joint evaluations while training; 0 for none."""
+        return self.evaluate_every or (1 if self.target is not None else 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as plain data; what a job file holds and what the digest covers."""
+        return plain(self)
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the job; parties compare it before they start."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).digest()
+
+    def explain(self, parties: Sequence[Party] | None = None) -> str:
+        """What each party sends, receives and can infer, before anything runs. The consent sheet, as text."""
+        from securevfl.explain import explain
+
+        return explain(self, parties)
+
+    @classmethod
+    def from_dict(cls, keys: Mapping[str, Any]) -> Job:
+        """The opposite of `to_dict`. ConfigError, one line a problem."""
+        return cls(**keys)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Job:
+        """Reads a TOML file. ConfigError, one line a problem."""
+        try:
+            keys = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as cause:
+            raise ConfigError(f"{path}: a job file was expected there ({cause.strerror}); check the path") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+            raise ConfigError(f"{path}: TOML was expected; {cause}; correct it") from None
+        return cls.from_dict(keys)

@@ -1,0 +1,95 @@
+"""Linear models: H_k = X_k theta_k. The active party's theta has one more row, the intercept.
+
+The Jacobian of H_k by theta_k is X_k itself and does not move with the weights, so one opened data gradient serves
+all Q local steps of a round (FedBCD 2019, eq. 57).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from securevfl.config import Named
+from securevfl.crypto.scheme import Floats
+from securevfl.models.losses import LOSSES, Loss
+
+
+class LinearModel(Named):
+    """What every linear model is told: `l2`, the weight of ||theta||^2 / 2, which spares the intercept."""
+
+    l2: float = Field(0.0, ge=0)
+
+    @property
+    def loss(self) -> Loss:
+        """The loss of the same name."""
+        return LOSSES[self.name]
+
+    def build(self, columns: int, outputs: int, *, intercept: bool) -> Linear:
+        """A party's own part, weights at zero."""
+        return Linear(np.zeros((columns + intercept, outputs)), l2=self.l2, intercept=intercept)
+
+
+class Logistic(LinearModel):
+    """Logistic regression on two classes."""
+
+    name: ClassVar[str] = "logistic"
+
+
+class SmoothHinge(LinearModel):
+    """Linear support vector machine with the smooth hinge of FDSKL Table 1."""
+
+    name: ClassVar[str] = "smooth_hinge"
+
+
+class Square(LinearModel):
+    """Linear (ridge) regression."""
+
+    name: ClassVar[str] = "square"
+
+
+class Softmax(LinearModel):
+    """Multinomial logistic regression, one output a class."""
+
+    name: ClassVar[str] = "softmax"
+
+
+class Linear:
+    """One party's part: theta (d x c), and for the active party the intercept as its last row."""
+
+    static_jacobian = True
+
+    def __init__(self, theta: Floats, *, l2: float, intercept: bool) -> None:
+        self.theta = theta
+        self.intercept = intercept
+        self._decay = np.full((len(theta), 1), l2)
+        if intercept:
+            self._decay[-1] = 0.0
+
+    @property
+    def parameters(self) -> int:
+        """p, the number of weights."""
+        return int(self.theta.size)
+
+    def jacobian(self, X: Floats) -> Floats:
+        """X (n x d), with a column of ones where there is an intercept."""
+        return np.column_stack([X, np.ones(len(X))]) if self.intercept else X
+
+    def forward(self, X: Floats) -> Floats:
+        """H (n x c)."""
+        H: Floats = X @ self.theta[:-1] + self.theta[-1] if self.intercept else X @ self.theta
+        return H
+
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        """J^T g (d x c), summed over the rows."""
+        product = X.T @ g
+        return np.vstack([product, g.sum(axis=0)]) if self.intercept else product
+
+    def step(self, gradient: Floats, eta: float, *, mu: float = 0.0, anchor: Floats | None = None) -> None:
+        """theta -= eta (gradient + l2 theta + mu (theta - anchor)), with the mean data gradient (d x c).
+
+        The last term is the proximal one of FedPBCD (FedBCD 2019, eq. 11).
+        """
+        pull = mu * (self.theta - anchor) if anchor is not None else 0.0
+        self.theta = self.theta - eta * (gradient + self._decay * self.theta + pull)

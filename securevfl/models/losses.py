@@ -1,0 +1,148 @@
+"""Losses over f = sum_k H_k (n x c): value, residual g = df/dH, and how labels become targets.
+
+Square, logistic and smooth hinge are FDSKL 2020, Table 1; softmax is multinomial logistic regression.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_softmax, logsumexp, softmax
+
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import LabelError
+
+
+class Loss(ABC):
+    """A loss of one row; sums and means are the caller's."""
+
+    name: ClassVar[str]
+    classifies: ClassVar[bool] = True
+    bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
+
+    @abstractmethod
+    def value(self, f: Floats, y: Floats) -> Floats:
+        """Loss of each row (n,), from f (n x c) and targets y (n x c)."""
+
+    @abstractmethod
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        """g (n x c), the derivative of each row's loss by f."""
+
+    def classes(self, y: NDArray[Any]) -> NDArray[Any]:
+        """The classes among the labels, sorted. LabelError if the loss cannot use them."""
+        found = np.unique(y)
+        if len(found) != 2:
+            raise LabelError(
+                f"{self.name} loss: labels of exactly two values were expected, {len(found)} came; "
+                "use Softmax for several classes or Square for numbers"
+            )
+        return found
+
+    def outputs(self, classes: NDArray[Any]) -> int:
+        """c, the width of f."""
+        return 1
+
+    def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
+        """Labels as targets (n x c): -1 and +1 for two classes."""
+        return np.where(y == classes[1], 1.0, -1.0)[:, None]
+
+    def proba(self, f: Floats) -> Floats:
+        """Probability of each class (n x classes)."""
+        p = expit(f[:, 0])
+        return np.column_stack([1 - p, p])
+
+
+class LogisticLoss(Loss):
+    """log(1 + exp(-y f))."""
+
+    name = "logistic"
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        value: Floats = np.logaddexp(0.0, -y * f)[:, 0]
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = -y * expit(-y * f)
+        return g
+
+
+class SmoothHingeLoss(Loss):
+    """1/2 - z for z <= 0, (1 - z)^2 / 2 for 0 < z < 1, 0 beyond; z = y f. Its probabilities are a logistic of f."""
+
+    name = "smooth_hinge"
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        z = (y * f)[:, 0]
+        value: Floats = np.where(z <= 0, 0.5 - z, 0.5 * np.clip(1 - z, 0, 1) ** 2)
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = -y * np.clip(1 - y * f, 0, 1)
+        return g
+
+
+class SquareLoss(Loss):
+    """(f - y)^2 / 2 on targets scaled to mean 0 and deviation 1, so that a bound on g can be agreed beforehand."""
+
+    name = "square"
+    classifies = False
+    bound = 64.0
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        value: Floats = 0.5 * ((f - y) ** 2)[:, 0]
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = f - y
+        return g
+
+    def classes(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Mean and deviation of the labels, which scale the targets."""
+        deviation = float(np.std(y))
+        if deviation == 0:
+            raise LabelError("square loss: labels that vary were expected, all are equal; check the label column")
+        return np.array([np.mean(y), deviation])
+
+    def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
+        targets: Floats = ((y - classes[0]) / classes[1])[:, None]
+        return targets
+
+    def proba(self, f: Floats) -> Floats:
+        raise LabelError("square loss predicts numbers, not probabilities; use predict")
+
+
+class SoftmaxLoss(Loss):
+    """-log softmax(f)[y], one output a class."""
+
+    name = "softmax"
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        value: Floats = logsumexp(f, axis=1) - (f * y).sum(axis=1)
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = np.exp(log_softmax(f, axis=1)) - y
+        return g
+
+    def classes(self, y: NDArray[Any]) -> NDArray[Any]:
+        found = np.unique(y)
+        if not 2 <= len(found) <= max(2, len(y) // 2):
+            raise LabelError(f"softmax loss: labels of a few classes were expected, {len(found)} values came")
+        return found
+
+    def outputs(self, classes: NDArray[Any]) -> int:
+        return len(classes)
+
+    def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
+        targets: Floats = (y[:, None] == classes[None, :]).astype(np.float64)
+        return targets
+
+    def proba(self, f: Floats) -> Floats:
+        p: Floats = softmax(f, axis=1)
+        return p
+
+
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (LogisticLoss(), SmoothHingeLoss(), SquareLoss(), SoftmaxLoss())}

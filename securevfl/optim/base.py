@@ -1,0 +1,60 @@
+"""An optimizer is a schedule of exchanges and local steps. It knows nothing of keys and messages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from securevfl.config import Named
+from securevfl.crypto.scheme import Floats
+from securevfl.models.linear import Linear
+from securevfl.protocols.base import Batch
+from securevfl.protocols.link import ActiveLink, PassiveLink
+
+
+class Trainee(Protocol):
+    """A party as its optimizer sees it."""
+
+    model: Linear
+    parties: int  # K
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches in the order that all parties share, until the epochs are over or the target is reached."""
+
+    def residual(self, f: Floats, batch: Batch) -> Floats:
+        """g (n x c) from f (n x c); only the active party can."""
+
+
+class Optimizer(Named, ABC):
+    """Options that all of them share. eta0 is `lr`; its decay is FedBCD 2019's: eta0 / sqrt(t + 1) over rounds t from
+    0, or eta0 / sqrt(t K) over t from 1 and K parties."""
+
+    lr: float = Field(gt=0)
+    decay: Literal["none", "sqrt_t", "sqrt_tk"] = "none"
+
+    def eta(self, t: int, parties: int) -> float:
+        """Step size of round t, counted from 0."""
+        if self.decay == "none":
+            return self.lr
+        return float(self.lr / ((t + 1) * (parties if self.decay == "sqrt_tk" else 1)) ** 0.5)
+
+    @property
+    def label(self) -> str:
+        """Its name in a cost table."""
+        return self.name
+
+    @property
+    def steps(self) -> int:
+        """Q, the local steps a round."""
+        return 1
+
+    @abstractmethod
+    def active(self, party: Trainee, link: ActiveLink) -> None:
+        """The active party's schedule."""
+
+    @abstractmethod
+    def passive(self, party: Trainee, link: PassiveLink) -> None:
+        """A passive party's schedule."""

@@ -1,0 +1,108 @@
+"""FedBCD (Liu et al. 2019): block coordinate descent with Q local steps on one exchange.
+
+parallel     all parties take their Q steps at once, on the same exchange (FedBCD-p, Algorithm 1)
+sequential   the active party first, then each passive party in turn, on a fresh exchange (FedBCD-s); with K parties
+             one pass over all of them takes K - 1 exchanges
+FedPBCD      parallel with a proximal term: each local step is also pulled back by mu (theta - theta at the exchange)
+FedSGD       Q = 1
+
+In the local steps the other parties' forward outputs and, at a passive party, g stay as they were exchanged; the
+active party renews g with its own weights (section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from securevfl.crypto.scheme import Floats
+from securevfl.optim.base import Optimizer, Trainee
+from securevfl.protocols.base import Batch, Reply
+from securevfl.protocols.link import ActiveLink, PassiveLink
+
+
+class FedBCD(Optimizer):
+    """Q = `local_steps` local steps a round, all parties at once or in turn."""
+
+    name: ClassVar[str] = "fedbcd"
+    local_steps: int = Field(5, ge=1)
+    mode: Literal["parallel", "sequential"] = "parallel"
+
+    @property
+    def label(self) -> str:
+        return "FedBCD-p" if self.mode == "parallel" else "FedBCD-s"
+
+    @property
+    def steps(self) -> int:
+        return self.local_steps
+
+    @property
+    def proximal(self) -> float:
+        """mu of FedPBCD."""
+        return 0.0
+
+    def turns(self, passives: Iterable[str]) -> list[tuple[str, ...]]:
+        """Which passive parties answer to each exchange of a pass."""
+        return [tuple(passives)] if self.mode == "parallel" else [(name,) for name in passives]
+
+    def active(self, party: Trainee, link: ActiveLink) -> None:
+        for t, batch in enumerate(party.batches()):
+            for turn, passives in enumerate(self.turns(link.passives)):
+                others = link.sum(batch)
+                if turn == 0:
+                    self._active_steps(party, link, others, batch, t)
+                if self.mode == "sequential":
+                    link.publish(party.residual(party.model.forward(batch.X) + others, batch), to=passives)
+
+    def passive(self, party: Trainee, link: PassiveLink) -> None:
+        for t, batch in enumerate(party.batches()):
+            for passives in self.turns(link.passives):
+                link.contribute(party.model.forward(batch.X), batch)
+                if link.me in passives:
+                    self._passive_steps(party, link.reply(), batch, t)
+
+    def _active_steps(self, party: Trainee, link: ActiveLink, others: Floats, batch: Batch, t: int) -> None:
+        anchor = party.model.theta
+        for q in range(self.steps):
+            g = party.residual(party.model.forward(batch.X) + others, batch)
+            if q == 0 and self.mode == "parallel":
+                link.publish(g)
+            self._step(party, party.model.vjp(batch.X, g), batch, t, anchor)
+
+    def _passive_steps(self, party: Trainee, reply: Reply, batch: Batch, t: int) -> None:
+        anchor = party.model.theta
+        for _ in range(self.steps):
+            self._step(party, reply.gradient(party.model, batch), batch, t, anchor)
+
+    def _step(self, party: Trainee, gradient: Floats, batch: Batch, t: int, anchor: Floats) -> None:
+        party.model.step(gradient / len(batch.X), self.eta(t, party.parties), mu=self.proximal, anchor=anchor)
+
+
+class FedSGD(FedBCD):
+    """One local step a round."""
+
+    name: ClassVar[str] = "fedsgd"
+    local_steps: Literal[1] = 1
+    mode: Literal["parallel"] = "parallel"
+
+    @property
+    def label(self) -> str:
+        return "FedSGD"
+
+
+class FedPBCD(FedBCD):
+    """FedBCD-p with the proximal weight `mu` (FedBCD 2019, eq. 11)."""
+
+    name: ClassVar[str] = "fedpbcd"
+    mode: Literal["parallel"] = "parallel"
+    mu: float = Field(gt=0)
+
+    @property
+    def label(self) -> str:
+        return "FedPBCD-p"
+
+    @property
+    def proximal(self) -> float:
+        return self.mu

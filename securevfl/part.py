@@ -1,0 +1,117 @@
+"""What a party takes home from a run: its own weights, its own scaling, its own books. One file a party."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from securevfl.clock import Kind, Phase
+from securevfl.clock import Path as CriticalPath
+from securevfl.costs import Ledger
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import DataError, TableError
+
+SCHEMA = "securevfl.part/1"
+
+
+@dataclass
+class Part:
+    """One party's outcome. theta (d x c), the active party's with the intercept as its last row."""
+
+    name: str
+    role: str
+    job: dict[str, Any]
+    parties: list[str]
+    columns: list[str]
+    mean: Floats
+    deviation: Floats
+    theta: Floats
+    outputs: int
+    classes: NDArray[Any] | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+    rounds: int = 0
+    ledger: Ledger = field(default_factory=Ledger, repr=False)
+    path: CriticalPath = field(default_factory=lambda: np.zeros((len(Phase), len(Kind))), repr=False)
+
+    def __repr__(self) -> str:
+        return f"Part({self.name!r}, {self.role}, {len(self.columns)} columns)"
+
+    def rows(self, X: ArrayLike) -> Floats:
+        """New rows (m x d), checked and scaled as in training. TableError names what is wrong."""
+        named = [str(column) for column in X.columns] if hasattr(X, "columns") else None
+        if named is not None and named != self.columns:
+            lacking = [column for column in self.columns if column not in named]
+            if lacking:
+                raise TableError(
+                    f"party {self.name}: columns of the training were expected, missing: {lacking}; add them"
+                )
+            X = X[self.columns]  # type: ignore[index, call-overload]
+        try:
+            table = np.asarray(X, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise TableError(f"party {self.name}: numbers were expected, the new rows hold text; encode them") from None
+        if table.ndim != 2 or table.shape[1] != len(self.columns):
+            raise TableError(
+                f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {table.shape} came"
+            )
+        if not np.isfinite(table).all():
+            raise TableError(f"party {self.name}: finite numbers were expected, NaN or infinities came; fill them")
+        return (table - self.mean) / self.deviation
+
+    def save(self, path: str | Path) -> None:
+        """Writes this party's own part as JSON, whole or not at all."""
+        state = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "role": self.role,
+            "job": self.job,
+            "parties": self.parties,
+            "columns": self.columns,
+            "mean": self.mean.tolist(),
+            "deviation": self.deviation.tolist(),
+            "theta": self.theta.tolist(),
+            "outputs": self.outputs,
+            "classes": None if self.classes is None else self.classes.tolist(),
+            "metrics": self.metrics,
+            "history": self.history,
+            "rounds": self.rounds,
+        }
+        write_whole(Path(path), json.dumps(state).encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Part:
+        """The opposite of `save`. DataError if the file is no part of this schema."""
+        try:
+            state = json.loads(Path(path).read_text(encoding="utf-8"))
+            if state.pop("schema") != SCHEMA:
+                raise KeyError
+            arrays: dict[str, Any] = {
+                key: np.array(state.pop(key), dtype=np.float64) for key in ("mean", "deviation", "theta")
+            }
+            classes = state.pop("classes")
+            return cls(**state, **arrays, classes=None if classes is None else np.array(classes))
+        except OSError as cause:
+            raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise DataError(f"{path}: a model file of schema {SCHEMA} was expected; train or save again") from None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes through a temporary file in the same folder, so that no reader ever sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,163 @@
+"""A party's own table: name, columns, ids and, at one of them, labels. Checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import IdError, LabelError, PartiesError, TableError
+
+
+class Party:
+    """One organisation's side of the data.
+
+    X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names.
+    A table with column names (pandas, polars, pyarrow) brings its own. Raises DataError of the kind that fits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        ids: Sequence[Any] | NDArray[Any] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        if not name or not name.replace("-", "").replace("_", "").isalnum():
+            raise PartiesError(f"party {name!r}: a name of letters, digits, - and _ was expected; rename it")
+        self.name = name
+        if columns is None:
+            columns = getattr(X, "columns", None) if hasattr(X, "columns") else None
+        self.X = _numbers(name, X)
+        d = self.X.shape[1]
+        self.columns = [f"x{j}" for j in range(d)] if columns is None else [str(column) for column in columns]
+        if len(self.columns) != d:
+            raise TableError(f"party {name}: {d} column names were expected, {len(self.columns)} came")
+        _check_columns(name, self.X, self.columns)
+        self.y = None if y is None else _labels(name, y, len(self.X))
+        self.ids = None if ids is None else _ids(name, ids, len(self.X))
+
+    @property
+    def active(self) -> bool:
+        """Whether it holds the labels."""
+        return self.y is not None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __repr__(self) -> str:
+        role = "active" if self.active else "passive"
+        return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns, {role})"
+
+    def take(self, rows: NDArray[np.intp]) -> Party:
+        """The same party with these rows, in this order."""
+        kept = object.__new__(Party)
+        kept.name, kept.columns, kept.X = self.name, self.columns, self.X[rows]
+        kept.y = None if self.y is None else self.y[rows]
+        kept.ids = None if self.ids is None else self.ids[rows]
+        return kept
+
+
+def _numbers(name: str, X: ArrayLike) -> Floats:
+    table = np.asarray(X)
+    if table.ndim != 2 or 0 in table.shape:
+        raise TableError(f"party {name}: a table of rows x columns was expected, an array of shape {table.shape} came")
+    if table.dtype.kind not in "biuf":
+        try:
+            table = table.astype(np.float64)
+        except (TypeError, ValueError):
+            raise TableError(
+                f"party {name}: numbers were expected, the table holds text or objects; encode them as numbers"
+            ) from None
+    return table if table.dtype == np.float64 else table.astype(np.float64)
+
+
+def _check_columns(name: str, X: Floats, columns: Sequence[str]) -> None:
+    low, high = X.min(axis=0), X.max(axis=0)  # NaN and infinities show in the extremes
+    bad = [columns[j] for j in np.flatnonzero(~(np.isfinite(low) & np.isfinite(high))).tolist()]
+    if bad:
+        raise TableError(
+            f"party {name}: finite numbers were expected, NaN or infinities are in {_some(bad)}; fill them"
+        )
+    bad = [columns[j] for j in np.flatnonzero(low == high).tolist()]
+    if bad and len(X) > 1:
+        raise TableError(f"party {name}: columns that vary were expected, constant: {_some(bad)}; drop them")
+
+
+def _labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (rows,):
+        raise TableError(f"party {name}: one label for each of {rows} rows was expected, shape {labels.shape} came")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise LabelError(f"party {name}: finite labels were expected, NaN or infinities came; drop those rows")
+    if labels.dtype.kind == "O":
+        labels = labels.astype(str)
+    return labels
+
+
+def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> NDArray[Any]:
+    own = np.asarray(ids)
+    if own.shape != (rows,):
+        raise TableError(f"party {name}: one id for each of {rows} rows was expected, shape {own.shape} came")
+    if own.dtype.kind == "O":
+        own = own.astype(str)
+    _, counts = np.unique(own, return_counts=True)
+    twice = int((counts > 1).sum())
+    if twice:
+        raise IdError(f"party {name}: unique ids were expected, {twice} ids occur more than once; keep one row of each")
+    return own
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
+    """The active party and the passive ones. PartiesError or IdError if they do not make a job."""
+    names = [party.name for party in parties]
+    if len(parties) < 2:
+        raise PartiesError(f"two or more parties were expected, {len(parties)} came; add the other organisations")
+    if len(set(names)) < len(names):
+        raise PartiesError(f"parties of different names were expected, {', '.join(names)} came; rename one")
+    active = [party for party in parties if party.active]
+    if len(active) != 1:
+        who = ", ".join(party.name for party in active) or "none"
+        raise PartiesError(f"exactly one party with labels was expected, with labels: {who}; pass y to one Party only")
+    sizes = {party.name: len(party) for party in parties}
+    if len(set(sizes.values())) > 1:
+        raise TableError(f"the same rows at every party were expected, counts are {sizes}; align them: vfl.align")
+    with_ids = [party for party in parties if party.ids is not None]
+    first = with_ids[0].ids if with_ids else None
+    for party in with_ids[1:]:
+        if not np.array_equal(np.asarray(party.ids, str), np.asarray(first, str)):
+            raise IdError(f"the same ids in the same order were expected, {party.name} differs; align them: vfl.align")
+    return active[0], [party for party in parties if not party.active]
+
+
+def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
+    """Joins the tables on their ids, for parties that sit in one process.
+
+    Returns the parties with the shared rows in the active party's order, and for each party the ids that others have
+    and it lacks. IdError if a party has no ids or nothing is shared. Between organisations use private alignment.
+    """
+    keys: dict[str, dict[str, int]] = {}
+    for party in parties:
+        if party.ids is None:
+            raise IdError(f"party {party.name}: ids were expected to join on, none came; name the id column")
+        keys[party.name] = {str(key): row for row, key in enumerate(party.ids)}
+    everyone = {key: None for party in parties for key in keys[party.name]}
+    missing = {name: [key for key in everyone if key not in own] for name, own in keys.items()}
+    lead = next((party for party in parties if party.active), parties[0])
+    shared = [key for key in keys[lead.name] if all(key in own for own in keys.values())]
+    if not shared:
+        raise IdError("at least one shared id was expected, there is none; is the right id column named?")
+    rows = {name: np.array([own[key] for key in shared], dtype=np.intp) for name, own in keys.items()}
+    return [party.take(rows[party.name]) for party in parties], missing

@@ -1,0 +1,258 @@
+"""One party's whole run, whatever carries its messages: handshake, guards, training, evaluation.
+
+1. all <-> all        Hello      digest of the job, rows, columns, outputs, keyed digest of the row order
+2. per round          the optimizer's exchanges
+3. where due          joint evaluation, then active -> passive: Verdict, go on or stop
+4. at the end         joint evaluation on the held-out rows
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl import metrics
+from securevfl.channel import Channel
+from securevfl.clock import Phase
+from securevfl.codec import Message
+from securevfl.config import plain
+from securevfl.costs import Meter
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
+from securevfl.job import Job
+from securevfl.leakage import guard
+from securevfl.models.linear import Linear
+from securevfl.part import Part
+from securevfl.party import Party
+from securevfl.protocols.base import Batch, Seat, SumRole
+from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.predict import predict_active, predict_passive
+from securevfl.schedule import Rows, Schedule
+
+
+class Hello(Message, frozen=True):
+    """What a party says of itself before anything else."""
+
+    job: bytes
+    rows: int
+    columns: int
+    outputs: int
+    order: bytes
+
+
+class Verdict(Message, frozen=True):
+    """Whether the target is reached."""
+
+    stop: bool
+
+
+def take_part(
+    job: Job,
+    party: Party,
+    channel: Channel,
+    *,
+    active: str,
+    passives: Sequence[str],
+    executor: Executor | None = None,
+    workers: int = 1,
+    on_round: Callable[[int, int], None] | None = None,
+) -> Part:
+    """Trains with the others over `channel` and returns this party's part.
+
+    `on_round(done, of)` is called after every round at the active party.
+    """
+    hellos = _greet(job, party, channel, active=active, passives=passives)
+    outputs = hellos[active].outputs
+    schedule = Schedule(
+        len(party),
+        batch_size=job.batch_size,
+        epochs=job.epochs,
+        seed=job.seed,
+        test_fraction=job.test_fraction,
+        reshuffle=job.reshuffle,
+    )
+    columns = {name: hellos[name].columns for name in passives}
+    guard(job, columns, batch_rows=schedule.smallest_batch, outputs=outputs)
+    seat = Seat(
+        channel=channel,
+        active=active,
+        passives=tuple(passives),
+        meter=Meter(channel.clock, channel.ledger, executor, workers),
+        outputs=outputs,
+        residual_bound=job.model.loss.bound,
+        openings=dict.fromkeys(passives, 1),
+        seed=job.seed,
+    )
+    worker = Worker(job, party, seat, schedule, on_round)
+    channel.clock.phase = Phase.TRAIN
+    worker.train()
+    channel.clock.phase = Phase.EVALUATE
+    return worker.finish()
+
+
+def _greet(job: Job, party: Party, channel: Channel, *, active: str, passives: Sequence[str]) -> dict[str, Hello]:
+    loss = job.model.loss
+    outputs = loss.outputs(loss.classes(party.y)) if party.y is not None else 0
+    ids = b"" if party.ids is None else "\n".join(party.ids.astype(str)).encode()
+    order = hmac.digest(channel.session, ids, hashlib.sha256) if ids else b""
+    own = Hello(job.digest, len(party), party.X.shape[1], outputs, order)
+    peers = [name for name in (active, *passives) if name != party.name]
+    for peer in peers:
+        channel.send(peer, own)
+    hellos = {party.name: own} | {peer: channel.recv(peer, Hello) for peer in peers}
+    for peer in peers:
+        hello = hellos[peer]
+        if hello.job != own.job:
+            raise ConfigError(f"{peer} runs another job than {party.name}; give both the same job file")
+        if hello.rows != own.rows:
+            raise TableError(f"{peer} has {hello.rows} rows, {party.name} {own.rows}; align the tables first")
+        if hello.order and own.order and not hmac.compare_digest(hello.order, own.order):
+            raise IdError(f"{peer} and {party.name} hold their rows in different order; align the tables first")
+        if hello.columns < 1 or (hello.outputs > 0) != (peer == active):
+            raise ProtocolError(f"{peer} was expected to be {'active' if peer == active else 'passive'}; check roles")
+    return hellos
+
+
+class Worker:
+    """One party at work; what its optimizer sees of it."""
+
+    def __init__(
+        self,
+        job: Job,
+        party: Party,
+        seat: Seat,
+        schedule: Schedule,
+        on_round: Callable[[int, int], None] | None,
+    ) -> None:
+        self.parties = len(seat.parties)
+        self.job = job
+        self.seat = seat
+        self.schedule = schedule
+        self.history: list[dict[str, float]] = []
+        self._party = party
+        self._active = party.name == seat.active
+        self._on_round = on_round
+        self._loss = job.model.loss
+        self._round = 0
+        self._stopped = False
+        self._batch_loss: float | None = None
+        self.mean, self.deviation = _scaling(party.X, schedule.train, job.scale)
+        self.model: Linear = job.model.build(party.X.shape[1], seat.outputs, intercept=self._active)
+        self.classes: NDArray[Any] | None = None
+        self.targets: Floats | None = None
+        if party.y is not None:
+            self.classes = self._loss.classes(party.y)
+            self.targets = self._loss.targets(party.y, self.classes)
+        self.sums: SumRole = job.protocol.sum_for(len(seat.passives)).role(seat)
+        self._link: ActiveLink | None = None
+
+    def train(self) -> None:
+        """Runs the optimizer's schedule for this party's role."""
+        residual = self.job.protocol.residual
+        if self._active:
+            self._link = ActiveLink(self.seat, self.sums, residual.active(self.seat))
+            self.job.optimizer.active(self, self._link)
+            self._link.settle()
+        else:
+            self.job.optimizer.passive(self, PassiveLink(self.seat, self.sums, residual.passive(self.seat)))
+
+    def batches(self) -> Iterator[Batch]:
+        """This party's side of every batch, in the order all share; evaluates between them where that is due."""
+        every = self.job.evaluation_interval
+        for visit in self.schedule.visits():
+            self._batch_loss = None
+            targets = None if self.targets is None else self.targets[visit.rows]
+            yield Batch(visit.index, visit.epoch, self._scaled(visit.rows), targets)
+            self._round += 1
+            record = {"round": float(self._round), "epoch": float(visit.epoch)}
+            if self._batch_loss is not None:
+                record["batch_loss"] = self._batch_loss
+            if every and self._round % every == 0:
+                record |= self._evaluate_and_decide()
+            if self._active:
+                record["seconds"] = float(self.seat.channel.clock.path()[Phase.TRAIN].sum())
+                self.history.append(record)
+                if self._on_round is not None:
+                    self._on_round(self._round, len(self.schedule))
+            if self._stopped:
+                return
+
+    def residual(self, f: Floats, batch: Batch) -> Floats:
+        """g (n x c) of this loss; the first of a batch also books its loss."""
+        assert batch.y is not None, "only the active party has labels"
+        if self._batch_loss is None:
+            self._batch_loss = float(self._loss.value(f, batch.y).mean())
+        return self._loss.residual(f, batch.y)
+
+    def finish(self) -> Part:
+        """Evaluates a last time and packs what this party takes home."""
+        measured = self._evaluate()
+        seat, party = self.seat, self._party
+        return Part(
+            name=party.name,
+            role="active" if self._active else "passive",
+            job=plain(self.job),
+            parties=list(seat.parties),
+            columns=party.columns,
+            mean=self.mean,
+            deviation=self.deviation,
+            theta=self.model.theta,
+            outputs=seat.outputs,
+            classes=self.classes,
+            metrics=measured,
+            history=self.history,
+            rounds=self._link.rounds if self._link is not None else 0,
+            ledger=seat.channel.ledger,
+            path=seat.channel.clock.path(),
+        )
+
+    def _scaled(self, rows: Rows) -> Floats:
+        scaled: Floats = (self._party.X[rows] - self.mean) / self.deviation
+        return scaled
+
+    def _evaluate(self) -> dict[str, float]:
+        """Metrics on the held-out rows, or without any on the training rows; empty at a passive party."""
+        rows = self.schedule.test if len(self.schedule.test) else self.schedule.train
+
+        def forward(block: slice) -> Floats:
+            return self.model.forward(self._scaled(rows[block]))
+
+        if not self._active:
+            predict_passive(self.sums, forward, len(rows))
+            return {}
+        f = predict_active(self.sums, forward, len(rows), self.seat.outputs)
+        assert self._party.y is not None
+        assert self.classes is not None
+        return metrics.evaluate(self._loss, f, self._party.y[rows], self.classes)
+
+    def _evaluate_and_decide(self) -> dict[str, float]:
+        if self._link is not None:
+            self._link.settle()
+        clock = self.seat.channel.clock
+        clock.phase = Phase.EVALUATE
+        measured = self._evaluate()
+        target = self.job.target
+        if target is not None:
+            if self._active:
+                self._stopped = metrics.reached(target.metric, measured[target.metric], target.value)
+                for passive in self.seat.passives:
+                    self.seat.channel.send(passive, Verdict(self._stopped))
+            else:
+                self._stopped = self.seat.channel.recv(self.seat.active, Verdict).stop
+        clock.phase = Phase.TRAIN
+        return measured
+
+
+def _scaling(X: Floats, train: Rows, scale: str) -> tuple[Floats, Floats]:
+    """Mean and deviation of each column over the training rows; (0, 1) without scaling."""
+    if scale == "none":
+        return np.zeros(X.shape[1]), np.ones(X.shape[1])
+    own = X[train]
+    deviation = own.std(axis=0)
+    return own.mean(axis=0), np.where(deviation > 0, deviation, 1.0)

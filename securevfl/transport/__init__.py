@@ -1,0 +1,1 @@
+"""How frames travel: threads in one process, gRPC between organisations."""
