@@ -1,0 +1,145 @@
+"""The ring Z_q[x]/(x^N + 1) in residue form, borrowed from a CKKS context of SEAL.
+
+No slots and no rotations: polynomials carry their message in the coefficients. SEAL's CKKS encoder takes the values of
+a polynomial at the odd roots zeta^(3^i), zeta = exp(i pi / N), so an integer polynomial enters as its canonical
+embedding at scale 1, computed here; exact for coefficients up to about 2^45. The embedding of a real polynomial is one
+complex FFT of length N/2, since x^(N/2) = i at every root zeta^(4k+1):
+
+    p(zeta^(4k+1)) = sum_j (c_j + i c_(j+N/2)) zeta^j exp(4 pi i jk / N),   j < N/2
+
+and the roots with exponent 3 mod 4 are conjugates of these.
+
+Parameters are checked against the 128-bit column of the HomomorphicEncryption.org standard (2018, table 1, classical
+security, ternary secret): at most 54, 109, 218 and 438 bits of q, special prime included, for N = 2048 to 16384.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tenseal.sealapi as seal
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+
+from securevfl.crypto.sealio import Residues, SealIO
+from securevfl.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+MAX_BITS_128 = {2048: 54, 4096: 109, 8192: 218, 16384: 438}
+NOISE_STD = 10.5**0.5  # SEAL draws errors from a centred binomial distribution of 42 bits
+
+
+class Ring:
+    """A SEAL context, its encoder, and polynomials as numpy arrays.
+
+    `bits` lists the sizes of the primes; the last one is the special prime, used by SEAL inside public-key encryption.
+    ConfigError if the parameters fall short of 128-bit security.
+    """
+
+    def __init__(self, degree: int, bits: Sequence[int]) -> None:
+        limit = MAX_BITS_128.get(degree, 0)
+        if sum(bits) > limit:
+            raise ConfigError(
+                f"ring: {sum(bits)} bits of modulus at N = {degree} is below 128-bit security "
+                f"(HomomorphicEncryption.org allows {limit}); use fewer bits or a larger N"
+            )
+        parms = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
+        parms.set_poly_modulus_degree(degree)
+        parms.set_coeff_modulus(seal.CoeffModulus.Create(degree, list(bits)))
+        context = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
+        if not context.parameters_set():
+            raise ConfigError(f"ring: SEAL refuses N = {degree} with primes of {list(bits)} bits at 128-bit security")
+        self.degree = degree
+        self.context = context
+        self.key_primes = [m.value() for m in parms.coeff_modulus()]
+        self.primes = self.key_primes[:-1]
+        self.level = context.first_parms_id()
+        self.evaluator = seal.Evaluator(context)
+        self.io = SealIO(context)
+        self._encoder = seal.CKKSEncoder(context)
+        half = degree // 2
+        exponents = np.array([pow(3, i, 2 * degree) for i in range(half)])
+        self._conjugate = exponents % 4 == 3
+        self._index = np.where(self._conjugate, 2 * degree - exponents, exponents) // 4
+        self._twist = np.exp(1j * np.pi * np.arange(half) / degree)
+
+    def next_level(self) -> Any:
+        """The parms_id below the first: one prime less."""
+        return self.context.first_context_data().next_context_data().parms_id()
+
+    def encode(self, coefficients: Floats) -> list[Any]:
+        """Plaintexts in NTT form from integer polynomials (m x N), given as floats."""
+        half = self.degree // 2
+        folded = coefficients[:, :half] + 1j * coefficients[:, half:]
+        values = np.fft.ifft(folded * self._twist, norm="forward")[:, self._index]
+        np.conjugate(values, out=values, where=self._conjugate)
+        plains = []
+        for row in values:
+            plain = seal.Plaintext()
+            self._encoder.encode(row.tolist(), self.level, 1.0, plain)
+            plains.append(plain)
+        return plains
+
+    def decode(self, plain: Any) -> Floats:
+        """The N coefficients of a plaintext, centred, to float precision relative to the largest of them."""
+        half = self.degree // 2
+        plain.scale = 1.0
+        slots = np.fromiter(self._encoder.decode_complex(plain), np.complex128, half)
+        np.conjugate(slots, out=slots, where=self._conjugate)
+        values = np.empty(half, np.complex128)
+        values[self._index] = slots
+        folded = np.fft.fft(values, norm="forward") / self._twist
+        return np.concatenate([folded.real, folded.imag])
+
+
+def mulmod(a: Residues, b: int, p: int) -> Residues:
+    """a * b mod p for residues a < p and 0 <= b < p < 2^50, by a floating quotient that is off by one at most."""
+    quotient = np.floor(a.astype(np.float64) * (b / p)).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        rest = (a * np.uint64(b) - quotient * np.uint64(p)).view(np.int64)
+    return (rest % np.int64(p)).astype(np.uint64)
+
+
+def fraction_of_modulus(residues: Residues, primes: Sequence[int]) -> Floats:
+    """x / q in [0, 1) for x given by its (primes, count) residues, q their product (Chinese remainder theorem)."""
+    q = 1
+    for p in primes:
+        q *= p
+    total = np.zeros(residues.shape[1])
+    for row, p in zip(residues, primes, strict=True):
+        inverse = pow(q // p, -1, p)
+        total += (row if inverse == 1 else mulmod(row, inverse, p)) / np.float64(p)
+    return total % 1.0
+
+
+def random_words(count: int) -> Residues:
+    """`count` uniform 64-bit words: a ChaCha20 key stream under a fresh key from the operating system."""
+    stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(8 * count)), np.uint64)
+
+
+def uniform_residues(primes: Sequence[int], count: int) -> Residues:
+    """(primes, count) residues, each exactly uniform below its prime: rejection sampling from `random_words`."""
+    out = np.empty((len(primes), count), np.uint64)
+    for row, p in zip(out, primes, strict=True):
+        have = 0
+        while have < count:
+            words = random_words(count - have + 8) >> np.uint64(64 - p.bit_length())
+            kept = words[words < p][: count - have]
+            row[have : have + len(kept)] = kept
+            have += len(kept)
+    return out
+
+
+def dither_residues(primes: Sequence[int], bits: int, count: int) -> Residues:
+    """(primes, count) residues of secret integers uniform below 2^bits (bits <= 96)."""
+    low_bits = min(bits, 32)
+    low = random_words(count) >> np.uint64(64 - low_bits)
+    if bits <= 32:
+        return np.stack([low % np.uint64(p) for p in primes])
+    high = random_words(count) >> np.uint64(64 - (bits - 32))
+    return np.stack([(mulmod(high % np.uint64(p), 2**32 % p, p) + low) % np.uint64(p) for p in primes])
