@@ -38,7 +38,7 @@ from nacl.bindings import crypto_scalarmult
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Secret
-from securevfl.errors import CryptoError, DataError
+from securevfl.errors import CryptoError, IdError
 
 __all__ = [
     "POINT_BYTES",
@@ -79,7 +79,7 @@ def canonical_id(value: Any) -> bytes:
     - a letter with a combining accent and the composed letter.
 
     These differ: "007" and 7, "7.0" and 7, "a" and "A". Bytes that are not UTF-8 (a digest) stand for themselves.
-    DataError for None, NaN, what is empty, a fraction, a float too large to be exact, a boolean, or another type.
+    IdError for None, NaN, what is empty, a fraction, a float too large to be exact, a boolean, or another type.
     """
     if isinstance(value, UUID):
         value = str(value)
@@ -90,49 +90,49 @@ def canonical_id(value: Any) -> bytes:
             return b"\xff" + bytes(value)  # no UTF-8 text holds this byte
     if isinstance(value, str):
         text = unicodedata.normalize("NFC", value).strip()
-    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+    elif isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64):
         text = _decimal(int(value))
     elif isinstance(value, float | np.floating | Decimal):
         text = _decimal(_whole(value))
     else:
         kind = "missing" if value is None else f"of type {type(value).__name__}"
-        raise DataError(f"an id is {kind}; expected text, an integer, bytes or a UUID: drop the row or convert it")
+        raise IdError(f"an id is {kind}; expected text, an integer, bytes or a UUID: drop the row or convert it")
     if not text:
-        raise DataError("an id is empty; drop the row")
+        raise IdError("an id is empty; drop the row")
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise DataError("an id holds an unpaired surrogate, which is not text; mend the encoding of the file") from None
+        raise IdError("an id holds an unpaired surrogate, which is not text; mend the encoding of the file") from None
 
 
 def _whole(value: float | np.floating[Any] | Decimal) -> int:
     if value.is_nan() if isinstance(value, Decimal) else value != value:
-        raise DataError("an id is missing (NaN); drop the row")
+        raise IdError("an id is missing (NaN); drop the row")
     if isinstance(value, Decimal):
         exact = value.is_finite() and value.adjusted() < _MAX_DIGITS
     else:
         exact = bool(abs(value) <= 2 ** (np.finfo(type(value)).nmant + 1))
     if not exact or value != int(value):
-        raise DataError("an id is a fraction, or a number too large to be exact; read the column as text or integers")
+        raise IdError("an id is a fraction, or a number too large to be exact; read the column as text or integers")
     return int(value)
 
 
 def _decimal(number: int) -> str:
     if abs(number) >= 10**_MAX_DIGITS:
-        raise DataError(f"an id is a number of more than {_MAX_DIGITS} digits; read the column as text")
+        raise IdError(f"an id is a number of more than {_MAX_DIGITS} digits; read the column as text")
     return str(number)
 
 
 def canonical_ids(values: Iterable[Any]) -> list[bytes]:
-    """`canonical_id` of every row. DataError, naming the row, if one cannot be an id or two rows have the same."""
+    """`canonical_id` of every row. IdError, naming the row, if one cannot be an id or two rows have the same."""
     first: dict[bytes, int] = {}
     for row, value in enumerate(values):
         try:
             canonical = canonical_id(value)
-        except DataError as error:
-            raise DataError(f"row {row}: {error}") from None
+        except IdError as error:
+            raise IdError(f"row {row}: {error}") from None
         if (other := first.setdefault(canonical, row)) != row:
-            raise DataError(f"rows {other} and {row} have the same id; expected one row an id: merge or drop them")
+            raise IdError(f"rows {other} and {row} have the same id; expected one row an id: merge or drop them")
     return list(first)
 
 

@@ -22,7 +22,7 @@ from securevfl.crypto.curve import (
     hash_to_group,
     sort_points,
 )
-from securevfl.errors import CryptoError, DataError
+from securevfl.errors import CryptoError, IdError
 
 P = 2**255 - 19
 
@@ -104,12 +104,12 @@ def test_different_ids(one: object, other: object) -> None:
 MISSING = [None, float("nan"), np.float32("nan"), Decimal("nan"), Decimal("sNaN"), "", "  ", b"", b" "]
 INEXACT = [7.5, Decimal("7.5"), float("inf"), -np.inf, Decimal("inf"), 2.0**53 + 2, np.float32(2**24 + 2)]
 TOO_LONG = [10**100, -(10**100), Decimal("1e5000")]
-OTHER_TYPES = [True, np.bool_(True), "\ud800", 1j, (7,), np.datetime64("2020-01-01", "ns")]
+OTHER_TYPES = [True, np.bool_(True), "\ud800", 1j, (7,), np.datetime64("2020-01-01", "ns"), np.timedelta64(7, "D")]
 
 
 @pytest.mark.parametrize("value", [*MISSING, *INEXACT, *TOO_LONG, *OTHER_TYPES])
 def test_no_id(value: object) -> None:
-    with pytest.raises(DataError):
+    with pytest.raises(IdError):
         canonical_id(value)
 
 
@@ -117,7 +117,7 @@ def test_no_id(value: object) -> None:
 def test_canonical_text_is_a_fixed_point(text: str) -> None:
     try:
         once = canonical_id(text)
-    except DataError:
+    except IdError:
         return
     assert canonical_id(once) == canonical_id(once.decode()) == once
 
@@ -132,13 +132,13 @@ def test_a_column_with_gaps_meets_one_without() -> None:
 
 
 def test_a_bad_row_is_named_and_not_shown() -> None:
-    with pytest.raises(DataError, match="row 2") as caught:
+    with pytest.raises(IdError, match="row 2") as caught:
         canonical_ids([90001, 90002, 90003.5])
     assert "90003" not in str(caught.value)
 
 
 def test_a_repeated_id_is_refused_and_not_shown() -> None:
-    with pytest.raises(DataError, match="rows 0 and 2") as caught:
+    with pytest.raises(IdError, match="rows 0 and 2") as caught:
         canonical_ids([90001, 90002, "90001"])
     assert "90001" not in str(caught.value)
 

@@ -1,0 +1,429 @@
+import os
+import pickle
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from securevfl.errors import ConfigError, TransportError
+from securevfl.transport import certs
+from securevfl.transport.certs import Identity, check_peer, init, issue, server_name, show
+
+NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    init(tmp_path / "certs")
+    issue(tmp_path / "certs", "bank", ["localhost", "127.0.0.1"])
+    issue(tmp_path / "certs", "shop")
+    return tmp_path / "certs"
+
+
+def identity(folder: Path, party: str) -> Identity:
+    return Identity(folder / f"{party}.pem", folder / f"{party}.key", folder / "ca.pem")
+
+
+def read(folder: Path, party: str) -> tuple[bytes, bytes]:
+    return (folder / f"{party}.pem").read_bytes(), (folder / "ca.pem").read_bytes()
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_party_is_known_by_its_certificate(folder: Path) -> None:
+    peer, ca = read(folder, "bank")
+    check_peer(peer, ca, "bank")
+    check_peer(ssl.PEM_cert_to_DER_cert(peer.decode()), ca, "bank")
+
+
+def test_wrong_name(folder: Path) -> None:
+    with pytest.raises(TransportError, match="wrong name: expected a certificate of bank, it is of shop"):
+        check_peer(*read(folder, "shop"), "bank")
+
+
+def test_unknown_authority(folder: Path, tmp_path: Path) -> None:
+    init(tmp_path / "other")
+    issue(tmp_path / "other", "bank")
+    with pytest.raises(TransportError, match="unknown authority"):
+        check_peer((tmp_path / "other" / "bank.pem").read_bytes(), (folder / "ca.pem").read_bytes(), "bank")
+
+
+def test_time(tmp_path: Path) -> None:
+    init(tmp_path, now=NOW)
+    issue(tmp_path, "bank", days=30, now=NOW)
+    peer, ca = read(tmp_path, "bank")
+    check_peer(peer, ca, "bank", NOW)
+    check_peer(peer, ca, "bank", NOW + timedelta(days=30))
+    with pytest.raises(TransportError, match="has expired, on 2030-05-31 12:00 UTC"):
+        check_peer(peer, ca, "bank", NOW + timedelta(days=30, seconds=1))
+    check_peer(peer, ca, "bank", NOW - timedelta(minutes=59))
+    with pytest.raises(TransportError, match="not yet valid, only from 2030-05-01 11:00 UTC"):
+        check_peer(peer, ca, "bank", NOW - timedelta(minutes=61))
+
+
+def test_a_certificate_ends_with_its_authority(tmp_path: Path) -> None:
+    init(tmp_path, days=10, now=NOW)
+    issue(tmp_path, "bank", days=30, now=NOW)
+    assert show(tmp_path / "bank.pem", NOW).days_left == 10
+    with pytest.raises(ConfigError, match="expired"):
+        issue(tmp_path, "shop", now=NOW + timedelta(days=10))
+
+
+def forge(
+    names: Sequence[x509.GeneralName],
+    issuer: str = "bank",
+    signer: ec.EllipticCurvePrivateKey | None = None,
+) -> bytes:
+    """A certificate for "bank" made by hand, self-signed without `signer`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bank")]))
+        .issuer_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + timedelta(days=9))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(signer or key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+BANK = x509.UniformResourceIdentifier("securevfl://party/bank")
+SHOP = x509.UniformResourceIdentifier("securevfl://party/shop")
+
+
+def authority_key(folder: Path) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
+def test_self_signed(tmp_path: Path) -> None:
+    ca = init(tmp_path, now=NOW).read_bytes()
+    for peer in (forge([BANK]), ca):
+        with pytest.raises(TransportError, match="self-signed"):
+            check_peer(peer, ca, "bank", NOW)
+
+
+def test_a_forged_issuer_name_is_not_enough(tmp_path: Path) -> None:
+    ca = init(tmp_path, now=NOW).read_bytes()
+    with pytest.raises(TransportError, match="unknown authority"):
+        check_peer(forge([BANK], issuer="securevfl", signer=ec.generate_private_key(ec.SECP256R1())), ca, "bank", NOW)
+
+
+def test_the_signature_is_what_catches_a_forgery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ca = init(tmp_path, now=NOW).read_bytes()
+    forged = forge([BANK], issuer="securevfl", signer=ec.generate_private_key(ec.SECP256R1()))
+    monkeypatch.setattr(certs, "_signed_by", lambda certificate, authority: certificate is not authority)
+    check_peer(forged, ca, "bank", NOW)
+
+
+def test_one_party_a_certificate(tmp_path: Path) -> None:
+    ca = init(tmp_path, now=NOW).read_bytes()
+    signer = authority_key(tmp_path)
+    check_peer(forge([BANK], issuer="securevfl", signer=signer), ca, "bank", NOW)
+    for names in ([BANK, SHOP], [x509.DNSName("bank")]):
+        with pytest.raises(TransportError, match="of no party"):
+            check_peer(forge(names, issuer="securevfl", signer=signer), ca, "bank", NOW)
+
+
+def test_what_is_no_certificate(folder: Path) -> None:
+    ca = (folder / "ca.pem").read_bytes()
+    for junk in (b"", b"junk", (folder / "bank.key").read_bytes(), read(folder, "bank")[0][:200]):
+        with pytest.raises(TransportError, match="not a certificate"):
+            check_peer(junk, ca, "bank")
+    with pytest.raises(ConfigError, match=r"ca\.pem"):
+        check_peer(read(folder, "bank")[0], b"junk", "bank")
+
+
+def test_files(folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("bank.key", "bank.pem", "ca.key", "ca.pem", "shop.key", "shop.pem")
+    ]
+    assert {mode(path) for path in folder.glob("*.key")} == {0o600}
+    assert mode(folder) == 0o700
+    assert b"PRIVATE" not in b"".join(path.read_bytes() for path in folder.glob("*.pem"))
+
+
+def test_nothing_is_overwritten_unasked(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ConfigError, match=r"bank\.pem exists"):
+        issue(folder, "bank")
+    with pytest.raises(ConfigError, match=r"ca\.pem exists"):
+        init(folder)
+    (folder / "shop.pem").rename(folder.parent / "shop.pem")
+    with pytest.raises(ConfigError, match=r"shop\.key exists"):
+        issue(folder, "shop")
+    (folder.parent / "shop.pem").rename(folder / "shop.pem")
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(folder: Path) -> None:
+    path = folder / "bank.key"
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="exists"):
+        certs._write(path, b"other", 0o600, replace=False)
+    assert path.read_bytes() == before
+    assert not list(folder.glob(".new-*"))
+
+
+def test_a_write_that_fails_leaves_the_old_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        certs._write(folder / "bank.key", b"other", 0o600, replace=True)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_rotation_keeps_the_name_and_the_old_pair(folder: Path) -> None:
+    old, ca = read(folder, "bank")
+    old_key = (folder / "bank.key").read_bytes()
+    issue(folder, "bank", replace=True)
+    new, _ = read(folder, "bank")
+    assert x509.load_pem_x509_certificate(new).public_key() != x509.load_pem_x509_certificate(old).public_key()
+    for each in (old, new):
+        check_peer(each, ca, "bank")
+    assert identity(folder, "bank").party == "bank"
+    (kept,) = folder.glob("bank.old-*.pem")
+    assert kept.read_bytes() == old
+    assert kept.with_suffix(".key").read_bytes() == old_key
+    assert mode(kept.with_suffix(".key")) == 0o600
+    issue(folder, "bank", replace=True)
+    assert len(list(folder.glob("bank.old-*.pem"))) == len(list(folder.glob("bank.old-*.key"))) == 2
+
+
+def test_rotation_keeps_a_key_without_certificate(folder: Path) -> None:
+    lonely = (folder / "bank.key").read_bytes()
+    (folder / "bank.pem").unlink()
+    issue(folder, "bank", replace=True)
+    (kept,) = folder.glob("bank.old-*.key")
+    assert kept.read_bytes() == lonely
+
+
+def test_a_new_authority_beside_the_old(folder: Path) -> None:
+    old_peer, old_ca = read(folder, "bank")
+    init(folder, replace=True)
+    issue(folder, "bank", replace=True)
+    new_peer, new_ca = read(folder, "bank")
+    with pytest.raises(TransportError, match="unknown authority"):
+        check_peer(old_peer, new_ca, "bank")
+    for peer in (old_peer, new_peer):
+        check_peer(peer, old_ca + new_ca, "bank")
+
+
+def test_show(tmp_path: Path) -> None:
+    init(tmp_path, name="consortium", now=NOW)
+    path = issue(tmp_path, "bank", ["vfl.bank.example", "10.0.0.7", "2001:db8::7"], days=90, now=NOW)
+    summary = show(path, NOW + timedelta(days=80, hours=1))
+    assert summary.name == "bank"
+    assert summary.hosts == ("vfl.bank.example", "10.0.0.7", "2001:db8::7")
+    assert summary.issuer == "consortium"
+    assert summary.valid_until == NOW + timedelta(days=90)
+    assert summary.days_left == 9
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    assert summary.fingerprint.replace(":", "") == certificate.fingerprint(hashes.SHA256()).hex()
+    assert len(summary.lines()) == 7
+    assert "valid until  2030-07-30 12:00 UTC" in summary.lines()
+    assert show(path, NOW + timedelta(days=91)).days_left == -1
+    assert show(tmp_path / "ca.pem", NOW).name == "consortium"
+
+
+@pytest.mark.parametrize("party", ["", "-", "a/b", "../bank", "a b", "a.b", "CA", "x" * 65, "a\n"])
+def test_names_that_cannot_be_used(folder: Path, party: str) -> None:
+    with pytest.raises(ConfigError):
+        issue(folder, party)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "bank.example:443", "https://bank", "*.bank.example", "b\u00e4nk.example", "-a", "a..b"]
+)
+def test_hosts_that_cannot_be_used(folder: Path, host: str) -> None:
+    with pytest.raises(ConfigError, match="host"):
+        issue(folder, "clinic", [host])
+    assert not list(folder.glob("clinic*"))
+
+
+def test_any_letters_name_a_party(folder: Path) -> None:
+    for party in ("Bank", "b\u00e4nk_2"):
+        issue(folder, party)
+        check_peer(*read(folder, party), party)
+        assert identity(folder, party).party == party
+    assert server_name("Bank") != server_name("bank")
+
+
+def test_days_are_positive(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="0 days"):
+        issue(folder, "clinic", days=0)
+
+
+def test_no_authority(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ca\.pem cannot be read"):
+        issue(tmp_path, "bank")
+
+
+def test_authority_of_another_key(folder: Path) -> None:
+    os.replace(folder / "bank.key", folder / "ca.key")
+    with pytest.raises(ConfigError, match="not the key of"):
+        issue(folder, "clinic")
+
+
+def test_an_identity_is_checked_when_read(folder: Path, tmp_path: Path) -> None:
+    bank, key, ca = folder / "bank.pem", folder / "bank.key", folder / "ca.pem"
+    with pytest.raises(ConfigError, match="not the key of"):
+        Identity(bank, folder / "shop.key", ca)
+    with pytest.raises(ConfigError, match="names no party"):
+        Identity(ca, folder / "ca.key", ca)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Identity(bank, tmp_path / "none", ca)
+    with pytest.raises(ConfigError, match=r"expected; name the \.key file"):
+        Identity(bank, bank_as_key(folder), ca)
+    with pytest.raises(ConfigError, match=r"peers would refuse it: .* has expired"):
+        Identity(bank, key, ca, datetime.now(UTC) + timedelta(days=400))
+    with pytest.raises(ConfigError, match="unknown authority"):
+        Identity(bank, key, init(tmp_path / "other"))
+    key.chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        Identity(bank, key, ca)
+
+
+def bank_as_key(folder: Path) -> Path:
+    copy = folder / "copy.key"
+    copy.write_bytes((folder / "bank.pem").read_bytes())
+    copy.chmod(0o600)
+    return copy
+
+
+def test_only_ecdsa_keys_are_read(folder: Path) -> None:
+    other = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "bank.key").write_bytes(other)
+    with pytest.raises(ConfigError, match="ECDSA"):
+        identity(folder, "bank")
+
+
+def test_an_identity_shows_no_key(folder: Path) -> None:
+    own = identity(folder, "bank")
+    secret = (folder / "bank.key").read_text().splitlines()[1]
+    assert secret not in repr(own) + str(own)
+    with pytest.raises(TypeError):
+        pickle.dumps(own)
+
+
+@pytest.mark.parametrize("cut", [60, 120, 200])
+def test_errors_show_no_key(folder: Path, cut: int) -> None:
+    path = folder / "bank.key"
+    text = path.read_text()
+    path.write_text(text[:cut])
+    for read_it in (lambda: identity(folder, "bank"), lambda: show(path)):
+        with pytest.raises(ConfigError) as caught:
+            read_it()
+        assert text[40:56] not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+
+class WhoAreYou(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Checks that a client is `expected` and answers with its verdict."""
+
+    def __init__(self, ca: bytes, expected: str) -> None:
+        self.ca, self.expected = ca, expected
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(self.answer)
+
+    def answer(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            check_peer(context.auth_context()["x509_pem_cert"][0], self.ca, self.expected)
+        except TransportError as error:
+            return str(error).encode()
+        return b"welcome"
+
+
+@contextmanager
+def serving(folder: Path, party: str = "bank", client: str = "shop") -> Iterator[int]:
+    own = identity(folder, party)
+    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[WhoAreYou(own.ca, client)])
+    port = server.add_secure_port("127.0.0.1:0", own.server_credentials())
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(None).wait()
+
+
+def ask(own: Identity, port: int, options: list[tuple[str, str]]) -> bytes:
+    with grpc.secure_channel(f"127.0.0.1:{port}", own.channel_credentials(), options) as channel:
+        return bytes(channel.unary_unary("/who/are_you")(b"", timeout=5))
+
+
+def override(party: str) -> list[tuple[str, str]]:
+    return [("grpc.ssl_target_name_override", server_name(party))]
+
+
+def test_grpc_accepts_both_ends(folder: Path) -> None:
+    with serving(folder) as port:
+        assert ask(identity(folder, "shop"), port, override("bank")) == b"welcome"
+        assert ask(identity(folder, "shop"), port, []) == b"welcome"
+
+
+def test_grpc_after_rotation(folder: Path) -> None:
+    before = identity(folder, "shop")
+    issue(folder, "shop", replace=True)
+    with serving(folder) as port:
+        assert ask(identity(folder, "shop"), port, override("bank")) == b"welcome"
+        assert ask(before, port, override("bank")) == b"welcome"
+
+
+def test_the_server_sees_which_party_calls(folder: Path) -> None:
+    issue(folder, "clinic")
+    with serving(folder) as port:
+        assert b"wrong name" in ask(identity(folder, "clinic"), port, override("bank"))
+
+
+def test_the_client_insists_on_the_party(folder: Path) -> None:
+    with serving(folder, party="shop", client="bank") as port, pytest.raises(grpc.RpcError) as caught:
+        ask(identity(folder, "bank"), port, override("clinic"))
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_grpc_refuses_other_authorities(folder: Path, tmp_path: Path) -> None:
+    init(tmp_path / "other")
+    issue(tmp_path / "other", "shop")
+    stranger = identity(tmp_path / "other", "shop")
+    with serving(folder) as port, pytest.raises(grpc.RpcError):
+        ask(stranger, port, override("bank"))
+    stranger.ca = (folder / "ca.pem").read_bytes()
+    with serving(folder) as port, pytest.raises(grpc.RpcError):
+        ask(stranger, port, override("bank"))
+
+
+def test_the_connection_is_tls_1_3(folder: Path) -> None:
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    context.load_cert_chain(folder / "shop.pem", folder / "shop.key")
+    context.set_alpn_protocols(["h2"])
+    with (
+        serving(folder) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname=server_name("bank")) as tls,
+    ):
+        assert tls.version() == "TLSv1.3"
+        shown = tls.getpeercert(binary_form=True)
+    assert shown is not None
+    check_peer(shown, (folder / "ca.pem").read_bytes(), "bank")
