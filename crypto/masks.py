@@ -30,7 +30,11 @@ __all__ = ["Disclosures", "Masker", "unmask"]
 
 
 class Masker(Secret):
-    """One party's side: masks one vector a round and derives the seeds that others may need to remove the masks."""
+    """One party's side: masks one vector a round and derives the seeds that others may need to remove the masks.
+
+    One masker for one set of pair keys: a second one would repeat their pair masks, so a party that starts again agrees
+    on new keys.
+    """
 
     __slots__ = ("_own_key", "_pair_keys", "_round", "name")
 
@@ -79,7 +83,8 @@ def unmask(
     """The sum of the survivors' values from the sum of what they sent in one round.
 
     self_seeds: survivor -> b_i,t. pair_seeds: dropped party -> survivor -> s_ij,t (empty if nobody dropped).
-    LeakageError with fewer than two survivors. CryptoError if a party is called both, or a seed is missing.
+    LeakageError with fewer than two survivors (a collector that is one itself should ask for three). CryptoError if a
+    party is called both, or a seed is missing.
     """
     survivors = set(self_seeds)
     if len(survivors) < 2:

@@ -73,6 +73,15 @@ def test_fewer_shares_say_nothing_and_a_mutant_without_randomness_is_caught(monk
     assert leans_on_the_secret(make)
 
 
+@pytest.mark.parametrize("threshold", [2, 3, 4, 7])
+def test_the_polynomial_has_full_degree(threshold):
+    shares = split(SECRET, threshold=threshold, holders=8)
+    for fewer in range(1, threshold):
+        for chosen in itertools.combinations(shares, fewer):
+            points = [(share.x, int(share._y)) for share in chosen]
+            assert interpolate_at_zero(points) != int.from_bytes(SECRET, "little")
+
+
 def test_fewer_shares_fit_every_secret():
     shares = split(SECRET, threshold=3, holders=3)[:2]
     for guess in (0, 12345):
