@@ -116,13 +116,12 @@ def plan(terms: Terms, workers: int = 1) -> list[Block]:
     window, inverses, by_base = min(
         ((w, i, b) for w in range(2, 13) for i in ({False, signed}) for b in (True, False)), key=lambda c: cost(*c)
     )
+    return schedule(terms, window, inverses, workers if by_base else 1, 1 if by_base else workers)
+
+
+def schedule(terms: Terms, window: int, inverses: bool, base_ranges: int, output_ranges: int) -> list[Block]:
+    """Blocks for a given window: at least `base_ranges` by `output_ranges`, more where a table would grow too large."""
     entries = (1 << (window - 2)) * (2 if inverses else 1)
-    return _schedule(terms, window, inverses, entries, workers if by_base else 1, 1 if by_base else workers)
-
-
-def _schedule(
-    terms: Terms, window: int, inverses: bool, entries: int, base_ranges: int, output_ranges: int
-) -> list[Block]:
     index, bit, digit = naf(terms.value, window)
     base, output = terms.base[index], terms.output[index]
     position = terms.shift[index] + bit

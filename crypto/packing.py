@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def columns(self) -> int:
-        """P, columns of J in an outgoing plaintext."""
+        """P, columns of J that fit in an outgoing plaintext."""
         return (self.slots - (2 * self.samples - 1)) // self.samples + 1
 
     @property
@@ -77,18 +77,18 @@ class Layout:
         """Outgoing ciphertexts of one column of g, for d columns of J."""
         return -(-d // self.columns)
 
-    def target(self, column: int) -> int:
+    def share(self, d: int) -> int:
+        """Columns in each outgoing plaintext: d dealt evenly, so that workers have equal loads."""
+        return -(-d // self.opened_count(d))
+
+    def target(self, column: int, d: int) -> int:
         """Bit at which the result of a column starts, in its outgoing plaintext."""
-        return (self.samples * (column % self.columns) + self.samples - 1) * self.pitch
+        return (self.samples * (column % self.share(d)) + self.samples - 1) * self.pitch
 
     @property
     def offset(self) -> int:
         """Half of every slot's range: added, it makes all slots non-negative, so that none borrows from the next."""
         return sum(1 << (slot * self.pitch + self.width - 1) for slot in range(self.slots))
-
-    def exponent_shift(self, slot: int) -> int:
-        """Bits by which the exponent of sample k = slot is raised."""
-        return (self.samples - 1 - slot) * self.pitch
 
 
 @lru_cache(maxsize=256)

@@ -136,14 +136,14 @@ class PaillierEvaluator(Evaluator):
         slots = layout(self._public.bits, n)
         ints, scales = fixedpoint.encode_columns(J, slots.column_bits)
         i, j = np.nonzero(ints)
-        K, P, L = slots.samples, slots.columns, slots.pitch
+        K, share, L = slots.samples, slots.share(d), slots.pitch
         terms = Terms(
             bases=slots.sealed_count,
             outputs=slots.opened_count(d),
             base=i // K,
             value=ints[i, j],
-            shift=(K - 1 - i % K + K * (j % P)) * L,
-            output=j // P,
+            shift=(K - 1 - i % K + K * (j % share)) * L,
+            output=j // share,
         )
         return Prepared(n, d, self._public.bits, tuple(plan(terms, workers(self._executor))), scales)
 
@@ -213,5 +213,5 @@ def _window_size(slots: Layout) -> int:
 
 def _windows(plaintexts: Sequence[int], slots: Layout, c: int, d: int) -> list[int]:
     """The target slot of each result, column of g by column of g."""
-    full, outputs = (1 << slots.width) - 1, slots.opened_count(d)
-    return [plaintexts[k * outputs + j // slots.columns] >> slots.target(j) & full for k in range(c) for j in range(d)]
+    full, outputs, share = (1 << slots.width) - 1, slots.opened_count(d), slots.share(d)
+    return [plaintexts[k * outputs + j // share] >> slots.target(j, d) & full for k in range(c) for j in range(d)]

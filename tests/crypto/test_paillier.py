@@ -1,0 +1,402 @@
+"""Paillier's J^T [[g]]: keys, what crosses the line, what each side can see, and mutants that the checks catch."""
+
+import copy
+import pickle
+import struct
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import gmpy2
+import numpy as np
+import pytest
+from gmpy2 import mpz
+
+from securevfl.crypto import paillier, paillier_keys
+from securevfl.crypto.packing import HEADROOM, layout
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder, PaillierScheme
+from securevfl.crypto.paillier_keys import STATISTICAL, PublicKey, SecretKey, noise
+from securevfl.crypto.paillier_wire import Header, Kind, numbers, read, write
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
+
+BITS = 2048
+
+
+@pytest.fixture(scope="module")
+def key():
+    return SecretKey.generate(BITS)
+
+
+@pytest.fixture(scope="module")
+def holder(key):
+    return PaillierHolder(key)
+
+
+@pytest.fixture(scope="module")
+def evaluator(key):
+    return PaillierEvaluator(PublicKey.load(key.public.data, BITS))
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(3)
+    J = rng.normal(size=(21, 13))
+    J[:, 2] = J[:, 2] > 0
+    J[:, 3] = 0
+    return J, rng.uniform(-1, 1, size=(21, 2))
+
+
+def ciphertexts(message, kind, public):
+    _, body, count = read(message, kind, public.fingerprint)
+    return numbers(body, count, count, public.size)
+
+
+# Keys
+
+
+@pytest.mark.parametrize("bits", [0, 512, 1024, 2040, 2047, 2056, 1 << 20])
+def test_sizes_refused(bits):
+    with pytest.raises(ConfigError):
+        PaillierScheme(bits)
+
+
+def test_default_is_128_bit():
+    assert PaillierScheme().bits == 3072
+    assert "128-bit" in PaillierScheme().strength
+    assert "112-bit" in PaillierScheme(2048).strength
+
+
+def test_textbook_decryption(key):
+    """Against L(c^lambda mod n^2) mu mod n of the paper."""
+    n, p, q = int(key.public.n), *(int(x) for x in key.parts_for_workers()[:2])
+    assert p * q == n
+    lam = int(gmpy2.lcm(p - 1, q - 1))
+    mu = pow((pow(1 + n, lam, n * n) - 1) // n, -1, n)
+    plaintexts = [0, 1, n - 1, n // 2, 12345, -1, n + 7]
+    sealed = key.encrypt(plaintexts)
+    assert [(pow(c, lam, n * n) - 1) // n * mu % n for c in sealed] == [m % n for m in plaintexts]
+    assert key.decrypt(sealed) == [m % n for m in plaintexts]
+
+
+def test_h_covers_all_randomness_of_the_holder(key):
+    """The orders of h mod p^2 and mod q^2 share no factor, so <h> is the product of both halves."""
+    p, q, hp, hq = (mpz(x) for x in key.parts_for_workers())
+    a, b = p - 1, q - 1
+    while (common := gmpy2.gcd(a, q - 1)) > 1:
+        a //= common
+    assert gmpy2.gcd(a, b) == 1
+    assert gmpy2.powmod(hp, a, p * p) == 1
+    assert gmpy2.powmod(hq, b, q * q) == 1
+    assert key.public.h % (p * p) == hp
+    assert key.public.h % (q * q) == hq
+    assert key.decrypt([int(key.public.h)]) == [0]
+    assert a.bit_length() > BITS // 2 - 64
+
+
+def test_public_key_round_trip(key):
+    again = PublicKey.load(key.public.data, BITS)
+    assert (again.n, again.h, again.data) == (key.public.n, key.public.h, key.public.data)
+    with pytest.raises(CryptoError, match="2048"):
+        PublicKey.load(key.public.data, 3072)
+
+
+def raw_public(n, h, bits=BITS, magic=b"SVPK", version=1):
+    head = struct.pack(">4sBH", magic, version, bits)
+    return head + int(n).to_bytes(bits // 8, "big") + int(h).to_bytes(bits // 4, "big")
+
+
+def test_unfit_public_keys(key):
+    n, h, p = key.public.n, key.public.h, mpz(key.parts_for_workers()[0])
+    prime = gmpy2.prev_prime(mpz(1) << BITS)
+    half = gmpy2.prev_prime(mpz(1) << BITS // 2)
+    unfit = [
+        key.public.data[:-1],
+        key.public.data + b"\0",
+        b"",
+        b"SVPK",
+        raw_public(n, h, magic=b"XXXX"),
+        raw_public(n, h, version=9),
+        raw_public(n - 1, h),
+        raw_public(prime, h),
+        raw_public(half * half, h),
+        raw_public(n >> 1 | 1, h),
+        raw_public(3 * ((mpz(1) << BITS) // 3) // 9 * 9, h),
+        raw_public(n, 0),
+        raw_public(n, 1),
+        raw_public(n, n * n - 1),
+        raw_public(n, n * n),
+        raw_public(n, p * 5),
+        raw_public(n, n),
+    ]
+    for data in unfit:
+        with pytest.raises(CryptoError):
+            PublicKey.load(data, BITS)
+    with pytest.raises(CryptoError):
+        PaillierScheme(BITS).evaluator(raw_public(n, 1))
+
+
+def test_primes_are_checked(key):
+    p, q = key.parts_for_workers()[:2]
+    for pair in ((p, p), (p, q + 2)):
+        with pytest.raises(CryptoError):
+            SecretKey.from_primes(*pair)
+    with pytest.raises(ConfigError):
+        SecretKey.from_primes(int(gmpy2.next_prime(1 << 500)), int(gmpy2.next_prime(1 << 501)))
+
+
+def test_nothing_secret_shows(key, holder, evaluator, data):
+    J, g = data
+    _, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0)))
+    p, q = key.parts_for_workers()[:2]
+    for thing in (key, holder, mask, key._tables[0]):
+        assert repr(thing) == str(thing) == f"<{type(thing).__name__}, secret>"
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="secret"):
+                attempt(thing)
+    assert str(p) not in repr(vars(holder))
+    assert str(q) not in repr(vars(holder))
+
+
+# What comes back
+
+
+def exchange(holder, evaluator, J, g, bound=1.0):
+    product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=bound))
+    blinded, mask = evaluator.blind(product)
+    return evaluator.unblind(holder.open(blinded), mask)
+
+
+@pytest.mark.parametrize(("n", "d", "c"), [(1, 1, 1), (2, 3, 1), (21, 13, 2), (64, 30, 1), (300, 4, 3)])
+def test_gradient(holder, evaluator, n, d, c):
+    rng = np.random.default_rng(n)
+    J, g = rng.normal(size=(n, d)), rng.uniform(-1, 1, size=(n, c))
+    result = exchange(holder, evaluator, J, g)
+    assert result.shape == (d, c)
+    assert np.abs(result - J.T @ g).max() < 1e-3
+
+
+@pytest.mark.parametrize("constant", [1 / 3, -1 / 3])
+def test_worst_case_of_rounding(holder, evaluator, constant):
+    """A column whose entries all round the same way, and g at its bound: no error averages out."""
+    n = 128
+    J = np.column_stack([np.full(n, constant), np.full(n, constant)])
+    J[0, 0] = 1.0
+    g = np.ones((n, 1))
+    assert np.abs(exchange(holder, evaluator, J, g) - J.T @ g).max() < 6e-4
+
+
+def test_extremes_do_not_overflow(holder, evaluator):
+    for sign in (1, -1):
+        J, g = np.full((50, 5), 7.3), np.full((50, 1), sign * 64.0)
+        J[:, 1] *= -1
+        J[0, :] *= 0.77
+        result = exchange(holder, evaluator, J, g, bound=64.0)
+        assert np.abs(result - J.T @ g).max() < 1e-3 * 7.3 * 64
+
+
+def test_flags_are_exact_up_to_g(holder, evaluator):
+    rng = np.random.default_rng(8)
+    J = (rng.uniform(size=(90, 6)) < 0.3).astype(float)
+    g = rng.integers(-8, 9, size=(90, 1)) / 8
+    assert np.array_equal(exchange(holder, evaluator, J, g), J.T @ g)
+    prepared = evaluator.prepare(J)
+    chains = [chain for block in prepared.blocks for chain in block.plus + block.minus]
+    assert sum(chain.entries.size for chain in chains) == int(J.sum())
+
+
+def test_executor_changes_nothing(key, holder, evaluator, data):
+    J, g = data
+    expected = exchange(holder, evaluator, J, g)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        far = PaillierHolder(key, executor), PaillierEvaluator(key.public, executor)
+        assert np.array_equal(exchange(*far, J, g), expected)
+        assert np.array_equal(exchange(holder, far[1], J, g), expected)
+
+
+def test_values_out_of_range(holder, evaluator):
+    for g in ([[1.5]], [[np.nan]], [[np.inf]]):
+        with pytest.raises(RangeError):
+            holder.encrypt(np.array(g), bound=1.0)
+    for g in (np.zeros(3), np.zeros((0, 1)), np.zeros((2, 0))):
+        with pytest.raises(RangeError):
+            holder.encrypt(g, bound=1.0)
+    for J in (np.array([[np.inf]]), np.zeros(3), np.zeros((0, 2))):
+        with pytest.raises(RangeError):
+            evaluator.prepare(J)
+
+
+# What crosses the line
+
+
+def test_sizes_tell_nothing_of_the_values(holder, evaluator):
+    """Every message but the ciphertexts themselves is the same for tiny and for large data."""
+    heads = []
+    for size in (1e-9, 1.0):
+        J, g = np.full((9, 4), size), np.full((9, 1), size)
+        sealed = holder.encrypt(g, bound=1.0)
+        blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
+        opened = holder.open(blinded)
+        heads.append([(len(m), m[:46]) for m in (sealed, blinded, opened)])
+    assert heads[0] == heads[1]
+
+
+def test_two_encryptions_differ(key, holder):
+    g = np.zeros((40, 1))
+    first, second = (ciphertexts(holder.encrypt(g, bound=1.0), Kind.SEALED, key.public) for _ in range(2))
+    assert not set(first) & set(second)
+    assert len(set(first)) == len(first)
+
+
+def sees_a_mask(key, evaluator, product):
+    """The holder's view of two blindings of one product: unrelated plaintexts that use the whole of Z_n."""
+    views = [key.decrypt(ciphertexts(evaluator.blind(product)[0], Kind.BLINDED, key.public)) for _ in range(2)]
+    top = BITS - HEADROOM
+    return all(x != y and x >> top != y >> top for x, y in zip(*views, strict=True))
+
+
+def sees_fresh_randomness(key, evaluator, product):
+    """Whether the holder, who can take a plaintext out of a ciphertext, finds another h^s under it than before."""
+    public = key.public
+    blinded = ciphertexts(evaluator.blind(product)[0], Kind.BLINDED, public)
+
+    def randomness(c):
+        return c * public.shift(-key.decrypt([int(c)])[0]) % public.square
+
+    return all(randomness(a) != randomness(b) and a != b for a, b in zip(product.ciphertexts, blinded, strict=True))
+
+
+def test_blinding_hides_the_product(key, holder, evaluator, data):
+    J, g = data
+    product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
+    assert sees_a_mask(key, evaluator, product)
+    assert sees_fresh_randomness(key, evaluator, product)
+
+
+def test_a_missing_mask_is_caught(key, holder, evaluator, data, monkeypatch):
+    J, g = data
+    product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
+    for mask in (lambda n: 0, lambda n: paillier_keys.secrets.randbits(1024)):
+        monkeypatch.setattr(paillier, "secrets", type("Weak", (), {"randbelow": staticmethod(mask)}))
+        assert not sees_a_mask(key, evaluator, product)
+
+
+def test_missing_randomness_is_caught(key, holder, data):
+    class Lazy(PaillierEvaluator):
+        def _noise(self):
+            return 1
+
+    J, g = data
+    lazy = Lazy(key.public)
+    product = lazy.transpose_product(lazy.prepare(J), holder.encrypt(g, bound=1.0))
+    assert not sees_fresh_randomness(key, lazy, product)
+
+
+def test_masks_are_uniform_mod_n(evaluator, holder, data, monkeypatch):
+    """The mask is drawn below n itself, and noise has |n|+40 bits."""
+    J, g = data
+    product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
+    asked, drawn = [], []
+    monkeypatch.setattr(
+        paillier, "secrets", type("Spy", (), {"randbelow": staticmethod(lambda n: asked.append(n) or n - 1)})
+    )
+    monkeypatch.setattr(
+        paillier, "noise", lambda public, bits, window: drawn.append(bits) or noise(public, bits, window)
+    )
+    evaluator.blind(product)
+    assert set(asked) == {int(evaluator._public.n)}
+    assert set(drawn) == {BITS + STATISTICAL}
+
+
+def test_only_target_windows_come_back(holder, evaluator):
+    """Cross terms of packed samples are equations in g: the holder's answer has no room for them."""
+    rng = np.random.default_rng(4)
+    n, d = 256, 9
+    slots = layout(BITS, n)
+    assert slots.samples > 1
+    product = evaluator.transpose_product(
+        evaluator.prepare(rng.normal(size=(n, d))), holder.encrypt(rng.uniform(-1, 1, size=(n, 1)), bound=1.0)
+    )
+    opened = holder.open(evaluator.blind(product)[0])
+    assert len(opened) == 46 + d * -(-slots.width // 8)
+
+
+def test_masks_do_not_mix(holder, evaluator, data):
+    J, g = data
+    sealed = holder.encrypt(g, bound=1.0)
+    product = evaluator.transpose_product(evaluator.prepare(J), sealed)
+    (first, _), (_, other) = evaluator.blind(product), evaluator.blind(product)
+    wrong = evaluator.unblind(holder.open(first), other)
+    assert np.abs(wrong - J.T @ g).max() > 1
+    _, smaller = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J[:, :5]), sealed))
+    with pytest.raises(CryptoError):
+        evaluator.unblind(holder.open(first), smaller)
+
+
+def test_another_key_does_not_open(holder, evaluator, data):
+    J, g = data
+    stranger = PaillierScheme(BITS).keygen()
+    other = PaillierScheme(BITS).evaluator(stranger.public)
+    sealed = holder.encrypt(g, bound=1.0)
+    with pytest.raises(KeyMismatch):
+        other.transpose_product(other.prepare(J), sealed)
+    blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
+    with pytest.raises(KeyMismatch):
+        stranger.open(blinded)
+    relabelled = blinded[:6] + stranger._key.public.fingerprint + blinded[22:]
+    try:
+        answer = stranger.open(relabelled)
+    except CryptoError:
+        return  # an element is too large for the smaller modulus
+    back = answer[:6] + evaluator._public.fingerprint + answer[22:]
+    assert np.abs(evaluator.unblind(back, mask) - J.T @ g).max() > 1
+
+
+@pytest.mark.parametrize("element", ["zero", "n", "multiple of p", "square", "all ones"])
+def test_bad_elements(key, holder, evaluator, data, element):
+    J, g = data
+    public = key.public
+    n, p = int(public.n), key.parts_for_workers()[0]
+    bad = {"zero": 0, "n": n, "multiple of p": 12345 * p, "square": n * n, "all ones": (1 << 2 * BITS) - 1}[element]
+    sealed = holder.encrypt(g, bound=1.0)
+    blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
+    for message, use in (
+        (sealed, lambda m: evaluator.transpose_product(evaluator.prepare(J), m)),
+        (blinded, holder.open),
+    ):
+        for place in (46, len(message) - public.size):
+            altered = message[:place] + bad.to_bytes(public.size, "big") + message[place + public.size :]
+            with pytest.raises(CryptoError):
+                use(altered)
+
+
+def test_malformed_messages(key, holder, evaluator, data):
+    J, g = data
+    prepared = evaluator.prepare(J)
+    sealed = holder.encrypt(g, bound=1.0)
+    blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
+    opened = holder.open(blinded)
+    uses = (
+        (sealed, lambda m: evaluator.transpose_product(prepared, m)),
+        (blinded, holder.open),
+        (opened, lambda m: evaluator.unblind(m, mask)),
+    )
+    for message, use in uses:
+        bad = [b"", message[:20], message[:46], message[:-1], message + b"\0", b"XXXX" + message[4:]]
+        bad += [message[:4] + b"\x07" + message[5:], message[:5] + b"\x09" + message[6:]]
+        bad += [message[:at] + b"\xff\xff\xff\xff" + message[at + 4 :] for at in (22, 26, 42)]
+        bad += [message[:34] + struct.pack(">d", bound) + message[42:] for bound in (np.nan, np.inf, 0.0, -1.0)]
+        for altered in bad:
+            with pytest.raises(CryptoError):
+                use(altered)
+    for wrong in (opened, blinded):
+        with pytest.raises(CryptoError):
+            evaluator.transpose_product(prepared, wrong)
+    with pytest.raises(CryptoError):
+        evaluator.transpose_product(evaluator.prepare(J[:5]), sealed)
+    with pytest.raises(CryptoError):
+        holder.open(write(Header(Kind.BLINDED, key.public.fingerprint, (21, 2, 0), 1.0), [], key.public.size))
+
+
+def test_errors_show_no_values(holder):
+    with pytest.raises(RangeError) as caught:
+        holder.encrypt(np.array([[0.25], [123.456]]), bound=1.0)
+    assert "123" not in str(caught.value)
