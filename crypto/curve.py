@@ -55,6 +55,7 @@ POINT_BYTES = 32
 
 _P = 2**255 - 19
 _A = 486662
+_ORDER = 2**252 + 27742317777372353535851937790883648493
 # x of the points of order 1, 2, 4 and 8 that lie on the curve (those of the twist fail the curve test).
 _SMALL_ORDER = frozenset(
     {
@@ -176,10 +177,15 @@ class Blinder(Secret):
 
         Blinders commute: a.blind(b.blind(points)) == b.blind(a.blind(points)).
         """
-        check_points(points, executor)
-        multiply = partial(_multiply_chunk, self._scalar)
-        chunks = _chunks(points)
-        return b"".join(executor.map(multiply, chunks) if executor else map(multiply, chunks))
+        return _multiply(self._scalar, points, executor)
+
+    def unblind(self, points: bytes, executor: Executor | None = None) -> bytes:
+        """Takes this scalar off again, under whatever other scalars remain; CryptoError as `check_points`.
+
+        a.unblind(b.blind(a.blind(points))) == b.blind(points): b's function of points that b has not seen, an
+        oblivious pseudorandom function (Jarecki, Kiayias, Krawczyk 2014).
+        """
+        return _multiply(_inverse(self._scalar), points, executor)
 
 
 def sort_points(points: bytes) -> tuple[bytes, NDArray[np.intp]]:
@@ -232,6 +238,23 @@ def _first_bad(points: bytes) -> int | None:
         if x >= _P or x in _SMALL_ORDER or not _on_curve(x):
             return start // POINT_BYTES
     return None
+
+
+def _multiply(scalar: bytes, points: bytes, executor: Executor | None) -> bytes:
+    check_points(points, executor)
+    multiply = partial(_multiply_chunk, scalar)
+    chunks = _chunks(points)
+    return b"".join(executor.map(multiply, chunks) if executor else map(multiply, chunks))
+
+
+def _inverse(scalar: bytes) -> bytes:
+    """The scalar that undoes one on the group of prime order, in the form X25519 wants: 8 m, 2^251 <= m < 2^252.
+
+    A point and its negative share x, so 8 m may be the inverse modulo the order or its negative; one of the two fits.
+    """
+    clamped = int.from_bytes(scalar, "little") & (2**255 - 8) | 2**254
+    m = pow(8 * clamped, -1, _ORDER)
+    return (8 * max(m, _ORDER - m)).to_bytes(POINT_BYTES, "little")
 
 
 def _multiply_chunk(scalar: bytes, points: bytes) -> bytes:

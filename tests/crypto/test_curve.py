@@ -158,6 +158,25 @@ def test_products_match_plain_integers() -> None:
     assert blinder.blind(points) == expected
 
 
+def test_unblinding_takes_off_one_scalar() -> None:
+    points = hash_to_group(canonical_ids(range(20)))
+    a, b = Blinder(), Blinder()
+    assert a.unblind(b.blind(a.blind(points))) == b.blind(points)
+    assert a.blind(a.unblind(b.blind(points))) == b.blind(points)
+    assert b.unblind(b.blind(a.blind(points))) == a.blind(points)
+    assert b.unblind(a.blind(points)) != points
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_an_inverse_is_what_x25519_takes_unchanged(scalar: bytes) -> None:
+    inverse = int.from_bytes(curve._inverse(scalar), "little")
+    clamped = int.from_bytes(scalar, "little") & ~7 & ~(1 << 255) | (1 << 254)
+    order = 2**252 + 27742317777372353535851937790883648493
+    assert inverse * clamped % order in (1, order - 1)
+    assert inverse % 8 == 0
+    assert inverse >> 254 == 1
+
+
 def test_hash_matches_a_slow_one() -> None:
     def slow(canonical: bytes) -> bytes:
         for attempt in range(1000):
