@@ -27,9 +27,7 @@ layout and the bound alone. The scales of J's columns never leave the evaluator.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import struct
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -39,53 +37,10 @@ import tenseal.sealapi as seal
 
 from securevfl.crypto import sealio
 from securevfl.crypto.lattice_layout import Layout, choose
-from securevfl.crypto.lattice_ring import (
-    NOISE_STD,
-    Ring,
-    dither_residues,
-    fraction_of_modulus,
-    uniform_residues,
-)
+from securevfl.crypto.lattice_profile import BLINDED, OPENED, PROFILES, PUBLIC, SEALED, Parameters, fingerprint, sized
+from securevfl.crypto.lattice_ring import Ring, dither_residues, fraction_of_modulus, uniform_residues
 from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret
-from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
-
-_PUBLIC = struct.Struct("<4sB")
-_SEALED = struct.Struct("<4sB16sIIIId")  # magic, profile, key, n, c, s, p, bound
-_BLINDED = struct.Struct("<4sB16sIIIII")  # magic, profile, key, n, c, s, p, d
-_OPENED = struct.Struct("<4sB16sI")  # magic, profile, key, count
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Sizes that go together.
-
-    `bits` are the primes, special prime last; `drop` of them are divided out before the reply; `k` bits are dropped
-    after the dither; `T` bounds the norm of an encoded column block.
-    """
-
-    name: str
-    tag: int
-    bits: tuple[int, ...]
-    drop: int
-    k: int
-    T: float
-    assumption: str
-
-    def noise(self, degree: int) -> float:
-        """Standard deviation of the noise in a reply, at most: products, then rounding by the dropped primes."""
-        dropped = 2.0 ** sum(self.bits[-1 - self.drop : -1])
-        rounding = (1 + 2 * degree / 3) / 12
-        return math.sqrt((NOISE_STD * self.T / dropped) ** 2 + 2 * rounding)
-
-    def distance_bits(self, degree: int) -> float:
-        """-log2 of the statistical distance, per opened value, to an opening without noise."""
-        return self.k - math.log2(self.noise(degree) * math.sqrt(2 / math.pi))
-
-
-PROFILES = {
-    "strict": Profile("strict", 1, (46, 46, 17), 0, 67, 2.0**25, "RLWE; openings within 2^-40 of noise-free ones"),
-    "lean": Profile("lean", 2, (54, 38, 17), 1, 24, 2.0**31, "RLWE and hint-LWE (openings dithered by 24 bits only)"),
-}
+from securevfl.errors import ConfigError, CryptoError, RangeError
 
 
 class LatticeScheme(LinearScheme):
@@ -106,7 +61,7 @@ class LatticeScheme(LinearScheme):
             raise ConfigError(f"lattice: columns is the expected width of J, at least 1, got {columns}")
         self.profile = PROFILES[profile]
         self._columns = columns
-        self._parameters = _Parameters(self.profile)
+        self._parameters = Parameters(self.profile)
 
     @property
     def strength(self) -> str:
@@ -127,67 +82,10 @@ class LatticeScheme(LinearScheme):
         return LatticeEvaluator(self._parameters, public)
 
 
-class _Parameters:
-    """A profile's ring and the numbers that follow from both."""
-
-    def __init__(self, profile: Profile, degree: int = 4096) -> None:
-        self.profile = profile
-        self.ring = Ring(degree, profile.bits)
-        self.reply_level = self.ring.next_level() if profile.drop else self.ring.level
-        kept = len(self.ring.primes) - profile.drop
-        self.reply_primes = self.ring.primes[:kept]
-        self.dropped = math.prod(self.ring.primes[kept:])
-        self.levels_of_reply = math.prod(self.reply_primes) / 2.0**profile.k  # distinct values of an opened number
-        self.sealed_size = sealio.packed_size(self.ring.primes, degree) + sealio.SEED_BYTES
-
-    def column_cap(self, layout: Layout) -> float:
-        """L: the greatest sum of |x| over an encoded column."""
-        return self.profile.T * math.sqrt(layout.n / layout.columns)
-
-    def g_scale(self, layout: Layout, bound: float) -> float:
-        """Integers per unit of g: depends on public numbers alone."""
-        scale: float = 0.45 * math.prod(self.ring.primes) / self.column_cap(layout) / bound
-        if not math.isfinite(scale):
-            raise RangeError("lattice: the bound on g is too small for a fixed-point scale; scale g up")
-        return scale
-
-    def layout(self, n: int, c: int, s: int, p: int) -> Layout:
-        """The layout a peer names. CryptoError if there is no such one."""
-        degree = self.ring.degree
-        if not (
-            1 <= s <= n and 1 <= p <= c and p <= degree and s <= degree // p and (-(-n // s)) * (-(-c // p)) < 2**32
-        ):
-            raise CryptoError(
-                f"lattice: a peer names a layout that does not exist (n={n}, c={c}, s={s}, p={p}, N={degree})"
-            )
-        return Layout(degree, n, c, s, p)
-
-    def header(self, shape: struct.Struct, magic: bytes, message: bytes, fingerprint: bytes) -> tuple[Any, ...]:
-        """The fields after magic, profile and key, once these are what they should be."""
-        kind = magic.decode()
-        if len(message) < shape.size or message[:4] != magic:
-            raise CryptoError(f"lattice: expected a {kind} message, got {len(message)} bytes of something else")
-        fields = shape.unpack_from(message)
-        if fields[1] != self.profile.tag:
-            raise CryptoError(
-                f"lattice: {kind} message is not of profile {self.profile.name!r}; both sides need the same"
-            )
-        if fields[2] != fingerprint:
-            raise KeyMismatch(f"lattice: {kind} message belongs to another key; exchange public keys again")
-        return fields[3:]
-
-
-def _sized(message: bytes, expected: int, kind: str) -> None:
-    if len(message) != expected:
-        raise CryptoError(
-            f"lattice: {kind} message has {len(message)} bytes, expected {expected}; it is cut or altered"
-        )
-
-
 class LatticeHolder(KeyHolder):
     """Owns the secret key, which lives inside SEAL's objects and is never written anywhere."""
 
-    def __init__(self, parameters: _Parameters, columns: int) -> None:
+    def __init__(self, parameters: Parameters, columns: int) -> None:
         ring = parameters.ring
         self._parameters = parameters
         self._columns = columns
@@ -199,8 +97,8 @@ class LatticeHolder(KeyHolder):
         self._encryptor = seal.Encryptor(ring.context, secret)
         self._decryptor = seal.Decryptor(ring.context, secret)
         residues = ring.io.residues(key, (2, len(ring.key_primes), ring.degree))
-        self.public = _PUBLIC.pack(b"SVLK", parameters.profile.tag) + sealio.pack(residues, ring.key_primes)
-        self._fingerprint = _fingerprint(self.public)
+        self.public = PUBLIC.pack(b"SVLK", parameters.profile.tag) + sealio.pack(residues, ring.key_primes)
+        self._fingerprint = fingerprint(self.public)
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
         g = np.asarray(g, np.float64)
@@ -217,7 +115,7 @@ class LatticeHolder(KeyHolder):
         layout = choose(ring.degree, n, c, self._widest or self._columns)
         messages = np.rint(layout.messages(g * parameters.g_scale(layout, bound)))
         parts = [
-            _SEALED.pack(b"SVLG", parameters.profile.tag, self._fingerprint, n, c, layout.s, layout.p, bound),
+            SEALED.pack(b"SVLG", parameters.profile.tag, self._fingerprint, n, c, layout.s, layout.p, bound),
         ]
         for plain in ring.encode(messages.reshape(-1, ring.degree)):
             seeded = self._encryptor.encrypt_symmetric(plain)
@@ -227,14 +125,14 @@ class LatticeHolder(KeyHolder):
 
     def open(self, blinded: bytes) -> bytes:
         parameters, ring = self._parameters, self._parameters.ring
-        n, c, s, p, d = parameters.header(_BLINDED, b"SVLB", blinded, self._fingerprint)
+        n, c, s, p, d = parameters.header(BLINDED, b"SVLB", blinded, self._fingerprint)
         if d < 1:
             raise CryptoError("lattice: SVLB message names no column; it is malformed")
         layout, primes = parameters.layout(n, c, s, p), parameters.reply_primes
         replies = layout.output_blocks * layout.column_blocks(d)
         body = replies * sealio.packed_size(primes, ring.degree) + sealio.packed_size(primes, c * d)
-        _sized(blinded, _BLINDED.size + body, "SVLB")
-        view = memoryview(blinded)[_BLINDED.size :]
+        sized(blinded, BLINDED.size + body, "SVLB")
+        view = memoryview(blinded)[BLINDED.size :]
         opened = []
         for output_block in range(layout.output_blocks):
             for column_block in range(layout.column_blocks(d)):
@@ -245,7 +143,7 @@ class LatticeHolder(KeyHolder):
                 view = view[sealio.packed_size(primes, len(where)) :]
                 opened.append(self._open_one(first, second, where))
         self._widest = max(self._widest, d)
-        header = _OPENED.pack(b"SVLO", parameters.profile.tag, self._fingerprint, c * d)
+        header = OPENED.pack(b"SVLO", parameters.profile.tag, self._fingerprint, c * d)
         return header + np.concatenate(opened).astype("<i4").tobytes()
 
     def _open_one(self, first: sealio.Residues, second: sealio.Residues, where: np.ndarray[Any, Any]) -> Floats:
@@ -257,10 +155,8 @@ class LatticeHolder(KeyHolder):
             raise CryptoError("lattice: SVLB message holds values outside its modulus; it is malformed")
         full = uniform_residues(primes, ring.degree)
         full[:, where] = (first + self._dither(len(where))) % column
-        cipher = ring.io.ciphertext(parameters.reply_level, np.stack([full, second]), ntt=False)
-        ring.evaluator.transform_to_ntt_inplace(cipher)
         plain = seal.Plaintext()
-        self._decryptor.decrypt(cipher, plain)
+        self._decryptor.decrypt(ring.ciphertext(parameters.reply_level, full, second), plain)
         levels: Floats = np.floor(ring.decode(plain)[where] / 2.0**k)
         return levels
 
@@ -303,43 +199,49 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """How opened integers read as J^T g."""
+
+    layout: Layout
+    columns: Floats  # (d,): worth of one integer step in each column of J
+    g: float  # worth of one integer step of g, times the dropped primes
+
+
+@dataclass(frozen=True)
 class Product:
     """[[J^T g]] in ciphertexts [output block][column block]; not fit to leave before it is blinded."""
 
-    layout: Layout
-    d: int
+    scale: Scale
     ciphertexts: list[list[Any]]
-    worth: Floats  # (d,): value of one unit of a product's integer
 
 
 class Mask(Secret):
-    """What `blind` added, as fractions of the modulus, and what turns the rest into J^T g. Serves once."""
+    """What `blind` added, as fractions of the modulus, and how to read the rest. Serves once."""
 
-    __slots__ = ("layout", "masks", "spent", "worth")
+    __slots__ = ("masks", "scale", "spent")
 
-    def __init__(self, layout: Layout, masks: list[Floats], worth: Floats) -> None:
-        self.layout = layout
+    def __init__(self, scale: Scale, masks: list[Floats]) -> None:
+        self.scale = scale
         self.masks = masks
-        self.worth = worth
         self.spent = False
 
 
 class LatticeEvaluator(Evaluator):
     """Owns J. Needs of the holder its public key and, per message, n, c, the layout and the bound."""
 
-    def __init__(self, parameters: _Parameters, public: bytes) -> None:
+    def __init__(self, parameters: Parameters, public: bytes) -> None:
         ring = parameters.ring
-        if len(public) < _PUBLIC.size or _PUBLIC.unpack_from(public) != (b"SVLK", parameters.profile.tag):
+        if len(public) < PUBLIC.size or PUBLIC.unpack_from(public) != (b"SVLK", parameters.profile.tag):
             raise CryptoError(
                 f"lattice: not a public key of profile {parameters.profile.name!r}; both sides need the same"
             )
         half = sealio.packed_size(ring.key_primes, ring.degree)
-        _sized(public, _PUBLIC.size + 2 * half, "SVLK")
-        view = memoryview(public)[_PUBLIC.size :]
+        sized(public, PUBLIC.size + 2 * half, "SVLK")
+        view = memoryview(public)[PUBLIC.size :]
         residues = np.stack([sealio.unpack(part, ring.key_primes, ring.degree) for part in (view[:half], view[half:])])
         self._parameters = parameters
         self._encryptor = seal.Encryptor(ring.context, ring.io.public_key(residues))
-        self._fingerprint = _fingerprint(public)
+        self._fingerprint = fingerprint(public)
 
     def prepare(self, J: Floats) -> Prepared:
         J = np.asarray(J, np.float64)
@@ -355,22 +257,21 @@ class LatticeEvaluator(Evaluator):
 
     def transpose_product(self, prepared: Prepared, sealed: bytes) -> Product:
         parameters = self._parameters
-        n, c, s, p, bound = parameters.header(_SEALED, b"SVLG", sealed, self._fingerprint)
+        n, c, s, p, bound = parameters.header(SEALED, b"SVLG", sealed, self._fingerprint)
         layout = parameters.layout(n, c, s, p)
         if not (math.isfinite(bound) and bound > 0):
             raise CryptoError("lattice: SVLG message has no positive finite bound; it is malformed")
         if n != prepared.shape[0]:
             raise CryptoError(f"lattice: g has {n} rows, J has {prepared.shape[0]}; both sides must use the same batch")
         blocks, size = layout.sample_blocks, parameters.sealed_size
-        _sized(sealed, _SEALED.size + layout.output_blocks * blocks * size, "SVLG")
+        sized(sealed, SEALED.size + layout.output_blocks * blocks * size, "SVLG")
         columns, worth = prepared.encoded(layout, parameters.column_cap(layout))
         products = []
         for output_block in range(layout.output_blocks):
-            start = _SEALED.size + output_block * blocks * size
+            start = SEALED.size + output_block * blocks * size
             ups = [self._sealed(sealed[start + b * size : start + (b + 1) * size]) for b in range(blocks)]
             products.append([self._inner(ups, plains) for plains in columns])
-        worth = worth * (parameters.dropped / parameters.g_scale(layout, bound))
-        return Product(layout, prepared.shape[1], products, worth)
+        return Product(Scale(layout, worth, parameters.dropped / parameters.g_scale(layout, bound)), products)
 
     def _sealed(self, part: bytes) -> Any:
         ring = self._parameters.ring
@@ -387,24 +288,24 @@ class LatticeEvaluator(Evaluator):
         return total
 
     def blind(self, product: Product) -> tuple[bytes, Mask]:
-        parameters, layout, d = self._parameters, product.layout, product.d
-        primes = parameters.reply_primes
+        parameters, layout, d = self._parameters, product.scale.layout, len(product.scale.columns)
+        ring, primes = parameters.ring, parameters.reply_primes
         parts = [
-            _BLINDED.pack(b"SVLB", parameters.profile.tag, self._fingerprint, layout.n, layout.c, layout.s, layout.p, d)
+            BLINDED.pack(b"SVLB", parameters.profile.tag, self._fingerprint, layout.n, layout.c, layout.s, layout.p, d)
         ]
         masks = []
         for output_block, row in enumerate(product.ciphertexts):
             for column_block, cipher in enumerate(row):
                 where = layout.wanted(d, column_block, output_block)
-                first, second = self._rerandomised(cipher)
+                reply = self._rerandomised(cipher)
                 mask = self._uniform(len(where))
-                first = (first[:, where] + mask) % np.array(primes, np.uint64)[:, None]
-                parts += [sealio.pack(second, primes), sealio.pack(first, primes)]
+                first = (ring.first_coefficients(reply, where) + mask) % np.array(primes, np.uint64)[:, None]
+                parts += [sealio.pack(ring.second_polynomial(reply), primes), sealio.pack(first, primes)]
                 masks.append(fraction_of_modulus(mask, primes))
-        return b"".join(parts), Mask(layout, masks, product.worth)
+        return b"".join(parts), Mask(product.scale, masks)
 
-    def _rerandomised(self, cipher: Any) -> sealio.Residues:
-        """(2, primes, N) coefficients of the product plus a fresh public-key encryption of zero."""
+    def _rerandomised(self, cipher: Any) -> Any:
+        """The product, at the level of the reply, plus a fresh public-key encryption of zero."""
         parameters, ring = self._parameters, self._parameters.ring
         total, zero = seal.Ciphertext(), seal.Ciphertext()
         self._encryptor.encrypt_zero(parameters.reply_level, zero)
@@ -415,24 +316,23 @@ class LatticeEvaluator(Evaluator):
             ring.evaluator.add_inplace(total, zero)
         else:
             ring.evaluator.add(cipher, zero, total)
-        ring.evaluator.transform_from_ntt_inplace(total)
-        return ring.io.residues(total, (2, len(parameters.reply_primes), ring.degree))
+        return total
 
     def _uniform(self, count: int) -> sealio.Residues:
         return uniform_residues(self._parameters.reply_primes, count)
 
     def unblind(self, opened: bytes, mask: Mask) -> Floats:
-        parameters, layout, d = self._parameters, mask.layout, len(mask.worth)
-        (count,) = parameters.header(_OPENED, b"SVLO", opened, self._fingerprint)
+        parameters, layout, d = self._parameters, mask.scale.layout, len(mask.scale.columns)
+        (count,) = parameters.header(OPENED, b"SVLO", opened, self._fingerprint)
         if count != layout.c * d:
             raise CryptoError(
                 f"lattice: SVLO message opens {count} values, {layout.c * d} were sent; it is not the answer"
             )
-        _sized(opened, _OPENED.size + 4 * count, "SVLO")
+        sized(opened, OPENED.size + 4 * count, "SVLO")
         if mask.spent:
             raise CryptoError("lattice: this mask has been used; a mask serves for one opening")
         mask.spent = True
-        values = np.frombuffer(opened, "<i4", offset=_OPENED.size).astype(np.float64)
+        values = np.frombuffer(opened, "<i4", offset=OPENED.size).astype(np.float64)
         levels = parameters.levels_of_reply
         rest = values - np.concatenate(mask.masks) * levels
         rest = (rest - levels * np.rint(rest / levels)) * 2.0**parameters.profile.k
@@ -446,8 +346,4 @@ class LatticeEvaluator(Evaluator):
                 stop = start + shape[0] * shape[1]
                 result[columns, outputs] = rest[start:stop].reshape(shape).T
                 start = stop
-        return result * mask.worth[:, None]
-
-
-def _fingerprint(public: bytes) -> bytes:
-    return hashlib.sha256(public).digest()[:16]
+        return result * mask.scale.g * mask.scale.columns[:, None]

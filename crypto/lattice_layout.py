@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 # Milliseconds of one core for one ciphertext up (encode, encrypt, save, load), one down (encryption of zero, save,
 # load, decrypt, decode) and one product. Only their ratios matter.
-UP, DOWN, PRODUCT = 1.5, 3.7, 0.075
+UP, DOWN, PRODUCT = 1.8, 3.8, 0.08
 
 
 @dataclass(frozen=True)

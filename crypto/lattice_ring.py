@@ -60,6 +60,9 @@ class Ring:
         self.level = context.first_parms_id()
         self.evaluator = seal.Evaluator(context)
         self.io = SealIO(context)
+        self._first_of, self._sum_of = (
+            seal.Decryptor(context, self.io.constant_key(value, len(bits), degree)) for value in (0, 1)
+        )
         self._encoder = seal.CKKSEncoder(context)
         half = degree // 2
         exponents = np.array([pow(3, i, 2 * degree) for i in range(half)])
@@ -70,6 +73,36 @@ class Ring:
     def next_level(self) -> Any:
         """The parms_id below the first: one prime less."""
         return self.context.first_context_data().next_context_data().parms_id()
+
+    def second_polynomial(self, cipher: Any) -> Residues:
+        """Residues (primes, N) of c1, in NTT form, of a ciphertext (c0, c1) of scale 1.
+
+        Decryption c0 + c1 s under the constants s = 0 and s = 1 takes a ciphertext apart into plaintexts, which SEAL
+        saves several times faster than ciphertexts.
+        """
+        plain, rest = seal.Plaintext(), seal.Ciphertext()
+        self._first_of.decrypt(cipher, plain)
+        self.evaluator.sub_plain(cipher, plain, rest)
+        self._sum_of.decrypt(rest, plain)
+        return self.io.plain_residues(plain, (cipher.coeff_modulus_size(), self.degree))
+
+    def first_coefficients(self, cipher: Any, where: NDArray[np.intp]) -> Residues:
+        """Residues (primes, len(where)) of the coefficients of c0 at `where`."""
+        flat = seal.Ciphertext()
+        self.evaluator.transform_from_ntt(cipher, flat)
+        rows = [[flat[i] for i in (prime * self.degree + where).tolist()] for prime in range(flat.coeff_modulus_size())]
+        return np.array(rows, np.uint64)
+
+    def ciphertext(self, level: Any, first: Residues, second: Residues) -> Any:
+        """The ciphertext (c0, c1) from coefficients of c0 and NTT values of c1, both (primes, N)."""
+        column = np.array(self.primes[: len(first)], np.uint64)[:, None]
+        one = np.zeros_like(first)
+        one[:, 0] = 1
+        cipher = self.io.ciphertext(level, np.stack([first, one]), ntt=False)
+        self.evaluator.transform_to_ntt_inplace(cipher)
+        rest = np.stack([np.zeros_like(second), np.where(second > 0, second, column) - np.uint64(1)])
+        self.evaluator.add_inplace(cipher, self.io.ciphertext(level, rest, ntt=True))
+        return cipher
 
     def encode(self, coefficients: Floats) -> list[Any]:
         """Plaintexts in NTT form from integer polynomials (m x N), given as floats."""

@@ -1,15 +1,18 @@
 """SEAL objects to and from arrays of residues: the one place that knows SEAL's serialisation format.
 
 `tenseal.sealapi` saves to and loads from file paths only, and always compresses (zstd) when it saves. An object passes
-through an anonymous file in memory that is closed at once; only ciphertexts and public keys ever do. What travels between parties is not SEAL's format but plain
-residues, packed into as many bytes as their prime needs, so a peer cannot hand SEAL a header, a size or a compressed
-stream of its choosing: every byte of the header is written here, the array has the size the parameters ask for, and
-SEAL's validated `load` then checks that each residue is below its prime.
+through an anonymous file in memory that is closed at once; no secret key is ever written.
+
+What travels between parties is not SEAL's format but plain residues, packed into as many bytes as their prime needs. So
+a peer cannot hand SEAL a header, a size or a compressed stream of its choosing: every byte of the header is written
+here, the array has the size the parameters ask for, and SEAL's validated `load` then checks that each residue is below
+its prime.
 
 The format (SEAL 4, `Serialization::SEALHeader`, `Ciphertext::save_members`, `DynArray::save_members`):
 
     header      magic A15E, header size 16, version (2 bytes), compression, 0, total size (u64)
     ciphertext  parms_id (32), in NTT form (1), polynomials, N, primes (u64 each), scale (f64), correction (u64), array
+    plaintext   parms_id (32), N times primes (u64), scale (f64), array; a secret key is one at the key's parms_id
     array       header, count (u64), residues (u64 each)
     seeded      a ciphertext whose array holds the first polynomial only, then header, generator (1), seed (64)
 """
@@ -36,6 +39,7 @@ SEED_BYTES = 64
 _HEADER = struct.Struct("<HBBBBHQ")
 _MAGIC = 0xA15E
 _MEMBERS = struct.Struct("<32s?QQQdQ")
+_PLAIN_MEMBERS = struct.Struct("<32sQd")
 _COUNT = struct.Struct("<Q")
 _BLAKE2XB = 1
 _SEEDED_TAIL = _HEADER.size + 1 + SEED_BYTES
@@ -102,6 +106,12 @@ class SealIO:
         body = self._inflate(obj, start + 8 * int(np.prod(shape)))
         return np.frombuffer(body, np.uint64, offset=start).reshape(shape)
 
+    def plain_residues(self, plain: Any, shape: tuple[int, int]) -> Residues:
+        """The residues (primes, N) of a plaintext in NTT form."""
+        start = _PLAIN_MEMBERS.size + _HEADER.size + _COUNT.size
+        body = self._inflate(plain, start + 8 * int(np.prod(shape)))
+        return np.frombuffer(body, np.uint64, offset=start).reshape(shape)
+
     def seeded_residues(self, obj: Any, shape: tuple[int, int]) -> tuple[Residues, bytes]:
         """First polynomial (primes, N) and the seed of the second, of what `encrypt_symmetric` returns."""
         start = _MEMBERS.size + _HEADER.size + _COUNT.size
@@ -127,6 +137,13 @@ class SealIO:
         body = self._members(parms_id, True, 2, residues.shape) + _array(residues, self._version)
         body += _HEADER.pack(_MAGIC, _HEADER.size, *self._version, 0, 0, _SEEDED_TAIL) + bytes([_BLAKE2XB]) + seed
         return _load(seal.Ciphertext, self._context, body, self._version, "seeded ciphertext")
+
+    def constant_key(self, value: int, primes: int, degree: int) -> Any:
+        """The constant `value` as a secret key: public, it serves to take ciphertexts apart."""
+        residues = np.full((primes, degree), value, np.uint64)
+        parms_id = struct.pack("<4Q", *self._context.key_parms_id())
+        body = _PLAIN_MEMBERS.pack(parms_id, residues.size, 1.0) + _array(residues, self._version)
+        return _load(seal.SecretKey, self._context, body, self._version, "constant key")
 
     def public_key(self, residues: Residues) -> Any:
         """A public key from (2, primes and special prime, N) residues."""

@@ -1,0 +1,107 @@
+"""SEAL objects as residues: what goes out comes back, and nothing malformed comes in."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securevfl.crypto import sealio
+from securevfl.crypto.lattice_ring import Ring, uniform_residues
+from securevfl.errors import CryptoError
+
+
+@pytest.fixture(scope="module")
+def ring():
+    return Ring(4096, (46, 46, 17))
+
+
+@pytest.fixture(scope="module")
+def keys(ring):
+    generator = seal.KeyGenerator(ring.context)
+    public = seal.PublicKey()
+    generator.create_public_key(public)
+    return public, generator.secret_key()
+
+
+@given(st.lists(st.sampled_from([3, 257, 114689, 2**46 - 21, 2**54 - 33]), min_size=1, max_size=4), st.integers(1, 20))
+def test_packing_is_lossless_and_as_wide_as_each_prime(primes, count):
+    residues = uniform_residues(primes, count)
+    packed = sealio.pack(residues, primes)
+    assert len(packed) == sealio.packed_size(primes, count)
+    assert packed == b"".join(
+        int(x).to_bytes(sealio.width(p), "little") for p, row in zip(primes, residues, strict=True) for x in row
+    )
+    assert np.array_equal(sealio.unpack(packed, primes, count), residues)
+    with pytest.raises(CryptoError, match="cut"):
+        sealio.unpack(packed[:-1], primes, count)
+
+
+@pytest.mark.parametrize("ntt", [True, False])
+def test_ciphertext_round_trip(ring, ntt):
+    residues = np.stack([uniform_residues(ring.primes, 4096), uniform_residues(ring.primes, 4096)])
+    cipher = ring.io.ciphertext(ring.level, residues, ntt=ntt)
+    assert cipher.is_ntt_form() == ntt
+    assert [cipher[i] for i in (0, 4095, 4096, 16383)] == [int(residues.ravel()[i]) for i in (0, 4095, 4096, 16383)]
+    assert np.array_equal(ring.io.residues(cipher, residues.shape), residues)
+
+
+def test_seeded_ciphertext_expands_to_what_seal_itself_loads(ring, keys, tmp_path):
+    encryptor = seal.Encryptor(ring.context, keys[1])
+    seeded = encryptor.encrypt_symmetric(ring.encode(np.ones((1, 4096)))[0])
+    seeded.save(str(tmp_path / "seeded"))
+    expected = seal.Ciphertext()
+    expected.load(ring.context, str(tmp_path / "seeded"))
+    first, seed = ring.io.seeded_residues(seeded, (2, 4096))
+    got = ring.io.seeded_ciphertext(ring.level, first, seed)
+    shape = (2, 2, 4096)
+    assert np.array_equal(ring.io.residues(got, shape), ring.io.residues(expected, shape))
+
+
+def test_public_key_round_trip_encrypts_for_the_secret_key(ring, keys):
+    public, secret = keys
+    residues = ring.io.residues(public, (2, 3, 4096))
+    encryptor = seal.Encryptor(ring.context, ring.io.public_key(residues))
+    message = np.zeros((1, 4096))
+    message[0, :3] = [2.0**40, -(2.0**35), 5 * 2.0**30]
+    cipher, plain = seal.Ciphertext(), seal.Plaintext()
+    encryptor.encrypt(ring.encode(message)[0], cipher)
+    seal.Decryptor(ring.context, secret).decrypt(cipher, plain)
+    assert np.abs(ring.decode(plain) - message[0]).max() < 2**10
+
+
+def test_a_residue_at_its_prime_is_refused(ring):
+    residues = np.stack([uniform_residues(ring.primes, 4096)] * 2)
+    residues[1, 1, 77] = ring.primes[1]
+    with pytest.raises(CryptoError, match="malformed"):
+        ring.io.ciphertext(ring.level, residues, ntt=True)
+
+
+def test_wrong_parameters_are_refused(ring):
+    residues = np.stack([uniform_residues(ring.primes, 2048)] * 2)
+    with pytest.raises(CryptoError):
+        ring.io.ciphertext(ring.level, residues, ntt=True)
+    with pytest.raises(CryptoError):
+        ring.io.ciphertext((1, 2, 3, 4), np.stack([uniform_residues(ring.primes, 4096)] * 2), ntt=True)
+
+
+def test_second_polynomial_is_what_saving_the_ciphertext_shows(ring):
+    residues = np.stack([uniform_residues(ring.primes, 4096), uniform_residues(ring.primes, 4096)])
+    cipher = ring.io.ciphertext(ring.level, residues, ntt=True)
+    assert np.array_equal(ring.second_polynomial(cipher), residues[1])
+
+
+def test_no_descriptor_is_left_open(ring):
+    residues = np.stack([uniform_residues(ring.primes, 4096)] * 2)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        ring.io.residues(ring.io.ciphertext(ring.level, residues, ntt=True), residues.shape)
+    residues[0, 0, 0] = ring.primes[0]
+    for _ in range(20):
+        with pytest.raises(CryptoError):
+            ring.io.ciphertext(ring.level, residues, ntt=True)
+    assert len(os.listdir("/proc/self/fd")) == before
