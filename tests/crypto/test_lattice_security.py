@@ -1,0 +1,340 @@
+"""The attacks that a lattice engine invites, carried out: each fails here and succeeds against a weakened engine.
+
+The attacker is the other party, with everything it legitimately holds. A mutant removes one defence.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+
+from securevfl.crypto import sealio
+from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder, LatticeScheme
+from securevfl.crypto.lattice_profile import BLINDED, OPENED, PROFILES, SEALED, Parameters
+from securevfl.crypto.lattice_ring import dither_residues, random_words
+
+PARAMETERS = {name: Parameters(profile) for name, profile in PROFILES.items()}
+
+
+@pytest.fixture(params=sorted(PROFILES))
+def parameters(request):
+    return PARAMETERS[request.param]
+
+
+def pair(parameters, holder=LatticeHolder, evaluator=LatticeEvaluator):
+    h = holder(parameters, 4)
+    return h, evaluator(parameters, h.public)
+
+
+def small(residues, p):
+    """Residues as centred floats."""
+    centred = residues.astype(np.int64)
+    return np.where(centred > p // 2, centred - p, centred).astype(float)
+
+
+def coefficients(ring, level, ntt):
+    """Coefficients (primes, N) of one polynomial given by its NTT values."""
+    cipher = ring.io.ciphertext(level, np.stack([ntt, ntt]), ntt=True)
+    return ring.first_coefficients(cipher, np.arange(ring.degree))
+
+
+def reply(parameters, blinded, count):
+    """c1 and the wanted coefficients of c0 of the only ciphertext in a reply."""
+    primes, view = parameters.reply_primes, memoryview(blinded)[BLINDED.size :]
+    size = sealio.packed_size(primes, parameters.ring.degree)
+    return sealio.unpack(view, primes, parameters.ring.degree), sealio.unpack(view[size:], primes, count)
+
+
+def crt(residues, primes):
+    q = math.prod(primes)
+    terms = [q // p * pow(q // p, -1, p) for p in primes]
+    return [sum(int(r) * t for r, t in zip(column, terms, strict=True)) % q for column in residues.T]
+
+
+def decrypted(parameters, holder, blinded, where):
+    """What the key holder can compute: w = c0 + c1 s at the wanted positions, exactly."""
+    ring, primes = parameters.ring, parameters.reply_primes
+    second, first = reply(parameters, blinded, len(where))
+    plain = seal.Plaintext()
+    holder._decryptor.decrypt(ring.ciphertext(parameters.reply_level, np.zeros_like(second), second), plain)
+    ntt = ring.io.plain_residues(plain, (len(primes), ring.degree))
+    product = coefficients(ring, parameters.reply_level, ntt)[:, where]
+    return crt((product + first) % np.array(primes, np.uint64)[:, None], primes)
+
+
+class NoZero(LatticeEvaluator):
+    """Trap 1: sends the product without an encryption of zero."""
+
+    def _rerandomised(self, cipher):
+        zero = self._encryptor
+        self._encryptor = _Nothing()
+        try:
+            return super()._rerandomised(cipher)
+        finally:
+            self._encryptor = zero
+
+
+class _Nothing:
+    def encrypt_zero(self, level, out):
+        parameters = next(p for p in PARAMETERS.values() if p.reply_level == level)
+        shape = (2, len(parameters.reply_primes), parameters.ring.degree)
+        residues = np.zeros(shape, np.uint64)
+        residues[1] = 1  # SEAL refuses c1 = 0; a constant hides nothing
+        cipher = parameters.ring.io.ciphertext(level, residues, ntt=True)
+        parameters.ring.evaluator.add(cipher, cipher, out)
+
+
+def quotient(parameters, evaluator_type):
+    """Trap 1, the attack: c1 of the reply over c1 of g, in NTT form. Returns its largest coefficient and J's."""
+    holder, evaluator = pair(parameters, evaluator=evaluator_type)
+    ring, p = parameters.ring, parameters.reply_primes[0]
+    J = np.random.default_rng(0).normal(size=(16, 4))
+    sealed = holder.encrypt(np.full((16, 1), 0.5), bound=1.0)
+    prepared = evaluator.prepare(J)
+    blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, sealed))
+    own = evaluator._sealed(sealed[SEALED.size : SEALED.size + parameters.sealed_size])
+    c1 = ring.second_polynomial(own)[0]
+    answer = reply(parameters, blinded, 4)[0][0]
+    if evaluator_type is NoZero:
+        answer = (answer + np.uint64(p - 2)) % np.uint64(p)
+    ratio = [int(a) * pow(int(b), -1, p) % p for a, b in zip(answer, c1, strict=True)]
+    rows = np.zeros((len(ring.primes), ring.degree), np.uint64)
+    rows[0] = np.array(ratio, np.uint64)
+    got = small(coefficients(ring, ring.level, rows)[0], p)
+    (plain,) = prepared._layouts.popitem()[1][0][0]
+    truth = small(coefficients(ring, ring.level, ring.io.plain_residues(plain, (len(ring.primes), 4096)))[0], p)
+    return got, truth
+
+
+def test_dividing_the_reply_by_the_request_gives_j_away_unless_zero_is_added():
+    parameters = PARAMETERS["strict"]
+    got, truth = quotient(parameters, NoZero)
+    assert np.array_equal(got, truth)
+    got, truth = quotient(parameters, LatticeEvaluator)
+    p = parameters.reply_primes[0]
+    assert np.median(np.abs(got)) > p / 16
+    assert abs(np.corrcoef(got, truth)[0, 1]) < 0.1
+
+
+def test_same_product_blinded_twice_shares_nothing(parameters):
+    holder, evaluator = pair(parameters)
+    product = evaluator.transpose_product(evaluator.prepare(np.eye(8)), holder.encrypt(np.ones((8, 1)), bound=1.0))
+    first, second = (reply(parameters, evaluator.blind(product)[0], 8) for _ in range(2))
+    assert all((a != b).mean() > 0.99 for a, b in zip(first, second, strict=True))
+
+
+class WideMask(LatticeEvaluator):
+    """Trap 2: a mask that is only 30 bits wider than the result."""
+
+    def _uniform(self, count):
+        return dither_residues(self._parameters.reply_primes, self._parameters.profile.k + 20, count)
+
+
+class FloatMask(LatticeEvaluator):
+    """Trap 2: a mask of floats, whose low bits are zero."""
+
+    def _uniform(self, count):
+        p, step = self._parameters.reply_primes, 2**40
+        words = random_words(count) % np.uint64(2 ** (math.prod(p).bit_length() - 41))
+        return np.array([[int(w) * step % q for w in words] for q in p], np.uint64)
+
+
+def chi_square(values, bins=16):
+    counts = np.bincount(values, minlength=bins)
+    expected = len(values) / bins
+    return ((counts - expected) ** 2 / expected).sum()
+
+
+def seen_by_holder(parameters, evaluator_type, columns=3000):
+    """chi-square (15 degrees) of the high bits and of bits 32 to 35 of what the holder decrypts, J constant."""
+    holder, evaluator = pair(parameters, evaluator=evaluator_type)
+    prepared = evaluator.prepare(np.ones((1, columns)))
+    sealed = holder.encrypt(np.full((1, 1), 0.3), bound=1.0)
+    product = evaluator.transpose_product(prepared, sealed)
+    layout = product.scale.layout
+    blinded, _ = evaluator.blind(product)
+    w = decrypted(parameters, holder, blinded, layout.wanted(columns, 0, 0))
+    q = math.prod(parameters.reply_primes)
+    return chi_square(np.array([x * 16 // q for x in w])), chi_square(np.array([(x >> 32) % 16 for x in w]))
+
+
+def test_holder_decrypts_uniform_noise_over_the_whole_modulus(parameters):
+    high, low = seen_by_holder(parameters, LatticeEvaluator)
+    assert high < 60
+    assert low < 60
+
+
+def test_masks_that_are_wide_or_floats_are_caught():
+    assert seen_by_holder(PARAMETERS["strict"], WideMask)[0] > 1000
+    assert seen_by_holder(PARAMETERS["strict"], FloatMask)[1] > 1000
+
+
+def test_cross_terms_never_leave(parameters):
+    """A reply holds c1 and as many coefficients of c0 as there are results."""
+    holder, evaluator = pair(parameters)
+    product = evaluator.transpose_product(
+        evaluator.prepare(np.ones((9, 5))), holder.encrypt(np.ones((9, 1)), bound=1.0)
+    )
+    blinded, _ = evaluator.blind(product)
+    primes = parameters.reply_primes
+    assert len(blinded) == BLINDED.size + sealio.packed_size(primes, 4096) + sealio.packed_size(primes, 5)
+    assert len(holder.open(blinded)) == OPENED.size + 4 * 5
+
+
+class NoDither(LatticeHolder):
+    """Trap 3: drops the low bits without a dither before them."""
+
+    def _dither(self, count):
+        return np.zeros((len(self._parameters.reply_primes), count), np.uint64)
+
+
+class Aimed(LatticeEvaluator):
+    """An attacker that knows g and J and sets its mask so that value + mask is a multiple of 2^k."""
+
+    target: list[int]
+
+    def _uniform(self, count):
+        q = math.prod(self._parameters.reply_primes)
+        return np.array(
+            [[(2**self._parameters.profile.k - t) % q % p for t in self.target] for p in self._parameters.reply_primes],
+            np.uint64,
+        )
+
+
+def signs_of_noise(holder_type, columns=512):
+    """What an opening tells the attacker of an offset, beside the offset.
+
+    The offset stands for the noise. It is larger (2^46, not 2^26) because the rounding of the float decoder, about
+    2^41, would blur smaller ones even for the mutant; it is still far below the dither (2^67).
+    """
+    parameters = PARAMETERS["strict"]
+    holder, evaluator = pair(parameters, holder_type, Aimed)
+    rng = np.random.default_rng(1)
+    product = evaluator.transpose_product(
+        evaluator.prepare(rng.normal(size=(1, columns))), holder.encrypt(np.full((1, 1), 0.5), bound=1.0)
+    )
+    where = product.scale.layout.wanted(columns, 0, 0)
+    # The integers of g and J, which the attacker is supposed to know, come from a decryption of the product.
+    plain = seal.Plaintext()
+    holder._decryptor.decrypt(product.ciphertexts[0][0], plain)
+    ring, primes = parameters.ring, parameters.reply_primes
+    exact = crt(coefficients(ring, ring.level, ring.io.plain_residues(plain, (2, 4096)))[:, where], primes)
+    noise = [int(x) for x in np.rint(rng.normal(size=columns) * 2.0**46)]
+    evaluator.target = [(x + e) % math.prod(primes) for x, e in zip(exact, noise, strict=True)]
+    blinded, _ = evaluator.blind(product)
+    values = np.frombuffer(holder.open(blinded), "<i4", offset=OPENED.size)
+    return values, np.array(noise)
+
+
+def test_openings_tell_nothing_of_the_noise_unless_the_dither_is_missing():
+    values, noise = signs_of_noise(NoDither)
+    assert np.mean((values < 1) == (noise > 0)) > 0.95
+    values, noise = signs_of_noise(LatticeHolder)
+    assert np.isin(values, (0, 1, 2)).all()
+    assert (values == 1).mean() > 0.99
+
+
+def rounding(holder_type):
+    """Share of openings that round up, by quarter of the fraction dropped."""
+    parameters = PARAMETERS["strict"]
+    holder, evaluator = pair(parameters, holder_type)
+    J = np.random.default_rng(2).normal(size=(1, 4000))
+    product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(np.full((1, 1), 0.5), bound=1.0))
+    blinded, _ = evaluator.blind(product)
+    values = np.frombuffer(holder.open(blinded), "<i4", offset=OPENED.size)
+    w = decrypted(parameters, holder, blinded, product.scale.layout.wanted(4000, 0, 0))
+    q, step = math.prod(parameters.reply_primes), 2**parameters.profile.k
+    w = [x - q if x > q // 2 else x for x in w]
+    up = np.array([int(v) - x // step for v, x in zip(values, w, strict=True)])
+    assert set(up.tolist()) <= {0, 1}
+    quarter = np.array([(x % step) * 4 // step for x in w])
+    return [up[quarter == i].mean() for i in range(4)]
+
+
+def test_openings_round_at_random_as_a_uniform_dither_does():
+    assert np.abs(np.array(rounding(LatticeHolder)) - [1 / 8, 3 / 8, 5 / 8, 7 / 8]).max() < 0.1
+    assert max(rounding(NoDither)) == 0
+
+
+def test_opening_the_same_bytes_twice_differs(parameters):
+    holder, evaluator = pair(parameters)
+    product = evaluator.transpose_product(
+        evaluator.prepare(np.ones((1, 500))), holder.encrypt(np.ones((1, 1)), bound=1.0)
+    )
+    blinded, _ = evaluator.blind(product)
+    assert holder.open(blinded) != holder.open(blinded)
+
+
+@pytest.mark.parametrize(("name", "bits"), [("strict", 40), ("lean", 19)])
+def test_dither_is_as_much_wider_than_the_noise_as_stated(name, bits):
+    assert PROFILES[name].distance_bits(4096) >= bits
+
+
+def test_noise_of_a_reply_is_within_the_bound_that_the_dither_is_sized_for():
+    parameters = PARAMETERS["strict"]
+    holder, evaluator = pair(parameters)
+    ring, q = parameters.ring, math.prod(parameters.ring.primes)
+    prepared = evaluator.prepare(np.random.default_rng(3).normal(size=(64, 64)))
+    product = evaluator.transpose_product(prepared, holder.encrypt(np.zeros((64, 1)), bound=1.0))
+    plain = seal.Plaintext()
+    holder._decryptor.decrypt(evaluator._rerandomised(product.ciphertexts[0][0]), plain)
+    values = crt(coefficients(ring, ring.level, ring.io.plain_residues(plain, (2, 4096))), ring.primes)
+    noise = np.array([float(x - q if x > q // 2 else x) for x in values])
+    stated = parameters.profile.noise(4096)
+    assert 0.5 * stated < noise.std() < 1.1 * stated
+
+
+class CountingEvaluator:
+    def __init__(self, inner):
+        self.inner, self.calls = inner, []
+
+    def __getattr__(self, name):
+        self.calls.append(name)
+        return getattr(self.inner, name)
+
+
+def test_zeros_in_j_change_no_step(parameters, monkeypatch):
+    holder, evaluator = pair(parameters)
+    sealed = holder.encrypt(np.random.default_rng(4).uniform(-1, 1, (5000, 1)), bound=1.0)
+    dense = np.random.default_rng(5).normal(size=(5000, 6))
+    half = dense.copy()
+    half[:2500] = 0
+    steps = []
+    for J in (dense, half, np.zeros_like(dense)):
+        prepared = evaluator.prepare(J)
+        counting = CountingEvaluator(parameters.ring.evaluator)
+        with monkeypatch.context() as patch:
+            patch.setattr(parameters.ring, "evaluator", counting)
+            blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
+        steps.append((counting.calls, len(blinded)))
+        result = evaluator.unblind(holder.open(blinded), mask)
+    assert steps[0] == steps[1] == steps[2]
+    assert not result.any()
+
+
+def test_seal_itself_stumbles_over_a_zero_block():
+    parameters = PARAMETERS["strict"]
+    holder, evaluator = pair(parameters)
+    own = evaluator._sealed(holder.encrypt(np.ones((4, 1)), bound=1.0)[SEALED.size :])
+    with pytest.raises(RuntimeError, match="transparent"):
+        evaluator._inner([own], parameters.ring.encode(np.zeros((1, 4096))))
+
+
+def test_every_encryption_is_fresh(parameters):
+    holder, _ = pair(parameters)
+    first, second = (holder.encrypt(np.ones((3, 1)), bound=1.0)[SEALED.size :] for _ in range(2))
+    assert first[-sealio.SEED_BYTES :] != second[-sealio.SEED_BYTES :]
+    same = np.frombuffer(first, np.uint8) == np.frombuffer(second, np.uint8)
+    assert same.mean() < 0.2
+    assert LatticeScheme().keygen().public != LatticeScheme().keygen().public
+
+
+def test_every_blinding_draws_its_own_mask(parameters):
+    holder, evaluator = pair(parameters)
+    sealed = holder.encrypt(np.ones((2, 1)), bound=1.0)
+    product = evaluator.transpose_product(evaluator.prepare(np.ones((2, 2))), sealed)
+    first, second = (np.concatenate(evaluator.blind(product)[1].masks) for _ in range(2))
+    assert (first != second).all()
