@@ -38,7 +38,8 @@ def to_phe(public: PublicKey, ciphertexts: Sequence[int]) -> list[Any]:
 
 
 def from_phe(public: PublicKey, encrypted: Sequence[Any]) -> list[int]:
-    """Raw ciphertexts of `phe.EncryptedNumber`s, each re-randomised by phe. The caller keeps their exponents.
+    """Raw ciphertexts of `phe.EncryptedNumber`s, re-randomised by phe where it has not yet done so. The caller keeps
+    their exponents.
 
     KeyMismatch if one belongs to another n; CryptoError unless all are units mod n^2.
     """

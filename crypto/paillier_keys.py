@@ -155,8 +155,9 @@ class SecretKey(Secret):
     @classmethod
     def from_primes(cls, p: int, q: int) -> SecretKey:
         """A key with given primes and a fresh h. CryptoError if they make no Paillier key of at least 2048 bits."""
-        if p == q or not (gmpy2.is_prime(p) and gmpy2.is_prime(q)) or math.gcd(p * q, (p - 1) * (q - 1)) != 1:
-            raise CryptoError("a Paillier key needs two different primes with gcd(pq, (p-1)(q-1)) = 1")
+        alike = p != q and p.bit_length() == q.bit_length()
+        if not (alike and gmpy2.is_prime(p) and gmpy2.is_prime(q)) or math.gcd(p * q, (p - 1) * (q - 1)) != 1:
+            raise CryptoError("a Paillier key needs two different primes of one length, gcd(pq, (p-1)(q-1)) = 1")
         check_bits((p * q).bit_length())
         while True:
             x = secrets.randbelow(p * q)

@@ -1,6 +1,7 @@
 """The heavy Paillier calls as functions of plain integers, for worker processes of the same party.
 
-A worker keeps the keys it was given last, with their tables, so that these are built once a process.
+A worker keeps the two keys it was given last, with their tables, so that these are built once a process. Secret parts
+stay in its memory until then: an executor belongs to one party.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Slots: what is packed comes back, and the targets are where no cross term reaches, for the largest values too."""
 
+import secrets
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from securevfl.crypto import packing
 from securevfl.crypto.packing import GAP, HEADROOM, Layout, layout, pack, unpack
 from securevfl.errors import ConfigError
 
@@ -84,3 +87,31 @@ def test_targets_stand_alone(n, d, K, values, data):
             assert (m >> (slot * slots.pitch + slots.width)) & ((1 << GAP) - 1) == 0
     got = [((plaintexts[j // slots.share(d)] >> slots.target(j, d)) & (2 * half - 1)) - half for j in range(d)]
     assert got == expected
+
+
+def carries(rng, rounds: int) -> int:
+    """How often a cross term's carry reaches a target, under masks uniform mod n."""
+    slots = Layout(2048, 60, 6)
+    modulus = secrets.randbits(2048) | 1 | 1 << 2047
+    half, count = 1 << (slots.width - 1), 0
+    for _ in range(rounds):
+        g = rng.integers(-(1 << slots.residual_bits), (1 << slots.residual_bits) + 1, 60)
+        X = rng.integers(-(1 << slots.column_bits) + 1, 1 << slots.column_bits, (60, 2))
+        expected = (g.astype(object) @ X.astype(object)).tolist()
+        for m in outgoing(slots, g, X):
+            r = secrets.randbelow(modulus)
+            v = (m + slots.offset + r) % modulus
+            for j in range(2):
+                target = slots.target(j, 2)
+                got = (((v >> target) - (r >> target)) & (2 * half - 1)) - half
+                count += got != expected[j]
+    return count
+
+
+def test_the_gap_swallows_carries():
+    assert carries(np.random.default_rng(9), 30) == 0
+
+
+def test_carries_without_a_gap_are_caught(monkeypatch):
+    monkeypatch.setattr(packing, "GAP", 0)
+    assert carries(np.random.default_rng(9), 30) > 0

@@ -136,11 +136,11 @@ def test_unfit_public_keys(key):
 
 def test_primes_are_checked(key):
     p, q = key.parts_for_workers()[:2]
-    for pair in ((p, p), (p, q + 2)):
+    for pair in ((p, p), (p, q + 2), (p, int(gmpy2.next_prime(1 << 1100)))):
         with pytest.raises(CryptoError):
             SecretKey.from_primes(*pair)
     with pytest.raises(ConfigError):
-        SecretKey.from_primes(int(gmpy2.next_prime(1 << 500)), int(gmpy2.next_prime(1 << 501)))
+        SecretKey.from_primes(int(gmpy2.next_prime(1 << 500)), int(gmpy2.next_prime(3 << 499)))
 
 
 def test_nothing_secret_shows(key, holder, evaluator, data):
@@ -239,11 +239,19 @@ def test_sizes_tell_nothing_of_the_values(holder, evaluator):
     assert heads[0] == heads[1]
 
 
-def test_two_encryptions_differ(key, holder):
+def encrypts_afresh(key, holder):
     g = np.zeros((40, 1))
     first, second = (ciphertexts(holder.encrypt(g, bound=1.0), Kind.SEALED, key.public) for _ in range(2))
-    assert not set(first) & set(second)
-    assert len(set(first)) == len(first)
+    return len(set(first + second)) == len(first + second)
+
+
+def test_two_encryptions_differ(key, holder):
+    assert encrypts_afresh(key, holder)
+
+
+def test_encryption_without_randomness_is_caught(key, holder, monkeypatch):
+    monkeypatch.setattr(paillier_keys, "secrets", type("Stuck", (), {"randbelow": staticmethod(lambda n: 12345)}))
+    assert not encrypts_afresh(key, holder)
 
 
 def sees_a_mask(key, evaluator, product):
