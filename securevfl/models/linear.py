@@ -19,7 +19,7 @@ from securevfl.models.losses import LOSSES, Loss
 class LinearModel(Named):
     """What every linear model is told: `l2`, the weight of ||theta||^2 / 2, which spares the intercept."""
 
-    l2: float = Field(0.0, ge=0)
+    l2: float = Field(default=0.0, ge=0)
 
     @property
     def loss(self) -> Loss:

@@ -27,7 +27,7 @@ class FedBCD(Optimizer):
     """Q = `local_steps` local steps a round, all parties at once or in turn."""
 
     name: ClassVar[str] = "fedbcd"
-    local_steps: int = Field(5, ge=1)
+    local_steps: int = Field(default=5, ge=1)
     mode: Literal["parallel", "sequential"] = "parallel"
 
     @property
