@@ -97,7 +97,7 @@ class LatticeHolder(KeyHolder):
         self._encryptor = seal.Encryptor(ring.context, secret)
         self._decryptor = seal.Decryptor(ring.context, secret)
         residues = ring.io.residues(key, (2, len(ring.key_primes), ring.degree))
-        self.public = PUBLIC.pack(b"SVLK", parameters.profile.tag) + sealio.pack(residues, ring.key_primes)
+        self.public = PUBLIC.pack(b"SLK1", parameters.profile.tag) + sealio.pack(residues, ring.key_primes)
         self._fingerprint = fingerprint(self.public)
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
@@ -115,7 +115,7 @@ class LatticeHolder(KeyHolder):
         layout = choose(ring.degree, n, c, self._widest or self._columns)
         messages = np.rint(layout.messages(g * parameters.g_scale(layout, bound)))
         parts = [
-            SEALED.pack(b"SVLG", parameters.profile.tag, self._fingerprint, n, c, layout.s, layout.p, bound),
+            SEALED.pack(b"SLG1", parameters.profile.tag, self._fingerprint, n, c, layout.s, layout.p, bound),
         ]
         for plain in ring.encode(messages.reshape(-1, ring.degree)):
             seeded = self._encryptor.encrypt_symmetric(plain)
@@ -125,13 +125,13 @@ class LatticeHolder(KeyHolder):
 
     def open(self, blinded: bytes) -> bytes:
         parameters, ring = self._parameters, self._parameters.ring
-        n, c, s, p, d = parameters.header(BLINDED, b"SVLB", blinded, self._fingerprint)
+        n, c, s, p, d = parameters.header(BLINDED, b"SLB1", blinded, self._fingerprint)
         if d < 1:
-            raise CryptoError("lattice: SVLB message names no column; it is malformed")
+            raise CryptoError("lattice: SLB1 message names no column; it is malformed")
         layout, primes = parameters.layout(n, c, s, p), parameters.reply_primes
         replies = layout.output_blocks * layout.column_blocks(d)
         body = replies * sealio.packed_size(primes, ring.degree) + sealio.packed_size(primes, c * d)
-        sized(blinded, BLINDED.size + body, "SVLB")
+        sized(blinded, BLINDED.size + body, "SLB1")
         view = memoryview(blinded)[BLINDED.size :]
         opened = []
         for output_block in range(layout.output_blocks):
@@ -143,7 +143,7 @@ class LatticeHolder(KeyHolder):
                 view = view[sealio.packed_size(primes, len(where)) :]
                 opened.append(self._open_one(first, second, where))
         self._widest = max(self._widest, d)
-        header = OPENED.pack(b"SVLO", parameters.profile.tag, self._fingerprint, c * d)
+        header = OPENED.pack(b"SLO1", parameters.profile.tag, self._fingerprint, c * d)
         return header + np.concatenate(opened).astype("<i4").tobytes()
 
     def _open_one(self, first: sealio.Residues, second: sealio.Residues, where: np.ndarray[Any, Any]) -> Floats:
@@ -152,7 +152,7 @@ class LatticeHolder(KeyHolder):
         primes, k = parameters.reply_primes, parameters.profile.k
         column = np.array(primes, np.uint64)[:, None]
         if (first >= column).any() or not second.any():
-            raise CryptoError("lattice: SVLB message holds values outside its modulus; it is malformed")
+            raise CryptoError("lattice: SLB1 message holds values outside its modulus; it is malformed")
         full = uniform_residues(primes, ring.degree)
         full[:, where] = (first + self._dither(len(where))) % column
         plain = seal.Plaintext()
@@ -231,12 +231,12 @@ class LatticeEvaluator(Evaluator):
 
     def __init__(self, parameters: Parameters, public: bytes) -> None:
         ring = parameters.ring
-        if len(public) < PUBLIC.size or PUBLIC.unpack_from(public) != (b"SVLK", parameters.profile.tag):
+        if len(public) < PUBLIC.size or PUBLIC.unpack_from(public) != (b"SLK1", parameters.profile.tag):
             raise CryptoError(
                 f"lattice: not a public key of profile {parameters.profile.name!r}; both sides need the same"
             )
         half = sealio.packed_size(ring.key_primes, ring.degree)
-        sized(public, PUBLIC.size + 2 * half, "SVLK")
+        sized(public, PUBLIC.size + 2 * half, "SLK1")
         view = memoryview(public)[PUBLIC.size :]
         residues = np.stack([sealio.unpack(part, ring.key_primes, ring.degree) for part in (view[:half], view[half:])])
         self._parameters = parameters
@@ -257,14 +257,14 @@ class LatticeEvaluator(Evaluator):
 
     def transpose_product(self, prepared: Prepared, sealed: bytes) -> Product:
         parameters = self._parameters
-        n, c, s, p, bound = parameters.header(SEALED, b"SVLG", sealed, self._fingerprint)
+        n, c, s, p, bound = parameters.header(SEALED, b"SLG1", sealed, self._fingerprint)
         layout = parameters.layout(n, c, s, p)
         if not (math.isfinite(bound) and bound > 0):
-            raise CryptoError("lattice: SVLG message has no positive finite bound; it is malformed")
+            raise CryptoError("lattice: SLG1 message has no positive finite bound; it is malformed")
         if n != prepared.shape[0]:
             raise CryptoError(f"lattice: g has {n} rows, J has {prepared.shape[0]}; both sides must use the same batch")
         blocks, size = layout.sample_blocks, parameters.sealed_size
-        sized(sealed, SEALED.size + layout.output_blocks * blocks * size, "SVLG")
+        sized(sealed, SEALED.size + layout.output_blocks * blocks * size, "SLG1")
         columns, worth = prepared.encoded(layout, parameters.column_cap(layout))
         products = []
         for output_block in range(layout.output_blocks):
@@ -291,7 +291,7 @@ class LatticeEvaluator(Evaluator):
         parameters, layout, d = self._parameters, product.scale.layout, len(product.scale.columns)
         ring, primes = parameters.ring, parameters.reply_primes
         parts = [
-            BLINDED.pack(b"SVLB", parameters.profile.tag, self._fingerprint, layout.n, layout.c, layout.s, layout.p, d)
+            BLINDED.pack(b"SLB1", parameters.profile.tag, self._fingerprint, layout.n, layout.c, layout.s, layout.p, d)
         ]
         masks = []
         for output_block, row in enumerate(product.ciphertexts):
@@ -323,12 +323,12 @@ class LatticeEvaluator(Evaluator):
 
     def unblind(self, opened: bytes, mask: Mask) -> Floats:
         parameters, layout, d = self._parameters, mask.scale.layout, len(mask.scale.columns)
-        (count,) = parameters.header(OPENED, b"SVLO", opened, self._fingerprint)
+        (count,) = parameters.header(OPENED, b"SLO1", opened, self._fingerprint)
         if count != layout.c * d:
             raise CryptoError(
-                f"lattice: SVLO message opens {count} values, {layout.c * d} were sent; it is not the answer"
+                f"lattice: SLO1 message opens {count} values, {layout.c * d} were sent; it is not the answer"
             )
-        sized(opened, OPENED.size + 4 * count, "SVLO")
+        sized(opened, OPENED.size + 4 * count, "SLO1")
         if mask.spent:
             raise CryptoError("lattice: this mask has been used; a mask serves for one opening")
         mask.spent = True

@@ -1,4 +1,12 @@
-"""What both sides of the lattice engine agree on: sizes of a profile, fixed-point scale, headers of messages."""
+"""What both sides of the lattice engine agree on: sizes of a profile, fixed-point scale, headers of messages.
+
+*strict* keeps both its primes to the end: q has 92 bits, k = 67, and an opened value has 25 bits. To divide a third
+prime out before the reply, as rescaling does, would shrink value and noise alike (36 + 36 + 20 bits, 20 divided out,
+k = 47: again 25 bits) and cost half as many transforms again. *lean* divides 38 bits out, which leaves the noise of
+rounding alone, and replies with one prime of 54 bits.
+
+The last character of a message's magic is the version of its format.
+"""
 
 from __future__ import annotations
 

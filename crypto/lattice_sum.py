@@ -4,7 +4,8 @@ A vector's entries become integers v' = round(v V / bound), shifted up by t bits
 and re-randomisation stays in the low t bits and the holder rounds it away: what `decrypt` returns is an exact function
 of the rounded vectors, and tells nothing of noise, key or single terms (so it may be passed on; Li and Micciancio 2021
 does not apply to it). Scale, V and t depend on `bound` and `terms` alone. With V = 2^(44 - t), t = 12 + log2 of the
-number of noises that may pile up, one vector errs by at most bound / (2 V): 2^-27 bound for three terms.
+number of noises that may pile up, one vector errs by at most bound / (2 V): 2^-26 bound for three terms. V below 2^16
+is refused, which is reached beyond a thousand terms.
 
 Every sum is re-randomised by a public-key encryption of zero, so its bytes cannot be linked to its parts. The holder
 learns the sum of what it is sent: adders add before the holder sees anything.
@@ -31,6 +32,7 @@ _DEGREE = 4096
 _BITS = (54, 17)
 _EXACT_BITS = 44  # the encoder is exact up to here
 _NOISE_BITS = 11  # one encryption's noise stays below 2^11: standard deviation about 21
+_FEWEST_STEPS = 2**16
 _PUBLIC = struct.Struct("<4s")
 _SUM = struct.Struct("<4s16sIIIId")  # magic, key, m, terms, vectors summed so far, encryptions so far, bound
 
@@ -55,10 +57,15 @@ class _Shape:
         return 4 * self.terms + 60
 
     @property
+    def steps(self) -> int:
+        """V: integers up to the bound, before the shift."""
+        room = min(2.0**_EXACT_BITS, 0.9 * 2.0 ** (_BITS[0] - 1) / self.terms)
+        return math.floor(room / 2.0**self.shift)
+
+    @property
     def scale(self) -> float:
         """Integers per unit of v, before the shift."""
-        room = min(2.0**_EXACT_BITS, 0.9 * 2.0 ** (_BITS[0] - 1) / self.terms)
-        return math.floor(room / 2.0**self.shift) / self.bound
+        return self.steps / self.bound
 
     @property
     def polynomials(self) -> int:
@@ -81,7 +88,7 @@ class LatticeSum(AdditiveScheme):
 
 
 def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
-    if len(message) < _SUM.size or message[:4] != b"SVLS":
+    if len(message) < _SUM.size or message[:4] != b"SLS1":
         raise CryptoError(f"lattice sum: expected an encrypted vector, got {len(message)} bytes of something else")
     _, key, *fields = _SUM.unpack_from(message)
     if key != fingerprint:
@@ -92,7 +99,8 @@ def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
         and 1 <= shape.summed <= shape.terms < 2**24
         and 1 <= shape.noises <= shape.noises_allowed
         and 0 < shape.bound < math.inf
-        and 0 < shape.scale < math.inf
+        and shape.steps >= _FEWEST_STEPS
+        and shape.scale < math.inf
     ):
         raise CryptoError("lattice sum: the header of the encrypted vector contradicts itself; it is malformed")
     expected = _SUM.size + shape.polynomials * 2 * sealio.packed_size(ring.primes, ring.degree)
@@ -120,7 +128,7 @@ class LatticeSumHolder(SumHolder):
         generator.create_public_key(key)
         self._decryptor = seal.Decryptor(ring.context, generator.secret_key())
         residues = ring.io.residues(key, (2, len(ring.key_primes), ring.degree))
-        self.public = _PUBLIC.pack(b"SVLA") + sealio.pack(residues, ring.key_primes)
+        self.public = _PUBLIC.pack(b"SLA1") + sealio.pack(residues, ring.key_primes)
         self._fingerprint = hashlib.sha256(self.public).digest()[:16]
 
     def decrypt(self, total: bytes) -> Floats:
@@ -140,7 +148,7 @@ class LatticeAdder(Adder):
 
     def __init__(self, ring: Ring, public: bytes) -> None:
         half = sealio.packed_size(ring.key_primes, ring.degree)
-        if len(public) != _PUBLIC.size + 2 * half or public[:4] != b"SVLA":
+        if len(public) != _PUBLIC.size + 2 * half or public[:4] != b"SLA1":
             raise CryptoError(
                 f"lattice sum: expected a public key of {_PUBLIC.size + 2 * half} bytes, got {len(public)}"
             )
@@ -153,7 +161,7 @@ class LatticeAdder(Adder):
     def _message(self, shape: _Shape, ciphers: list[Any]) -> bytes:
         ring = self._ring
         fields = (shape.m, shape.terms, shape.summed, shape.noises, shape.bound)
-        parts = [_SUM.pack(b"SVLS", self._fingerprint, *fields)]
+        parts = [_SUM.pack(b"SLS1", self._fingerprint, *fields)]
         for cipher in ciphers:
             residues = ring.io.residues(cipher, (2, len(ring.primes), ring.degree))
             parts.append(sealio.pack(residues, ring.primes))
@@ -168,8 +176,10 @@ class LatticeAdder(Adder):
         if not np.all(np.abs(v) <= bound):
             raise RangeError(f"lattice sum: values not finite or above the bound {bound}; clip them or raise the bound")
         shape = _Shape(len(v), terms, 1, 1, float(bound))
-        if not 0 < shape.scale < math.inf:
-            raise RangeError("lattice sum: no fixed-point scale for this bound and so many terms")
+        if shape.steps < _FEWEST_STEPS or not shape.scale < math.inf:
+            raise RangeError(
+                f"lattice sum: no precise scale for {terms} terms at this bound; use fewer terms or scale v"
+            )
         integers = np.zeros((shape.polynomials, self._ring.degree))
         integers.ravel()[: len(v)] = np.rint(v * shape.scale) * 2.0**shape.shift
         ciphers = []

@@ -97,7 +97,8 @@ def test_values_out_of_range(bad):
 
 
 @pytest.mark.parametrize(
-    ("bound", "terms"), [(0.0, 2), (-1.0, 2), (math.nan, 2), (math.inf, 2), (5e-324, 2), (1.0, 0), (1.0, 2**24)]
+    ("bound", "terms"),
+    [(0.0, 2), (-1.0, 2), (math.nan, 2), (math.inf, 2), (5e-324, 2), (1.0, 0), (1.0, 5000), (1.0, 2**24)],
 )
 def test_bounds_out_of_range(bound, terms):
     with pytest.raises(RangeError):

@@ -105,3 +105,11 @@ def test_no_descriptor_is_left_open(ring):
         with pytest.raises(CryptoError):
             ring.io.ciphertext(ring.level, residues, ntt=True)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_without_anonymous_files_a_private_temporary_one_serves(ring, keys, monkeypatch):
+    residues = np.stack([uniform_residues(ring.primes, 4096)] * 2)
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    assert np.array_equal(
+        ring.io.residues(ring.io.ciphertext(ring.level, residues, ntt=True), residues.shape), residues
+    )
