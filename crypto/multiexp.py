@@ -24,7 +24,7 @@ from securevfl.crypto.fixedpoint import Ints
 MAX_TABLE = 1 << 17  # entries a table may have: 70 MB at a modulus of 4096 bits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Chain:
     """One output's digits by falling bit position: run r multiplies table[entries[starts[r]:starts[r+1]]]."""
 
@@ -33,7 +33,7 @@ class Chain:
     entries: NDArray[np.int32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Block:
     """All that one worker needs beside the bases: a range of bases, and the chains of some outputs over it."""
 
@@ -50,7 +50,7 @@ class Block:
         return len(self.plus)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Terms:
     """Exponents of all outputs as a list: base^(value * 2^shift) belongs to output."""
 

@@ -93,7 +93,7 @@ class PaillierHolder(KeyHolder):
         return write(opened, _windows(plaintexts, slots, c, d), _window_size(slots))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prepared:
     """Digits of J by worker, and the columns' scales (d,), which no one else learns."""
 
@@ -104,7 +104,7 @@ class Prepared:
     scales: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Product:
     """[[J^T g]] column of g by column of g, P results a ciphertext. Not to be sent: `blind` it."""
 
@@ -123,7 +123,7 @@ class Mask(Secret):
 
 
 class PaillierEvaluator(Evaluator):
-    """See `Evaluator`. J^T g is off by at most (2^-11 max|J_j| + 2^-17 max|J_j|) bound in each entry."""
+    """See `Evaluator`. Entry j of J^T g is off by at most max|J_j| (2^-11 max|g| + 2^-17 bound)."""
 
     def __init__(self, public: PublicKey, executor: Executor | None = None) -> None:
         self._public = public

@@ -25,7 +25,7 @@ from gmpy2 import mpz
 
 from securevfl.crypto.combs import FixedBase
 from securevfl.crypto.scheme import Secret
-from securevfl.errors import ConfigError, CryptoError
+from securevfl.errors import ConfigError, CryptoError, KeySizeError
 
 MIN_BITS = 2048
 STATISTICAL = 40
@@ -38,7 +38,7 @@ _HEAD = struct.Struct(">4sBH")
 def check_bits(bits: int) -> int:
     """`bits` itself. ConfigError if it is too weak, absurd, or not whole bytes."""
     if bits < MIN_BITS:
-        raise ConfigError(f"a Paillier key needs at least {MIN_BITS} bits, got {bits}; use 3072 (128-bit security)")
+        raise KeySizeError(f"a Paillier key needs at least {MIN_BITS} bits, got {bits}; use 3072 (128-bit security)")
     if bits > 16384 or bits % 16:
         raise ConfigError(f"a Paillier key has at most 16384 bits, a multiple of 16, got {bits}; use 3072")
     return bits
