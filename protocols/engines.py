@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from securevfl.crypto.lattice_sum import LatticeSum
+from pydantic import BeforeValidator, SerializeAsAny
 
 from securevfl.config import Named, Registry
 from securevfl.crypto.lattice import LatticeScheme
+from securevfl.crypto.lattice_sum import LatticeSum
 from securevfl.crypto.paillier import PaillierScheme
 from securevfl.crypto.paillier_sum import PaillierSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
@@ -67,3 +68,4 @@ def _ckks(profile: Literal["strict", "lean"]) -> LinearScheme:
 
 
 ENGINES: Registry[Engine] = Registry("engine", Paillier, Ckks)
+AnyEngine = Annotated[SerializeAsAny[Engine], BeforeValidator(ENGINES.read)]

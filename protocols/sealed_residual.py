@@ -31,7 +31,7 @@ from securevfl.protocols.base import (
     Reveal,
     Seat,
 )
-from securevfl.protocols.engines import Engine
+from securevfl.protocols.engines import AnyEngine
 
 
 class PublicKey(Message, frozen=True):
@@ -62,7 +62,7 @@ class SealedResidual(ResidualProtocol):
     """g under encryption, by the engine named."""
 
     name: ClassVar[str] = "sealed"
-    engine: Engine
+    engine: AnyEngine
 
     def active(self, seat: Seat) -> ActiveResidual:
         return SealedActive(seat, seat.meter.linear(self.engine.scheme()))

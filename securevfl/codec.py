@@ -42,8 +42,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 def _encode_array(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        packed = np.ascontiguousarray(value)
-        return packed.dtype.str, packed.shape, packed.tobytes()
+        return value.dtype.newbyteorder("<").str, value.shape, value.astype(value.dtype.newbyteorder("<")).tobytes()
     raise TypeError(f"{type(value).__name__} cannot be sent")
 
 

@@ -48,8 +48,6 @@ class Protocol(Config):
             value = ENGINES.read(value)
         elif isinstance(name, str) and name not in RESIDUALS:
             raise ValueError(f"must be one of open, {', '.join(ENGINES)}; choose one of these")
-        if isinstance(value, Mapping) and isinstance(value.get("engine"), str | Mapping):
-            value = {**value, "engine": ENGINES.read(value["engine"])}
         return SealedResidual(engine=value) if isinstance(value, Engine) else RESIDUALS.read(value)
 
     def sum_for(self, passives: int) -> SumProtocol:
@@ -84,11 +82,11 @@ class Job(Config):
     model: SerializeAsAny[LinearModel]
     optimizer: SerializeAsAny[Optimizer]
     protocol: Protocol
-    batch_size: int = Field(256, ge=1)
-    epochs: int = Field(10, ge=1)
-    seed: int = Field(0, ge=0)
-    test_fraction: float = Field(0.0, ge=0, lt=1)
-    evaluate_every: int = Field(0, ge=0)
+    batch_size: int = Field(default=256, ge=1)
+    epochs: int = Field(default=10, ge=1)
+    seed: int = Field(default=0, ge=0)
+    test_fraction: float = Field(default=0.0, ge=0, lt=1)
+    evaluate_every: int = Field(default=0, ge=0)
     target: Target | None = None
     scale: Literal["standard", "none"] = "standard"
     reshuffle: bool = False

@@ -1,0 +1,123 @@
+"""Every sum with every residual gives the same model, declares every message and costs what its frames weigh."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.channel import Event
+from securevfl.clock import Phase
+from securevfl.codec import encode_frame
+from securevfl.optim.base import Optimizer
+from securevfl.protocols.base import SumProtocol
+from securevfl.protocols.engines import Engine
+from securevfl.session import Hello, Verdict
+
+SUMS: list[SumProtocol] = [
+    vfl.DirectSum(),
+    vfl.CipherSum(engine=vfl.Ckks()),
+    vfl.CipherSum(engine=vfl.Paillier(bits=2048), topology="ring"),
+    vfl.CipherSum(engine=vfl.Ckks(), topology="star"),
+]
+RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), vfl.Ckks(profile="lean"), vfl.Paillier(bits=2048)]
+# bounds on |theta - theta in the open|: masks round to 2^-40, engines as their docstrings say
+TOLERANCE = 1e-3
+
+
+def job_of(sums: SumProtocol, residual: Engine | str, optimizer: Optimizer | None = None, **keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 2, "seed": 5}
+    optimizer = optimizer or vfl.FedBCD(local_steps=3, lr=0.2)
+    protocol = vfl.Protocol(sum=sums, residual=residual)  # type: ignore[arg-type]
+    return vfl.Job(**(own | keys), optimizer=optimizer, protocol=protocol)
+
+
+@pytest.fixture(scope="module")
+def parties() -> list[vfl.Party]:
+    return vfl.datasets.breast_cancer(parties=4)
+
+
+def weights(run: vfl.Run) -> np.ndarray:
+    return np.vstack([part.theta for part in run.parts.values()])
+
+
+@pytest.fixture(scope="module")
+def plain(parties: list[vfl.Party]) -> np.ndarray:
+    return weights(vfl.simulate(job_of(vfl.DirectSum(), "open"), parties))
+
+
+@pytest.mark.parametrize("residual", RESIDUALS, ids=str)
+@pytest.mark.parametrize("sums", SUMS, ids=repr)
+def test_every_pair_gives_the_same_model(
+    sums: SumProtocol, residual: Engine | str, parties: list[vfl.Party], plain: np.ndarray
+) -> None:
+    job = job_of(sums, residual)
+    events: list[Event] = []
+    run = vfl.simulate(job, parties, observe=events.append)
+    np.testing.assert_allclose(weights(run), plain, atol=TOLERANCE)
+    assert run.metrics["auc"] > 0.99
+
+    roles = {name: part.role for name, part in run.parts.items()}
+    passives = [name for name, role in roles.items() if role == "passive"]
+    declared = {
+        (item.message, item.sender, item.receiver)
+        for item in [*job.protocol.sum_for(3).declares(passives), *job.protocol.residual.declares()]
+    }
+    seen = {(type(e.message), roles[e.peer], roles[e.me]) for e in events if e.direction == "recv"}
+    assert {item for item in seen if item[0] not in (Hello, Verdict)} <= declared
+
+
+def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:
+    events: list[Event] = []
+    run = vfl.simulate(job_of(vfl.CipherSum(), vfl.Ckks()), parties, observe=events.append)
+    counted: dict[str, int] = defaultdict(int)
+    order: dict[tuple[str, str, str], int] = defaultdict(int)
+    for event in events:
+        if event.direction == "send":
+            place = (event.me, event.peer, event.lane)
+            frame = encode_frame(
+                event.message,
+                session=bytes(16),
+                sender=event.me,
+                receiver=event.peer,
+                lane=event.lane,
+                seq=order[place],
+            )
+            order[place] += 1
+            counted[event.me] += len(frame)
+    assert {name: part.ledger.bytes_sent() for name, part in run.parts.items()} == dict(counted)
+    assert run.costs.bytes == sum(part.ledger.bytes_sent(Phase.TRAIN) for part in run.parts.values()) > 0
+
+
+@pytest.mark.parametrize("model", [vfl.Square(l2=0.01), vfl.SmoothHinge(), vfl.Logistic()], ids=lambda m: m.name)
+@pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Paillier(bits=2048)], ids=lambda e: e.name)
+def test_every_loss_trains_sealed(model: vfl.Logistic, engine: Engine, parties: list[vfl.Party]) -> None:
+    two = vfl.datasets.diabetes() if model.name == "square" else parties[:2]
+    keys = {"model": model, "epochs": 3}
+    sealed = vfl.simulate(job_of(vfl.DirectSum(), engine, **keys), two)
+    opened = vfl.simulate(job_of(vfl.DirectSum(), "open", **keys), two)
+    np.testing.assert_allclose(weights(sealed), weights(opened), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Paillier(bits=2048)], ids=lambda e: e.name)
+def test_several_outputs_train_sealed(engine: Engine) -> None:
+    two = vfl.datasets.digits()
+    keys = {"model": vfl.Softmax(), "epochs": 1, "batch_size": 900}
+    sealed = vfl.simulate(job_of(vfl.DirectSum(), engine, **keys), two)
+    opened = vfl.simulate(job_of(vfl.DirectSum(), "open", **keys), two)
+    np.testing.assert_allclose(weights(sealed), weights(opened), atol=TOLERANCE)
+    assert sealed.metrics["accuracy"] > 0.5
+
+
+def test_prediction_and_saved_parts_agree_with_the_weights(parties: list[vfl.Party], tmp_path: object) -> None:
+    run = vfl.simulate(job_of(vfl.CipherSum(), vfl.Ckks()), parties)
+    run.save(str(tmp_path))
+    again = vfl.Run.load(str(tmp_path))
+    tables = {party.name: party.X[:50] for party in parties}
+    pairs = zip(tables.values(), run.parts.values(), strict=True)
+    f = sum((t - p.mean) / p.deviation @ p.theta[: t.shape[1]] for t, p in pairs)
+    f = f + run.active.theta[-1]
+    np.testing.assert_allclose(again.decision(tables), f, atol=TOLERANCE)
+    np.testing.assert_allclose(again.predict_proba(tables)[:, 1], 1 / (1 + np.exp(-f[:, 0])), atol=TOLERANCE)
+    assert (again.predict(tables) == (f[:, 0] > 0)).all()
+    assert again.summary()["metrics"] == run.metrics

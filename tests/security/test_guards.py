@@ -1,0 +1,115 @@
+"""The two guards on what opened gradients add up to, and the leaks behind them carried out."""
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_array, vstack
+from scipy.sparse.linalg import lsqr
+from sklearn.metrics import roc_auc_score
+
+import securevfl as vfl
+from securevfl.channel import Event
+from securevfl.errors import LeakageError
+from securevfl.schedule import Schedule
+
+
+def job(**keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 2}
+    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks())}
+    return vfl.Job(**(own | keys))
+
+
+def test_a_gradient_that_determines_g_is_refused_with_the_remedy() -> None:
+    bank, shop = vfl.datasets.breast_cancer()
+    with pytest.raises(LeakageError, match=r'shop: .*15 parameters for 13 residuals.*batch_size > 15.*\["rank"\]'):
+        vfl.simulate(job(batch_size=14), [bank, shop])
+    assert vfl.simulate(job(batch_size=14, epochs=1, accepts=["rank"]), [bank, shop]).costs.rounds > 0
+    assert vfl.simulate(job(batch_size=14, epochs=1, protocol=vfl.Protocol(residual="open")), [bank, shop])
+
+
+def test_the_smallest_batch_counts() -> None:
+    bank, shop = vfl.datasets.breast_cancer()
+    smallest = Schedule(569, batch_size=16, epochs=1, seed=0, test_fraction=0.0, reshuffle=False).smallest_batch
+    assert smallest == 15
+    with pytest.raises(LeakageError):
+        vfl.simulate(job(batch_size=16), [bank, shop])
+
+
+def test_reshuffling_is_refused_with_the_remedy() -> None:
+    parties = vfl.datasets.breast_cancer()
+    with pytest.raises(LeakageError, match=r"reshuffle = false.*fresh_equations"):
+        vfl.simulate(job(reshuffle=True), parties)
+    assert vfl.simulate(job(reshuffle=True, accepts=["fresh_equations"]), parties)
+    assert vfl.simulate(job(reshuffle=True, protocol=vfl.Protocol(residual="open")), parties)
+
+
+def test_a_hiding_sum_of_one_part_is_refused() -> None:
+    parties = vfl.datasets.breast_cancer()
+    with pytest.raises(LeakageError, match='sum = "direct"'):
+        vfl.simulate(job(protocol=vfl.Protocol(sum="cipher", residual=vfl.Ckks())), parties)
+
+
+def test_explain_says_what_would_be_refused() -> None:
+    parties = vfl.datasets.breast_cancer()
+    sheet = job(batch_size=14, reshuffle=True, accepts=["fresh_equations"]).explain(parties)
+    assert "would be refused: shop: its opened gradient has 15 parameters" in sheet
+    assert "accepted: shop: rows reshuffled" in sheet
+    assert "p = 15 equations about n x c = 63" in job().explain(parties)
+    assert "its sign is the label" in job(protocol=vfl.Protocol(residual="open")).explain(parties)
+
+
+def noise_attack(epochs: int, *, reshuffle: bool, seed: int) -> float:
+    """Label AUC that a passive party of pure noise reaches by least squares over all its opened gradients.
+
+    The gradients are those the party gets: X_b^T g_b, here from the same schedule and training in the clear.
+    """
+    rows, batch, d = 2560, 256, 15
+    generator = np.random.default_rng(seed)
+    own, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
+    y = own.sum(axis=1) + generator.normal(size=rows) > 0
+    theta = np.zeros(5)
+    schedule = Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=0.0, reshuffle=reshuffle)
+    equations: list[np.ndarray] = []
+    answers: list[np.ndarray] = []
+    for visit in schedule.visits():
+        i = visit.rows
+        g = 1 / (1 + np.exp(-own[i] @ theta)) - y[i]
+        theta -= 0.05 * own[i].T @ g / len(i)
+        answers.append(noise[i].T @ g)
+        equations.append(coo_array((noise[i].T.ravel(), (np.repeat(range(d), len(i)), np.tile(i, d))), (d, rows)))
+    guess = lsqr(vstack(equations).tocsr(), np.concatenate(answers), iter_lim=60)[0]  # g taken as constant in time
+    return float(roc_auc_score(y, -guess))
+
+
+def test_fixed_batches_give_few_equations_and_reshuffled_ones_give_the_labels_away() -> None:
+    fixed = np.mean([noise_attack(20, reshuffle=False, seed=seed) for seed in range(3)])
+    few, more, many = (noise_attack(epochs, reshuffle=True, seed=0) for epochs in (5, 10, 40))
+    assert 0.5 < fixed < 0.66
+    assert fixed + 0.05 < few < more < many
+    assert many > 0.95
+
+
+def test_the_schedule_of_a_run_is_the_fixed_partition() -> None:
+    """What the guard rests on: the batches that the passive party really gets are the same ones every epoch."""
+    rows: dict[int, set[bytes]] = {}
+    own = job(epochs=3)
+    schedule = Schedule(100, batch_size=own.batch_size, epochs=3, seed=0, test_fraction=0.25, reshuffle=own.reshuffle)
+    for visit in schedule.visits():
+        rows.setdefault(visit.index, set()).add(visit.rows.tobytes())
+    assert all(len(kept) == 1 for kept in rows.values())
+    assert len(schedule.test) == 25
+    assert not set(schedule.test) & set(schedule.train)
+
+
+def test_sealed_messages_show_no_residual_and_repeat_nothing() -> None:
+    """Every sealed message is fresh, and neither g nor the gradient stands in any frame a party should not read."""
+    parties = vfl.datasets.breast_cancer()
+    events: list[Event] = []
+    vfl.simulate(job(), parties, observe=events.append)
+    for kind in ("SealedG", "Blinded", "Opened"):
+        bodies = [
+            event.message.__getattribute__("values" if kind == "Opened" else "ciphertext")
+            for event in events
+            if type(event.message).__name__ == kind and event.direction == "recv"
+        ]
+        assert len(bodies) == 18
+        assert len(set(bodies)) == len(bodies)
