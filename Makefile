@@ -1,0 +1,38 @@
+# make demo    train in the open, under Paillier and under CKKS, and see what each costs and tells
+# make test    the whole test suite
+# make ci      what CI runs: style, types, layers, tests, and the tests again against the built wheel
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test ci check wheel-test lock clean
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/securevfl demo
+
+test: $(VENV)/.installed
+	$(BIN)/pytest
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+ci: check test wheel-test
+
+# the installed thing, away from the checkout: a clean environment, the wheel, the quick tests
+wheel-test: $(VENV)/.installed
+	bash .ci/wheel-test $(PYTHON) $(BIN)
+
+lock:
+	bash .ci/lock $(PYTHON)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
