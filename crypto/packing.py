@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isqrt
 
 from securevfl.crypto.fixedpoint import Ints, column_bits
 from securevfl.errors import ConfigError
@@ -27,7 +28,6 @@ from securevfl.errors import ConfigError
 GAP = 40
 HEADROOM = 64
 MAX_SAMPLES = 1 << 24
-_TYPICAL_COLUMNS = 32  # K is chosen by the holder, who does not know d
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def layout(modulus_bits: int, n: int) -> Layout:
 
     Costs in products mod n^2 at GMP's speed: a product mod p^2 costs 0.42 of one, an encryption takes |n|/8 of those,
     an opening two powers of |n|/2 bits mod p^2 and q^2 and the re-randomisation. A sample more in a ciphertext saves
-    encryptions and costs squarings and openings.
+    encryptions and costs squarings and openings. The holder does not know d: sqrt(n) stands for it.
     """
     if not 1 <= n <= MAX_SAMPLES:
         raise ConfigError(f"a batch must have 1 to {MAX_SAMPLES} samples, got {n}")
-    d = _TYPICAL_COLUMNS
+    d = isqrt(n)
     encryption = 0.42 * modulus_bits / 8
     opening = 0.42 * 1.2 * modulus_bits + modulus_bits / 12
 
