@@ -26,7 +26,7 @@ from securevfl.crypto.prg import KEY_BYTES, Prg, Unsigned, derive_key
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import CryptoError, LeakageError
 
-__all__ = ["Disclosures", "Masker", "unmask"]
+__all__ = ["Disclosures", "Masker", "double_mask", "unmask"]
 
 
 class Masker(Secret):
@@ -70,11 +70,22 @@ class Masker(Secret):
         if round <= self._round:
             raise CryptoError(f"masks of {self.name!r}: expected a round above {self._round}, got {round}")
         self._round = round
-        total = np.array(values, order="C")
-        _apply(total, self.self_seed(round), "self mask", add=True)
-        for peer in self._pair_keys:
-            _apply(total, self.pair_seed(round, peer), "pair mask", add=self.name < peer)
-        return total
+        seeds = {peer: self.pair_seed(round, peer) for peer in self._pair_keys}
+        return double_mask(self.name, values, self.self_seed(round), seeds)
+
+
+def double_mask(
+    name: str, values: NDArray[Unsigned], self_seed: bytes, pair_seeds: Mapping[str, bytes]
+) -> NDArray[Unsigned]:
+    """y_i of party `name` from b_i,t and, by peer, s_ij,t. A seed (32 bytes) serves one vector; `Masker` sees to it.
+
+    For seeds that are themselves made anew for every vector, as where shares of them are opened.
+    """
+    total = np.array(values, order="C")
+    _apply(total, self_seed, "self mask", add=True)
+    for peer, seed in pair_seeds.items():
+        _apply(total, seed, "pair mask", add=name < peer)
+    return total
 
 
 def unmask(

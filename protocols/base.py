@@ -28,7 +28,7 @@ Phases = NDArray[np.uint32]
 class Reals:
     """Sums of real vectors, |v| <= bound. Where they are masked they are fixed point in Z_2^64."""
 
-    bound: float = 2.0**16
+    bound: float = 2.0**12
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,10 @@ Space = Reals | Circle
 
 @dataclass(frozen=True)
 class Seat:
-    """One party's place in a run: who it is, who the others are, what is agreed."""
+    """One party's place in a run: who it is, who the others are, what is agreed.
+
+    A party may hold several seats over one channel, each with another party as the active one and a lane of its own.
+    """
 
     channel: Channel
     active: str
@@ -53,6 +56,7 @@ class Seat:
     residual_bound: float = 1.0
     openings: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
+    lane: str = ""
 
     @property
     def me(self) -> str:
@@ -92,6 +96,25 @@ class Declared:
     reveals: Reveal
 
 
+@dataclass(frozen=True)
+class Coalition:
+    """The fewest parties that learn a part by pooling what they hold: `members`, and any `further` of `among`."""
+
+    members: frozenset[str]
+    among: frozenset[str] = frozenset()
+    further: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.members) + self.further
+
+    def __str__(self) -> str:
+        names = sorted(self.members)
+        if self.further:
+            names.append(f"any {self.further} of {', '.join(sorted(self.among))}")
+        return " with ".join(names)
+
+
 class SumRole(ABC):
     """One party's side of a sum, good for the whole run."""
 
@@ -116,8 +139,20 @@ class SumProtocol(Named, ABC):
         """What each message reveals when these passive parties take part."""
 
     @abstractmethod
+    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+        """Who must collude: for each passive party the fewest others that learn its part. `parties`: active first.
+
+        Exact for parties that follow the protocol: a set of others learns the part if and only if it holds such a
+        coalition, or is everybody else (who are left with the part when they take theirs off the sum).
+        """
+
     def coalition(self, passives: Sequence[str]) -> str:
-        """Who must pool what they hold to learn one party's part, as one line for people."""
+        """The weakest of `coalitions`, as one line for people."""
+        found = self.coalitions(("the active party", *passives))
+        name, fewest = min(found.items(), key=lambda item: item[1].size)
+        if fewest.size == 1:
+            return f"{fewest} learns the part of {name}"
+        return f"{fewest} learn the part of {name}; it takes {fewest.size} parties or more to learn any single part"
 
     @property
     def hides_parts(self) -> bool:

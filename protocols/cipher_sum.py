@@ -15,19 +15,18 @@ of whole turns, at most log2 of the number of parties in bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Adder, AdditiveScheme, Floats, SumHolder
-from securevfl.crypto.trees import Tree, balanced, chain, star
+from securevfl.crypto.trees import Tree
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Circle, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
-from securevfl.protocols.engines import Ckks, Engine
-
-Topology = Literal["tree", "star", "ring"]
+from securevfl.protocols.base import Circle, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.engines import AnyEngine, Ckks
+from securevfl.protocols.topology import Topology, one_pass
 
 
 class SumKey(Message, frozen=True):
@@ -46,7 +45,7 @@ class CipherSum(SumProtocol):
     """Parts added up under encryption along a tree, a star or a ring of passive parties."""
 
     name: ClassVar[str] = "cipher"
-    engine: Engine = Ckks()
+    engine: AnyEngine = Ckks()
     topology: Topology = "tree"
 
     def role(self, seat: Seat) -> SumRole:
@@ -56,14 +55,7 @@ class CipherSum(SumProtocol):
 
     def tree(self, passives: int) -> Tree:
         """The way through the passive parties 0..passives-1; its root is the head."""
-        everyone = range(passives)
-        match self.topology:
-            case "tree":
-                return balanced(everyone, 0)
-            case "star":
-                return star(everyone, 0)
-            case "ring":
-                return chain(everyone[::-1])
+        return one_pass(self.topology, passives)
 
     def declares(self, passives: Sequence[str]) -> list[Declared]:
         return [
@@ -72,32 +64,35 @@ class CipherSum(SumProtocol):
             Declared(PartialSum, "passive", "active", Reveal("output", "the sum of the passive parties' parts")),
         ]
 
-    def coalition(self, passives: Sequence[str]) -> str:
-        if len(passives) < 2:
-            return "the active party alone: there is one part"
+    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+        active, *passives = parties
         tree = self.tree(len(passives))
-        leaf = next(k for k in range(len(passives)) if not tree.sources(k))
-        return f"the active party with {passives[tree.target(leaf) or 0]} learns the part of {passives[leaf]}"
+        found = {}
+        for k, passive in enumerate(passives):
+            above = tree.target(k)
+            neighbours = {*tree.sources(k), *([] if above is None else [above])}
+            found[passive] = Coalition(frozenset({active, *(passives[j] for j in neighbours)}))
+        return found
 
 
 class CipherHolder(SumRole):
     def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: Tree) -> None:
-        self._channel = seat.channel
+        self._channel, self._lane = seat.channel, seat.lane
         self._head = seat.passives[tree.root]
         self._holder: SumHolder = scheme.sum_keygen()
         for passive in seat.passives:
-            self._channel.send(passive, SumKey(self._holder.public))  # 0
+            self._channel.send(passive, SumKey(self._holder.public), self._lane)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         raise ProtocolError("cipher sum: the active party collects; it adds its own part in the clear")
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        total = self._holder.decrypt(self._channel.recv(self._head, PartialSum).ciphertext)  # 2
+        total = self._holder.decrypt(self._channel.recv(self._head, PartialSum, self._lane).ciphertext)  # 2
         if total.size != np.prod(shape, dtype=int):
             raise ProtocolError(f"{self._head} was expected to send a sum of shape {shape}, {total.size} values came")
         if isinstance(space, Circle):
-            turns = np.rint(total).astype(np.int64) & (2**space.bits - 1)
-            return turns.astype(np.uint32).reshape(shape)
+            phases: Phases = (np.rint(total).astype(np.int64) & (2**space.bits - 1)).astype(np.uint32)
+            return phases.reshape(shape)
         return total.reshape(shape)
 
 
@@ -105,18 +100,18 @@ class CipherAdder(SumRole):
     def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: Tree) -> None:
         own = seat.passives.index(seat.me)
         target = tree.target(own)
-        self._channel = seat.channel
+        self._channel, self._lane = seat.channel, seat.lane
         self._terms = len(seat.passives)
         self._below = [seat.passives[child] for child in tree.sources(own)]
         self._above = seat.active if target is None else seat.passives[target]
-        self._adder: Adder = scheme.adder(self._channel.recv(seat.active, SumKey).key)  # 0
+        self._adder: Adder = scheme.adder(self._channel.recv(seat.active, SumKey, seat.lane).key)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         bound = 2.0**space.bits if isinstance(space, Circle) else space.bound
         own = self._adder.encrypt(np.ravel(values).astype(np.float64), bound=bound, terms=self._terms)
-        received = [self._channel.recv(child, PartialSum).ciphertext for child in self._below]  # 1
+        received = [self._channel.recv(child, PartialSum, self._lane).ciphertext for child in self._below]  # 1
         total = self._adder.add(own, *received) if received else own
-        self._channel.send(self._above, PartialSum(total))  # 1, 2
+        self._channel.send(self._above, PartialSum(total), self._lane)  # 1, 2
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         raise ProtocolError("cipher sum: only the active party collects, it alone holds the key")

@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Circle, Declared, Phases, Reals, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.base import (
+    Circle,
+    Coalition,
+    Declared,
+    Phases,
+    Reals,
+    Reveal,
+    Seat,
+    Space,
+    SumProtocol,
+    SumRole,
+)
 
 
 class Part(Message, frozen=True):
@@ -48,8 +59,8 @@ class DirectSum(SumProtocol):
             Declared(PhasePart, "passive", "active", Reveal("plain", "the sender's phases w^T x_k")),
         ]
 
-    def coalition(self, passives: Sequence[str]) -> str:
-        return "the active party alone sees every part"
+    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+        return {passive: Coalition(frozenset(parties[:1])) for passive in parties[1:]}
 
     @property
     def hides_parts(self) -> bool:
@@ -63,13 +74,13 @@ class DirectSumRole(SumRole):
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         real = isinstance(space, Reals)
         message = Part(values.astype(np.float64)) if real else PhasePart(values.astype(np.uint32))
-        self._seat.channel.send(self._seat.active, message)  # 1
+        self._seat.channel.send(self._seat.active, message, self._seat.lane)  # 1
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         kind: type[Part] | type[PhasePart] = Part if isinstance(space, Reals) else PhasePart
         total: NDArray[Any] = np.zeros(shape, np.float64 if isinstance(space, Reals) else np.uint32)
         for passive in self._seat.passives:
-            values = self._seat.channel.recv(passive, kind).values  # 1
+            values = self._seat.channel.recv(passive, kind, self._seat.lane).values  # 1
             check_shape(passive, values, shape)
             total += values
         return total & np.uint32(2**space.bits - 1) if isinstance(space, Circle) else total

@@ -16,6 +16,8 @@ from securevfl.party import Party, align
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.engines import Ckks, Paillier
+from securevfl.protocols.pairwise_sum import PairwiseSum
+from securevfl.protocols.tree_sum import TreeSum
 from securevfl.run import Run
 from securevfl.simulate import simulate
 
@@ -32,6 +34,7 @@ __all__ = [
     "Logistic",
     "Network",
     "Paillier",
+    "PairwiseSum",
     "Party",
     "Protocol",
     "Run",
@@ -39,6 +42,7 @@ __all__ = [
     "Softmax",
     "Square",
     "Target",
+    "TreeSum",
     "align",
     "datasets",
     "simulate",

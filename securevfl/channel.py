@@ -155,10 +155,13 @@ class Channel:
             self._observe(Event("send", self.me, to, lane, message, len(frame)))
         self._wire.post(to, frame, self.clock.departs(len(frame)))
 
-    def recv(self, sender: str, kind: type[M], lane: str = "") -> M:
-        """The next message of `sender`. ProtocolError if it is not a `kind`; TransportError if none comes in time."""
+    def recv(self, sender: str, kind: type[M], lane: str = "", *, timeout: float | None = None) -> M:
+        """The next message of `sender`. ProtocolError if it is not a `kind`; TransportError if none comes in time.
+
+        `timeout` is in seconds on the wall; the channel's own if None.
+        """
         self.clock.tick(Kind.LOCAL)
-        arrival = self._inbox.take(sender, lane, self._timeout)
+        arrival = self._inbox.take(sender, lane, self._timeout if timeout is None else timeout)
         self.clock.arrives(arrival.stamp, arrival.nbytes)
         if arrival.frame.kind != kind.__name__:
             raise ProtocolError(

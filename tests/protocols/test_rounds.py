@@ -19,6 +19,13 @@ SUMS: list[SumProtocol] = [
     vfl.CipherSum(engine=vfl.Ckks()),
     vfl.CipherSum(engine=vfl.Paillier(bits=2048), topology="ring"),
     vfl.CipherSum(engine=vfl.Ckks(), topology="star"),
+    vfl.TreeSum(),
+    vfl.TreeSum(topology="star"),
+    vfl.TreeSum(topology="ring"),
+    vfl.PairwiseSum(),
+    vfl.PairwiseSum(topology="tree"),
+    vfl.PairwiseSum(topology="ring"),
+    vfl.PairwiseSum(threshold=2 / 3),
 ]
 RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), vfl.Ckks(profile="lean"), vfl.Paillier(bits=2048)]
 # bounds on |theta - theta in the open|: masks round to 2^-40, engines as their docstrings say

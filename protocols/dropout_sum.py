@@ -1,0 +1,275 @@
+"""Pairwise sum that outlives dropped parties: double masks and shared secrets (Bonawitz et al. 2017, Figure 2).
+
+Of n passive parties t ("threshold", more than n / 2) must stay to the end. Fresh secrets for every sum:
+
+0. passive k <-> passive j    X25519 public keys              once; HKDF gives the key k_kj that seals shares
+1. k -> active                public key s_k^P of a pair (s_k, s_k^P) made for this sum; for each j, sealed under k_kj,
+                              j's Shamir shares of s_k and of b_k, the seed of the self mask
+2. active -> k                for all who committed in 1: public keys, and the shares sealed for k
+3. k -> active                y_k = v_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj), s_kj from s_k, s_j^P
+4. active -> k                whose y_j came: the survivors
+5. k -> active                for each survivor its share of b_j, for each other who committed its share of s_j
+   active                     from t shares each: b_j of the survivors, s_j of the dropped, and so all masks
+
+The active party learns the sum over the survivors. Nobody opens both b_k and s_k for one party: a member answers one
+list of survivors a sum. So y_k stays uniform if it arrives after k was called dropped, when s_k is known and b_k is
+not, and it does so for a survivor, whose s_k is not known. A party may drop between any two steps. Keys and seeds are
+made anew for every sum, so what is opened for one says nothing of another. t > n / 2 keeps an active party that tells
+two groups different lists from having both answered.
+
+Public keys of step 1 pass through the active party and are bound to the sealed shares as associated data, so that it
+cannot exchange them. A party that has dropped is not asked again, and what it sends late is not read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
+
+from securevfl.clock import Kind
+from securevfl.codec import M, Message
+from securevfl.crypto.agreement import KeyPair
+from securevfl.crypto.masks import double_mask, unmask
+from securevfl.crypto.prg import KEY_BYTES, derive_key
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.shamir import SHARE_BYTES, Share, combine_many, split
+from securevfl.errors import ProtocolError, TransportError
+from securevfl.protocols.base import Declared, Phases, Reveal, Seat, Space, SumRole
+from securevfl.protocols.residues import from_residues, pack, residue_type, to_residues, unpack
+from securevfl.protocols.sum_keys import exchange_keys, session
+
+_NONCE = bytes(12)
+
+
+class Commit(Message, frozen=True):
+    """s_k^P, and for each passive party (in the order of the seat; empty for the sender) its sealed shares."""
+
+    public: bytes
+    sealed: list[bytes]
+
+
+class Commits(Message, frozen=True):
+    """Who has committed, their public keys, and the shares they sealed for the receiver."""
+
+    names: list[str]
+    publics: list[bytes]
+    sealed: list[bytes]
+
+
+class DoubleMasked(Message, frozen=True):
+    """y_k as residues."""
+
+    residues: bytes
+
+
+class Survivors(Message, frozen=True):
+    """Whose y_k came."""
+
+    names: list[str]
+
+
+class Shares(Message, frozen=True):
+    """For each of `Commits.names` in turn, the sender's share of b (of a survivor) or of s (of a dropped party)."""
+
+    shares: list[bytes]
+
+
+DROPOUT_MESSAGES = [
+    Declared(Commit, "passive", "active", Reveal("ciphertext", "the other passive parties")),
+    Declared(Commits, "active", "passive", Reveal("uniform")),
+    Declared(DoubleMasked, "passive", "active", Reveal("uniform")),
+    Declared(Survivors, "active", "passive", Reveal("public")),
+    Declared(Shares, "passive", "active", Reveal("output", "the sum of the parts of the parties that stayed")),
+]
+
+
+class DropoutCollector(SumRole):
+    """The active party's side. `dropped` names the passive parties that the last sum is without."""
+
+    def __init__(self, seat: Seat, threshold: int, patience: float) -> None:
+        self._seat = seat
+        self._threshold = threshold
+        self._patience = patience
+        self._members: tuple[str, ...] = seat.passives
+        self._round = 0
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        return tuple(name for name in self._seat.passives if name not in self._members)
+
+    def contribute(self, values: Floats | Phases, space: Space) -> None:
+        raise ProtocolError("pairwise sum: the active party collects; it adds its own part in the clear")
+
+    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        """The sum over those who stayed; what the others have sent stays hidden.
+
+        TransportError if fewer than `threshold` answer, ProtocolError if shares do not fit.
+        """
+        commits = self._gather(Commit, self._members)  # 1
+        self._hand_out(commits)  # 2
+        survivors = []
+        total = np.zeros(shape, residue_type(space))
+        for name, masked in self._gather(DoubleMasked, commits).items():  # 3
+            total += unpack(masked.residues, shape, space, name)
+            survivors.append(name)
+        for name in survivors:
+            self._seat.channel.send(name, Survivors(survivors), self._seat.lane)  # 4
+        opened = self._gather(Shares, survivors)  # 5
+        total = self._take_off(total, commits, survivors, opened)
+        self._members = tuple(opened)
+        self._round += 1
+        return from_residues(total, space, len(self._seat.passives))
+
+    def _hand_out(self, commits: Mapping[str, Commit]) -> None:
+        passives = self._seat.passives
+        for name, commit in commits.items():
+            if len(commit.sealed) != len(passives):
+                raise ProtocolError(f"{name} was expected to share with {len(passives)}, not {len(commit.sealed)}")
+        publics = [commit.public for commit in commits.values()]
+        for name in commits:
+            sealed = [commit.sealed[passives.index(name)] for commit in commits.values()]
+            self._seat.channel.send(name, Commits(list(commits), publics, sealed), self._seat.lane)  # 2
+
+    def _take_off(
+        self,
+        total: NDArray[Any],
+        commits: Mapping[str, Commit],
+        survivors: Sequence[str],
+        opened: Mapping[str, Shares],
+    ) -> NDArray[Any]:
+        by_party = {name: self._shares_of(place, len(commits), opened) for place, name in enumerate(commits)}
+        t = self._threshold
+        survived = [by_party[name] for name in survivors]
+        seeds = dict(zip(survivors, combine_many(survived, threshold=t), strict=True))
+        of_dropped = {}
+        for name in commits:
+            if name in seeds:
+                continue
+            pair = KeyPair.restore(by_party[name], threshold=t)
+            if pair.public != commits[name].public:
+                raise ProtocolError(f"pairwise sum: the shares of {name} do not lead to its key; run the sum again")
+            publics = {survivor: commits[survivor].public for survivor in survivors}
+            of_dropped[name] = pair_seeds(self._seat, name, pair, publics, self._round)
+        return unmask(total, seeds, of_dropped)
+
+    def _shares_of(self, place: int, committed: int, opened: Mapping[str, Shares]) -> list[Share]:
+        shares = []
+        for holder, message in opened.items():
+            share = Share.from_bytes(message.shares[place]) if len(message.shares) == committed else None
+            if share is None or share.x != self._seat.passives.index(holder) + 1:
+                raise ProtocolError(f"{holder} was expected to open its own share for each of {committed} parties")
+            shares.append(share)
+        return shares
+
+    def _gather(self, kind: type[M], names: Collection[str]) -> dict[str, M]:
+        """What these parties answer within `patience`, all together."""
+        ends = time.monotonic() + self._patience
+        found: dict[str, M] = {}
+        failure: TransportError | None = None
+        for name in names:
+            left = max(0.0, ends - time.monotonic())
+            try:
+                found[name] = self._seat.channel.recv(name, kind, self._seat.lane, timeout=left)
+            except TransportError as error:
+                failure = error
+        if failure is not None:
+            self._seat.channel.clock.offloaded(Kind.COMMUNICATION, self._patience)
+        if len(found) < self._threshold:
+            raise TransportError(
+                f"pairwise sum: {kind.__name__} of at least {self._threshold} passive parties was expected within "
+                f"{self._patience:g} s, {len(found)} came; start those that are away"
+            ) from failure
+        return found
+
+
+class DropoutMember(SumRole):
+    """A passive party's side."""
+
+    def __init__(self, seat: Seat, threshold: int) -> None:
+        self._seat = seat
+        self._threshold = threshold
+        self._keys = exchange_keys(seat, KeyPair(), domain="shares")  # 0
+        self._round = 0
+
+    def contribute(self, values: Floats | Phases, space: Space) -> None:
+        """ProtocolError if the active party calls too few parties survivors, or this one dropped."""
+        seat = self._seat
+        part = to_residues(values, space, len(seat.passives))
+        pair, self_seed = KeyPair(), os.urandom(KEY_BYTES)
+        own_share = self._commit(pair, self_seed)  # 1
+        commits = self._receive_commits()  # 2
+        publics = {name: public for name, public in zip(commits.names, commits.publics, strict=True) if name != seat.me}
+        y = double_mask(seat.me, part, self_seed, pair_seeds(seat, seat.me, pair, publics, self._round))
+        seat.channel.send(seat.active, DoubleMasked(pack(y)), seat.lane)  # 3
+        survivors = self._receive_survivors(commits)  # 4
+        seat.channel.send(seat.active, self._open(commits, survivors, own_share), seat.lane)  # 5
+        self._round += 1
+
+    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        raise ProtocolError("pairwise sum: only the active party collects, the masks come off nowhere else")
+
+    def _commit(self, pair: KeyPair, self_seed: bytes) -> bytes:
+        """Sends step 1 and keeps this party's own share of b."""
+        seat = self._seat
+        holders = len(seat.passives)
+        of_pair = pair.split(threshold=self._threshold, holders=holders)
+        of_seed = split(self_seed, threshold=self._threshold, holders=holders)
+        sealed = []
+        for name, s, b in zip(seat.passives, of_pair, of_seed, strict=True):
+            secret = s.to_bytes() + b.to_bytes()
+            sealed.append(self._cipher(name, seat.me).encrypt(_NONCE, secret, pair.public) if name != seat.me else b"")
+        seat.channel.send(seat.active, Commit(pair.public, sealed), seat.lane)  # 1
+        return of_seed[seat.passives.index(seat.me)].to_bytes()
+
+    def _receive_commits(self) -> Commits:
+        commits = self._seat.channel.recv(self._seat.active, Commits, self._seat.lane)  # 2
+        names = set(commits.names)
+        lengths = {len(commits.names), len(commits.publics), len(commits.sealed), len(names)}
+        if len(lengths) > 1 or len(names) < self._threshold or not {self._seat.me} <= names <= set(self._seat.passives):
+            raise ProtocolError(
+                f"{self._seat.active} was expected to name at least {self._threshold} passive parties that have "
+                f"committed, {self._seat.me} among them; it names {len(commits.names)}"
+            )
+        return commits
+
+    def _receive_survivors(self, commits: Commits) -> Collection[str]:
+        names = self._seat.channel.recv(self._seat.active, Survivors, self._seat.lane).names  # 4
+        if len(set(names)) < self._threshold or not {self._seat.me} <= set(names) <= set(commits.names):
+            raise ProtocolError(
+                f"{self._seat.active} was expected to call at least {self._threshold} of those that committed "
+                f"survivors, {self._seat.me} among them; it calls {len(names)}. No share is opened"
+            )
+        return frozenset(names)
+
+    def _open(self, commits: Commits, survivors: Collection[str], own_share: bytes) -> Shares:
+        shares = []
+        for name, public, sealed in zip(commits.names, commits.publics, commits.sealed, strict=True):
+            if name == self._seat.me:
+                shares.append(own_share)
+                continue
+            try:
+                both = self._cipher(self._seat.me, name).decrypt(_NONCE, sealed, public)
+            except InvalidTag:
+                raise ProtocolError(f"the shares of {name} came altered; run the sum again") from None
+            shares.append(both[SHARE_BYTES:] if name in survivors else both[:SHARE_BYTES])
+        return Shares(shares)
+
+    def _cipher(self, holder: str, owner: str) -> ChaCha20Poly1305:
+        """Seals the shares of one owner for one holder in one sum: the key serves once, so the nonce may stay."""
+        peer = owner if holder == self._seat.me else holder
+        return ChaCha20Poly1305(derive_key(self._keys[peer], "shares", self._round, owner))
+
+
+def pair_seeds(seat: Seat, own: str, pair: KeyPair, publics: Mapping[str, bytes], round: int) -> dict[str, bytes]:
+    """s_kj with each of these parties, for one sum. CryptoError if a public key is none."""
+    return {
+        peer: pair.agree(public, session=session(seat), own=own, peer=peer, domain=f"pair seed {round}")
+        for peer, public in publics.items()
+    }

@@ -1,0 +1,185 @@
+"""Pairwise sum: masks between each two passive parties that cancel in the sum (Bonawitz et al. 2017).
+
+Single masking, for rounds in which every party takes part (`threshold` None):
+
+0. passive k <-> passive j    X25519 public keys                        once; HKDF gives the pair key k_kj
+1. k -> above k               y_k + what came from below, where
+                              y_k = v_k + sum_{j > k} PRG(k_kj, t) - sum_{j < k} PRG(k_kj, t)     in exchange t
+2. active                     sum of all y_k = sum of all v_k
+
+One pass instead of the two of a tree sum, and each message alone is uniform: the active party learns the sum, passive
+parties nothing. The active party has no pair keys and cannot stand in the middle, since public keys go straight between
+passive parties over authenticated lines. The part v_k comes out only if all other passive parties pool their pair keys.
+
+With a `threshold` the sum outlives parties that drop: see `dropout_sum`, which costs two more exchanges of messages a
+sum and shares of secrets. A synchronous round (FedBCD, FDSKL) needs every party anyway, and a party that falls silent
+there ends the job with a TransportError, having revealed nothing: pair masks of a sum that never came together are
+never opened. So training does without, and self masks, which guard what was opened for a drop, are not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from securevfl.codec import Message
+from securevfl.crypto.agreement import KeyPair
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.trees import Tree
+from securevfl.errors import ConfigError, ProtocolError
+from securevfl.protocols.base import Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.dropout_sum import DROPOUT_MESSAGES, DropoutCollector, DropoutMember
+from securevfl.protocols.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
+from securevfl.protocols.sum_keys import SumPublic, exchange_keys
+from securevfl.protocols.topology import Topology, one_pass
+
+
+class PairMasked(Message, frozen=True):
+    """Sum of y_j below the sender, its own included, of exchange `round`, as residues."""
+
+    round: int
+    residues: bytes
+
+
+class PairwiseSum(SumProtocol):
+    """Masks that cancel between passive parties, of whom there must be two or more.
+
+    topology: the way of the masked parts to the active party.
+    threshold: None, or how many passive parties (a number, or a share of them) must stay to the end of a sum for it to
+    finish without the others; more than half of them, over a star.
+    patience: seconds on the wall that the active party then waits for a step of a sum before it goes on without those
+    who have not answered.
+    """
+
+    name: ClassVar[str] = "pairwise"
+    topology: Topology = "star"
+    threshold: int | float | None = None
+    patience: float = Field(default=30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _check_threshold(self) -> PairwiseSum:
+        if self.threshold is None:
+            return self
+        if self.topology != "star":
+            raise ValueError(
+                "threshold: a partial sum cannot be finished without one of its parts; use topology = 'star'"
+            )
+        if isinstance(self.threshold, float) and not 0.5 < self.threshold <= 1:
+            raise ValueError("threshold: a share must be above 0.5 and at most 1; use 0.67, or a number of parties")
+        if isinstance(self.threshold, int) and self.threshold < 2:
+            raise ValueError("threshold: must be at least 2 parties; one party alone could open every mask")
+        return self
+
+    def role(self, seat: Seat) -> SumRole:
+        passives = len(seat.passives)
+        if passives < 2:
+            raise ConfigError(
+                f"pairwise sum: expected at least two passive parties, got {passives}; a sum of one part is that part, "
+                'use sum = "direct"'
+            )
+        active = seat.me == seat.active
+        if self.threshold is not None:
+            t = self.needed(passives)
+            return DropoutCollector(seat, t, self.patience) if active else DropoutMember(seat, t)
+        tree = one_pass(self.topology, len(seat.parties))
+        return PairwiseCollector(seat, tree) if active else PairwiseMember(seat, tree)
+
+    def needed(self, passives: int) -> int:
+        """t, the passive parties that must stay. ConfigError unless more than half of them and at most all."""
+        assert self.threshold is not None, "single masking needs everyone"
+        whole = isinstance(self.threshold, int)
+        t = int(self.threshold) if whole else max(2, ceil(self.threshold * passives - 1e-9))
+        if not passives < 2 * t <= 2 * passives:
+            raise ConfigError(
+                f"pairwise sum: threshold of more than half of {passives} passive parties expected, got {t}; half of "
+                "them could open one mask and half the other"
+            )
+        return t
+
+    def declares(self, passives: Sequence[str]) -> list[Declared]:
+        key = Declared(SumPublic, "passive", "passive", Reveal("public"))
+        if self.threshold is not None:
+            return [key, *DROPOUT_MESSAGES]
+        between = [Declared(PairMasked, "passive", "passive", Reveal("uniform"))] if self.topology != "star" else []
+        total = Reveal("output", "the sum of the passive parties' parts")
+        return [key, *between, Declared(PairMasked, "passive", "active", total)]
+
+    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+        active, *passives = parties
+        everyone = {passive: frozenset(passives) - {passive} for passive in passives}
+        if len(passives) < 2:
+            return {passive: Coalition(frozenset({active})) for passive in passives}
+        if self.threshold is not None:
+            t = min(self.needed(len(passives)), len(passives) - 1)
+            return {passive: Coalition(frozenset({active}), others, t) for passive, others in everyone.items()}
+        tree = one_pass(self.topology, len(parties))
+        return {
+            passive: Coalition(everyone[passive] | ({active} if tree.target(k) == 0 else frozenset()))
+            for k, passive in enumerate(passives, start=1)
+        }
+
+
+class PairwiseCollector(SumRole):
+    def __init__(self, seat: Seat, tree: Tree) -> None:
+        self._seat = seat
+        self._below = [seat.parties[k] for k in tree.sources(0)]
+        self._round = 0
+
+    def contribute(self, values: Floats | Phases, space: Space) -> None:
+        raise ProtocolError("pairwise sum: the active party collects; it adds its own part in the clear")
+
+    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        total = np.zeros(shape, residue_type(space))
+        add_below(self._seat, self._below, self._round, total, space)  # 1
+        self._round += 1
+        return from_residues(total, space, len(self._seat.passives))  # 2
+
+
+class PairwiseMember(SumRole):
+    def __init__(self, seat: Seat, tree: Tree) -> None:
+        self._seat = seat
+        own = seat.parties.index(seat.me)
+        above = tree.target(own)
+        assert above is not None, "only the active party is the root"
+        self._below = [seat.parties[k] for k in tree.sources(own)]
+        self._above = seat.parties[above]
+        self._round = 0
+        self._pairs = {
+            peer: Prg(key, "pair mask")
+            for peer, key in exchange_keys(seat, KeyPair(), domain="pairwise sum").items()  # 0
+        }
+
+    def contribute(self, values: Floats | Phases, space: Space) -> None:
+        total = to_residues(values, space, len(self._seat.passives))
+        add_pair_masks(total, self._seat.me, self._pairs, self._round)
+        add_below(self._seat, self._below, self._round, total, space)  # 1
+        self._seat.channel.send(self._above, PairMasked(self._round, pack(total)), self._seat.lane)  # 1
+        self._round += 1
+
+    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        raise ProtocolError("pairwise sum: only the active party collects, the masks cancel nowhere else")
+
+
+def add_pair_masks(total: Residues, me: str, pairs: Mapping[str, Prg], round: int) -> None:
+    """Adds the masks of exchange `round` in place: with a sign that the peer's own is the opposite of."""
+    for peer, prg in pairs.items():
+        mask = prg.array(total.shape, total.dtype.type, number=round)
+        (np.add if me < peer else np.subtract)(total, mask, out=total)
+
+
+def add_below(seat: Seat, below: Sequence[str], round: int, total: Residues, space: Space) -> None:
+    """Adds what these parties send in exchange `round`, in place. ProtocolError if one is in another exchange."""
+    for sender in below:
+        message = seat.channel.recv(sender, PairMasked, seat.lane)
+        if message.round != round:
+            raise ProtocolError(
+                f"{sender} was expected in exchange {round} of the pairwise sum, it is in {message.round}; its masks "
+                "would not cancel"
+            )
+        total += unpack(message.residues, total.shape, space, sender)

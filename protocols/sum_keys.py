@@ -1,0 +1,33 @@
+"""Pair keys between the passive parties of a sum, from public keys that go straight between them."""
+
+from __future__ import annotations
+
+from securevfl.codec import Message
+from securevfl.crypto.agreement import KeyPair
+from securevfl.protocols.base import Seat
+
+
+class SumPublic(Message, frozen=True):
+    """The sender's X25519 public key for one sum protocol of this session."""
+
+    key: bytes
+
+
+def exchange_keys(seat: Seat, pair: KeyPair, *, domain: str) -> dict[str, bytes]:
+    """The 32-byte key with every other passive party, by name; for this session, domain and lane alone.
+
+    CryptoError if a peer's public key is none.
+    """
+    peers = [passive for passive in seat.passives if passive != seat.me]
+    for peer in peers:
+        seat.channel.send(peer, SumPublic(pair.public), seat.lane)
+    publics = {peer: seat.channel.recv(peer, SumPublic, seat.lane).key for peer in peers}
+    return {
+        peer: pair.agree(public, session=session(seat), own=seat.me, peer=peer, domain=domain)
+        for peer, public in publics.items()
+    }
+
+
+def session(seat: Seat) -> str:
+    """Names this run and this seat's lane in a key's context."""
+    return f"{seat.channel.session.hex()}/{seat.lane}"
