@@ -1,0 +1,125 @@
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securevfl.crypto import okvs
+from securevfl.crypto.okvs import Words, decode, digests, encode, slots
+from securevfl.errors import CryptoError
+
+
+def fresh(n: int) -> tuple[bytes, Words]:
+    return os.urandom(32 * n), np.frombuffer(os.urandom(16 * n), np.uint64).reshape(n, 2)
+
+
+def slow_decode(seed: bytes, table: Words, key: bytes) -> int:
+    """One key by plain integers."""
+    words = digests(key, 32, key=seed, purpose=b"okvs")[0].tolist()
+    rows = [int(low) | int(high) << 64 for low, high in table.tolist()]
+    third = (len(rows) - 64) // 3
+    total = 0
+    for j in range(3):
+        total ^= rows[j * third + words[j] % third]
+    for bit in range(64):
+        if words[3] >> bit & 1:
+            total ^= rows[3 * third + bit]
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 300))
+def test_every_key_gets_its_value(n: int) -> None:
+    keys, values = fresh(n)
+    seed, table = encode(keys, values)
+    assert table.shape == (slots(n), 2)
+    np.testing.assert_array_equal(decode(seed, table, keys), values)
+    for number in range(min(n, 5)):
+        expected = int(values[number, 0]) | int(values[number, 1]) << 64
+        assert slow_decode(seed, table, keys[32 * number : 32 * number + 32]) == expected
+
+
+def test_many_keys() -> None:
+    keys, values = fresh(50_000)
+    seed, table = encode(keys, values)
+    np.testing.assert_array_equal(decode(seed, table, keys), values)
+    assert len(table) <= 1.3 * 50_000 + 100
+
+
+def test_other_keys_get_noise() -> None:
+    keys, values = fresh(200)
+    seed, table = encode(keys, values)
+    others, _ = fresh(5000)
+    answers = decode(seed, table, others)
+    assert len(np.unique(answers[:, 0])) == 5000
+    assert abs(np.unpackbits(answers.view(np.uint8)).mean() - 0.5) < 0.01
+
+
+@pytest.mark.parametrize("n", [3, 40, 400])
+def test_a_crowded_table_is_solved_with_its_dense_slots(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer sparse slots leave a 2-core of up to 40 keys; the dense slots must carry it."""
+    cores = []
+    solve = okvs._solve
+
+    def watched(core: np.ndarray, *rest: np.ndarray) -> bool:
+        cores.append(len(core))
+        return solve(core, *rest)
+
+    monkeypatch.setattr(okvs, "_third", lambda n: max(1, int(n * 1.0) // 3))
+    monkeypatch.setattr(okvs, "_solve", watched)
+    keys, values = fresh(n)
+    seed, table = encode(keys, values)
+    np.testing.assert_array_equal(decode(seed, table, keys), values)
+    assert max(cores) > 0
+
+
+def test_a_seed_fails_so_rarely_that_none_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(okvs, "_TRIES", 1)
+    for n in (1, 2, 3, 5, 10, 30, 100, 300):
+        for _ in range(30):
+            keys, values = fresh(n)
+            encode(keys, values)
+
+
+def test_equal_keys_and_other_counts_are_refused() -> None:
+    keys, values = fresh(5)
+    with pytest.raises(CryptoError, match="different keys"):
+        encode(keys + keys[:32], np.concatenate([values, values[:1]]))
+    with pytest.raises(CryptoError, match="do not match"):
+        encode(keys, values[:4])
+
+
+def table_bits(n: int) -> float:
+    """Share of ones in the table, in standard deviations from one half."""
+    keys, values = fresh(n)
+    bits = np.unpackbits(encode(keys, values)[1].view(np.uint8))
+    return float(abs(bits.mean() - 0.5) * 2 * np.sqrt(len(bits)))
+
+
+def empty_slots(n: int) -> int:
+    keys, values = fresh(n)
+    return int((~encode(keys, values)[1].any(axis=1)).sum())
+
+
+def test_a_table_is_uniform() -> None:
+    assert table_bits(1000) < 6
+    assert empty_slots(1000) == 0
+
+
+def test_that_check_catches_unused_slots_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.urandom
+    monkeypatch.setattr(okvs.os, "urandom", lambda size: real(size) if size == okvs.SEED_BYTES else bytes(size))
+    keys, values = real(32 * 1000), np.frombuffer(real(16_000), np.uint64).reshape(-1, 2)
+    _, table = encode(keys, values)
+    assert (~table.any(axis=1)).sum() > 100
+    assert abs(np.unpackbits(table.view(np.uint8)).mean() - 0.5) * 2 * np.sqrt(table.nbytes * 8) > 6
+
+
+def test_digests_are_keyed_and_kept_apart() -> None:
+    rows = os.urandom(64)
+    base = digests(rows, 16, key=b"k" * 32, purpose=b"one")
+    assert base.shape == (2, 2)
+    assert (base != digests(rows, 16, key=b"l" * 32, purpose=b"one")).any(axis=1).all()
+    assert (base != digests(rows, 16, key=b"k" * 32, purpose=b"two")).any(axis=1).all()
+    np.testing.assert_array_equal(base[1:], digests(rows[32:], 16, key=b"k" * 32, purpose=b"one"))
