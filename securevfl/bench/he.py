@@ -1,0 +1,168 @@
+"""The encrypted gradient J^T [[g]] of one batch: encrypt, compute, blind, open; this library against phe and tenseal.
+
+J (n x d) is standard normal, g (n x 1) uniform in [-1, 1]. Errors are those of the sum over the rows, n times those
+of a mean gradient. What is made once and kept is not counted: keys, and J prepared (`prepare_ms`, its own column).
+`blind_ms` holds blinding and unblinding; the baselines do neither. `bytes_up` go from the owner of J to the key
+holder, `bytes_down` the other way; keys are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from securevfl.bench import baselines
+from securevfl.bench.record import Stopwatch, median_of, process_pool
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import ConfigError
+from securevfl.protocols.engines import Ckks, Engine, Paillier
+
+SCHEMA = "securevfl.bench.he/1"
+ENGINES = ("paillier", "ckks", "ckks-lean")
+BASELINES = ("phe", "tenseal")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine at one size. `estimated`: measured on a slice and scaled. With `error` there are no figures."""
+
+    engine: str
+    n: int
+    d: int
+    encrypt_ms: float | None = None
+    compute_ms: float | None = None
+    blind_ms: float | None = None
+    open_ms: float | None = None
+    total_ms: float | None = None
+    prepare_ms: float | None = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+    max_abs_error: float | None = None
+    ratio_to_phe: float | None = None
+    repetitions: int = 0
+    estimated: bool = False
+    error: str | None = None
+
+
+def engine_named(name: str, bits: int) -> Engine:
+    """The engine behind a name on the command line. ConfigError if there is none."""
+    match name:
+        case "paillier":
+            return Paillier(bits=bits)
+        case "ckks":
+            return Ckks()
+        case "ckks-lean":
+            return Ckks(profile="lean")
+    raise ConfigError(f"--engines: names among {', '.join(ENGINES)} were expected, {name!r} came; correct it")
+
+
+def problem(n: int, d: int) -> tuple[Floats, Floats]:
+    """J (n x d) and g (n x 1), the same at every call."""
+    generator = np.random.default_rng([n, d])
+    return generator.normal(size=(n, d)), generator.uniform(-1.0, 1.0, size=(n, 1))
+
+
+def measure(name: str, engine: Engine, n: int, d: int, executor: Executor | None, *, seconds: float = 8.0) -> Row:
+    """One of our engines, both sides in this process, one after the other."""
+    J, g = problem(n, d)
+    scheme = engine.scheme()
+    holder = scheme.keygen(executor)
+    evaluator = scheme.evaluator(holder.public, executor)
+    preparing = Stopwatch()
+    prepared = preparing("prepare", lambda: evaluator.prepare(J))
+    last: dict[str, Any] = {}
+
+    def once() -> Stopwatch:
+        watch = Stopwatch()
+        sealed = watch("encrypt", lambda: holder.encrypt(g, bound=1.0))
+        product = watch("compute", lambda: evaluator.transpose_product(prepared, sealed))
+        blinded, mask = watch("blind", lambda: evaluator.blind(product))
+        opened = watch("open", lambda: holder.open(blinded))
+        last["result"] = watch("blind", lambda: evaluator.unblind(opened, mask))
+        last["up"], last["down"] = len(blinded), len(sealed) + len(opened)
+        return watch
+
+    watch, count = median_of(once, seconds=seconds, most=31)
+    return Row(
+        name,
+        n,
+        d,
+        encrypt_ms=watch.steps["encrypt"],
+        compute_ms=watch.steps["compute"],
+        blind_ms=watch.steps["blind"],
+        open_ms=watch.steps["open"],
+        total_ms=watch.total,
+        prepare_ms=preparing.total,
+        bytes_up=last["up"],
+        bytes_down=last["down"],
+        max_abs_error=float(np.abs(last["result"] - J.T @ g).max()),
+        repetitions=count,
+    )
+
+
+def baseline(name: str, n: int, d: int, bits: int) -> Row:
+    """A baseline as its users call it."""
+    J, g = problem(n, d)
+    try:
+        figures = baselines.phe_product(J, g[:, 0], bits) if name == "phe" else baselines.tenseal_product(J, g[:, 0])
+    except baselines.Unable as cause:
+        return Row(name, n, d, error=str(cause))
+    steps = figures.watch.steps
+    return Row(
+        name,
+        n,
+        d,
+        encrypt_ms=steps["encrypt"],
+        compute_ms=steps["compute"],
+        open_ms=steps["open"],
+        total_ms=figures.watch.total,
+        bytes_up=figures.bytes_up,
+        bytes_down=figures.bytes_down,
+        max_abs_error=figures.max_abs_error,
+        repetitions=figures.repetitions,
+        estimated=figures.estimated,
+    )
+
+
+def run(
+    sizes: Sequence[tuple[int, int]],
+    engines: Sequence[str],
+    against: Sequence[str],
+    *,
+    bits: int,
+    on_row: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """All rows, size by size, baselines first. ConfigError for an unknown name or a baseline that is not installed.
+
+    `on_row` is told what is measured next.
+    """
+    for name in against:
+        if name not in BASELINES:
+            raise ConfigError(f"--against: names among {', '.join(BASELINES)} were expected, {name!r} came; correct it")
+    if "phe" in against:
+        baselines.require_phe()
+    schemes = {name: engine_named(name, bits) for name in engines}
+    rows: list[Row] = []
+    with process_pool() if "paillier" in schemes else nullcontext() as pool:
+        for n, d in sizes:
+            at_size: list[Row] = []
+            for name in against:
+                on_row(f"{name} {n} x {d}")
+                at_size.append(baseline(name, n, d, bits))
+            for name, engine in schemes.items():
+                on_row(f"{name} {n} x {d}")
+                at_size.append(measure(name, engine, n, d, pool))
+            rows += _with_ratios(at_size)
+    return [asdict(row) for row in rows]
+
+
+def _with_ratios(rows: Sequence[Row]) -> list[Row]:
+    phe = next((row.total_ms for row in rows if row.engine == "phe"), None)
+    return [
+        row if phe is None or row.total_ms is None else replace(row, ratio_to_phe=phe / row.total_ms) for row in rows
+    ]

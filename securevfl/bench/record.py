@@ -1,0 +1,93 @@
+"""What every benchmark shares: repetitions, the machine it ran on, the file it writes.
+
+A file is {"schema", "machine", "rows": [...]}; a row's figures are in milliseconds and bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+MEASURED_WITH = ("securevfl", "numpy", "gmpy2", "tenseal", "phe")
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, load, Python and the versions that matter."""
+    versions = {}
+    for name in MEASURED_WITH:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def record(schema: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The content of a benchmark's file."""
+    return {"schema": schema, "machine": machine(), "rows": list(rows)}
+
+
+class Stopwatch:
+    """Milliseconds of the steps of one repetition, by name."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, float] = {}
+
+    def __call__(self, step: str, work: Callable[[], T]) -> T:
+        started = time.perf_counter()
+        result = work()
+        self.steps[step] = self.steps.get(step, 0.0) + (time.perf_counter() - started) * 1e3
+        return result
+
+    @property
+    def total(self) -> float:
+        return sum(self.steps.values())
+
+
+def median_of(once: Callable[[], Stopwatch], *, seconds: float, most: int) -> tuple[Stopwatch, int]:
+    """The repetition of median total time and the number of repetitions, after one that warms up.
+
+    As many repetitions as fit into `seconds`, at least 3 and at most `most`.
+    """
+    warm = once().total / 1e3
+    count = max(3, min(most, int(seconds / max(warm, 1e-6))))
+    runs = sorted((once() for _ in range(count)), key=lambda run: run.total)
+    return runs[count // 2], count
+
+
+@contextmanager
+def process_pool() -> Iterator[Executor | None]:
+    """One process a core, or None on one core."""
+    cores = os.cpu_count() or 1
+    if cores < 2:
+        yield None
+        return
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(max_workers=cores) as pool:
+        yield pool

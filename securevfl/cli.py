@@ -1,0 +1,187 @@
+"""The command `securevfl`. What a command needs is imported when it runs, so that help is quick.
+
+Errors of securevfl go to stderr as they are, one line a problem, and end the command with exit code 2.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from securevfl import __version__
+from securevfl.errors import ConfigError, SecureVFLError
+
+if TYPE_CHECKING:
+    from securevfl.job import Job
+    from securevfl.party import Party
+
+
+class Commands(TyperGroup):
+    """Commands whose expected errors are lines on stderr and not tracebacks."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SecureVFLError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    name="securevfl",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train one model on columns that several organisations hold, under homomorphic encryption.",
+    epilog="Start with: securevfl demo",
+)
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
+DataFiles = Annotated[
+    list[str] | None,
+    typer.Option("--data", metavar="NAME=FILE", help="A party's table: .csv, .csv.gz, .parquet or .npz. Once a party."),
+]
+IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column that rows are joined on.")]
+LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, at one party only.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"securevfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the table.")] = 10,
+) -> None:
+    """Train a logistic regression of two parties in the open, under Paillier and under CKKS, and compare."""
+    from securevfl.cli_show import console
+    from securevfl.demo import demo as run_demo
+
+    run_demo(console(), epochs=epochs)
+
+
+@app.command()
+def explain(
+    job_file: JobFile,
+    data: DataFiles = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+) -> None:
+    """Say what each party would send, receive and learn, before anything runs.
+
+    With --data the sheet has each party's own figures and names every leak that would be refused.
+    """
+    from securevfl.cli_show import console, sheet, sheet_width
+
+    job = _load(job_file)
+    parties = _read(data, id_column, label_column)[0] if data else None
+    out = console()
+    out.print(sheet(job.explain(parties), sheet_width(out)), soft_wrap=True)
+
+
+@app.command()
+def train(
+    job_file: JobFile,
+    data: DataFiles = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    report_json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs here.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each party's own part of the model to DIR/NAME.json.")
+    ] = None,
+    mbps: Annotated[float, typer.Option(min=0.001, help="Megabits a second between the parties.")] = 300.0,
+    rtt_ms: Annotated[float, typer.Option(min=0.0, help="Milliseconds there and back between the parties.")] = 20.0,
+) -> None:
+    """Train a job with all parties on this computer and print its metrics and costs.
+
+    Tables are joined on the id column; ids that a party lacks are named on stderr. Times are virtual: what separate
+    computers on the given network would take.
+
+    Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --report-json out.json
+    """
+    from securevfl.cli_report import check_writable, write_report
+    from securevfl.cli_show import console, costs_table, progress
+    from securevfl.clock import Network
+    from securevfl.simulate import simulate
+
+    job = _load(job_file)
+    for path, folder in ((report_json, False), (save, True)):
+        if path is not None:
+            check_writable(path, folder=folder)
+    parties, missing = _read(data, id_column, label_column)
+    network = Network(mbps=mbps, rtt_ms=rtt_ms)
+    with progress(f"{job.optimizer.label}, {job.protocol.label}") as on_round:
+        run = simulate(job, parties, network=network, on_round=on_round)
+    if save is not None:
+        run.save(save)
+    if report_json is not None:
+        write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
+    out = console()
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items())
+    out.print(f"{figures} on the {run.evaluated_on}", soft_wrap=True)
+    out.print(costs_table([run.costs]))
+
+
+def _load(path: Path) -> Job:
+    """The job of a file; each problem's line begins with the file."""
+    from securevfl.job import Job
+
+    try:
+        return Job.load(path)
+    except ConfigError as error:
+        lines = str(error).splitlines()
+        raise ConfigError(
+            "\n".join(line if line.startswith(f"{path}:") else f"{path}: {line}" for line in lines)
+        ) from None
+
+
+def _read(data: list[str] | None, id_column: str, label_column: str) -> tuple[list[Party], dict[str, list[str]]]:
+    from securevfl.data import read_parties
+
+    files: dict[str, Path] = {}
+    for item in data or []:
+        name, equals, path = item.partition("=")
+        if not (name and equals and path):
+            raise ConfigError(f"--data {item}: NAME=FILE was expected, as in --data bank=bank.csv; correct it")
+        if name in files:
+            raise ConfigError(f"--data: one file for each party was expected, {name} has two; rename or drop one")
+        files[name] = Path(path)
+    if len(files) < 2:
+        raise ConfigError(
+            f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each"
+        )
+    parties, missing = read_parties(files, id_column=id_column, label_column=label_column)
+    for name, ids in missing.items():
+        if ids:
+            shown = ", ".join(ids[:10]) + (f" and {len(ids) - 10:,} more" if len(ids) > 10 else "")
+            typer.echo(f"{name} lacks {len(ids):,} ids that others have; these rows are left out: {shown}", err=True)
+    return parties, missing
+
+
+def main() -> None:
+    """Entry point of the command."""
+    from securevfl.cli_bench import bench
+
+    app.add_typer(bench, name="bench")
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Tables from files: CSV (also .csv.gz), Parquet and npz to a `Party`, and the join of several on their ids.
+
+A CSV or Parquet file has one row a sample, a column of ids, at one party a column of labels, and otherwise columns of
+numbers. An npz file has arrays X (n x d), ids (n,), at one party y (n,), and optionally columns (d names).
+Ids of CSV files are text as they stand there, so that "007" stays what it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import DataError, IdError, LabelError, PartiesError, TableError
+from securevfl.party import Party, align
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet", ".npz")
+_ROW_NAMES = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in Parquet
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a file holds, not yet checked: X (n x d), names of its columns, labels and ids where there are any."""
+
+    X: Floats
+    columns: list[str]
+    y: NDArray[Any] | None
+    ids: NDArray[Any] | None
+
+
+def read_party(name: str, path: str | Path, *, id_column: str = "id", label_column: str = "y") -> Party:
+    """A party from a file; it is the active one if the file has the label column (npz: an array y).
+
+    Raises DataError of the kind that fits, naming the file and the columns, never a value.
+    """
+    path = Path(path)
+    try:
+        if path.name.endswith((".csv", ".csv.gz")):
+            table = _read_csv(path, id_column, label_column)
+        elif path.name.endswith(".parquet"):
+            table = _read_parquet(path, id_column, label_column)
+        elif path.name.endswith(".npz"):
+            table = _read_npz(path)
+        else:
+            raise TableError(f"a file that ends in {', '.join(SUFFIXES)} was expected; rename or convert it")
+        return Party(name, table.X, table.y, ids=table.ids, columns=table.columns)
+    except DataError as error:
+        raise type(error)(f"{path}: {error}") from None
+    except OSError as cause:
+        reason = os.strerror(cause.errno) if cause.errno else "it is damaged"
+        raise TableError(f"{path}: a readable table was expected there ({reason}); check the path") from None
+
+
+def read_parties(
+    files: Mapping[str, str | Path], *, id_column: str = "id", label_column: str = "y"
+) -> tuple[list[Party], dict[str, list[str]]]:
+    """All parties of a job from a file each, joined on their ids.
+
+    Returns the parties with the shared rows in the active party's order, and for each party the ids that others have
+    and it lacks. PartiesError unless exactly one file has labels, DataError as `read_party` and `align`.
+    """
+    parties = [read_party(name, path, id_column=id_column, label_column=label_column) for name, path in files.items()]
+    labelled = [party.name for party in parties if party.active]
+    if len(labelled) != 1:
+        found = ", ".join(f"{name} ({files[name]})" for name in labelled) or "none"
+        raise PartiesError(
+            f"exactly one party with labels was expected (column {label_column!r}, in npz the array y), "
+            f"with labels: {found}; remove it from the others, or name the right column with --label"
+        )
+    for party in parties:
+        if party.ids is None:
+            raise IdError(f"{files[party.name]}: ids were expected to join on, none came; add an array ids")
+    return align(parties)
+
+
+def _read_csv(path: Path, id_column: str, label_column: str) -> Table:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    one_thread = csv.ReadOptions(use_threads=False)  # errors then know their line
+    names: list[str] = []
+    try:
+        with csv.open_csv(path, read_options=one_thread) as reader:
+            names = reader.schema.names
+        _check_names(names, id_column)
+        kinds = {name: pa.string() if name in (id_column, label_column) else pa.float64() for name in names}
+        options = csv.ConvertOptions(column_types=kinds, strings_can_be_null=True)
+        table = csv.read_csv(path, read_options=one_thread, convert_options=options)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as cause:
+        raise TableError(_parse_problem(str(cause), names)) from None
+    return _from_arrow(table, id_column, label_column, typed=False)
+
+
+def _parse_problem(message: str, names: list[str]) -> str:
+    """What Arrow says of a CSV file, without the values that it quotes."""
+    if found := re.search(r"(?:[Rr]ow #(\d+): )?Expected (\d+) columns, got (\d+)", message):
+        where = f" in line {found[1]}" if found[1] else " in a line"
+        return f"{found[2]} values a line were expected, {found[3]} came{where}; correct the file"
+    if (found := re.search(r"In CSV column #(\d+)", message)) and int(found[1]) < len(names):
+        return f"numbers were expected, column {names[int(found[1])]} holds text; encode it as numbers or drop it"
+    if "Empty CSV" in message:
+        return "a header and rows were expected, the file is empty; export it again"
+    return "a CSV file with a header, commas and UTF-8 was expected; export it so"
+
+
+def _check_names(names: list[str], id_column: str) -> None:
+    if id_column not in names:
+        if any(_is_number(name) for name in names):
+            raise TableError("a header with column names was expected, the first line holds numbers; add a header")
+        shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        raise IdError(f"an id column {id_column!r} was expected, columns are {shown}; name the right one with --id")
+    if not all(names):
+        raise TableError(
+            f"a name for every column was expected, column {names.index('') + 1} has none; name or drop it"
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise TableError(f"columns of different names were expected, twice: {', '.join(twice[:5])}; rename one of each")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_parquet(path: Path, id_column: str, label_column: str) -> Table:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        table = parquet.ParquetFile(path).read()
+    except pa.ArrowException:
+        raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
+    names = [name for name in table.schema.names if not _ROW_NAMES.fullmatch(name)]
+    _check_names(names, id_column)
+    return _from_arrow(table.select(names), id_column, label_column, typed=True)
+
+
+def _from_arrow(table: Any, id_column: str, label_column: str, *, typed: bool) -> Table:
+    import pyarrow as pa
+
+    names = [name for name in table.schema.names if name not in (id_column, label_column)]
+    if not names:
+        raise TableError("at least one column beside ids and labels was expected, none came; add columns")
+    if not table.num_rows:
+        raise TableError("rows were expected below the header, none came; export the table again")
+    X = np.empty((table.num_rows, len(names)))
+    for j, name in enumerate(names):
+        column, kind = table[name], table[name].type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            if pa.types.is_decimal(kind):
+                column = column.cast(pa.float64())
+            elif not pa.types.is_null(kind):
+                raise TableError(f"numbers were expected, column {name} holds {kind}; encode it as numbers or drop it")
+        if column.null_count == len(column):
+            raise TableError(f"columns with values were expected, column {name} is empty; drop it")
+        X[:, j] = column.to_numpy()
+    return Table(X, names, _labels(table, label_column, typed), _ids(table[id_column], id_column))
+
+
+def _ids(column: Any, id_column: str) -> NDArray[Any]:
+    if column.null_count:
+        raise IdError(f"an id in every row was expected, {column.null_count} rows have none in {id_column}; fill them")
+    ids: NDArray[Any] = column.to_numpy()
+    return ids
+
+
+def _labels(table: Any, label_column: str, typed: bool) -> NDArray[Any] | None:
+    if label_column not in table.schema.names:
+        return None
+    column = table[label_column]
+    if column.null_count:
+        raise LabelError(
+            f"a label in every row was expected, {column.null_count} rows have none in {label_column}; drop those rows"
+        )
+    labels: NDArray[Any] = column.to_numpy()
+    if typed:
+        return labels
+    for kind in (np.int64, np.float64):
+        try:
+            return labels.astype(kind)
+        except (ValueError, OverflowError):
+            continue
+    return labels
+
+
+def _read_npz(path: Path) -> Table:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            held = {key: arrays[key] for key in ("X", "y", "ids", "columns") if key in arrays}
+    except FileNotFoundError:
+        raise
+    except (AttributeError, EOFError, TypeError, ValueError, OSError, zipfile.BadZipFile):
+        raise TableError(
+            "an npz file of plain arrays was expected; it is none, is damaged or holds objects; save it again"
+        ) from None
+    if "X" not in held:
+        raise TableError("an array X (n x d) was expected in the npz file, there is none; save it under that name")
+    X = held["X"]
+    if X.dtype.kind not in "biuf":
+        raise TableError("numbers were expected in X, it holds text; encode them as numbers")
+    columns = held.get("columns")
+    names = [f"x{j}" for j in range(X.shape[-1] if X.ndim else 0)] if columns is None else [str(c) for c in columns]
+    return Table(X, names, held.get("y"), held.get("ids"))
