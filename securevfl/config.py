@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -16,7 +17,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, /, **options: Any) -> None:
         try:
             super().__init__(**options)
         except ValidationError as cause:
@@ -47,7 +48,7 @@ class Registry(dict[str, type[N]]):
             return value
         keys = dict(value)
         name = keys.pop("name", None)
-        if name not in self:
+        if not isinstance(name, str) or name not in self:
             raise ValueError(f"{self.what} name must be one of {', '.join(self)}; choose one of these")
         return read_nested(self[name], keys)
 
@@ -81,7 +82,7 @@ def problems(error: ValidationError, kind: type[Config]) -> str:
         key = ".".join(str(part) for part in item["loc"]) or kind.__name__
         match item["type"]:
             case "nested":
-                lines += [f"{key}.{line}" for line in item["msg"].splitlines()]
+                lines += [f"{key}{_joint(line)}{line}" for line in item["msg"].splitlines()]
             case "extra_forbidden":
                 lines.append(f"{key}: is no option here; remove or correct it (known: {', '.join(kind.model_fields)})")
             case "missing":
@@ -90,3 +91,8 @@ def problems(error: ValidationError, kind: type[Config]) -> str:
                 text = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
                 lines.append(f"{key}: {text}" + ("" if ";" in text else "; correct it"))
     return "\n".join(lines)
+
+
+def _joint(line: str) -> str:
+    """What goes between a key and a problem below it, which names a key of its own or speaks of the whole."""
+    return "." if re.match(r"[\w.]+: ", line) else ": "
