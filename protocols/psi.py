@@ -1,0 +1,154 @@
+"""Private alignment: which ids all parties have, and an order of those rows that all share (semi-honest parties).
+
+H hashes an id to the curve, a and b_i are scalars fresh for this alignment, lists of points are sent in the order of
+their bytes, which depends on the set alone.
+
+Two parties, A active and B passive (Meadows 1986; Huberman, Franklin, Hogg 1999):
+
+0. B -> A     rows;  A -> B  rows, nonce
+1. A -> B     sort(a H(x)) for x in X
+2. B -> A     sort(b H(y)) for y in Y, then b (a H(x)) in the order of 1
+   A          matches a (b H(y)) with b (a H(x))
+3. A -> B     which of B's sorted points match
+
+B sees points that are noise under decisional Diffie-Hellman, then which of its own ids are common. A sees b H(y) as
+noise and matches it with its own: which of its ids are common. So each learns X n Y and the other's number of rows,
+not which of the other's rows a match is in, nor anything of ids that do not match.
+
+Three parties or more take the flow of psi_many.py.
+
+The shared order is ascending by Hash(nonce, H(x)), 16 bytes: it depends on the common ids and the nonce, not on
+anyone's rows.
+
+A party may ask only about ids it puts into its set, and the size of its set is seen. Nothing here stops it from
+putting in ids it does not have: that is an assumption (semi-honest), and guessing costs one entry a guess.
+
+An alignment that broke off goes on from the last whole chunk if every party kept its journal: the same scalars, keys
+and store for the same ids, so the others see nothing new. If one has lost it, all start afresh with new secrets.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.codec import Message
+from securevfl.crypto.curve import POINT_BYTES, common_positions, sort_points
+from securevfl.errors import ProtocolError
+from securevfl.protocols import psi_many
+from securevfl.protocols.base import Declared, Reveal
+from securevfl.protocols.psi_work import (
+    Begin,
+    Hello,
+    Journal,
+    Points,
+    TwiceBlinded,
+    Work,
+    check_count,
+    check_size,
+    chunks,
+)
+
+__all__ = ["Journal", "Work", "align_active", "align_passive", "declares"]
+
+NONCE_BYTES = 16
+
+
+class Matches(Message, frozen=True):
+    """One bit for each point the receiver sent, in its order."""
+
+    bits: bytes
+
+
+def declares(passives: Sequence[str]) -> list[Declared]:
+    """What each message of an alignment with these passive parties reveals."""
+    both = Reveal("output", "which of the receiver's ids both have")
+    own = (
+        [Declared(Points, "passive", "active", both), Declared(Matches, "active", "passive", both)]
+        if len(passives) == 1
+        else psi_many.declares()
+    )
+    return [
+        Declared(Hello, "passive", "active", Reveal("plain", "the sender's number of rows")),
+        Declared(Begin, "active", "passive", Reveal("plain", "the sender's number of rows")),
+        Declared(Points, "active", "passive", Reveal("ciphertext", "active")),
+        Declared(TwiceBlinded, "passive", "active", Reveal("ciphertext", "passive")),
+        *own,
+    ]
+
+
+def align_active(work: Work) -> NDArray[np.intp]:
+    """The active party's side: its rows that all parties have, in the shared order."""
+    hellos = {passive: work.channel.recv(passive, Hello) for passive in work.passives}  # 0
+    for passive, hello in hellos.items():
+        check_count(passive, "rows", hello.rows, 1, 1 << 40)
+    kept = work.saved()
+    resumes = kept is not None and all(hello.saved == kept.nonce for hello in hellos.values())
+    nonce = kept.nonce if kept is not None and resumes else secrets.token_bytes(NONCE_BYTES)
+    two = len(work.passives) == 1
+    for passive in work.passives:
+        first, second = ("theirs", "back") if two else (work.stream("back", passive), work.stream("store", passive))
+        counts = (work.journal.count(first), work.journal.count(second)) if resumes else (0, 0)
+        work.channel.send(passive, Begin(work.rows, nonce, resumes, *counts))  # 0
+    work.start(nonce, resumes=resumes)
+    done = {passive: hello.done if resumes else 0 for passive, hello in hellos.items()}
+    for passive in work.passives:
+        check_count(passive, "chunks", done[passive], 0, chunks(work.rows))
+    rows = {passive: hello.rows for passive, hello in hellos.items()}
+    return _match(work, rows, done) if two else psi_many.lead(work, rows, done)
+
+
+def align_passive(work: Work) -> NDArray[np.intp]:
+    """A passive party's side: its rows that all parties have, in the shared order."""
+    kept = work.saved()
+    done = 0 if kept is None else work.journal.count("theirs")
+    work.channel.send(work.active, Hello(work.rows, b"" if kept is None else kept.nonce, done))  # 0
+    begin = work.channel.recv(work.active, Begin)  # 0
+    check_count(work.active, "rows", begin.rows, 1, 1 << 40)
+    if len(begin.nonce) != NONCE_BYTES or (begin.resumes and (kept is None or kept.nonce != begin.nonce)):
+        raise ProtocolError(f"{work.active} was expected to begin or go on with an alignment; start all parties again")
+    work.start(begin.nonce, resumes=begin.resumes)
+    work.expect(work.rows + begin.rows)
+    return _answer(work, begin) if len(work.passives) == 1 else psi_many.follow(work, begin)
+
+
+def _match(work: Work, passive_rows: dict[str, int], done: dict[str, int]) -> NDArray[np.intp]:
+    """A of two parties."""
+    ((passive, rows),) = passive_rows.items()
+    work.expect(work.rows + rows)
+    mine, order = sort_points(work.blinded())
+    for number in range(done[passive], chunks(work.rows)):
+        work.send_points(passive, mine, number)  # 1
+    theirs = b"".join(work.blind_theirs(passive, rows))  # 2
+    for number in range(work.journal.count("back"), chunks(work.rows)):
+        points = work.channel.recv(passive, TwiceBlinded).points  # 2
+        check_size(passive, "points", points, POINT_BYTES, number, work.rows)
+        work.journal.append("back", points)
+    back = work.journal.whole("back")
+    own, other = common_positions(back, theirs), common_positions(theirs, back)
+    if len(own) != len(other):
+        raise ProtocolError(f"{passive} was expected to return one point for each it received; some came back twice")
+    matches = np.zeros(rows, np.bool_)
+    matches[other] = True
+    work.channel.send(passive, Matches(np.packbits(matches).tobytes()))  # 3
+    return work.in_shared_order(np.sort(order[own]))
+
+
+def _answer(work: Work, begin: Begin) -> NDArray[np.intp]:
+    """B of two parties."""
+    check_count(work.active, "chunks", begin.first, 0, chunks(work.rows))
+    check_count(work.active, "chunks", begin.second, 0, chunks(begin.rows))
+    mine, order = sort_points(work.blinded())
+    for number in range(begin.first, chunks(work.rows)):
+        work.send_points(work.active, mine, number)  # 2
+    for number, chunk in enumerate(work.blind_theirs(work.active, begin.rows)):  # 1
+        if number >= begin.second:
+            work.channel.send(work.active, TwiceBlinded(chunk))  # 2
+    bits = work.channel.recv(work.active, Matches).bits  # 3
+    if len(bits) != -(-work.rows // 8):
+        raise ProtocolError(f"{work.active} was expected to mark {work.rows} points, {len(bits)} bytes of marks came")
+    matches = np.unpackbits(np.frombuffer(bits, np.uint8), count=work.rows).astype(np.bool_)
+    return work.in_shared_order(np.sort(order[matches]))

@@ -1,0 +1,291 @@
+"""What both flows of private alignment share: one party's points, secrets and journal, and the checks of what comes.
+
+Lists travel in chunks of 65,536 items, so that frames stay small, work and lines overlap, and an alignment that broke
+off can go on from the last whole chunk. A journal holds chunks in named streams:
+
+    secrets     nonce, scalar, pair keys            mine    own points, blinded once
+    theirs      the other's points, blinded twice   back    own points as they came back
+    store       key-value stores, own or received
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.channel import Channel
+from securevfl.codec import Message
+from securevfl.crypto.agreement import KeyPair
+from securevfl.crypto.curve import POINT_BYTES, Blinder, hash_to_group
+from securevfl.crypto.okvs import Words, digests
+from securevfl.crypto.prg import KEY_BYTES, encode_context
+from securevfl.errors import ProtocolError
+
+CHUNK = 1 << 16  # points, slots or tags in one message
+TAG_BYTES = 16
+
+Progress = Callable[[int, int], None]
+
+
+class Hello(Message, frozen=True):
+    """A passive party's rows; the nonce of an alignment it can go on with, and how many chunks of 1 it has done."""
+
+    rows: int
+    saved: bytes
+    done: int
+
+
+class Begin(Message, frozen=True):
+    """The active party's rows and the nonce; whether all go on, and how many chunks of each part of 2 it has."""
+
+    rows: int
+    nonce: bytes
+    resumes: bool
+    first: int
+    second: int
+
+
+class PairKey(Message, frozen=True):
+    """An X25519 public key for this alignment."""
+
+    public: bytes
+
+
+class Points(Message, frozen=True):
+    """Blinded ids, ascending: up to 65,536 points of 32 bytes."""
+
+    points: bytes
+
+
+class TwiceBlinded(Message, frozen=True):
+    """The receiver's points with the sender's scalar on, in the receiver's order."""
+
+    points: bytes
+
+
+class Journal:
+    """What one party has worked out so far, in named streams of chunks. This one is forgotten with the process."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, list[bytes]] = {}
+
+    def count(self, stream: str) -> int:
+        """Chunks in the stream."""
+        return len(self._streams.get(stream, []))
+
+    def append(self, stream: str, chunk: bytes) -> None:
+        """Adds a chunk, whole or not at all."""
+        self._streams.setdefault(stream, []).append(chunk)
+
+    def chunk(self, stream: str, number: int) -> bytes:
+        return self._streams[stream][number]
+
+    def whole(self, stream: str) -> bytes:
+        """All chunks of the stream in order."""
+        return b"".join(self.chunk(stream, number) for number in range(self.count(stream)))
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._streams.clear()
+
+
+class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a party must keep to go on with an alignment, and keep to itself."""
+
+    nonce: bytes
+    subject: bytes
+    scalar: bytes
+    pair_keys: dict[str, bytes]
+
+    def __repr__(self) -> str:
+        return "<Secrets, secret>"
+
+
+class KeptBlinder(Blinder):
+    """A blinder whose scalar may outlive the process, for this one alignment."""
+
+    __slots__ = ()
+
+    def __init__(self, scalar: bytes) -> None:
+        self._scalar = scalar
+
+
+class Work:
+    """One party at an alignment: its line, its ids as points, its journal."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        ids: Sequence[bytes],
+        *,
+        active: str,
+        passives: Sequence[str],
+        journal: Journal | None = None,
+        executor: Executor | None = None,
+        on_progress: Progress | None = None,
+    ) -> None:
+        """ids: canonical, all different. on_progress(points done, of)."""
+        self.channel = channel
+        self.me = channel.me
+        self.active = active
+        self.passives = tuple(passives)
+        self.journal = journal or Journal()
+        self.executor = executor
+        self.rows = len(ids)
+        self.points = hash_to_group(ids, executor)
+        self.nonce = b""
+        self.pair_keys: dict[str, bytes] = {}
+        self._subject = hashlib.sha256(encode_context(self.me, active, *passives, *ids)).digest()
+        self._report = on_progress
+        self._progress = [0, 0]
+
+    @property
+    def peers(self) -> list[str]:
+        return [name for name in (self.active, *self.passives) if name != self.me]
+
+    def stream(self, kind: str, passive: str) -> str:
+        """The journal's stream of what this passive party sends."""
+        return f"{kind}-{self.passives.index(passive)}"
+
+    def saved(self) -> Secrets | None:
+        """The secrets of an alignment of these very ids with these parties that broke off."""
+        if not self.journal.count("secrets"):
+            return None
+        kept = msgspec.msgpack.decode(self.journal.chunk("secrets", 0), type=Secrets)
+        return kept if kept.subject == self._subject else None
+
+    def start(self, nonce: bytes, *, resumes: bool) -> None:
+        """Takes up the kept secrets, or makes and keeps new ones. With three parties or more: step 0, pair keys."""
+        kept = self.saved() if resumes else None
+        if kept is None:
+            self.journal.clear()
+            keys = self._agree(nonce) if len(self.passives) > 1 else {}
+            kept = Secrets(nonce, self._subject, fresh_scalar(), keys)
+            self.journal.append("secrets", msgspec.msgpack.encode(kept))
+        self.nonce, self.pair_keys, self.blinder = kept.nonce, kept.pair_keys, KeptBlinder(kept.scalar)
+
+    def _agree(self, nonce: bytes) -> dict[str, bytes]:
+        pair = KeyPair()
+        for peer in self.peers:
+            self.channel.send(peer, PairKey(pair.public))  # 0
+        domain = "alignment zero sharing"
+        return {
+            peer: pair.agree(
+                self.channel.recv(peer, PairKey).public, session=nonce.hex(), own=self.me, peer=peer, domain=domain
+            )  # 0
+            for peer in self.peers
+        }
+
+    def expect(self, points: int) -> None:
+        """How many products this party will make, for progress."""
+        self._progress = [0, points]
+
+    def did(self, points: int) -> None:
+        self._progress[0] += points
+        if self._report is not None:
+            self._report(*self._progress)
+
+    def blinded(self) -> bytes:
+        """This party's scalar on each of its ids, in its own order."""
+        for number, start in enumerate(range(0, len(self.points), CHUNK * POINT_BYTES)):
+            chunk = self.points[start : start + CHUNK * POINT_BYTES]
+            if number >= self.journal.count("mine"):
+                self.journal.append("mine", self.blinder.blind(chunk, self.executor))
+            self.did(len(chunk) // POINT_BYTES)
+        return self.journal.whole("mine")
+
+    def send_points(self, to: str, points: bytes, number: int) -> None:
+        start = number * CHUNK * POINT_BYTES
+        self.channel.send(to, Points(points[start : start + CHUNK * POINT_BYTES]))
+
+    def blind_theirs(self, sender: str, rows: int) -> Iterator[bytes]:
+        """The sender's ascending points, chunk by chunk, with this party's scalar put on."""
+        last = b""
+        for number in range(chunks(rows)):
+            if number >= self.journal.count("theirs"):
+                points = self.channel.recv(sender, Points).points  # 1, 2
+                check_size(sender, "points", points, POINT_BYTES, number, rows)
+                last = check_ascending(sender, "points", points, POINT_BYTES, last)
+                self.journal.append("theirs", self.blinder.blind(points, self.executor))
+            self.did(chunk_rows(rows, number))
+            yield self.journal.chunk("theirs", number)
+
+    def digests(self, rows: bytes, key: bytes, purpose: bytes, width: int = POINT_BYTES) -> Words:
+        """16 bytes a row."""
+        return digests(rows, 16, key=key, purpose=purpose, width=width, executor=self.executor)
+
+    def tags(self, rows: NDArray[np.intp]) -> NDArray[np.bytes_]:
+        """Hash(nonce, H(x)) of these rows' ids."""
+        points = self.points if len(rows) == self.rows else take(self.points, rows)
+        return self.digests(points, self.nonce, b"row order").view(f"S{TAG_BYTES}")[:, 0]
+
+    def in_shared_order(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Ascending rows, in the order that all parties share."""
+        return rows[np.argsort(self.tags(rows), kind="stable")]
+
+    def oblivious(self, points: bytes, blinded: bytes) -> Words:
+        """F(y) = Hash(H(y), b H(y)) for each pair of points."""
+        both = np.concatenate([as_rows(points, POINT_BYTES), as_rows(blinded, POINT_BYTES)], axis=1)
+        return self.digests(both.tobytes(), b"", b"oblivious prf", 2 * POINT_BYTES)
+
+    def zero_share(self) -> Words:
+        """s(x) for each of this party's ids; over all parties they cancel."""
+        share = np.zeros((self.rows, 2), np.uint64)
+        for key in self.pair_keys.values():
+            share ^= self.digests(self.points, key, b"zero share")
+        return share
+
+
+def fresh_scalar() -> bytes:
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def chunks(rows: int) -> int:
+    """Messages that carry this many rows."""
+    return -(-rows // CHUNK)
+
+
+def chunk_rows(rows: int, number: int) -> int:
+    return min(CHUNK, rows - number * CHUNK)
+
+
+def as_rows(raw: bytes, width: int) -> NDArray[np.uint8]:
+    return np.frombuffer(raw, np.uint8).reshape(-1, width)
+
+
+def take(points: bytes, rows: NDArray[np.intp]) -> bytes:
+    return as_rows(points, POINT_BYTES)[rows].tobytes()
+
+
+def words(raw: bytes) -> Words:
+    return np.frombuffer(raw, "<u8").reshape(-1, 2).astype(np.uint64, copy=False)
+
+
+def check_count(sender: str, what: str, count: int, low: int, high: int) -> None:
+    """ProtocolError unless low <= count <= high."""
+    if not low <= count <= high:
+        raise ProtocolError(f"{sender}: {low} to {high} {what} were expected, {count} came; start all parties again")
+
+
+def check_size(sender: str, what: str, raw: bytes, width: int, number: int, rows: int) -> None:
+    """ProtocolError unless chunk `number` of `rows` items has its size."""
+    expected = chunk_rows(rows, number) * width
+    if len(raw) != expected:
+        raise ProtocolError(
+            f"{sender}: chunk {number} of {what} was expected to have {expected} bytes, {len(raw)} came; "
+            "do both run the same version?"
+        )
+
+
+def check_ascending(sender: str, what: str, raw: bytes, width: int, last: bytes) -> bytes:
+    """ProtocolError unless the items ascend and all are above `last`; returns the last one."""
+    items = np.frombuffer(raw, f"S{width}")
+    if (last and not raw[:width] > last) or not (items[:-1] < items[1:]).all():
+        raise ProtocolError(f"{sender}: {what} in ascending order were expected, as their order could show rows")
+    return raw[-width:]
