@@ -103,7 +103,7 @@ class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     scalar: bytes
     pair_keys: dict[str, bytes]
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # msgspec would print them
         return "<Secrets, secret>"
 
 
@@ -157,7 +157,10 @@ class Work:
         """The secrets of an alignment of these very ids with these parties that broke off."""
         if not self.journal.count("secrets"):
             return None
-        kept = msgspec.msgpack.decode(self.journal.chunk("secrets", 0), type=Secrets)
+        try:
+            kept = msgspec.msgpack.decode(self.journal.chunk("secrets", 0), type=Secrets)
+        except msgspec.DecodeError:
+            return None
         return kept if kept.subject == self._subject else None
 
     def start(self, nonce: bytes, *, resumes: bool) -> None:
@@ -222,8 +225,7 @@ class Work:
 
     def tags(self, rows: NDArray[np.intp]) -> NDArray[np.bytes_]:
         """Hash(nonce, H(x)) of these rows' ids."""
-        points = self.points if len(rows) == self.rows else take(self.points, rows)
-        return self.digests(points, self.nonce, b"row order").view(f"S{TAG_BYTES}")[:, 0]
+        return self.digests(take(self.points, rows), self.nonce, b"row order").view(f"S{TAG_BYTES}")[:, 0]
 
     def in_shared_order(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Ascending rows, in the order that all parties share."""

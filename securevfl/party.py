@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from securevfl.crypto.curve import canonical_id, canonical_ids
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
 
@@ -106,18 +108,28 @@ def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> NDArray[Any
     own = np.asarray(ids)
     if own.shape != (rows,):
         raise TableError(f"party {name}: one id for each of {rows} rows was expected, shape {own.shape} came")
-    if own.dtype.kind == "O":
-        own = own.astype(str)
-    _, counts = np.unique(own, return_counts=True)
-    twice = int((counts > 1).sum())
+    counts = Counter(_key(name, value) for value in own)
+    twice = sum(times > 1 for times in counts.values())
     if twice:
         raise IdError(f"party {name}: unique ids were expected, {twice} ids occur more than once; keep one row of each")
     return own
 
 
+def _key(name: str, value: Any) -> bytes:
+    try:
+        return canonical_id(value)
+    except IdError as error:
+        raise IdError(f"party {name}: {error}") from None
+
+
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def _keys(party: Party) -> list[bytes]:
+    """What the party's ids are compared by."""
+    return canonical_ids(() if party.ids is None else party.ids)
 
 
 def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
@@ -135,9 +147,9 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
     if len(set(sizes.values())) > 1:
         raise TableError(f"the same rows at every party were expected, counts are {sizes}; align them: vfl.align")
     with_ids = [party for party in parties if party.ids is not None]
-    first = with_ids[0].ids if with_ids else None
+    first = _keys(with_ids[0]) if len(with_ids) > 1 else []
     for party in with_ids[1:]:
-        if not np.array_equal(np.asarray(party.ids, str), np.asarray(first, str)):
+        if _keys(party) != first:
             raise IdError(f"the same ids in the same order were expected, {party.name} differs; align them: vfl.align")
     return active[0], [party for party in parties if not party.active]
 
@@ -145,16 +157,20 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
 def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
     """Joins the tables on their ids, for parties that sit in one process.
 
-    Returns the parties with the shared rows in the active party's order, and for each party the ids that others have
-    and it lacks. IdError if a party has no ids or nothing is shared. Between organisations use private alignment.
+    Ids of different types meet as `crypto.curve.canonical_id` says. Returns the parties with the shared rows in the
+    active party's order, and for each party the ids that others have and it lacks, in the others' spelling. IdError
+    if a party has no ids or nothing is shared. Between organisations use private alignment.
     """
-    keys: dict[str, dict[str, int]] = {}
+    keys: dict[str, dict[bytes, int]] = {}
+    text: dict[bytes, str] = {}
     for party in parties:
         if party.ids is None:
             raise IdError(f"party {party.name}: ids were expected to join on, none came; name the id column")
-        keys[party.name] = {str(key): row for row, key in enumerate(party.ids)}
-    everyone = {key: None for party in parties for key in keys[party.name]}
-    missing = {name: [key for key in everyone if key not in own] for name, own in keys.items()}
+        own = _keys(party)
+        keys[party.name] = {key: row for row, key in enumerate(own)}
+        for key, value in zip(own, party.ids, strict=True):
+            text.setdefault(key, str(value))
+    missing = {name: [shown for key, shown in text.items() if key not in own] for name, own in keys.items()}
     lead = next((party for party in parties if party.active), parties[0])
     shared = [key for key in keys[lead.name] if all(key in own for own in keys.values())]
     if not shared:
