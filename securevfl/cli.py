@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from securevfl import __version__
+from securevfl.cli_bench import bench
 from securevfl.errors import ConfigError, SecureVFLError
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ app = typer.Typer(
     help="Train one model on columns that several organisations hold, under homomorphic encryption.",
     epilog="Start with: securevfl demo",
 )
+
+app.add_typer(bench, name="bench")
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 DataFiles = Annotated[
@@ -177,9 +180,6 @@ def _read(data: list[str] | None, id_column: str, label_column: str) -> tuple[li
 
 def main() -> None:
     """Entry point of the command."""
-    from securevfl.cli_bench import bench
-
-    app.add_typer(bench, name="bench")
     app()
 
 
