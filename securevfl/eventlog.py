@@ -1,0 +1,42 @@
+"""One structured line for each event of a run: connections, refusals, rounds, bytes and waits, never a value.
+
+The lines are JSON objects and go to the logger "securevfl" of the standard library, which shows nothing until it is
+given a handler: `write_to` does that for a stream or a file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+LOGGER = logging.getLogger("securevfl")
+LOGGER.addHandler(logging.NullHandler())
+
+
+def emit(party: str, event: str, facts: Mapping[str, str | int | float], level: int = logging.INFO) -> None:
+    """Logs that `event` happened at `party`. Facts are names, counts, bytes and seconds, never anyone's data."""
+    if LOGGER.isEnabledFor(level):
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        rounded = {key: round(fact, 6) if isinstance(fact, float) else fact for key, fact in facts.items()}
+        LOGGER.log(level, json.dumps({"time": at, "event": event, "party": party, **rounded}, ensure_ascii=False))
+
+
+def warn(party: str, event: str, facts: Mapping[str, str | int | float]) -> None:
+    """As `emit`, for what someone should look at: refusals, lost connections."""
+    emit(party, event, facts, logging.WARNING)
+
+
+def write_to(target: TextIO | Path, level: int = logging.INFO) -> logging.Handler:
+    """Sends the lines to a stream or to the end of a file; returns the handler, for `LOGGER.removeHandler`."""
+    handler: logging.Handler
+    handler = (
+        logging.FileHandler(target, encoding="utf-8") if isinstance(target, Path) else logging.StreamHandler(target)
+    )
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(min(level, LOGGER.level or level))
+    return handler

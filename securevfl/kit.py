@@ -1,0 +1,127 @@
+"""A kit: one folder to hand to a party, with all it needs to join a job.
+
+    shop/  job.toml  peers.toml  ca.pem  shop.pem  shop.key
+
+    securevfl join shop/job.toml --party shop --data shop.parquet
+
+The key in it is that party's alone: the folder goes to it by a safe way and the copy is deleted, or the party makes its
+own certificate with the authority and gets the other files only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from securevfl.config import plain
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.join import join
+from securevfl.part import Part, write_whole
+from securevfl.party import Party
+from securevfl.peers import Peers, split_address
+from securevfl.transport import certs
+
+
+def init_certs(folder: str | Path, peers: Peers) -> Path:
+    """Makes an authority in `folder`, unless it has one, and a certificate for everyone in `peers` who has none.
+
+    Returns the authority's certificate. ConfigError if a name or host cannot be certified.
+    """
+    folder = Path(folder)
+    if not (folder / "ca.pem").exists():
+        certs.init(folder)
+    for name in peers.everyone:
+        if not (folder / f"{name}.pem").exists():
+            address = peers.address.get(name)
+            certs.issue(folder, name, [] if address is None else [split_address(name, address)[0]])
+    return folder / "ca.pem"
+
+
+def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | Path) -> Path:
+    """Writes the kit of `party` into `folder` and returns it. `ca`: the folder that `init_certs` filled.
+
+    Files that are there already are written anew. ConfigError if the party has no certificate yet.
+    """
+    if party not in peers.everyone:
+        raise ConfigError(f"one of {', '.join(peers.everyone)} was expected, {party} came; correct the party's name")
+    folder, ca = Path(folder), Path(ca)
+    certs.Identity(ca / f"{party}.pem", ca / f"{party}.key", ca / "ca.pem")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if party in peers.parties:  # a relay of its own need not know the job
+        write_whole(folder / "job.toml", to_toml(job.to_dict()).encode())
+    write_whole(folder / "peers.toml", to_toml(plain(peers)).encode())
+    for name in ("ca.pem", f"{party}.pem"):
+        shutil.copyfile(ca / name, folder / name)
+    key = os.open(folder / f"{party}.key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(key, "wb") as file:
+        os.fchmod(key, 0o600)
+        file.write((ca / f"{party}.key").read_bytes())
+    return folder
+
+
+def join_from_files(
+    job: str | Path,
+    party: Party,
+    *,
+    listen: str | None = None,
+    timeout: float = 600.0,
+    patience: float = 60.0,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    on_round: Callable[[int, int], None] | None = None,
+) -> Part:
+    """`join` with the kit beside the job file."""
+    return join(
+        Job.load(job),
+        party,
+        Path(job).parent / "peers.toml",
+        listen=listen,
+        timeout=timeout,
+        patience=patience,
+        executor=executor,
+        workers=workers,
+        on_round=on_round,
+    )
+
+
+def to_toml(table: Mapping[str, Any]) -> str:
+    """Plain data (str, bool, int, float, lists, tables) as TOML that `tomllib` reads back equal."""
+    return "\n".join(_lines((), table)).lstrip("\n") + "\n"
+
+
+def _lines(place: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
+    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines = ["", f"[{'.'.join(map(_key, place))}]"] if place and (len(tables) < len(table) or not table) else []
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in tables]
+    for key, value in tables.items():
+        lines += _lines((*place, key), value)
+    return lines
+
+
+def _key(key: str) -> str:
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else _value(key)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case int():
+            return str(value)
+        case float():
+            return repr(value) if math.isfinite(value) else str(value)
+        case Mapping():
+            return "{" + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_value, value)) + "]"
+    raise TypeError(f"{type(value).__name__} has no place in TOML")

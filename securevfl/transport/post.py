@@ -1,0 +1,268 @@
+"""A party's conversations with all others: a session that nobody can replay, then frames; the `Wire` of a channel.
+
+    1. all <-> all    Greeting   a random nonce, the job and the roles in full
+    2. all <-> all    Agreed     the session: SHA-256 of the terms and of everyone's nonces, 16 bytes
+    3. frames of that session
+
+Everyone puts a fresh nonce in, so a session cannot be made to happen twice. Whoever stops before step 3 says so with
+Stopped; after that, `Channel.abort` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from securevfl import eventlog
+from securevfl.channel import Inbox
+from securevfl.clock import Stamp
+from securevfl.codec import FORMAT, SESSION_BYTES, Message, decode_message, encode_message
+from securevfl.errors import ConfigError, FrameError, ProtocolError, SecureVFLError, TransportError
+from securevfl.peers import Peers
+from securevfl.transport.grpc_wire import Endpoint
+from securevfl.transport.hub import Lost, Parcel, Seal, route
+from securevfl.transport.line import Line
+from securevfl.transport.tls import Credentials
+
+_MAX_GREETING = 1 << 20  # bytes
+
+
+class Greeting(Message, frozen=True):
+    """nonce: 32 bytes; terms: JSON of the job and the roles."""
+
+    format: int
+    nonce: bytes
+    terms: str
+
+
+class Agreed(Message, frozen=True):
+    """The session as the sender has computed it."""
+
+    session: bytes
+
+
+class Stopped(Message, frozen=True):
+    """The sender has stopped before the session began."""
+
+    reason: str
+
+
+_STOPPED = encode_message(Stopped(""))[:-1]  # how no frame begins
+_greetings = msgspec.msgpack.Decoder(Greeting | Agreed | Stopped)
+
+
+class Post:
+    """The wire of one party. `terms` are compared with everyone's: plain data that all parties may see."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        peers: Peers,
+        terms: Mapping[str, Any],
+        *,
+        listen: str | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        self.me = credentials.party
+        self._peers = peers
+        self._terms = json.dumps(terms, sort_keys=True)
+        self._others = [name for name in peers.parties if name != self.me]
+        self._endpoint = Endpoint(credentials, peers, self._deliver, self._lost, listen=listen, patience=patience)
+        self._seals = {
+            name: Seal(credentials, name, partial(self._put, name))
+            for name in self._others
+            if peers.sealed(self.me, name)
+        }
+        self._greetings: dict[str, deque[Greeting | Agreed]] = {name: deque() for name in self._others}
+        self._heard = dict.fromkeys(self._others, 0)  # greetings, of two
+        self._failure: SecureVFLError | None = None
+        self._inbox: Inbox | None = None
+        self._changed = threading.Condition()
+
+    def open(self, timeout: float) -> Inbox:
+        """Waits for all parties, compares terms and agrees on a session; returns the inbox of that session.
+
+        TransportError names who has not come within `timeout` seconds and why, ConfigError which term differs.
+        """
+        deadline = time.monotonic() + timeout
+        self._endpoint.start()
+        try:
+            return self._agree(deadline, timeout)
+        except SecureVFLError as error:
+            for name in self._others:
+                self._try(name, Stopped(str(error)))
+            raise
+
+    def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
+        """Hands a frame over; see `Wire`."""
+        if to not in self._others:
+            raise TransportError(f"{self.me}: a party of this run was expected as receiver, {to!r} is none")
+        self._line(to).room()
+        if to in self._seals:
+            self._seals[to].send(frame)
+        else:
+            self._put(to, frame)
+
+    def close(self, timeout: float) -> None:
+        """Sends what is left, waits up to `timeout` seconds until the others are through as well, and hangs up."""
+        self._endpoint.close(timeout)
+
+    def _agree(self, deadline: float, timeout: float) -> Inbox:
+        own = Greeting(FORMAT, secrets.token_bytes(32), self._terms)
+        for seal in self._seals.values():
+            seal.start()
+        for name in self._others:
+            if name not in self._seals:
+                self._put(name, encode_message(own))
+        for name, seal in self._seals.items():
+            while not seal.wait(0.1):
+                self._check(name, deadline, timeout)
+            seal.send(encode_message(own))
+        greetings = {self.me: own}
+        for name in self._others:
+            greetings[name] = self._next(name, Greeting, deadline, timeout)
+        digest = hashlib.sha256(b"securevfl session 1" + hashlib.sha256(self._terms.encode()).digest())
+        for name in sorted(greetings):
+            digest.update(hashlib.sha256(name.encode()).digest() + greetings[name].nonce)
+        session = digest.digest()[:SESSION_BYTES]
+        with self._changed:
+            inbox = self._inbox = Inbox(self.me, self._others, session)
+            if self._failure is not None:
+                raise self._failure
+        for name in self._others:
+            self._say(name, Agreed(session))
+        for name in self._others:
+            if self._next(name, Agreed, deadline, timeout).session != session:
+                raise ProtocolError(f"{name} and {self.me} have not heard the same greetings; start the job anew")
+        eventlog.emit(self.me, "agreed", {"session": session.hex(), "parties": len(greetings)})
+        return inbox
+
+    def _next(self, name: str, kind: type[Any], deadline: float, timeout: float) -> Any:
+        queue = self._greetings[name]
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: queue or self._failure is not None, 0.2) and queue:
+                    message = queue.popleft()
+                    if not isinstance(message, kind):
+                        raise ProtocolError(f"{name} was expected to send {kind.__name__} first; do both run the same?")
+                    return message
+            self._check(name, deadline, timeout)
+
+    def _check(self, name: str, deadline: float, timeout: float) -> None:
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+        if time.monotonic() > deadline:
+            line = self._line(name)
+            cause = "it is connected but silent" if line.opened else f"no connection to {line.peer}: {line.cause}"
+            if line.opened and name != line.peer:
+                cause = f"it has not called {line.peer}"
+            raise TransportError(f"{self.me} has waited {timeout:g} s for {name}; {cause}")
+
+    def _say(self, to: str, message: Message) -> None:
+        if to in self._seals:
+            self._seals[to].send(encode_message(message))
+        else:
+            self._put(to, encode_message(message))
+
+    def _try(self, to: str, message: Message) -> None:
+        try:
+            if to not in self._seals or self._seals[to].wait(0):
+                self._say(to, message)
+        except TransportError:
+            return
+
+    def _line(self, to: str) -> Line:
+        return self._endpoint.lines[to if to in self._endpoint.lines else str(self._peers.hub)]
+
+    def _put(self, to: str, body: bytes) -> None:
+        self._line(to).send(encode_message(Parcel(self.me, to, body)))
+
+    def _deliver(self, neighbour: str, packet: bytes) -> None:
+        parcel = route(self._endpoint, self._peers, neighbour, packet)
+        if parcel is None:
+            return
+        if parcel.sender not in self._others:
+            lost = decode_message(Lost, parcel.body)
+            self._fail(TransportError(f"{lost.party[:64]} is lost to the hub: {lost.reason[:500]}"))
+            return
+        seal = self._seals.get(parcel.sender)
+        if seal is None:
+            self._take(parcel.sender, parcel.body)
+        elif (body := seal.receive(parcel.body)) is not None:
+            self._take(parcel.sender, body)
+            seal.taken()
+
+    def _take(self, sender: str, body: bytes) -> None:
+        if self._inbox is not None and self._heard[sender] == 2 and not body.startswith(_STOPPED):
+            self._inbox.deliver(body, peer=sender)
+            return
+        if len(body) > _MAX_GREETING:
+            raise FrameError(f"{self.me}: a greeting of at most {_MAX_GREETING} bytes was expected, more came")
+        try:
+            message = _greetings.decode(body)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise FrameError(f"{self.me}: a greeting of {sender} was expected; what came is malformed") from None
+        if isinstance(message, Stopped):
+            self._fail(TransportError(f"{sender} has stopped: {message.reason[:2000]}"))
+            return
+        if isinstance(message, Greeting):
+            try:
+                self._compare(sender, message)
+            except SecureVFLError as error:
+                self._fail(error)
+        with self._changed:
+            self._heard[sender] += 1
+            self._greetings[sender].append(message)
+            self._changed.notify_all()
+
+    def _compare(self, sender: str, greeting: Greeting) -> None:
+        if greeting.format != FORMAT or len(greeting.nonce) != 32:
+            raise ProtocolError(f"{sender}: format {FORMAT} was expected, {greeting.format} came; update the older")
+        if greeting.terms != self._terms:
+            raise ConfigError(
+                f"{sender} and {self.me} differ in " + _difference(sender, greeting.terms, self.me, self._terms)
+            )
+
+    def _lost(self, neighbour: str, error: SecureVFLError) -> None:
+        self._fail(error)
+
+    def _fail(self, error: SecureVFLError) -> None:
+        with self._changed:
+            self._failure = self._failure or error
+            if self._inbox is not None:
+                self._inbox.fail(self._failure)
+            self._changed.notify_all()
+
+
+def _difference(one: str, theirs: str, other: str, ours: str) -> str:
+    """The first keys in which two terms differ, with both values; terms are public to all parties."""
+    try:
+        left, right = json.loads(theirs), json.loads(ours)
+    except (ValueError, RecursionError):
+        raise FrameError(f"{one}: terms in JSON were expected, something else came") from None
+    found = [f"{key} ({one} {_shown(a)}, {other} {_shown(b)})" for key, a, b in _walk("", left, right)]
+    return "; ".join(found[:5]) + ": give all parties the same job.toml and peers.toml"
+
+
+def _walk(key: str, left: Any, right: Any) -> list[tuple[str, Any, Any]]:
+    if isinstance(left, dict) and isinstance(right, dict):
+        return [
+            step
+            for name in [*right, *(name for name in left if name not in right)]
+            for step in _walk(f"{key}.{name}" if key else str(name), left.get(name), right.get(name))
+        ]
+    return [] if left == right else [(key, left, right)]
+
+
+def _shown(value: Any) -> str:
+    return "has none" if value is None else f"has {json.dumps(value)[:80]}"

@@ -1,0 +1,123 @@
+"""Mutual TLS 1.3: a party's credentials, who is calling, and why a handshake failed.
+
+Both ends check the other by name: the server asks for a certificate and reads the caller's name from it, the client
+insists on the DNS name that stands for the party it calls. gRPC tells little of a handshake that fails, so the caller
+then looks again with the ssl module, fetches the certificate and names the cause.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from securevfl.crypto.scheme import Secret
+from securevfl.errors import ConfigError, CryptoError, TransportError
+from securevfl.transport import NO_TLS_12
+from securevfl.transport.certs import Identity, check_peer, server_name
+
+_ECDSA = ec.ECDSA(hashes.SHA256())
+
+
+class Credentials(Secret):
+    """What a party shows and trusts: <party>.pem, .key and ca.pem of one folder. ConfigError if they do not fit."""
+
+    __slots__ = ("_folder", "_key", "ca", "certificate", "identity", "party")
+
+    def __init__(self, folder: Path, party: str) -> None:
+        if os.environ.get("GRPC_SSL_CIPHER_SUITES") != NO_TLS_12:
+            raise ConfigError("TLS 1.3 alone cannot be had: grpc was imported first; import securevfl before grpc")
+        certificate, key = folder / f"{party}.pem", folder / f"{party}.key"
+        self.identity = Identity(certificate, key, folder / "ca.pem")
+        self.party = party
+        self.ca = self.identity.ca
+        self.certificate = x509.load_pem_x509_certificate(self.identity.certificate).public_bytes(
+            serialization.Encoding.DER
+        )
+        self._folder = folder
+        loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey), "Identity has checked it"
+        self._key = loaded
+        if self.identity.party != party:
+            raise ConfigError(f"{certificate}: the certificate of {party} was expected, it names {self.identity.party}")
+
+    def sign(self, data: bytes) -> bytes:
+        """ECDSA-SHA256 by this party's certificate."""
+        return self._key.sign(data, _ECDSA)
+
+    def context(self) -> ssl.SSLContext:
+        """For a look at a server with the ssl module: shows this certificate, checks nothing."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])
+        context.load_cert_chain(self._folder / f"{self.party}.pem", self._folder / f"{self.party}.key")
+        return context
+
+
+def verify(certificate: bytes, signature: bytes, data: bytes) -> None:
+    """Whether the holder of a certificate (DER, checked before) signed `data`. CryptoError if not."""
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    try:
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise InvalidSignature
+        key.verify(signature, data, _ECDSA)
+    except InvalidSignature:
+        raise CryptoError("a signature does not belong to the certificate that was shown; issue it again") from None
+
+
+def caller(auth: Mapping[str, Sequence[bytes]], ca: bytes, known: Collection[str]) -> str:
+    """Which of the `known` parties is calling, by gRPC's auth context. TransportError names why it is none."""
+    shown = [name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())]
+    certificate = next(iter(auth.get("x509_pem_cert", ())), b"")
+    for party in known:
+        if server_name(party) in shown:
+            check_peer(certificate, ca, party)
+            return party
+    raise TransportError(f"{shown[0] if shown else 'a caller without a name'} is no party here; compare peers.toml")
+
+
+def diagnose(host: str, port: int, peer: str, credentials: Credentials, timeout: float = 5.0) -> TransportError | None:
+    """What is wrong between us and the certificate at host:port; None if that is not what keeps us apart."""
+    me, where = credentials.party, f"{peer} at {host}:{port}"
+    try:
+        with (
+            socket.create_connection((host, port), timeout) as line,
+            credentials.context().wrap_socket(line, server_hostname=server_name(peer)) as probe,
+        ):
+            certificate = probe.getpeercert(binary_form=True) or b""
+            check_peer(certificate, credentials.ca, peer)
+            if probe.version() != "TLSv1.3":
+                return TransportError(f"{where} does not speak TLS 1.3, which is required; update it")
+            probe.settimeout(0.5)  # a server that refuses our certificate says so after the handshake
+            probe.recv(1)
+    except ssl.SSLError as error:
+        reason = (error.reason or "handshake failed").lower().replace("_", " ")
+        if "alert" not in reason:
+            return None
+        return TransportError(f"{where} refused the certificate of {me}: {reason}; compare ca.pem and its dates")
+    except TransportError as error:
+        return TransportError(f"{me} refused {where}: {error}")
+    except OSError:
+        return None
+    return None
+
+
+def require_tls13(port: int, credentials: Credentials, host: str = "localhost") -> None:
+    """Calls our own port with TLS 1.2. ConfigError if it answers."""
+    context = credentials.context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        with socket.create_connection((host, port), 5.0) as line, context.wrap_socket(line):
+            pass
+    except OSError:
+        return
+    raise ConfigError("TLS 1.3 alone was expected, this gRPC accepts TLS 1.2; import securevfl before grpc")

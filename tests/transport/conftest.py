@@ -1,0 +1,119 @@
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.kit import init_certs, write_kit
+from securevfl.part import Part
+from securevfl.peers import Peers
+
+PROCESS = """
+import sys, time
+from pathlib import Path
+import securevfl as vfl
+from securevfl import eventlog
+from securevfl.errors import SecureVFLError
+from securevfl.kit import join_from_files
+
+kit, count, timeout, patience, pause = Path(sys.argv[1]), *map(float, sys.argv[2:])
+eventlog.write_to(kit / "log.jsonl")
+party = next(party for party in vfl.datasets.breast_cancer(int(count)) if party.name == kit.name)
+try:
+    part = join_from_files(
+        kit / "job.toml", party, timeout=timeout, patience=patience, on_round=lambda *_: time.sleep(pause)
+    )
+    part.save(kit / "part.json")
+except SecureVFLError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def a_job(residual: Any = "open", **options: Any) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(l2=1e-3),
+        optimizer=vfl.FedBCD(lr=0.3, local_steps=3),
+        protocol=vfl.Protocol(residual=residual),
+        **{"batch_size": 128, "epochs": 4, "test_fraction": 0.2, "seed": 3} | options,
+    )
+
+
+@dataclass
+class Meeting:
+    """Kits for the first parties of breast_cancer, on free ports of this machine."""
+
+    folder: Path
+    peers: Peers
+    job: vfl.Job
+
+    def kit(self, party: str) -> Path:
+        return self.folder / party
+
+    def spawn(
+        self, party: str, *, timeout: float = 60, patience: float = 10, pause: float = 0
+    ) -> "subprocess.Popen[str]":
+        count = len(self.peers.parties)
+        options = [str(self.kit(party)), *map(str, (count, timeout, patience, pause))]
+        return subprocess.Popen([sys.executable, "-c", PROCESS, *options], stderr=subprocess.PIPE, text=True)
+
+    def log(self, party: str) -> str:
+        path = self.kit(party) / "log.jsonl"
+        return path.read_text() if path.exists() else ""
+
+    def compare(self, bound: float = 0.0) -> None:
+        run = vfl.simulate(self.job, vfl.datasets.breast_cancer(len(self.peers.parties)))
+        for name in self.peers.parties:
+            part = Part.load(self.kit(name) / "part.json")
+            assert np.abs(part.theta - run.parts[name].theta).max() <= bound
+            if not bound:
+                assert part.metrics == run.parts[name].metrics
+
+
+class Meet:
+    """Makes meetings below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    job = staticmethod(a_job)
+    free_port = staticmethod(free_port)
+
+    def __call__(
+        self, count: int = 2, hub: str | None = None, job: vfl.Job | None = None, addressed: Sequence[str] = ()
+    ) -> Meeting:
+        names = [party.name for party in vfl.datasets.breast_cancer(count)]
+        own = addressed or ([hub] if hub else names)
+        address = {name: f"127.0.0.1:{free_port()}" for name in own}
+        peers = Peers(active=names[0], passives=tuple(names[1:]), hub=hub, address=address)
+        job = a_job() if job is None else job
+        init_certs(self.folder / "authority", peers)
+        for name in peers.everyone:
+            write_kit(self.folder / name, name, job, peers, self.folder / "authority")
+        return Meeting(self.folder, peers, job)
+
+
+@pytest.fixture
+def meet(tmp_path: Path) -> Meet:
+    return Meet(tmp_path)
+
+
+@pytest.fixture
+def running() -> Iterator[list["subprocess.Popen[str]"]]:
+    """Processes put in here do not outlive the test."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()

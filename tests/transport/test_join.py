@@ -1,0 +1,191 @@
+import json
+import threading
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import securevfl as vfl
+from securevfl import eventlog
+from securevfl.errors import ConfigError, PartiesError, TransportError
+from securevfl.job import Job
+from securevfl.join import join
+from securevfl.kit import to_toml, write_kit
+from securevfl.peers import Peers
+from securevfl.transport.hub import Relay
+from securevfl.transport.tls import Credentials
+
+
+def together(meeting: Any, **jobs: vfl.Job) -> dict[str, Any]:
+    """Joins all parties from threads of this process; what each returned or raised."""
+    results: dict[str, Any] = {}
+
+    def play(party: vfl.Party) -> None:
+        try:
+            job = jobs.get(party.name, meeting.job)
+            results[party.name] = join(job, party, meeting.kit(party.name) / "peers.toml", timeout=20, patience=5)
+        except Exception as error:
+            results[party.name] = error
+
+    roles = [
+        threading.Thread(target=play, args=(party,)) for party in vfl.datasets.breast_cancer(len(meeting.peers.parties))
+    ]
+    for role in roles:
+        role.start()
+    for role in roles:
+        role.join(60)
+        assert not role.is_alive()
+    return results
+
+
+@pytest.mark.parametrize(
+    ("residual", "count", "hub", "bound"),
+    [("open", 2, None, 0.0), (vfl.Ckks(), 2, None, 1e-3), ("open", 3, "shop", 0.0)],
+    ids=["open", "ckks", "open through a hub"],
+)
+def test_processes_train_the_model_of_simulate(
+    meet: Any, running: list[Any], residual: Any, count: int, hub: str | None, bound: float
+) -> None:
+    meeting = meet(count, hub, meet.job(residual))
+    running += [meeting.spawn(name) for name in meeting.peers.parties]
+    for process in running:
+        assert process.wait(90) == 0, process.stderr.read()
+    meeting.compare(bound)
+    events = [json.loads(line) for line in meeting.log(meeting.peers.active).splitlines()]
+    assert {"connected", "agreed", "round", "finished"} <= {event["event"] for event in events}
+    assert all(isinstance(fact, str | int | float) for event in events for fact in event.values())
+
+
+def test_a_party_without_an_address_calls(meet: Any) -> None:
+    meeting = meet(3, addressed=["shop", "telco"])
+    run = vfl.simulate(meeting.job, vfl.datasets.breast_cancer(3))
+    for name, part in together(meeting).items():
+        assert (part.theta == run.parts[name].theta).all()
+
+
+def test_a_relay_of_its_own(meet: Any) -> None:
+    meeting = meet(3, "relay", meet.job(vfl.Ckks()))
+    relay = Relay(Credentials(meeting.kit("relay"), "relay"), meeting.peers, patience=5)
+    serving = threading.Thread(target=relay.run, args=(60,))
+    serving.start()
+    run = vfl.simulate(meeting.job, vfl.datasets.breast_cancer(3))
+    for name, part in together(meeting).items():
+        assert abs(part.theta - run.parts[name].theta).max() < 1e-3
+    serving.join(10)
+    assert not serving.is_alive()
+    assert not (meeting.kit("relay") / "job.toml").exists()
+
+
+def test_another_job_names_the_key(meet: Any) -> None:
+    meeting = meet(3)
+    other = meet.job(epochs=5)
+    results = together(meeting, shop=other)
+    for name in ("bank", "telco"):
+        assert isinstance(results[name], ConfigError | TransportError)
+        assert "job.epochs" in str(results[name])
+    assert isinstance(results["shop"], ConfigError)
+    assert "shop has 5" in str(results["bank"]) or "shop has 5" in str(results["telco"])
+
+
+def test_who_is_missing_is_named(meet: Any) -> None:
+    meeting = meet(2)
+    party = vfl.datasets.breast_cancer(2)[0]
+    with pytest.raises(TransportError, match=r"bank has waited 1 s for shop; no connection to shop: unavailable"):
+        join(meeting.job, party, meeting.kit("bank") / "peers.toml", timeout=1)
+
+
+def test_an_error_at_one_party_ends_all(meet: Any) -> None:
+    meeting = meet(3)
+    results: dict[str, Any] = {}
+    parties = vfl.datasets.breast_cancer(3)
+    parties[1] = parties[1].take(range(500))  # type: ignore[arg-type]
+
+    def play(party: vfl.Party) -> None:
+        try:
+            join(meeting.job, party, meeting.kit(party.name) / "peers.toml", timeout=20, patience=5)
+        except Exception as error:
+            results[party.name] = error
+
+    roles = [threading.Thread(target=play, args=(party,)) for party in parties]
+    for role in roles:
+        role.start()
+    for role in roles:
+        role.join(30)
+    assert set(results) == {"bank", "shop", "telco"}
+    assert all("500 rows" in str(error) for error in results.values()), results
+
+
+def test_roles_are_checked(meet: Any) -> None:
+    meeting = meet(2)
+    bank, shop = vfl.datasets.breast_cancer(2)
+    stranger = vfl.Party("telco", shop.X)
+    with pytest.raises(PartiesError, match="telco came"):
+        join(meeting.job, stranger, meeting.kit("bank") / "peers.toml")
+    with pytest.raises(PartiesError, match="bank has no labels"):
+        join(meeting.job, vfl.Party("bank", bank.X), meeting.kit("bank") / "peers.toml")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"address": {"bank": "h:1"}, "passives": ("shop", "telco")}, "neither shop nor telco"),
+        ({"hub": "shop"}, "address.shop: the hub's address is missing"),
+        ({"address": {"bank": "h"}}, "address.bank: host:port was expected"),
+        ({"address": {"bank": "h:99999"}}, "address.bank: host:port was expected"),
+        ({"address": {"telco": "h:1"}}, "address.telco: is no party here"),
+        ({"passives": ("bank",)}, "different names"),
+        ({"passives": ()}, "passives"),
+        ({"passives": ("sh op",)}, "a name of letters"),
+    ],
+)
+def test_peers_that_cannot_be(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Peers(**{"active": "bank", "passives": ("shop",), "address": {"bank": "h:1"}} | change)
+
+
+def test_a_kit_holds_what_is_needed_and_no_more(meet: Any, tmp_path: Path) -> None:
+    meeting = meet(2)
+    kit = meeting.kit("shop")
+    assert {path.name for path in kit.iterdir()} == {"job.toml", "peers.toml", "ca.pem", "shop.pem", "shop.key"}
+    assert (kit / "shop.key").stat().st_mode & 0o777 == 0o600
+    assert Job.load(kit / "job.toml").digest == meeting.job.digest
+    assert Peers.load(kit / "peers.toml") == meeting.peers
+    write_kit(kit, "shop", meeting.job, meeting.peers, tmp_path / "authority")
+    assert (kit / "shop.key").stat().st_mode & 0o777 == 0o600
+
+
+PLAIN = st.recursive(
+    st.text(st.characters(exclude_categories=["Cs"]))
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), PLAIN))
+def test_toml_is_read_back(table: dict[str, Any]) -> None:
+    assert tomllib.loads(to_toml(table)) == table
+
+
+def test_events_are_one_line_each(tmp_path: Path) -> None:
+    handler = eventlog.write_to(tmp_path / "log")
+    eventlog.emit("bank", "round", {"round": 1, "waited": 0.25, "reason": "two\nlines"})
+    eventlog.LOGGER.removeHandler(handler)
+    handler.close()
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert json.loads(line) | {"time": ""} == {
+        "time": "",
+        "event": "round",
+        "party": "bank",
+        "round": 1,
+        "waited": 0.25,
+        "reason": "two\nlines",
+    }
