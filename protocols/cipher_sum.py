@@ -8,8 +8,9 @@ Between passive parties run ciphertexts that only the active party could open. T
 more only together with parties that see partial sums: whoever receives from k and, unless k is a leaf, whoever sends
 to k. With one passive party the sum is its part.
 
-A sum of phases is taken over the integers and reduced by the active party, which besides the phase learns its number
-of whole turns, at most log2 of the number of parties in bits.
+A sum of phases, each in [-pi, pi), is taken over the integers and reduced by the active party, which besides the phase
+learns its number of whole turns, at most log2 of the number of parties in bits. Phases of 16 bits and all phases under
+Paillier are exact; under CKKS a phase of 32 bits is rounded to about 2^-26 of a turn.
 """
 
 from __future__ import annotations
@@ -107,8 +108,12 @@ class CipherAdder(SumRole):
         self._adder: Adder = scheme.adder(self._channel.recv(seat.active, SumKey, seat.lane).key)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        bound = 2.0**space.bits if isinstance(space, Circle) else space.bound
-        own = self._adder.encrypt(np.ravel(values).astype(np.float64), bound=bound, terms=self._terms)
+        if isinstance(space, Circle):
+            steps = np.asarray(values).astype(np.int32 if space.bits == 32 else np.int16)  # wraps to [-pi, pi)
+            v, bound = steps.astype(np.float64), 2.0 ** (space.bits - 1)
+        else:
+            v, bound = np.asarray(values, np.float64), space.bound
+        own = self._adder.encrypt(v.ravel(), bound=bound, terms=self._terms)
         received = [self._channel.recv(child, PartialSum, self._lane).ciphertext for child in self._below]  # 1
         total = self._adder.add(own, *received) if received else own
         self._channel.send(self._above, PartialSum(total), self._lane)  # 1, 2

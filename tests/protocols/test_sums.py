@@ -1,0 +1,169 @@
+"""Every sum against a plain one, for reals and phases, several at a time over one channel."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.channel import Channel
+from securevfl.clock import VirtualClock
+from securevfl.costs import Meter
+from securevfl.errors import ConfigError, LeakageError, ProtocolError
+from securevfl.protocols.base import Circle, Reals, Seat, Space, SumProtocol
+from securevfl.protocols.registry import auto_sum
+from securevfl.transport.threads import run_threads
+
+SUMS: list[SumProtocol] = [
+    vfl.DirectSum(),
+    vfl.TreeSum(),
+    vfl.TreeSum(topology="star"),
+    vfl.TreeSum(topology="ring"),
+    vfl.PairwiseSum(),
+    vfl.PairwiseSum(topology="tree"),
+    vfl.PairwiseSum(topology="ring"),
+    vfl.PairwiseSum(threshold=2 / 3),
+    vfl.CipherSum(engine=vfl.Ckks()),
+    vfl.CipherSum(engine=vfl.Ckks(), topology="star"),
+    vfl.CipherSum(engine=vfl.Paillier(bits=2048), topology="ring"),
+]
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+def seat_of(channel: Channel, names: list[str]) -> Seat:
+    return Seat(channel, names[0], tuple(names[1:]), Meter(channel.clock, channel.ledger))
+
+
+def together(names: list[str], play: Callable[[Seat], Any]) -> dict[str, Any]:
+    roles = {name: lambda channel: play(seat_of(channel, names)) for name in names}
+    return run_threads(roles, lambda: VirtualClock(vfl.Network()), timeout=30)
+
+
+def part_of(name: str, exchange: int, space: Space) -> np.ndarray:
+    generator = np.random.default_rng([ord(name), exchange])
+    if isinstance(space, Reals):
+        return generator.uniform(-space.bound, space.bound, (6, 2))
+    return generator.integers(2**space.bits, size=(6, 2), dtype=np.uint64).astype(np.uint32)
+
+
+def plain_sum(names: list[str], exchange: int, space: Space) -> np.ndarray:
+    parts = [part_of(name, exchange, space) for name in names]
+    if isinstance(space, Reals):
+        return np.sum(parts, axis=0)
+    total = sum(part.astype(object) for part in parts)
+    return np.array(total % 2**space.bits, dtype=np.uint32)
+
+
+def distance(got: np.ndarray, expected: np.ndarray, space: Circle) -> int:
+    """The largest distance on the circle, in steps."""
+    apart = (got.astype(np.int64) - expected.astype(np.int64)) % 2**space.bits
+    return int(np.minimum(apart, 2**space.bits - apart).max())
+
+
+def slack(sums: SumProtocol, space: Circle) -> int:
+    """Steps that a sum of four phases may be off: only CKKS rounds, to 2^-26 of a turn a phase."""
+    rounds = isinstance(sums, vfl.CipherSum) and isinstance(sums.engine, vfl.Ckks) and space.bits == 32
+    return 4 * 2 ** (32 - 26) if rounds else 0
+
+
+@pytest.mark.parametrize("space", [Reals(), Reals(1e-3), Circle(), Circle(16)], ids=str)
+@pytest.mark.parametrize("sums", SUMS, ids=repr)
+def test_a_sum_is_that_of_the_parts(sums: SumProtocol, space: Space) -> None:
+    def play(seat: Seat) -> list[np.ndarray]:
+        role = sums.role(seat)
+        if seat.me == seat.active:
+            return [role.collect((6, 2), space) for _ in range(3)]
+        for exchange in range(3):
+            role.contribute(part_of(seat.me, exchange, space), space)
+        return []
+
+    for exchange, got in enumerate(together(NAMES, play)["a"]):
+        expected = plain_sum(NAMES[1:], exchange, space)
+        if isinstance(space, Reals):
+            np.testing.assert_allclose(got, expected, atol=1e-6 * space.bound)
+        else:
+            assert got.dtype == np.uint32
+            assert distance(got, expected, space) <= slack(sums, space)
+
+
+@pytest.mark.parametrize("sums", SUMS, ids=repr)
+def test_every_party_collects_at_once_over_one_channel(sums: SumProtocol) -> None:
+    """A party holds one seat for each of the others as active party, and plays each in a thread of its own."""
+    names, space = NAMES[:4], Circle()
+
+    def play(seat: Seat) -> list[np.ndarray]:
+        collected: list[np.ndarray] = []
+        failures: list[BaseException] = []
+
+        def sit(active: str) -> None:
+            try:
+                others = tuple(name for name in names if name != active)
+                role = sums.role(replace(seat, active=active, passives=others, lane=active))
+                for exchange in range(2):
+                    if active == seat.me:
+                        collected.append(role.collect((6, 2), space))
+                    else:
+                        role.contribute(part_of(seat.me, exchange, space), space)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=sit, args=(active,)) for active in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return collected
+
+    for name, collected in together(names, play).items():
+        for exchange, got in enumerate(collected):
+            expected = plain_sum([other for other in names if other != name], exchange, space)
+            assert distance(got, expected, space) <= slack(sums, space)
+
+
+@pytest.mark.parametrize("sums", SUMS[1:], ids=repr)
+def test_only_the_active_party_collects(sums: SumProtocol) -> None:
+    def play(seat: Seat) -> None:
+        role = sums.role(seat)
+        wrong = role.contribute if seat.me == seat.active else role.collect
+        with pytest.raises(ProtocolError, match="collect"):
+            wrong((2,), Reals())
+
+    together(NAMES[:3], play)
+
+
+def test_auto_is_direct_for_one_passive_party_and_pairwise_from_two() -> None:
+    assert auto_sum(1) == vfl.DirectSum()
+    assert auto_sum(2) == auto_sum(9) == vfl.PairwiseSum()
+
+
+@pytest.mark.parametrize("sums", [vfl.TreeSum(), vfl.PairwiseSum(), vfl.PairwiseSum(threshold=2)], ids=repr)
+def test_a_masked_sum_of_one_part_is_refused(sums: SumProtocol) -> None:
+    two = vfl.datasets.breast_cancer(parties=2)
+    job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(sum=sums, residual="open"))
+    with pytest.raises(LeakageError, match="protects nothing"):
+        vfl.simulate(job, two)
+    assert "would be refused" in job.explain(two)
+    accepted = vfl.Job(**(job.to_dict() | {"accepts": ("single_passive",)}))
+    with pytest.raises(ConfigError, match="two passive parties"):
+        vfl.simulate(accepted, two)
+
+
+def test_jobs_name_masked_sums_and_explain_who_must_collude() -> None:
+    parties = vfl.datasets.breast_cancer(parties=4)
+    for name in ("tree", "pairwise"):
+        job = vfl.Job.from_dict(
+            {
+                "model": "logistic",
+                "optimizer": {"name": "fedbcd", "lr": 0.1},
+                "protocol": {"sum": {"name": name, "topology": "ring"}, "residual": "open"},
+            }
+        )
+        assert vfl.Job.from_dict(job.to_dict()) == job
+        sheet = job.explain(parties)
+        assert "learn the part of" in sheet
+        assert job.protocol.sum_for(3).coalition([party.name for party in parties[1:]]) in sheet
