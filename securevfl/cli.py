@@ -46,7 +46,9 @@ app.add_typer(bench, name="bench")
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 DataFiles = Annotated[
     list[str] | None,
-    typer.Option("--data", metavar="NAME=FILE", help="A party's table: .csv, .csv.gz, .parquet or .npz. Once a party."),
+    typer.Option(
+        "--data", metavar="NAME=FILE", help="A party's table: .csv, .csv.gz, .parquet or .npz. Repeat for each party."
+    ),
 ]
 IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column that rows are joined on.")]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, at one party only.")]
@@ -114,8 +116,8 @@ def train(
 ) -> None:
     """Train a job with all parties on this computer and print its metrics and costs.
 
-    Tables are joined on the id column; ids that a party lacks are named on stderr. Times are virtual: what separate
-    computers on the given network would take.
+    Tables are joined on the id column; ids that a party lacks go to stderr.
+    Times are virtual: what separate computers on the given network would take.
 
     Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --report-json out.json
     """
