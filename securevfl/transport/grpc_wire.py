@@ -157,7 +157,7 @@ class Endpoint:
         """Keeps a stream to a neighbour that waits to be called."""
         host, port = split_address(line.peer, self._peers.address[line.peer])
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        pause = 0.05
+        pause, before = 0.05, ""
         while not self._stopped.is_set() and not line.over:
             try:
                 turn = line.begin(calling=True)
@@ -182,8 +182,9 @@ class Endpoint:
             elif not line.over and not self._stopped.is_set():
                 found = diagnose(host, port, line.peer, self._credentials)
                 line.cause = str(found) if found is not None else cause
-                if found is not None and not line.opened:
-                    line.fail(found)
+                if found is not None and not line.opened and str(found) == before:
+                    line.fail(found)  # seen twice, so it was not a server on its way down
+                before = line.cause
             self._stopped.wait(pause)
             pause = min(2 * pause, 1.0)
 

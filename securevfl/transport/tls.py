@@ -97,13 +97,14 @@ def diagnose(host: str, port: int, peer: str, credentials: Credentials, timeout:
             check_peer(certificate, credentials.ca, peer)
             if probe.version() != "TLSv1.3":
                 return TransportError(f"{where} does not speak TLS 1.3, which is required; update it")
-            probe.settimeout(0.5)  # a server that refuses our certificate says so after the handshake
-            probe.recv(1)
+            probe.settimeout(1.0)  # under TLS 1.3 a server looks at our certificate after we are through
+            if not probe.recv(1):
+                return TransportError(f"{where} refused the certificate of {me}; compare both ca.pem and the dates")
     except ssl.SSLError as error:
         reason = (error.reason or "handshake failed").lower().replace("_", " ")
         if "alert" not in reason:
             return None
-        return TransportError(f"{where} refused the certificate of {me}: {reason}; compare ca.pem and its dates")
+        return TransportError(f"{where} refused the certificate of {me}: {reason}; compare both copies of ca.pem")
     except TransportError as error:
         return TransportError(f"{me} refused {where}: {error}")
     except OSError:

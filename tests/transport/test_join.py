@@ -115,7 +115,7 @@ def test_an_error_at_one_party_ends_all(meet: Any) -> None:
     for role in roles:
         role.join(30)
     assert set(results) == {"bank", "shop", "telco"}
-    assert all("500 rows" in str(error) for error in results.values()), results
+    assert all("500" in str(error) and "align" in str(error) for error in results.values()), results
 
 
 def test_roles_are_checked(meet: Any) -> None:

@@ -1,0 +1,196 @@
+"""Who is let in, and what those who are not are told."""
+
+import contextlib
+import shutil
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import ConfigError, TransportError
+from securevfl.join import join
+from securevfl.transport import certs
+from securevfl.transport.grpc_wire import METHOD, Endpoint
+from securevfl.transport.tls import Credentials
+
+LONG_AGO = datetime.now(UTC) - timedelta(days=400)
+
+
+def bad_certificate(folder: Path, authority: Path, kind: str, party: str) -> Path:
+    """A folder with a pair for `party` that its peers must refuse."""
+    shutil.copytree(authority, folder)
+    if kind == "unknown authority":
+        certs.init(folder, replace=True)
+    if kind == "wrong name":
+        certs.issue(folder, "stranger", ["localhost"])
+        for suffix in (".pem", ".key"):
+            shutil.copyfile(folder / f"stranger{suffix}", folder / f"{party}{suffix}")
+    elif kind == "self-signed":
+        certs.init(folder, name=party, replace=True)
+        for suffix in (".pem", ".key"):
+            shutil.copyfile(folder / f"ca{suffix}", folder / f"{party}{suffix}")
+    else:
+        now = LONG_AGO if kind == "expired" else None
+        if now is not None:
+            certs.init(folder, replace=True, days=4000, now=now)
+            shutil.copyfile(folder / "ca.pem", authority / "ca.pem")  # the one the peers trust, too
+        certs.issue(folder, party, ["localhost"], replace=True, days=300, now=now)
+    return folder
+
+
+@contextlib.contextmanager
+def tls_server(port: int, folder: Path, party: str, highest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> Iterator[None]:
+    """Shows a certificate to whoever calls."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / f"{party}.pem", folder / f"{party}.key")
+    context.maximum_version = highest
+    context.set_alpn_protocols(["h2"])
+    listener = socket.create_server(("127.0.0.1", port))
+
+    def serve() -> None:
+        while True:
+            try:
+                line, _ = listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError), context.wrap_socket(line, server_side=True) as tls:
+                tls.recv(1)
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+CAUSES = {
+    "unknown authority": "signed by an unknown authority",
+    "expired": "has expired",
+    "wrong name": "expected a certificate of bank, it is of stranger",
+    "self-signed": "is self-signed",
+}
+
+
+@pytest.mark.parametrize("kind", CAUSES)
+def test_a_caller_refuses_a_server_and_says_why(meet: Any, tmp_path: Path, kind: str) -> None:
+    meeting = meet(2, addressed=["bank"])
+    bad = bad_certificate(tmp_path / "bad", tmp_path / "authority", kind, "bank")
+    if kind == "expired":
+        shutil.copyfile(bad / "ca.pem", meeting.kit("shop") / "ca.pem")
+        certs.issue(bad, "shop", replace=True)
+        for suffix in (".pem", ".key"):
+            shutil.copyfile(bad / f"shop{suffix}", meeting.kit("shop") / f"shop{suffix}")
+    shop = vfl.datasets.breast_cancer(2)[1]
+    with (
+        tls_server(int(meeting.peers.address["bank"].split(":")[1]), bad, "bank"),
+        pytest.raises(TransportError, match=rf"shop refused bank at 127.0.0.1:\d+: .*{CAUSES[kind]}"),
+    ):
+        join(meeting.job, shop, meeting.kit("shop") / "peers.toml", timeout=20)
+
+
+def test_a_caller_refuses_tls_1_2(meet: Any) -> None:
+    meeting = meet(2, addressed=["bank"])
+    shop = vfl.datasets.breast_cancer(2)[1]
+    port = int(meeting.peers.address["bank"].split(":")[1])
+    with (
+        tls_server(port, meeting.kit("bank"), "bank", ssl.TLSVersion.TLSv1_2),
+        pytest.raises(TransportError, match=r"does not speak TLS 1.3"),
+    ):
+        join(meeting.job, shop, meeting.kit("shop") / "peers.toml", timeout=20)
+
+
+@pytest.fixture
+def bank(meet: Any) -> Iterator[Any]:
+    """A live endpoint, and what has been delivered to it."""
+    meeting = meet(2, addressed=["bank"])
+    meeting.delivered = []
+    endpoint = Endpoint(
+        Credentials(meeting.kit("bank"), "bank"),
+        meeting.peers,
+        lambda _, packet: meeting.delivered.append(packet),
+        lambda _, error: meeting.delivered.append(error),
+    )
+    meeting.line = endpoint.lines["shop"]
+    meeting.port = int(meeting.peers.address["bank"].split(":")[1])
+    endpoint.start()
+    yield meeting
+    endpoint.close(0)
+
+
+def dial(port: int, folder: Path | None, party: str) -> None:
+    """A handshake with the bank's port and one byte read; raises what it raises."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    if folder is not None:
+        context.load_cert_chain(folder / f"{party}.pem", folder / f"{party}.key")
+    with socket.create_connection(("127.0.0.1", port), 5) as line, context.wrap_socket(line) as tls:
+        assert tls.recv(1)
+
+
+@pytest.mark.parametrize("kind", ["unknown authority", "expired", "self-signed", "none"])
+def test_a_server_refuses_a_caller(bank: Any, tmp_path: Path, kind: str) -> None:
+    dial(bank.port, bank.kit("shop"), "shop")
+    folder = None
+    if kind == "expired":
+        certs.issue(tmp_path / "authority", "shop", replace=True, days=300, now=LONG_AGO)
+        folder = tmp_path / "authority"
+    elif kind != "none":
+        folder = bad_certificate(tmp_path / "bad", tmp_path / "authority", kind, "shop")
+    with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
+        dial(bank.port, folder, "shop")
+    assert bank.delivered == []
+
+
+def test_a_caller_learns_that_its_certificate_was_refused(bank: Any, tmp_path: Path) -> None:
+    bad = bad_certificate(tmp_path / "bad", tmp_path / "authority", "unknown authority", "shop")
+    both = (bad / "ca.pem").read_bytes() + (tmp_path / "authority" / "ca.pem").read_bytes()
+    (bad / "ca.pem").write_bytes(both)
+    shop = vfl.datasets.breast_cancer(2)[1]
+    with pytest.raises(TransportError, match=r"bank at .* refused the certificate of shop"):
+        join(bank.job, shop, bank.peers, certs=bad, timeout=20)
+
+
+def test_a_party_of_another_job_is_told_so(bank: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    certs.issue(tmp_path / "authority", "telco")
+    peers = bank.peers.model_copy(update={"passives": ("telco",)})
+    shop = vfl.datasets.breast_cancer(2)[1]
+    telco = vfl.Party("telco", shop.X)
+    with pytest.raises(TransportError, match=r"bank refused telco: securevfl://party/telco is no party here"):
+        join(bank.job, telco, peers, certs=tmp_path / "authority", timeout=20)
+    assert "is no party here" in caplog.text
+
+
+def test_plaintext_and_tls_1_2_are_refused(bank: Any) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{bank.port}") as channel, pytest.raises(grpc.RpcError):
+        list(channel.stream_stream(METHOD)(iter([b"x"]), timeout=5))
+    context = Credentials(bank.kit("shop"), "shop").context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection(("127.0.0.1", bank.port), 5) as line,
+        pytest.raises((ssl.SSLError, ConnectionError)),
+        context.wrap_socket(line),
+    ):
+        pass
+
+
+def test_credentials_of_another_party_are_not_taken(meet: Any, tmp_path: Path) -> None:
+    meeting = meet(2)
+    for suffix in (".pem", ".key"):
+        shutil.copyfile(meeting.kit("bank") / f"bank{suffix}", meeting.kit("shop") / f"shop{suffix}")
+    with pytest.raises(ConfigError, match="the certificate of shop was expected, it names bank"):
+        Credentials(meeting.kit("shop"), "shop")
+
+
+def test_grpc_imported_first_is_an_error(meet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = meet(2)
+    monkeypatch.setenv("GRPC_SSL_CIPHER_SUITES", "ECDHE-ECDSA-AES256-GCM-SHA384")
+    with pytest.raises(ConfigError, match="import securevfl before grpc"):
+        Credentials(meeting.kit("shop"), "shop")
