@@ -1,0 +1,1 @@
+"""What a run really tells each party: transcripts checked, views simulated, attacks carried out."""

@@ -1,0 +1,35 @@
+"""The attacks that an audit carries out, by name. Adding one is a file and a line here."""
+
+from __future__ import annotations
+
+from securevfl.audit.attacks.base import Attack, LabelAttack, Score, label_auc
+from securevfl.audit.attacks.batch_inversion import BatchInversion
+from securevfl.audit.attacks.collusion import Collusion
+from securevfl.audit.attacks.cross_round import CrossRound
+from securevfl.audit.attacks.differencing import Differencing
+from securevfl.audit.attacks.membership import Membership
+from securevfl.audit.attacks.model_completion import ModelCompletion
+from securevfl.audit.attacks.rare_values import RareValues
+from securevfl.audit.attacks.residual_direction import ResidualDirection
+from securevfl.audit.attacks.residual_norm import ResidualNorm
+from securevfl.audit.attacks.residual_sign import ResidualSign
+from securevfl.audit.attacks.transcript import Transcript
+
+__all__ = ["ATTACKS", "Attack", "LabelAttack", "Score", "label_auc"]
+
+ATTACKS: dict[str, Attack] = {
+    attack.name: attack
+    for attack in (
+        ResidualSign(),
+        ResidualNorm(),
+        ResidualDirection(),
+        BatchInversion(),
+        CrossRound(),
+        ModelCompletion(),
+        Transcript(),
+        RareValues(),
+        Collusion(),
+        Differencing(),
+        Membership(),
+    )
+}

@@ -1,0 +1,109 @@
+"""Single parts of a sum over two trees, from what colluding parties hold together (FDSKL, Gu et al. 2020, section 4).
+
+Every message of T1 is a sum of v_j + r_j over the sender's subtree, every message of T2 a sum of r_j. A coalition knows
+the messages that its members sent and got, so it has linear equations over the integers in the v and r of all parties.
+It looks for a combination with integer weights that leaves one v_l alone, and carries it out on the residues. Nothing
+is taken from the theory in `crypto.trees`, which the score is compared with.
+
+For a job, each single party attacks the last sum of the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.views import Stage, Tape
+from securevfl.codec import Message
+from securevfl.crypto.trees import Tree
+from securevfl.job import Job
+from securevfl.protocols.base import Reals
+from securevfl.protocols.residues import to_residues
+from securevfl.protocols.tree_sum import MaskedPartial, MaskPartial, TreeSum
+
+Words = NDArray[np.uint64]
+
+
+class Collusion(Attack):
+    name = "collusion"
+    paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
+    measures = "largest share of the others' parts that a single party recovers exactly"
+
+    def applies_to(self, job: Job) -> bool:
+        return isinstance(job.protocol.sum, TreeSum)
+
+    def score(self, stage: Stage) -> Score:
+        sums = stage.job.protocol.sum
+        assert isinstance(sums, TreeSum)
+        names = [stage.active.name, *(party.name for party in stage.passives)]
+        trees = sums.trees(len(names))
+        shares = [len(recovered(stage.real_run[1], trees, names, {name})) for name in names]
+        return Score(max(shares) / len(stage.passives), 0.0, 0.0)
+
+
+def recovered(tape: Tape, trees: tuple[Tree, Tree], names: list[str], coalition: Collection[str]) -> set[str]:
+    """Passive parties outside the coalition whose part of the last training sum it recovers, to the last bit."""
+    parties = names[1:]
+    exchange = len(tape.totals[parties[0]]) - 1
+    columns = {(kind, name): j for j, (kind, name) in enumerate([(k, n) for k in "vr" for n in parties])}
+    rows: list[NDArray[np.float64]] = []
+    values: list[Words] = []
+    for tree, message in zip(trees, (MaskedPartial, MaskPartial), strict=True):
+        for sender, below in _subtrees(tree).items():
+            to = tree.target(sender)
+            assert to is not None
+            held = {names[sender], names[to]} & set(coalition)
+            if not held:
+                continue
+            row = np.zeros(len(columns))
+            for party in below:
+                for kind in "vr" if message is MaskedPartial else "r":
+                    row[columns[kind, names[party]]] = 1
+            rows.append(row)
+            values.append(_sent(tape, next(iter(held)), names[sender], names[to], message, exchange))
+    found = set()
+    for name in set(parties) - set(coalition):
+        part = _combine(rows, values, columns["v", name])
+        truth = tape.totals[name][exchange].values
+        if part is not None and np.array_equal(part, to_residues(truth, Reals(), len(parties)).ravel()):
+            found.add(name)
+    return found
+
+
+def _subtrees(tree: Tree) -> dict[int, frozenset[int]]:
+    """For each sender, the parties whose values its message adds up; the root adds nothing of its own."""
+    below = {party: frozenset({party}) - {tree.root} for party in tree.parties}
+    sent = {}
+    for level in tree.levels:
+        for sender, to in level:
+            sent[sender] = below[sender]
+            below[to] |= below[sender]
+    return sent
+
+
+def _sent(tape: Tape, holder: str, sender: str, to: str, message: type[Message], exchange: int) -> Words:
+    """The residues of the message of this exchange from `sender` to `to`, as `holder` saw it."""
+    direction, peer = ("send", to) if holder == sender else ("recv", sender)
+    seen = [
+        event.message
+        for event in tape.events[holder]
+        if event.direction == direction and event.peer == peer and type(event.message) is message
+    ]
+    return np.frombuffer(getattr(seen[exchange], "residues"), "<u8")  # noqa: B009
+
+
+def _combine(rows: list[NDArray[np.float64]], values: list[Words], column: int) -> Words | None:
+    """The unknown `column` as a combination of equations with integer weights; None if there is none."""
+    if not rows:
+        return None
+    A, unit = np.array(rows), np.eye(len(rows[0]))[column]
+    weights = np.rint(np.linalg.lstsq(A.T, unit)[0])
+    if not np.allclose(weights @ A, unit):
+        return None
+    total = np.zeros_like(values[0])
+    for weight, value in zip(weights, values, strict=True):
+        total = total + np.uint64(int(weight) % 2**64) * value
+    return total

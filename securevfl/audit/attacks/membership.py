@@ -1,0 +1,39 @@
+"""Whether a row was trained on, from the model's loss on it (Yeom et al. 2018, section 3.2).
+
+The attacker may ask the joint model for predictions and knows the labels of the rows it asks about. Rows of the
+training set have the smaller loss, the more so the more the model overfits. Every training that ends in the same model
+leaks the same here; the score needs held-out rows (`test_fraction`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.views import Stage
+from securevfl.job import Job
+from securevfl.run import Run
+
+
+class Membership(Attack):
+    name = "membership"
+    paper = "Yeom et al. 2018, privacy risk in machine learning: analyzing the connection to overfitting"
+    measures = "AUC of trained on or held out"
+
+    def applies_to(self, job: Job) -> bool:
+        return job.test_fraction > 0
+
+    def score(self, stage: Stage) -> Score:
+        return Score(_auc(stage, stage.real_run[0]), _auc(stage, stage.ideal_run[0]), 0.5)
+
+
+def _auc(stage: Stage, run: Run) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    loss, y = stage.job.model.loss, stage.active.y
+    assert y is not None
+    f = run.decision({party.name: party.X for party in stage.parties})
+    losses = loss.value(f, loss.targets(y, loss.classes(y)))
+    member = np.zeros(len(y), bool)
+    member[stage.schedule.train] = True
+    return float(roc_auc_score(member, -losses))

@@ -1,0 +1,37 @@
+"""Labels by completing one's own half of the model (Fu et al. 2022, USENIX Security, section 4.2).
+
+The trained bottom model of a passive party has learned to tell the classes apart. The attacker knows the labels of a
+few rows, sets a head on top of its own outputs and columns, and predicts all others. No protocol hides this: what a
+party's own columns say about the label, it learns by taking part.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.audit.attacks.base import LabelAttack, known_rows
+from securevfl.audit.views import Stage, View
+from securevfl.crypto.scheme import Floats
+
+
+class ModelCompletion(LabelAttack):
+    name = "model_completion"
+    paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
+
+    def guess(self, view: View, stage: Stage) -> Floats:
+        return complete(np.column_stack([view.X, view.X @ view.theta]), view, stage)
+
+
+def complete(features: Floats, view: View, stage: Stage) -> Floats:
+    """Scores (m x c) of a logistic head on features (m x k) that is taught a few labels; NaN on those rows."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    known, train = known_rows(stage), stage.schedule.train
+    scaled = StandardScaler().fit(features[train]).transform(features)
+    head = LogisticRegression(C=0.1, max_iter=200).fit(scaled[known], stage.labels[known])
+    f = head.decision_function(scaled)
+    scores = np.full((len(features), view.outputs), np.nan)
+    hidden = np.setdiff1d(train, known)
+    scores[hidden] = f[hidden, None] if f.ndim == 1 else f[hidden]
+    return scores

@@ -1,0 +1,47 @@
+"""Labels of rows that stand alone in the attacker's columns (leverage; Hoaglin and Welsch 1978).
+
+Where a row has leverage h_ii near 1 in its batch, as a row with a value that no other row of the batch has, one of the
+opened equations is nearly g_i itself. The attacker reads the sign of its least-norm solution on those rows alone. This
+is in the declared output; `explain` counts the rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.audit.attacks.base import Attack, Score, mean_by_row
+from securevfl.audit.leverage import ALONE, leverage
+from securevfl.audit.views import Stage, View, least_norm
+from securevfl.job import Job
+
+
+class RareValues(Attack):
+    name = "rare_values"
+    paper = "Hoaglin and Welsch 1978, the hat matrix in regression and ANOVA"
+    measures = "share of right labels among the attacker's rows of leverage above 0.9; chance where it has none"
+
+    def applies_to(self, job: Job) -> bool:
+        return job.model.loss.classifies and job.model.name != "softmax"
+
+    def score(self, stage: Stage) -> Score:
+        view = stage.real()
+        lonely = lonely_rows(view)
+        share = stage.labels[lonely].mean() if len(lonely) else 0.5
+        chance = float(max(share, 1 - share))
+        if not len(lonely):
+            return Score(chance, chance, chance)
+        return Score(_right(view, stage, lonely), _right(stage.ideal(), stage, lonely), chance)
+
+
+def lonely_rows(view: View) -> np.ndarray:
+    """Rows of high leverage in a batch of the view."""
+    alone = [view.rows[opened.index][leverage(opened.J) > ALONE] for opened in view.openings]
+    return np.unique(np.concatenate([np.empty(0, np.intp), *alone]))
+
+
+def _right(view: View, stage: Stage, rows: np.ndarray) -> float:
+    first: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for opened in view.openings:
+        first.setdefault(opened.index, (view.rows[opened.index], least_norm(opened.J.T, opened.gradient)))
+    g = mean_by_row(list(first.values()), len(view.X), view.outputs)
+    return float(np.mean((g[rows, 0] < 0) == (stage.labels[rows] == 1)))

@@ -1,0 +1,52 @@
+"""Labels from everything that came over the line, by a classifier that is taught a few of them.
+
+The attacker has no idea what the bytes mean. It cuts each byte string of a visit into as many pieces as the batch has
+rows, describes each piece by a few numbers, adds its own columns and what its opened gradients say of each row, and
+fits a head on the rows it knows. Bytes that follow the rows (a cleartext, one ciphertext a row under a fixed mask or
+exponent) raise its score; ciphertexts do not. Against a view whose bytes are random the number of features is equal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.audit.attacks.base import LabelAttack, mean_by_row
+from securevfl.audit.attacks.model_completion import complete
+from securevfl.audit.views import Stage, View, fields
+from securevfl.crypto.scheme import Floats
+
+
+class Transcript(LabelAttack):
+    name = "transcript"
+    paper = "a distinguisher on the whole view (Goldreich 2004, definition 7.2.1, made a classifier)"
+
+    def guess(self, view: View, stage: Stage) -> Floats:
+        m = len(view.X)
+        residuals = np.nan_to_num(mean_by_row(view.estimates(), m, view.outputs))
+        return complete(np.column_stack([view.X, view.X @ view.theta, residuals, pieces(view)]), view, stage)
+
+
+def pieces(view: View) -> Floats:
+    """Four numbers for each row and each place of a message (m x k): mean, first, last byte, as an integer."""
+    by_place: dict[tuple[str, int], list[tuple[NDArray[np.intp], Floats]]] = defaultdict(list)
+    for receipt in view.receipts:
+        if receipt.visit < 0:
+            continue
+        rows = view.rows[view.visits[receipt.visit]]
+        for place, value in enumerate(fields(receipt.message)):
+            if isinstance(value, bytes) and len(value) >= len(rows):
+                by_place[type(receipt.message).__name__, place].append((rows, _describe(value, len(rows))))
+    columns = [np.nan_to_num(mean_by_row(found, len(view.X), 4)) for found in by_place.values()]
+    return np.column_stack([np.empty((len(view.X), 0)), *columns])
+
+
+def _describe(data: bytes, n: int) -> Floats:
+    width = len(data) // n
+    table = np.frombuffer(data[-width * n :], np.uint8).reshape(n, width).astype(np.float64)
+    digits = table[:, : min(width, 6)]
+    return np.column_stack(
+        [table.mean(axis=1), table[:, 0], table[:, -1], digits @ 256.0 ** -np.arange(digits.shape[1])]
+    )

@@ -1,0 +1,331 @@
+"""What an attacker holds after a run, and what it would hold had it been given the declared output alone.
+
+A `View` is one party's knowledge: its own columns, the schedule (public), its weights, every message it got, and the
+gradients it opened or the sums it collected. `Stage` makes two of them for one job:
+
+real    from the job as it stands, with every byte of the transcript
+ideal   from the ideal functionality: the same training with nothing hidden or encrypted, of which the party is handed
+        its declared output (own gradients J^T g; sums of the others' parts). In place of messages it gets random bytes
+        of the same lengths, which it could have drawn itself
+
+An attack that does better on the real view than on the ideal one has found something in the messages. One that does
+well on both has found what the declared output gives away by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.channel import Event
+from securevfl.codec import Message
+from securevfl.crypto.scheme import Floats
+from securevfl.job import Job, Protocol
+from securevfl.optim.base import Optimizer
+from securevfl.party import Party, check_parties
+from securevfl.protocols.base import Batch, Reply
+from securevfl.protocols.direct_sum import DirectSum
+from securevfl.protocols.open_residual import OpenResidual
+from securevfl.run import Run
+from securevfl.schedule import Rows, Schedule
+from securevfl.simulate import simulate
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A gradient that a party learned: gradient (d x c) = J^T g for its own J (n x d) on batch `index`."""
+
+    visit: int
+    index: int
+    J: Floats
+    gradient: Floats
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum that the active party collected (n x c), or a part that a passive party gave to one."""
+
+    visit: int
+    index: int
+    values: Floats
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A message that came during a visit; -1 before the first."""
+
+    visit: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class View:
+    """One party's knowledge at the end. X (m x d) scaled as in training, theta (d x c), rows of batch `index`."""
+
+    name: str
+    X: Floats
+    theta: Floats
+    outputs: int
+    rows: dict[int, Rows]
+    visits: tuple[int, ...]
+    openings: tuple[Opening, ...]
+    totals: tuple[Total, ...]
+    receipts: tuple[Receipt, ...]
+    events: tuple[Event, ...] = ()
+
+    def residuals(self) -> list[tuple[Rows, Floats]]:
+        """Residuals (n x c) that stand in a message as they are, as numbers or as the bytes of numbers, by visit."""
+        found = []
+        for receipt in self.receipts:
+            if receipt.visit < 0:
+                continue
+            rows = self.rows[self.visits[receipt.visit]]
+            for value in fields(receipt.message):
+                numbers = _as_numbers(value, len(rows), self.outputs)
+                if numbers is not None:
+                    found.append((rows, numbers))
+        return found
+
+    def equations(self) -> list[tuple[Rows, Floats, Floats]]:
+        """Everything the view says about residuals, linear as it is: (rows, A (k x n), A g (k x c)), by visit."""
+        plain = [(rows, np.eye(len(rows)), g) for rows, g in self.residuals()]
+        return plain or [(self.rows[opened.index], opened.J.T, opened.gradient) for opened in self.openings]
+
+    def estimates(self) -> list[tuple[Rows, Floats]]:
+        """Residuals (n x c) by visit: as read, or the least-norm solution of the equations."""
+        plain = self.residuals()
+        return plain or [(rows, least_norm(A, b)) for rows, A, b in self.equations()]
+
+
+def least_norm(A: Floats, b: Floats) -> Floats:
+    """The shortest g (n x c) of those nearest to A (k x n) g = b (k x c)."""
+    return np.linalg.lstsq(A, b)[0].astype(np.float64)
+
+
+def fields(message: Message) -> list[Any]:
+    """The values in a message, lists opened up."""
+    values = [getattr(message, name) for name in message.__struct_fields__]
+    return [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
+
+
+def _as_numbers(value: Any, n: int, c: int) -> Floats | None:
+    """The (n x c) finite numbers of moderate size that the value is or ends in; None for anything else."""
+    if isinstance(value, bytes) and len(value) >= 8 * n * c > 0:
+        value = np.frombuffer(value[-8 * n * c :], "<f8").reshape(n, c)
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape != (n, c):
+        return None
+    size = np.abs(value)
+    plausible = bool(np.isfinite(value).all() and size.max() < 2.0**10 and np.median(size) > 2.0**-40)
+    return value.astype(np.float64) if plausible else None
+
+
+@dataclass
+class Tape:
+    """What the recorded parties did, by name. Each party writes from its own threads."""
+
+    visits: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    openings: dict[str, list[Opening]] = field(default_factory=lambda: defaultdict(list))
+    totals: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
+    receipts: dict[str, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
+    events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def observe(self, event: Event) -> None:
+        """For `simulate(observe=...)`."""
+        with self.lock:
+            self.events[event.me].append(event)
+            if event.direction == "recv":
+                self.receipts[event.me].append(Receipt(len(self.visits[event.me]) - 1, event.message))
+
+    def began(self, name: str, batch: Batch) -> None:
+        with self.lock:
+            self.visits[name].append(batch.index)
+
+    def opened(self, name: str, J: Floats, gradient: Floats, index: int) -> None:
+        with self.lock:
+            self.openings[name].append(Opening(len(self.visits[name]) - 1, index, J, gradient))
+
+    def summed(self, name: str, values: Floats, index: int) -> None:
+        with self.lock:
+            self.totals[name].append(Total(len(self.visits[name]) - 1, index, values))
+
+
+class _Watched:
+    """A trainee whose visits are written down. Everything else is its own."""
+
+    def __init__(self, party: Any, tape: Tape, name: str) -> None:
+        self._party = party
+        self._tape = tape
+        self._name = name
+
+    def __getattr__(self, key: str) -> Any:
+        return getattr(self._party, key)
+
+    def batches(self, *args: Any, **keys: Any) -> Iterator[Batch]:
+        for batch in self._party.batches(*args, **keys):
+            self._tape.began(self._name, batch)
+            yield batch
+
+
+class _ActiveTap:
+    """An active link whose sums are written down."""
+
+    def __init__(self, link: Any, tape: Tape, name: str) -> None:
+        self._link = link
+        self._tape = tape
+        self._name = name
+
+    def __getattr__(self, key: str) -> Any:
+        return getattr(self._link, key)
+
+    def sum(self, batch: Batch, *args: Any, **keys: Any) -> Floats:
+        total: Floats = self._link.sum(batch, *args, **keys)
+        self._tape.summed(self._name, total.copy(), batch.index)
+        return total
+
+
+class _PassiveTap:
+    """A passive link whose contributions and opened gradients are written down."""
+
+    def __init__(self, link: Any, tape: Tape) -> None:
+        self._link = link
+        self._tape = tape
+
+    def __getattr__(self, key: str) -> Any:
+        return getattr(self._link, key)
+
+    def contribute(self, H: Floats, batch: Batch, *args: Any, **keys: Any) -> None:
+        self._tape.summed(self._link.me, H.copy(), batch.index)
+        self._link.contribute(H, batch, *args, **keys)
+
+    def reply(self, *args: Any, **keys: Any) -> Reply:
+        return _ReplyTap(self._link.reply(*args, **keys), self._tape, self._link.me)
+
+
+class _ReplyTap(Reply):
+    def __init__(self, reply: Reply, tape: Tape, name: str) -> None:
+        self._reply = reply
+        self._tape = tape
+        self._name = name
+        self._asked = False
+
+    def gradient(self, model: Any, batch: Batch) -> Floats:
+        gradient = self._reply.gradient(model, batch)
+        if not (self._asked and model.static_jacobian):
+            self._tape.opened(self._name, model.jacobian(batch.X), gradient, batch.index)
+        self._asked = True
+        return gradient
+
+
+def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
+    """The same optimizer, of the same kind, that writes to the tape."""
+    kind = type(optimizer)
+
+    def run_active(self: Any, party: Any, link: Any) -> None:
+        kind.active(self, _Watched(party, tape, active), _ActiveTap(link, tape, active))  # type: ignore[arg-type]
+
+    def run_passive(self: Any, party: Any, link: Any) -> None:
+        kind.passive(self, _Watched(party, tape, link.me), _PassiveTap(link, tape))  # type: ignore[arg-type]
+
+    traced = type(kind.__name__, (kind,), {"__module__": __name__, "active": run_active, "passive": run_passive})
+    options = {name: getattr(optimizer, name) for name in kind.model_fields}
+    return traced(**options)  # type: ignore[no-any-return]
+
+
+def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
+    """Runs the job and writes down what each party did and got."""
+    tape, active = Tape(), check_parties(parties)[0].name
+    watched = job.model_copy(update={"optimizer": recorded(job.optimizer, tape, active)})
+    return simulate(watched, parties, observe=tape.observe), tape
+
+
+def ideal_job(job: Job) -> Job:
+    """The same training with nothing hidden: what the declared outputs are computed from."""
+    defence = getattr(job.protocol.residual, "defence", None)
+    protocol = Protocol(sum=DirectSum(), residual=OpenResidual(**({"defence": defence} if defence else {})))
+    return job.model_copy(update={"protocol": protocol})
+
+
+class Stage:
+    """One job with one seed, run as it stands and as its ideal; each run is made once, when it is first asked for."""
+
+    def __init__(self, job: Job, parties: Sequence[Party], seed: int, *, attacker: str | None = None) -> None:
+        """`attacker` is the passive party that attacks labels: the one with the most columns if None."""
+        plain = {"seed": seed, "evaluate_every": 0, "target": None}
+        self.job = job.model_copy(update=plain)
+        self.parties = list(parties)
+        self.seed = seed
+        self.active, self.passives = check_parties(parties)
+        self.attacker = attacker or max(self.passives, key=lambda party: party.X.shape[1]).name
+
+    @cached_property
+    def real_run(self) -> tuple[Run, Tape]:
+        return record(self.job, self.parties)
+
+    @cached_property
+    def ideal_run(self) -> tuple[Run, Tape]:
+        return record(ideal_job(self.job), self.parties)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        job = self.job
+        return Schedule(
+            len(self.active),
+            batch_size=job.batch_size,
+            epochs=job.epochs,
+            seed=job.seed,
+            test_fraction=job.test_fraction,
+            reshuffle=job.reshuffle,
+        )
+
+    def real(self, name: str | None = None) -> View:
+        """The view of this party (the attacker if None) in the job as it stands."""
+        return self._view(*self.real_run, name or self.attacker)
+
+    def ideal(self, name: str | None = None) -> View:
+        """What the party could hold from its declared output alone."""
+        name = name or self.attacker
+        ideal = self._view(*self.ideal_run, name)
+        stand_ins = [Receipt(receipt.visit, noise_like(receipt.message)) for receipt in self.real(name).receipts]
+        return replace(ideal, receipts=tuple(stand_ins), events=())
+
+    def _view(self, run: Run, tape: Tape, name: str) -> View:
+        party = next(party for party in self.parties if party.name == name)
+        part = run.parts[name]
+        return View(
+            name=name,
+            X=(party.X - part.mean) / part.deviation,
+            theta=part.theta,
+            outputs=part.outputs,
+            rows={visit.index: visit.rows for visit in self.schedule.visits()},
+            visits=tuple(tape.visits[name]),
+            openings=tuple(tape.openings[name]),
+            totals=tuple(tape.totals[name]),
+            receipts=tuple(tape.receipts[name]),
+            events=tuple(tape.events[name]),
+        )
+
+    @cached_property
+    def labels(self) -> NDArray[np.intp]:
+        """The truth (m,): class numbers, in the order of the classes."""
+        return np.unique(np.asarray(self.active.y), return_inverse=True)[1]
+
+
+def noise_like(message: Message) -> Message:
+    """A message of the same shape without content: every byte string random, every array emptied."""
+    changed: dict[str, Any] = {}
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if isinstance(value, bytes):
+            changed[name] = os.urandom(len(value))
+        elif isinstance(value, np.ndarray):
+            changed[name] = np.empty((0,), value.dtype)
+    return type(message)(**{name: changed.get(name, getattr(message, name)) for name in message.__struct_fields__})
