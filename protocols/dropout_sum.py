@@ -195,7 +195,7 @@ class DropoutMember(SumRole):
     def __init__(self, seat: Seat, threshold: int) -> None:
         self._seat = seat
         self._threshold = threshold
-        self._keys = exchange_keys(seat, KeyPair(), domain="shares")  # 0
+        self._keys = exchange_keys(seat, KeyPair(), seat.passives, domain="shares")  # 0
         self._round = 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:

@@ -1,15 +1,19 @@
-"""Pairwise sum: masks between each two passive parties that cancel in the sum (Bonawitz et al. 2017).
+"""Pairwise sum: masks between each two parties that cancel in the sum (Bonawitz et al. 2017).
 
 Single masking, for rounds in which every party takes part (`threshold` None):
 
-0. passive k <-> passive j    X25519 public keys                        once; HKDF gives the pair key k_kj
-1. k -> above k               y_k + what came from below, where
-                              y_k = v_k + sum_{j > k} PRG(k_kj, t) - sum_{j < k} PRG(k_kj, t)     in exchange t
-2. active                     sum of all y_k = sum of all v_k
+0. k <-> j             X25519 public keys                        once; HKDF gives the pair key k_kj
+1. k -> above k        y_k + what came from below, where
+                       y_k = v_k + sum_{j > k} PRG(k_kj, t) - sum_{j < k} PRG(k_kj, t)     in exchange t
+2. active              sum of all y_k = sum of all v_k
 
-One pass instead of the two of a tree sum, and each message alone is uniform: the active party learns the sum, passive
-parties nothing. The active party has no pair keys and cannot stand in the middle, since public keys go straight between
-passive parties over authenticated lines. The part v_k comes out only if all other passive parties pool their pair keys.
+In a star the passive parties mask among themselves, and each y_k goes to the active party alone. In a tree and a ring,
+where passive parties see partial sums, the active party is one of those that mask, with v = 0: without it the last of
+a ring could take its own masks off and know the sum. So in every topology each message is uniform by itself, the active
+party learns the sum, passive parties nothing, and v_k comes out only if everybody else pools what they hold.
+
+One pass instead of the two of a tree sum. Public keys go straight between the parties over authenticated lines, so
+nobody can stand in the middle.
 
 With a `threshold` the sum outlives parties that drop: see `dropout_sum`, which costs two more exchanges of messages a
 sum and shares of secrets. A synchronous round (FedBCD, FDSKL) needs every party anyway, and a party that falls silent
@@ -88,7 +92,8 @@ class PairwiseSum(SumProtocol):
             t = self.needed(passives)
             return DropoutCollector(seat, t, self.patience) if active else DropoutMember(seat, t)
         tree = one_pass(self.topology, len(seat.parties))
-        return PairwiseCollector(seat, tree) if active else PairwiseMember(seat, tree)
+        masking = seat.passives if self.topology == "star" else seat.parties
+        return PairwiseCollector(seat, tree, masking) if active else PairwiseMember(seat, tree, masking)
 
     def needed(self, passives: int) -> int:
         """t, the passive parties that must stay. ConfigError unless more than half of them and at most all."""
@@ -106,43 +111,46 @@ class PairwiseSum(SumProtocol):
         key = Declared(SumPublic, "passive", "passive", Reveal("public"))
         if self.threshold is not None:
             return [key, *DROPOUT_MESSAGES]
-        between = [Declared(PairMasked, "passive", "passive", Reveal("uniform"))] if self.topology != "star" else []
-        total = Reveal("output", "the sum of the passive parties' parts")
-        return [key, *between, Declared(PairMasked, "passive", "active", total)]
+        total = Declared(PairMasked, "passive", "active", Reveal("output", "the sum of the passive parties' parts"))
+        if self.topology == "star":
+            return [key, total]
+        return [
+            key,
+            Declared(SumPublic, "passive", "active", Reveal("public")),
+            Declared(SumPublic, "active", "passive", Reveal("public")),
+            Declared(PairMasked, "passive", "passive", Reveal("uniform")),
+            total,
+        ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
         active, *passives = parties
-        everyone = {passive: frozenset(passives) - {passive} for passive in passives}
-        if len(passives) < 2:
-            return {passive: Coalition(frozenset({active})) for passive in passives}
-        if self.threshold is not None:
-            t = min(self.needed(len(passives)), len(passives) - 1)
-            return {passive: Coalition(frozenset({active}), others, t) for passive, others in everyone.items()}
-        tree = one_pass(self.topology, len(parties))
-        return {
-            passive: Coalition(everyone[passive] | ({active} if tree.target(k) == 0 else frozenset()))
-            for k, passive in enumerate(passives, start=1)
-        }
+        others = {passive: frozenset(passives) - {passive} for passive in passives}
+        if self.threshold is None or len(passives) < 2:
+            return {passive: Coalition(others[passive] | {active}) for passive in passives}
+        t = min(self.needed(len(passives)), len(passives) - 1)
+        return {passive: Coalition(frozenset({active}), others[passive], t) for passive in passives}
 
 
 class PairwiseCollector(SumRole):
-    def __init__(self, seat: Seat, tree: Tree) -> None:
+    def __init__(self, seat: Seat, tree: Tree, masking: Sequence[str]) -> None:
         self._seat = seat
         self._below = [seat.parties[k] for k in tree.sources(0)]
         self._round = 0
+        self._pairs = pair_generators(seat, masking) if seat.me in masking else {}  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         raise ProtocolError("pairwise sum: the active party collects; it adds its own part in the clear")
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         total = np.zeros(shape, residue_type(space))
+        add_pair_masks(total, self._seat.me, self._pairs, self._round)
         add_below(self._seat, self._below, self._round, total, space)  # 1
         self._round += 1
         return from_residues(total, space, len(self._seat.passives))  # 2
 
 
 class PairwiseMember(SumRole):
-    def __init__(self, seat: Seat, tree: Tree) -> None:
+    def __init__(self, seat: Seat, tree: Tree, masking: Sequence[str]) -> None:
         self._seat = seat
         own = seat.parties.index(seat.me)
         above = tree.target(own)
@@ -150,10 +158,7 @@ class PairwiseMember(SumRole):
         self._below = [seat.parties[k] for k in tree.sources(own)]
         self._above = seat.parties[above]
         self._round = 0
-        self._pairs = {
-            peer: Prg(key, "pair mask")
-            for peer, key in exchange_keys(seat, KeyPair(), domain="pairwise sum").items()  # 0
-        }
+        self._pairs = pair_generators(seat, masking)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         total = to_residues(values, space, len(self._seat.passives))
@@ -164,6 +169,12 @@ class PairwiseMember(SumRole):
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         raise ProtocolError("pairwise sum: only the active party collects, the masks cancel nowhere else")
+
+
+def pair_generators(seat: Seat, masking: Sequence[str]) -> dict[str, Prg]:
+    """What each two of the masking parties draw their masks from, by peer."""
+    keys = exchange_keys(seat, KeyPair(), masking, domain="pairwise sum")
+    return {peer: Prg(key, "pair mask") for peer, key in keys.items()}
 
 
 def add_pair_masks(total: Residues, me: str, pairs: Mapping[str, Prg], round: int) -> None:

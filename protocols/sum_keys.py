@@ -1,6 +1,8 @@
-"""Pair keys between the passive parties of a sum, from public keys that go straight between them."""
+"""Pair keys between the parties of a sum, from public keys that go straight between them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from securevfl.codec import Message
 from securevfl.crypto.agreement import KeyPair
@@ -13,12 +15,12 @@ class SumPublic(Message, frozen=True):
     key: bytes
 
 
-def exchange_keys(seat: Seat, pair: KeyPair, *, domain: str) -> dict[str, bytes]:
-    """The 32-byte key with every other passive party, by name; for this session, domain and lane alone.
+def exchange_keys(seat: Seat, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
+    """The 32-byte key with every other party of `among`, by name; for this session, domain and lane alone.
 
     CryptoError if a peer's public key is none.
     """
-    peers = [passive for passive in seat.passives if passive != seat.me]
+    peers = [party for party in among if party != seat.me]
     for peer in peers:
         seat.channel.send(peer, SumPublic(pair.public), seat.lane)
     publics = {peer: seat.channel.recv(peer, SumPublic, seat.lane).key for peer in peers}
