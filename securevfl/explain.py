@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from securevfl.audit.curve import expected_label_auc
+from securevfl.audit.leverage import measure
+from securevfl.crypto.scheme import Floats
 from securevfl.errors import LabelError
 from securevfl.leakage import leaks
 from securevfl.party import Party, check_parties
@@ -55,8 +60,8 @@ def _role(declared: Sequence[Declared], role: str) -> list[str]:
     ]
 
 
-def _sizes(job: Job, lead: Party) -> tuple[int, int, int]:
-    """Rows of the smallest batch, batches, outputs."""
+def _sizes(job: Job, lead: Party) -> tuple[Schedule, int]:
+    """The schedule and the outputs."""
     loss = job.model.loss
     assert lead.y is not None
     schedule = Schedule(
@@ -67,7 +72,7 @@ def _sizes(job: Job, lead: Party) -> tuple[int, int, int]:
         test_fraction=job.test_fraction,
         reshuffle=job.reshuffle,
     )
-    return schedule.smallest_batch, schedule.batches, loss.outputs(loss.classes(lead.y))
+    return schedule, loss.outputs(loss.classes(lead.y))
 
 
 def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> list[str]:
@@ -79,13 +84,32 @@ def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> 
             "            projects the labels and is a leak that larger batches make smaller",
         ]
     lead, others = known
-    rows, batches, outputs = _sizes(job, lead)
-    p = next(party for party in others if party.name == name).X.shape[1] * outputs
-    times = f"new in each of {job.epochs} epochs" if job.reshuffle else f"the same {batches} batches every epoch"
+    schedule, outputs = _sizes(job, lead)
+    rows, X = schedule.smallest_batch, next(party for party in others if party.name == name).X
+    p = X.shape[1] * outputs
+    times = (
+        f"new in each of {job.epochs} epochs" if job.reshuffle else f"the same {schedule.batches} batches every epoch"
+    )
+    auc = expected_label_auc(p, rows, outputs, job.epochs, job.reshuffle)
     return [
         f"  learns    its own gradient: p = {p} equations about n x c = {rows * outputs} residuals a batch, {times};",
         f"            the share p / (n c) = {p / (rows * outputs):.3f} projects the labels: a leak that larger batches "
         "make smaller",
+        f"            from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
+        *_alone(job, X, schedule),
+    ]
+
+
+def _alone(job: Job, X: Floats, schedule: Schedule) -> list[str]:
+    """A line if rows of the party stand nearly alone in their batches."""
+    mean, deviation = X[schedule.train].mean(axis=0), X[schedule.train].std(axis=0)
+    scaled = (X - mean) / np.where(deviation > 0, deviation, 1.0) if job.scale == "standard" else X
+    found = measure(scaled[rows] for rows in schedule.partition(0))
+    if not found.alone:
+        return []
+    return [
+        f"            {found.alone} rows of {found.rows} stand nearly alone (rare values, leverage up to "
+        f"{found.largest:.2f}): their residual, and so label, is nearly opened"
     ]
 
 
@@ -94,11 +118,11 @@ def _leaks(job: Job, known: tuple[Party, list[Party]] | None) -> list[str]:
         return []
     lead, others = known
     try:
-        rows, _, outputs = _sizes(job, lead)
+        schedule, outputs = _sizes(job, lead)
     except LabelError as error:
         return ["", f"would be refused: {error}"]
     columns = {party.name: party.X.shape[1] for party in others}
     return [
         ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak)
-        for leak in leaks(job, columns, batch_rows=rows, outputs=outputs)
+        for leak in leaks(job, columns, batch_rows=schedule.smallest_batch, outputs=outputs, rows=len(schedule.train))
     ]

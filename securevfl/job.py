@@ -76,7 +76,7 @@ class Job(Config):
     test_fraction: share of rows held out from training, on which metrics are taken; 0 takes them on the training rows.
     evaluate_every: rounds between joint evaluations; 0 evaluates at the end only (with a target: every round).
     scale: "standard" lets each party scale its own columns by its own training rows.
-    reshuffle, accepts: see `securevfl.leakage`.
+    reshuffle, max_label_auc, accepts: see `securevfl.leakage`.
     """
 
     model: SerializeAsAny[LinearModel]
@@ -90,6 +90,7 @@ class Job(Config):
     target: Target | None = None
     scale: Literal["standard", "none"] = "standard"
     reshuffle: bool = False
+    max_label_auc: float | None = Field(default=None, gt=0.5, lt=1)
     accepts: tuple[LeakName, ...] = ()
 
     @field_validator("model", mode="before")

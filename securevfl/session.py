@@ -78,7 +78,7 @@ def take_part(
         reshuffle=job.reshuffle,
     )
     columns = {name: hellos[name].columns for name in passives}
-    guard(job, columns, batch_rows=schedule.smallest_batch, outputs=outputs)
+    guard(job, columns, batch_rows=schedule.smallest_batch, outputs=outputs, rows=len(schedule.train))
     seat = Seat(
         channel=channel,
         active=active,
