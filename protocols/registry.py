@@ -6,13 +6,14 @@ from securevfl.config import Registry
 from securevfl.protocols.base import ResidualProtocol, SumProtocol
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.direct_sum import DirectSum
+from securevfl.protocols.no_residual import NoResidual
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.protocols.tree_sum import TreeSum
 
 SUMS: Registry[SumProtocol] = Registry("sum", DirectSum, TreeSum, PairwiseSum, CipherSum)
-RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual)
+RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual, NoResidual)
 
 
 def auto_sum(passives: int) -> SumProtocol:

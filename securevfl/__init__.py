@@ -10,7 +10,9 @@ run = vfl.simulate(job, [bank, shop])
 from securevfl import datasets
 from securevfl.clock import Network
 from securevfl.job import Job, Protocol, Target
+from securevfl.models.kernel import Kernel
 from securevfl.models.linear import Logistic, SmoothHinge, Softmax, Square
+from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
 from securevfl.party import Party, align
 from securevfl.protocols.cipher_sum import CipherSum
@@ -23,14 +25,16 @@ from securevfl.simulate import simulate
 
 __version__ = "0.1.0"
 
-__all__ = [
+__all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "CipherSum",
     "Ckks",
     "DirectSum",
+    "FDSKL",
     "FedBCD",
     "FedPBCD",
     "FedSGD",
     "Job",
+    "Kernel",
     "Logistic",
     "Network",
     "Paillier",

@@ -66,10 +66,10 @@ def read_nested(kind: type[Config], keys: Any) -> Any:
 def plain(option: Config) -> dict[str, Any]:
     """An option as a job file would hold it: its name where it has one, and its keys."""
     keys: dict[str, Any] = {"name": option.name} if isinstance(option, Named) else {}
-    for key in type(option).model_fields:
+    for key, field in type(option).model_fields.items():
         value = getattr(option, key)
         if value is not None:
-            keys[key] = (
+            keys[field.alias or key] = (
                 plain(value) if isinstance(value, Config) else list(value) if isinstance(value, tuple) else value
             )
     return keys
@@ -84,7 +84,8 @@ def problems(error: ValidationError, kind: type[Config]) -> str:
             case "nested":
                 lines += [f"{key}{_joint(line)}{line}" for line in item["msg"].splitlines()]
             case "extra_forbidden":
-                lines.append(f"{key}: is no option here; remove or correct it (known: {', '.join(kind.model_fields)})")
+                known = ", ".join(field.alias or option for option, field in kind.model_fields.items())
+                lines.append(f"{key}: is no option here; remove or correct it (known: {known})")
             case "missing":
                 lines.append(f"{key}: is missing; add it")
             case _:

@@ -27,7 +27,7 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
     if parties is None:
         active, passives, known = "active", ["passive"], None
     else:
-        lead, others = check_parties(parties)
+        lead, others = check_parties(parties, several_active=job.optimizer.several_active)
         active, passives, known = lead.name, [party.name for party in others], (lead, others)
     sums, residual = job.protocol.sum_for(len(passives)), job.protocol.residual
     declared = [*sums.declares(passives), *residual.declares()]

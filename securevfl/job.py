@@ -16,12 +16,14 @@ from securevfl.config import Config, plain, read_nested
 from securevfl.errors import ConfigError
 from securevfl.leakage import LeakName
 from securevfl.models import MODELS
-from securevfl.models.linear import LinearModel
+from securevfl.models.base import Model
+from securevfl.models.kernel import Kernel
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.base import Optimizer
 from securevfl.party import Party
 from securevfl.protocols.base import ResidualProtocol, SumProtocol
 from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.no_residual import NoResidual
 from securevfl.protocols.registry import RESIDUALS, SUMS, auto_sum
 from securevfl.protocols.sealed_residual import SealedResidual
 
@@ -29,11 +31,12 @@ from securevfl.protocols.sealed_residual import SealedResidual
 class Protocol(Config):
     """How sums go up and how residuals go down; any of the one with any of the other.
 
-    `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name.
+    `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name,
+    and may be left out for an optimizer that sends nothing down.
     """
 
     sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
-    residual: SerializeAsAny[ResidualProtocol]
+    residual: SerializeAsAny[ResidualProtocol] = Field(default_factory=NoResidual)
 
     @field_validator("sum", mode="before")
     @classmethod
@@ -79,7 +82,7 @@ class Job(Config):
     reshuffle, max_label_auc, accepts: see `securevfl.leakage`.
     """
 
-    model: SerializeAsAny[LinearModel]
+    model: SerializeAsAny[Model]
     optimizer: SerializeAsAny[Optimizer]
     protocol: Protocol
     batch_size: int = Field(default=256, ge=1)
@@ -118,6 +121,20 @@ class Job(Config):
         known = metrics.names(self.model.loss)
         if self.target is not None and self.target.metric not in known:
             raise ValueError(f"target.metric must be one of {', '.join(known)} for this model; choose one of these")
+        return self
+
+    @model_validator(mode="after")
+    def _check_kinds(self) -> Job:
+        kernel, silent = self.optimizer.trains_kernels, isinstance(self.protocol.residual, NoResidual)
+        if kernel != isinstance(self.model, Kernel):
+            fits = "kernel models only" if kernel else "no kernel model; use optimizer fdskl"
+            raise ValueError(f"optimizer {self.optimizer.name} trains {fits}")
+        if silent and not kernel:
+            raise ValueError("protocol.residual: is missing; add it")
+        if kernel and not silent:
+            raise ValueError(f"optimizer {self.optimizer.name} sends no residual; leave protocol.residual out")
+        if kernel and self.reshuffle:
+            raise ValueError(f"optimizer {self.optimizer.name} keeps features by batch; set reshuffle = false")
         return self
 
     @property

@@ -22,7 +22,11 @@ SCHEMA = "securevfl.part/1"
 
 @dataclass
 class Part:
-    """One party's outcome. theta (d x c), the active party's with the intercept as its last row."""
+    """One party's outcome. theta (d x c), the active party's with the intercept as its last row.
+
+    Of a kernel model theta holds the coefficients (M x 1) of a party with labels, and `key` what the party's own
+    frequencies are drawn from: a secret, which its file holds too.
+    """
 
     name: str
     role: str
@@ -34,6 +38,7 @@ class Part:
     theta: Floats
     outputs: int
     classes: NDArray[Any] | None = None
+    key: bytes = field(default=b"", repr=False)
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
@@ -79,6 +84,7 @@ class Part:
             "theta": self.theta.tolist(),
             "outputs": self.outputs,
             "classes": None if self.classes is None else self.classes.tolist(),
+            "key": self.key.hex(),
             "metrics": self.metrics,
             "history": self.history,
             "rounds": self.rounds,
@@ -96,7 +102,9 @@ class Part:
                 key: np.array(state.pop(key), dtype=np.float64) for key in ("mean", "deviation", "theta")
             }
             classes = state.pop("classes")
-            return cls(**state, **arrays, classes=None if classes is None else np.array(classes))
+            key = bytes.fromhex(state.pop("key", ""))
+            arrays["theta"] = arrays["theta"].reshape(-1, state["outputs"])
+            return cls(**state, **arrays, key=key, classes=None if classes is None else np.array(classes))
         except OSError as cause:
             raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
         except (KeyError, TypeError, ValueError, AttributeError):

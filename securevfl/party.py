@@ -132,15 +132,18 @@ def _keys(party: Party) -> list[bytes]:
     return canonical_ids(() if party.ids is None else party.ids)
 
 
-def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
-    """The active party and the passive ones. PartiesError or IdError if they do not make a job."""
+def check_parties(parties: Sequence[Party], *, several_active: bool = False) -> tuple[Party, list[Party]]:
+    """The active party and the others. PartiesError or IdError if they do not make a job.
+
+    With `several_active` others may have labels too; the first party that has leads.
+    """
     names = [party.name for party in parties]
     if len(parties) < 2:
         raise PartiesError(f"two or more parties were expected, {len(parties)} came; add the other organisations")
     if len(set(names)) < len(names):
         raise PartiesError(f"parties of different names were expected, {', '.join(names)} came; rename one")
     active = [party for party in parties if party.active]
-    if len(active) != 1:
+    if not active or (len(active) > 1 and not several_active):
         who = ", ".join(party.name for party in active) or "none"
         raise PartiesError(f"exactly one party with labels was expected, with labels: {who}; pass y to one Party only")
     sizes = {party.name: len(party) for party in parties}
@@ -151,7 +154,7 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
     for party in with_ids[1:]:
         if _keys(party) != first:
             raise IdError(f"the same ids in the same order were expected, {party.name} differs; align them: vfl.align")
-    return active[0], [party for party in parties if not party.active]
+    return active[0], [party for party in parties if party is not active[0]]
 
 
 def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:

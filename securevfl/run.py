@@ -17,10 +17,9 @@ from securevfl.costs import Costs, Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PartiesError, TableError
 from securevfl.job import Job
-from securevfl.models.linear import Linear
+from securevfl.learner import make_learner
 from securevfl.part import Part
 from securevfl.protocols.base import Seat
-from securevfl.protocols.predict import predict_active, predict_passive
 from securevfl.transport.threads import run_threads
 
 
@@ -93,7 +92,6 @@ class Run:
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
         part, order = self.parts[name], self.active.parties
-        model = Linear(part.theta, l2=0.0, intercept=part.role == "active")
         seat = Seat(
             channel=channel,
             active=order[0],
@@ -101,15 +99,9 @@ class Run:
             meter=Meter(channel.clock, channel.ledger),
             outputs=part.outputs,
         )
-        sums = self.job.protocol.sum_for(len(seat.passives)).role(seat)
-
-        def forward(block: slice) -> Floats:
-            return model.forward(X[block])
-
-        if part.role == "active":
-            return predict_active(sums, forward, len(X), part.outputs)
-        predict_passive(sums, forward, len(X))
-        return None
+        workers = [who for who in order if self.parts[who].classes is not None]
+        learner = make_learner(self.job, seat, X.shape[1], workers, key=part.key, theta=part.theta)
+        return learner.decision(lambda block: X[block], len(X))
 
     def save(self, folder: str | Path) -> None:
         """Writes <folder>/<party>.json for each party: its own part and nobody else's."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from securevfl import metrics
 from securevfl.channel import Channel
-from securevfl.clock import Phase
+from securevfl.clock import Kind, Phase
 from securevfl.codec import Message
 from securevfl.config import plain
 from securevfl.costs import Meter
@@ -27,13 +27,13 @@ from securevfl.crypto.scheme import Floats
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.job import Job
 from securevfl.leakage import guard
+from securevfl.learner import KernelLearner, LinearLearner, make_learner
+from securevfl.models.kernel import KernelShare
 from securevfl.models.linear import Linear
 from securevfl.part import Part
 from securevfl.party import Party
-from securevfl.protocols.base import Batch, Seat, SumRole
-from securevfl.protocols.link import ActiveLink, PassiveLink
-from securevfl.protocols.predict import predict_active, predict_passive
-from securevfl.schedule import Rows, Schedule
+from securevfl.protocols.base import Batch, Seat
+from securevfl.schedule import Rows, Schedule, Visit
 
 
 class Hello(Message, frozen=True):
@@ -89,7 +89,8 @@ def take_part(
         openings=dict.fromkeys(passives, 1),
         seed=job.seed,
     )
-    worker = Worker(job, party, seat, schedule, on_round)
+    labelled = [name for name in (active, *passives) if hellos[name].outputs]
+    worker = Worker(job, party, seat, schedule, labelled, on_round)
     channel.clock.phase = Phase.TRAIN
     worker.train()
     channel.clock.phase = Phase.EVALUATE
@@ -114,7 +115,8 @@ def _greet(job: Job, party: Party, channel: Channel, *, active: str, passives: S
             raise TableError(f"{peer} has {hello.rows} rows, {party.name} {own.rows}; align the tables first")
         if hello.order and own.order and not hmac.compare_digest(hello.order, own.order):
             raise IdError(f"{peer} and {party.name} hold their rows in different order; align the tables first")
-        if hello.columns < 1 or (hello.outputs > 0) != (peer == active):
+        labelled = hello.outputs > 0
+        if hello.columns < 1 or (labelled != (peer == active) and not (labelled and job.optimizer.several_active)):
             raise ProtocolError(f"{peer} was expected to be {'active' if peer == active else 'passive'}; check roles")
     return hellos
 
@@ -128,9 +130,11 @@ class Worker:
         party: Party,
         seat: Seat,
         schedule: Schedule,
+        labelled: Sequence[str],
         on_round: Callable[[int, int], None] | None,
     ) -> None:
         self.parties = len(seat.parties)
+        self.seed = job.seed
         self.job = job
         self.seat = seat
         self.schedule = schedule
@@ -139,36 +143,54 @@ class Worker:
         self._active = party.name == seat.active
         self._on_round = on_round
         self._loss = job.model.loss
+        self._trained = seat.channel.clock.path()
         self._round = 0
         self._stopped = False
         self._batch_loss: float | None = None
         self.mean, self.deviation = _scaling(party.X, schedule.train, job.scale)
-        self.model: Linear = job.model.build(party.X.shape[1], seat.outputs, intercept=self._active)
+        self.learner = make_learner(job, seat, party.X.shape[1], labelled)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
         if party.y is not None:
             self.classes = self._loss.classes(party.y)
             self.targets = self._loss.targets(party.y, self.classes)
-        self.sums: SumRole = job.protocol.sum_for(len(seat.passives)).role(seat)
-        self._link: ActiveLink | None = None
+
+    @property
+    def model(self) -> Linear:
+        """Its part of a linear model."""
+        assert isinstance(self.learner, LinearLearner)
+        return self.learner.model
+
+    @property
+    def kernel(self) -> KernelShare:
+        """Its share of a kernel model."""
+        assert isinstance(self.learner, KernelLearner)
+        return self.learner.share
 
     def train(self) -> None:
         """Runs the optimizer's schedule for this party's role."""
-        residual = self.job.protocol.residual
-        if self._active:
-            self._link = ActiveLink(self.seat, self.sums, residual.active(self.seat))
-            self.job.optimizer.active(self, self._link)
-            self._link.settle()
-        else:
-            self.job.optimizer.passive(self, PassiveLink(self.seat, self.sums, residual.passive(self.seat)))
+        self.learner.train(self)
+        clock = self.seat.channel.clock
+        clock.tick(Kind.LOCAL)
+        self._trained = clock.path()
+
+    def sample(self, rows: int) -> list[Batch]:
+        """The first batches of the partition that hold as many rows, or all."""
+        taken: list[Batch] = []
+        held = 0
+        for index, part in enumerate(self.schedule.partition(0)):
+            if held >= rows:
+                break
+            taken.append(self._batch(Visit(index, 0, part)))
+            held += len(part)
+        return taken
 
     def batches(self) -> Iterator[Batch]:
         """This party's side of every batch, in the order all share; evaluates between them where that is due."""
         every = self.job.evaluation_interval
         for visit in self.schedule.visits():
             self._batch_loss = None
-            targets = None if self.targets is None else self.targets[visit.rows]
-            yield Batch(visit.index, visit.epoch, self._scaled(visit.rows), targets)
+            yield self._batch(visit)
             self._round += 1
             record = {"round": float(self._round), "epoch": float(visit.epoch)}
             if self._batch_loss is not None:
@@ -176,6 +198,7 @@ class Worker:
             if every and self._round % every == 0:
                 record |= self._evaluate_and_decide()
             if self._active:
+                self.seat.channel.clock.tick(Kind.LOCAL)
                 record["seconds"] = float(self.seat.channel.clock.path()[Phase.TRAIN].sum())
                 self.history.append(record)
                 if self._on_round is not None:
@@ -194,6 +217,8 @@ class Worker:
         """Evaluates a last time and packs what this party takes home."""
         measured = self._evaluate()
         seat, party = self.seat, self._party
+        path = seat.channel.clock.path()
+        path[: Phase.EVALUATE] = self._trained[: Phase.EVALUATE]  # others may have evaluated while this one trained
         return Part(
             name=party.name,
             role="active" if self._active else "passive",
@@ -202,15 +227,21 @@ class Worker:
             columns=party.columns,
             mean=self.mean,
             deviation=self.deviation,
-            theta=self.model.theta,
+            theta=self.learner.theta,
+            key=self.learner.key,
             outputs=seat.outputs,
             classes=self.classes,
             metrics=measured,
             history=self.history,
-            rounds=self._link.rounds if self._link is not None else 0,
+            rounds=self.learner.rounds if self._active else 0,
             ledger=seat.channel.ledger,
-            path=seat.channel.clock.path(),
+            path=path,
         )
+
+    def _batch(self, visit: Visit) -> Batch:
+        rows = visit.rows if self.learner.wants(visit.index) else visit.rows[:0]
+        targets = None if self.targets is None else self.targets[visit.rows]
+        return Batch(visit.index, visit.epoch, self._scaled(rows), targets)
 
     def _scaled(self, rows: Rows) -> Floats:
         scaled: Floats = (self._party.X[rows] - self.mean) / self.deviation
@@ -220,21 +251,20 @@ class Worker:
         """Metrics on the held-out rows, or without any on the training rows; empty at a passive party."""
         rows = self.schedule.test if len(self.schedule.test) else self.schedule.train
 
-        def forward(block: slice) -> Floats:
-            return self.model.forward(self._scaled(rows[block]))
+        def table(block: slice) -> Floats:
+            return self._scaled(rows[block])
 
-        if not self._active:
-            predict_passive(self.sums, forward, len(rows))
+        f = self.learner.decision(table, len(rows), again=self.job.evaluation_interval > 0)
+        if f is None:
             return {}
-        f = predict_active(self.sums, forward, len(rows), self.seat.outputs)
         assert self._party.y is not None
         assert self.classes is not None
         return metrics.evaluate(self._loss, f, self._party.y[rows], self.classes)
 
     def _evaluate_and_decide(self) -> dict[str, float]:
-        if self._link is not None:
-            self._link.settle()
+        self.learner.settle()
         clock = self.seat.channel.clock
+        clock.tick(Kind.LOCAL)
         clock.phase = Phase.EVALUATE
         measured = self._evaluate()
         target = self.job.target
@@ -245,6 +275,7 @@ class Worker:
                     self.seat.channel.send(passive, Verdict(self._stopped))
             else:
                 self._stopped = self.seat.channel.recv(self.seat.active, Verdict).stop
+        clock.tick(Kind.LOCAL)
         clock.phase = Phase.TRAIN
         return measured
 

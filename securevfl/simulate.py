@@ -36,7 +36,7 @@ def simulate(
     is called after each round. observe sees every message at both ends.
     Raises ConfigError, DataError or LeakageError before anything runs.
     """
-    active, passives = check_parties(parties)
+    active, passives = check_parties(parties, several_active=job.optimizer.several_active)
     lines = network or Network()
     with _pool(job, executor, workers) as (pool, size):
         roles = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from securevfl.config import Registry
-from securevfl.models.linear import LinearModel, Logistic, SmoothHinge, Softmax, Square
+from securevfl.models.base import Model
+from securevfl.models.kernel import Kernel
+from securevfl.models.linear import Logistic, SmoothHinge, Softmax, Square
 
-MODELS: Registry[LinearModel] = Registry("model", Logistic, SmoothHinge, Square, Softmax)
+MODELS: Registry[Model] = Registry("model", Logistic, SmoothHinge, Square, Softmax, Kernel)

@@ -9,17 +9,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
-from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
+from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss
 
 
-class LinearModel(Named):
-    """What every linear model is told: `l2`, the weight of ||theta||^2 / 2, which spares the intercept."""
-
-    l2: float = Field(default=0.0, ge=0)
+class LinearModel(Model):
+    """What every linear model is told: `l2`, which spares the intercept."""
 
     @property
     def loss(self) -> Loss:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from securevfl.config import Registry
 from securevfl.optim.base import Optimizer
+from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
 
-OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", FedBCD, FedSGD, FedPBCD)
+OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", FedBCD, FedSGD, FedPBCD, FDSKL)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from pydantic import Field
 
 from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
+from securevfl.models.kernel import KernelShare
 from securevfl.models.linear import Linear
 from securevfl.protocols.base import Batch
 from securevfl.protocols.link import ActiveLink, PassiveLink
@@ -18,8 +19,19 @@ from securevfl.protocols.link import ActiveLink, PassiveLink
 class Trainee(Protocol):
     """A party as its optimizer sees it."""
 
-    model: Linear
     parties: int  # K
+    seed: int  # the job's, for sampling
+
+    @property
+    def model(self) -> Linear:
+        """Its part of a linear model."""
+
+    @property
+    def kernel(self) -> KernelShare:
+        """Its share of a kernel model."""
+
+    def sample(self, rows: int) -> list[Batch]:
+        """The first batches of the partition that hold as many rows, or all."""
 
     def batches(self) -> Iterator[Batch]:
         """The batches in the order that all parties share, until the epochs are over or the target is reached."""
@@ -30,15 +42,19 @@ class Trainee(Protocol):
 
 class Optimizer(Named, ABC):
     """Options that all of them share. eta0 is `lr`; its decay is FedBCD 2019's: eta0 / sqrt(t + 1) over rounds t from
-    0, or eta0 / sqrt(t K) over t from 1 and K parties."""
+    0, or eta0 / sqrt(t K) over t from 1 and K parties; or "inverse", eta0 / (t + 1)."""
 
+    trains_kernels: ClassVar[bool] = False  # those and nothing else
+    several_active: ClassVar[bool] = False  # whether more than one party may have labels
     lr: float = Field(gt=0)
-    decay: Literal["none", "sqrt_t", "sqrt_tk"] = "none"
+    decay: Literal["none", "sqrt_t", "sqrt_tk", "inverse"] = "none"
 
     def eta(self, t: int, parties: int) -> float:
         """Step size of round t, counted from 0."""
         if self.decay == "none":
             return self.lr
+        if self.decay == "inverse":
+            return self.lr / (t + 1)
         return float(self.lr / ((t + 1) * (parties if self.decay == "sqrt_tk" else 1)) ** 0.5)
 
     @property

@@ -1,0 +1,42 @@
+"""No residual: nothing goes down. For optimizers whose weights all sit where the sums end, as those of FDSKL do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar
+
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import ProtocolError
+from securevfl.protocols.base import ActiveResidual, Declared, PassiveResidual, Reply, ResidualProtocol, Seat
+
+
+class NoResidual(ResidualProtocol):
+    """Passive parties are told nothing."""
+
+    name: ClassVar[str] = "none"
+
+    def active(self, seat: Seat) -> ActiveResidual:
+        return NothingDown()
+
+    def passive(self, seat: Seat) -> PassiveResidual:
+        return NothingComes()
+
+    def declares(self) -> list[Declared]:
+        return []
+
+    @property
+    def strength(self) -> str:
+        return "none on the way down, where nothing is sent"
+
+
+class NothingDown(ActiveResidual):
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+        raise ProtocolError('no residual goes down in this job; set protocol.residual to "open" or an engine')
+
+    def settle(self) -> None:
+        return
+
+
+class NothingComes(PassiveResidual):
+    def reply(self, *, epoch: int) -> Reply:
+        raise ProtocolError('no residual goes down in this job; set protocol.residual to "open" or an engine')

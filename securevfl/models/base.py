@@ -1,0 +1,21 @@
+"""What every model that a job can name has in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from pydantic import Field
+
+from securevfl.config import Named
+from securevfl.models.losses import Loss
+
+
+class Model(Named, ABC):
+    """`l2` is the weight of ||theta||^2 / 2."""
+
+    l2: float = Field(default=0.0, ge=0)
+
+    @property
+    @abstractmethod
+    def loss(self) -> Loss:
+        """What it minimises."""
