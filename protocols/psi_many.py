@@ -89,7 +89,7 @@ def declares() -> list[Declared]:
 
 def lead(work: Work, passive_rows: dict[str, int], done: dict[str, int]) -> NDArray[np.intp]:
     """P_1 of three parties or more."""
-    work.expect(work.rows * len(work.peers))
+    work.expect(work.rows * (1 + len(work.passives)))
     mine, order = sort_points(work.blinded())
     for number in range(min(done.values()), chunks(work.rows)):
         for passive in work.passives:

@@ -1,0 +1,405 @@
+"""Private alignment against plain sets, what it refuses, and going on after a break."""
+
+import stat
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import securevfl as vfl
+from securevfl.alignment import (
+    FolderJournal,
+    align_privately,
+    read_rows,
+    rows_path,
+    simulate_alignment,
+    write_rows,
+)
+from securevfl.channel import Abort, Channel, Event
+from securevfl.clock import WallClock
+from securevfl.codec import Message
+from securevfl.crypto import okvs
+from securevfl.errors import CryptoError, DataError, IdError, PartiesError, ProtocolError, TransportError
+from securevfl.protocols import psi, psi_many, psi_work
+from securevfl.protocols.psi_many import Common, Slots, Store, Tags
+from securevfl.protocols.psi_work import Begin, Hello, Points, TwiceBlinded
+from securevfl.transport.threads import run_threads
+
+Twist = Callable[[Message], Message]
+NAMES = ["bank", "shop", "telco", "clinic"]
+
+
+class Stop(Exception):
+    """A party that is cut off in mid-sentence."""
+
+
+def play(
+    sets: Sequence[Sequence[object]],
+    *,
+    twist: dict[str, Twist] | None = None,
+    observe: Callable[[Event], None] | None = None,
+    journals: Path | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[list[int]]:
+    """Each party's rows; `twist` changes what a party sends."""
+    names = NAMES[: len(sets)]
+
+    def role(channel: Channel, *, ids: Sequence[object]) -> np.ndarray:
+        change = (twist or {}).get(channel.me)
+        if change is not None:
+            send = channel.send
+
+            def twisted(to: str, message: Message, lane: str = "") -> None:
+                send(to, message if isinstance(message, Abort) else change(message), lane)
+
+            channel.send = twisted  # type: ignore[method-assign]
+        return align_privately(
+            channel.me,
+            ids,
+            channel,
+            active=names[0],
+            passives=names[1:],
+            on_progress=on_progress if channel.me == names[0] else None,
+            journal=None if journals is None else journals / channel.me,
+        )
+
+    roles = {name: partial(role, ids=ids) for name, ids in zip(names, sets, strict=True)}
+    return [rows.tolist() for rows in run_threads(roles, WallClock, timeout=20, observe=observe).values()]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (psi_work, psi_many):
+        monkeypatch.setattr(module, "CHUNK", 8)
+
+
+SPELLINGS: list[Callable[[int], object]] = [int, str, float, lambda n: f" {n} ", lambda n: str(n).encode(), np.int64]
+
+
+@st.composite
+def id_sets(draw: st.DrawFn) -> list[list[int]]:
+    parties = draw(st.integers(2, 4))
+    span = draw(st.integers(1, 260))
+    numbers = st.integers(0, span)
+    size = min(200, span)
+    return [draw(st.lists(numbers, unique=True, min_size=1, max_size=size)) for _ in range(parties)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(id_sets(), st.randoms(use_true_random=False))
+def test_every_party_gets_the_rows_of_the_plain_intersection(sets: list[list[int]], random: object) -> None:
+    spelled = [[random.choice(SPELLINGS)(n) for n in own] for own in sets]  # type: ignore[attr-defined]
+    common = set(sets[0]).intersection(*sets[1:])
+    if not common:
+        with pytest.raises(IdError, match="there is none"):
+            play(spelled)
+        return
+    rows = play(spelled)
+    found = [[own[row] for row in taken] for own, taken in zip(sets, rows, strict=True)]
+    assert sorted(found[0]) == sorted(common)
+    assert all(ids == found[0] for ids in found)
+
+
+@pytest.mark.parametrize("parties", [2, 3, 4])
+@pytest.mark.parametrize("size", [1, 8, 9, 33])
+def test_lists_of_several_messages(parties: int, size: int, small_chunks: None) -> None:
+    sets = [[*range(size), *range(1000 * k, 1000 * k + 3 * k)] for k in range(1, parties + 1)]
+    rows = play([own[::-1] for own in sets])
+    found = [[own[::-1][row] for row in taken] for own, taken in zip(sets, rows, strict=True)]
+    assert sorted(found[0]) == list(range(size))
+    assert all(ids == found[0] for ids in found)
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_the_same_ids_everywhere(parties: int) -> None:
+    rows = play([list(range(50)), *[list(range(49, -1, -1))] * (parties - 1)])
+    assert sorted(rows[0]) == list(range(50))
+    assert rows[1] == [49 - row for row in rows[0]]
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_large_sets_against_small(parties: int) -> None:
+    rows = play([[5000], *[list(range(k, 6000)) for k in range(1, parties)]])
+    assert rows == [[0], *[[5000 - k] for k in range(1, parties)]]
+
+
+def test_ids_of_other_types() -> None:
+    people = [UUID(int=n) for n in range(20)]
+    rows = play([people, [str(person) for person in people[10:]]])
+    assert [people[row] for row in rows[0]] == [people[10:][row] for row in rows[1]]
+    assert len(rows[0]) == 10
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_rows_that_are_no_ids_are_named(parties: int) -> None:
+    others = [[1, 2]] * (parties - 1)
+    with pytest.raises(IdError, match="bank: rows 0 and 2 have the same id"):
+        play([[91234, 2, "91234"], *others])
+    with pytest.raises(IdError, match="bank: row 1"):
+        play([[1, None], *others])
+    with pytest.raises(IdError, match="bank: at least one row"):
+        play([[], *others])
+
+
+def test_roles_that_do_not_fit() -> None:
+    def role(channel: Channel) -> np.ndarray:
+        return align_privately("shop", [1], channel, active="bank", passives=["telco"])
+
+    with pytest.raises(PartiesError, match="line of shop"):
+        run_threads({"shop": role, "bank": role}, WallClock)
+
+
+def test_an_executor_changes_nothing() -> None:
+    parties = tables([list(range(40)), list(range(20, 60)), list(range(10, 50))])
+    with ThreadPoolExecutor(2) as pool:
+        aligned = simulate_alignment(parties, executor=pool)
+    assert sorted(aligned[0].ids) == list(range(20, 40))
+
+
+def tables(sets: Sequence[Sequence[object]]) -> list[vfl.Party]:
+    return [
+        vfl.Party(
+            name,
+            np.arange(2.0 * len(own)).reshape(-1, 2),
+            y=np.arange(len(own)) % 2 if name == "bank" else None,
+            ids=list(own),
+        )
+        for name, own in zip(NAMES, sets, strict=False)
+    ]
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_tables_in_one_process_agree_with_the_plain_join(parties: int) -> None:
+    rng = np.random.default_rng(1)
+    before = tables([rng.permutation(300)[:150].astype(kind) for kind in (int, float, str)[:parties]])
+    aligned = simulate_alignment(before)
+    plain, _ = vfl.align(before)
+    vfl.party.check_parties(aligned)
+    position = {int(float(key)): row for row, key in enumerate(aligned[0].ids)}
+    order = [position[int(float(key))] for key in plain[0].ids]
+    for one, other in zip(aligned, plain, strict=True):
+        np.testing.assert_array_equal(one.X[order], other.X)
+
+
+def test_tables_that_cannot_be_aligned() -> None:
+    bank, shop = tables([[1, 2], [2, 3]])
+    with pytest.raises(PartiesError, match="two or more"):
+        simulate_alignment([bank])
+    shop.ids = None
+    with pytest.raises(IdError, match="shop: ids were expected"):
+        simulate_alignment([bank, shop])
+
+
+@pytest.mark.parametrize("parties", [2, 3, 4])
+def test_every_message_is_declared(parties: int) -> None:
+    events: list[Event] = []
+    play([list(range(30))] * parties, observe=events.append)
+    role = dict.fromkeys(NAMES, "passive") | {"bank": "active"}
+    seen = {(type(e.message), role[e.me], role[e.peer]) for e in events if e.direction == "send"}
+    declared = {(item.message, item.sender, item.receiver) for item in psi.declares(NAMES[1:parties])}
+    assert seen == declared
+
+
+@pytest.mark.parametrize(("parties", "products"), [(2, 30 + 40), (3, 30 + 2 * 30)])
+def test_progress_is_shown(parties: int, products: int) -> None:
+    seen: list[tuple[int, int]] = []
+    play([list(range(30)), *[list(range(40))] * (parties - 1)], on_progress=lambda *at: seen.append(at))
+    assert seen == sorted(seen)
+    assert seen[-1] == (products, products)
+
+
+def once(kind: type[Message], change: Callable[[Message], Message]) -> Twist:
+    return lambda message: change(message) if isinstance(message, kind) else message
+
+
+def points_with(tail: bytes, kind: type[Message] = Points) -> Twist:
+    return once(kind, lambda m: kind(m.points[: -len(tail)] + tail))  # type: ignore[attr-defined, call-arg]
+
+
+NO_POINT = b"\xff" * 32
+TAMPERED = [
+    (2, "bank", points_with(NO_POINT)),
+    (2, "shop", points_with(NO_POINT)),
+    (3, "bank", points_with(NO_POINT)),
+    (3, "shop", points_with(NO_POINT, TwiceBlinded)),
+    (3, "shop", points_with(bytes(32), TwiceBlinded)),
+    (3, "telco", once(psi_work.PairKey, lambda m: psi_work.PairKey(bytes(32)))),
+    (3, "telco", once(psi_work.PairKey, lambda m: psi_work.PairKey(b"short"))),
+]
+
+
+@pytest.mark.parametrize(("parties", "cheat", "twist"), TAMPERED)
+def test_points_that_are_none_are_refused(parties: int, cheat: str, twist: Twist) -> None:
+    with pytest.raises(CryptoError):
+        play([list(range(20))] * parties, twist={cheat: twist})
+
+
+def shorter(kind: type[Message]) -> Twist:
+    return once(kind, lambda m: kind(next(iter(msgspec.structs.astuple(m)))[:-1]))
+
+
+def other(kind: type[Message], **changes: object) -> Twist:
+    return once(kind, lambda m: msgspec.structs.replace(m, **changes))
+
+
+BROKEN = [
+    *[(2, cheat, shorter(Points)) for cheat in ("bank", "shop")],
+    *[(2, cheat, once(Points, lambda m: Points(m.points + b"\xff" * 32))) for cheat in ("bank", "shop")],
+    *[(2, cheat, once(Points, lambda m: Points(m.points[::-1]))) for cheat in ("bank", "shop")],
+    (2, "shop", once(TwiceBlinded, lambda m: TwiceBlinded(m.points[:-32]))),
+    (2, "shop", once(TwiceBlinded, lambda m: TwiceBlinded(m.points[:32] * 20))),
+    (2, "bank", shorter(psi.Matches)),
+    (2, "bank", once(psi.Matches, lambda m: psi.Matches(m.bits + b"\x00"))),
+    (2, "shop", other(Hello, rows=0)),
+    (2, "shop", other(Hello, rows=-5)),
+    (2, "bank", other(Begin, rows=0)),
+    (2, "bank", other(Begin, nonce=b"")),
+    (2, "bank", other(Begin, resumes=True)),
+    (2, "bank", other(Begin, first=2)),
+    (2, "bank", other(Begin, second=-1)),
+    (3, "bank", other(Begin, first=2)),
+    (3, "bank", other(Begin, second=-1)),
+    (3, "shop", shorter(TwiceBlinded)),
+    (3, "shop", shorter(Slots)),
+    (3, "shop", other(Store, slots=3)),
+    (3, "shop", other(Store, seed=b"")),
+    (3, "bank", other(Common, rows=21)),
+    (3, "bank", other(Common, rows=-1)),
+    (3, "bank", shorter(Tags)),
+    (3, "bank", once(Tags, lambda m: Tags(m.tags[:-16] + b"\xff" * 16))),
+    (3, "bank", once(Tags, lambda m: Tags(m.tags[:16] * 20))),
+]
+
+
+@pytest.mark.parametrize(("parties", "cheat", "twist"), BROKEN)
+def test_what_breaks_the_protocol_is_refused(parties: int, cheat: str, twist: Twist) -> None:
+    with pytest.raises(ProtocolError):
+        play([list(range(20))] * parties, twist={cheat: twist})
+
+
+class Cut:
+    """Lets a party send `messages` messages, then cuts it off."""
+
+    def __init__(self, messages: int) -> None:
+        self.left = messages
+
+    def __call__(self, message: Message) -> Message:
+        if not self.left:
+            raise Stop
+        self.left -= 1
+        return message
+
+
+def test_going_on_after_a_break_at_any_message(small_chunks: None, tmp_path: Path) -> None:
+    for parties in (2, 3):
+        sets = [list(range(k, 20 + k)) for k in range(parties)]
+        common = list(range(parties - 1, 20))
+        for cut in NAMES[:parties]:
+            for messages in range(100):
+                folder = tmp_path / f"{parties}-{cut}-{messages}"
+                try:
+                    play(sets, journals=folder, twist={cut: Cut(messages)})
+                    break
+                except (Stop, TransportError):
+                    rows = play(sets, journals=folder)
+                assert [sorted(own[r] for r in taken) for own, taken in zip(sets, rows, strict=True)] == [
+                    common
+                ] * parties
+                assert not list(folder.iterdir())
+            assert messages >= 5
+
+
+def sent(events: list[Event], kind: type[Message]) -> list[Message]:
+    return [event.message for event in events if event.direction == "send" and isinstance(event.message, kind)]
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_what_has_been_done_is_not_done_again(
+    parties: int, small_chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = [list(range(k, 40 + k)) for k in range(parties)]
+    first: list[Event] = []
+    last = psi.Matches if parties == 2 else Common
+
+    def stop(message: Message) -> Message:
+        if isinstance(message, last):
+            raise Stop
+        return message
+
+    with pytest.raises((Stop, TransportError)):
+        play(sets, journals=tmp_path, twist={"bank": stop}, observe=first.append)
+    for file in tmp_path.glob("*/*"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    monkeypatch.setattr(okvs, "encode", None)
+    monkeypatch.setattr(psi_work.Blinder, "blind", None)
+    again: list[Event] = []
+    play(sets, journals=tmp_path, observe=again.append)
+    assert len(sent(first, Points)) == 2 * 5
+    assert not sent(again, Points) + sent(again, TwiceBlinded) + sent(again, Slots)
+    assert {m.seed for m in sent(again, Store)} == {m.seed for m in sent(first, Store)}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+@pytest.mark.parametrize("who", ["bank", "shop"])
+def test_other_ids_after_a_break_start_afresh(who: str, parties: int, small_chunks: None, tmp_path: Path) -> None:
+    sets = [list(range(k, 20 + k)) for k in range(parties)]
+    first: list[Event] = []
+    with pytest.raises((Stop, TransportError)):
+        play(sets, journals=tmp_path, twist={"shop": Cut(3)}, observe=first.append)
+    sets[NAMES.index(who)] = list(range(5, 25))
+    again: list[Event] = []
+    rows = play(sets, journals=tmp_path, observe=again.append)
+    assert [sets[0][row] for row in rows[0]] == [sets[1][row] for row in rows[1]]
+    before = {m.points for m in sent(first, Points)}  # type: ignore[attr-defined]
+    assert before
+    assert not before & {m.points for m in sent(again, Points)}  # type: ignore[attr-defined]
+
+
+def test_a_folder_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(DataError, match="chmod 700"):
+        FolderJournal(folder)
+
+
+def test_a_journal_leaves_other_files_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o700)
+    (folder / "notes.txt").write_text("mine")
+    journal = FolderJournal(folder)
+    journal.append("secrets", b"one")
+    journal.append("mine", b"two")
+    journal.append("mine", b"three")
+    assert FolderJournal(folder).whole("mine") == b"twothree"
+    journal.clear()
+    assert [file.name for file in folder.iterdir()] == ["notes.txt"]
+
+
+def test_the_row_order_is_kept_beside_the_data(tmp_path: Path) -> None:
+    data = tmp_path / "shop.csv"
+    rows = np.array([3, 0, 2])
+    assert write_rows(data, rows) == rows_path(data) == tmp_path / "shop.csv.rows.npy"
+    np.testing.assert_array_equal(read_rows(data, of=4), rows)
+    with pytest.raises(DataError, match="has changed"):
+        read_rows(data, of=3)
+    write_rows(data, np.array([1, 1]))
+    with pytest.raises(DataError, match="different row numbers"):
+        read_rows(data, of=3)
+    rows_path(data).write_bytes(b"no numpy file")
+    with pytest.raises(DataError, match="align again"):
+        read_rows(data, of=3)
+    with pytest.raises(DataError, match="align first"):
+        read_rows(tmp_path / "none.csv", of=3)
+
+
+def test_kept_secrets_show_nothing() -> None:
+    kept = psi_work.Secrets(b"n" * 16, b"s" * 32, b"scalar" * 5, {"shop": b"pair key" * 4})
+    assert repr(kept) == str(kept) == "<Secrets, secret>"
