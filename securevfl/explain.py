@@ -12,6 +12,8 @@ from securevfl.audit.leverage import measure
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import LabelError
 from securevfl.leakage import leaks
+from securevfl.models.base import Model
+from securevfl.models.kernel import Kernel
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
 from securevfl.schedule import Schedule
@@ -31,21 +33,41 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         active, passives, known = lead.name, [party.name for party in others], (lead, others)
     sums, residual = job.protocol.sum_for(len(passives)), job.protocol.residual
     declared = [*sums.declares(passives), *residual.declares()]
+    kernel = isinstance(job.model, Kernel)
+    down = "no residual" if kernel else f"{residual.name} residual"
     lines = [
-        f"{job.optimizer.label} on a {job.model.name} model, protocol {sums.name} sum / {residual.name} residual",
+        f"{job.optimizer.label} on a {job.model.name} model, protocol {sums.name} sum / {down}",
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {residual.strength}",
         "",
         f"{active} (active, holds the labels)",
         *_role(declared, "active"),
         "  learns    f = sum_k H_k on the rows predicted, and what is marked output or plain above",
+        *(_phases(job.model) if isinstance(job.model, Kernel) else []),
         f"  pooling   {sums.coalition(passives)}",
     ]
+    labelled = {party.name for party in parties or () if party.active}
     for name in passives:
+        if name in labelled:
+            lines += ["", f"{name} (holds labels too: active in its turns, passive in the others')"]
+            lines += [*_role(declared, "active"), *_role(declared, "passive"), *_phases(job.model)]
+            continue
         lines += ["", f"{name} (passive)", *_role(declared, "passive")]
-        lines += _equations(job, name, known)
+        lines += ["  learns    nothing"] if kernel else _equations(job, name, known)
     lines += _leaks(job, known)
     return "\n".join(lines)
+
+
+def _phases(model: Model) -> list[str]:
+    """What a party with labels learns of the others' columns from its features."""
+    M = model.features if isinstance(model, Kernel) else 0
+    return [
+        f"            M = {M} phases of every row: the sum of x_l w_l over the other parties, modulo a turn. Each",
+        "            draws its w_l itself, so no system of equations leads to its columns. What no w hides is told:",
+        "            the kernel, and so the distance, of any two rows in the other parties' columns together; where",
+        "            phases seldom wrap (small gamma), these columns up to one unknown linear map, which as many known",
+        "            rows as columns give away",
+    ]
 
 
 def _role(declared: Sequence[Declared], role: str) -> list[str]:

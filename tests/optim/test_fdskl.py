@@ -1,0 +1,255 @@
+"""FDSKL against the centralised doubly stochastic gradient: float64, all columns in one place, features made anew."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import securevfl as vfl
+from securevfl.errors import ConfigError, PartiesError
+from securevfl.models.kernel import Expansion, Frequencies, Kernel, cosines
+from securevfl.models.losses import LOSSES
+from securevfl.optim.fdskl import CURVATURE, SAMPLE, blocks
+from securevfl.protocols.base import Phases, SumProtocol
+from securevfl.schedule import Schedule
+
+Floats = NDArray[np.float64]
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def tables(parties: int, loss: str, *, labelled: int = 1, rows: int = 90, seed: int = 0) -> list[vfl.Party]:
+    generator = np.random.default_rng([parties, seed])
+    own = [generator.normal(size=(rows, 1 + k % 3)) for k in range(parties)]
+    f = np.sin(sum(block.sum(axis=1) for block in own))
+    y = f if loss == "square" else (f > 0.2).astype(int)
+    return [vfl.Party(f"p{k}", block, y if k < labelled else None) for k, block in enumerate(own)]
+
+
+def job_for(model: Kernel, **keys: object) -> vfl.Job:
+    own: dict[str, object] = {"optimizer": vfl.FDSKL(), "protocol": vfl.Protocol(sum="direct"), "batch_size": 32}
+    return vfl.Job(model=model, **(own | {"epochs": 3, "seed": 4, "scale": "none"} | keys))  # type: ignore[arg-type]
+
+
+def features(run: vfl.Run, X: Floats, worker: str, k: int) -> Floats:
+    """phi_k of one worker by the pooled columns (n x D), with the frequencies that the parties drew."""
+    model = run.job.model
+    assert isinstance(model, Kernel)
+    drawn = {name: Frequencies(model, part.key, len(part.columns)) for name, part in run.parts.items()}
+    w = np.vstack([drawn[name].w(worker, k) for name in run.parts])
+    b = drawn[worker].offset(worker, k) / 2.0**32
+    return np.sqrt(2) * np.cos(2 * np.pi * (X @ w + b))
+
+
+def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
+    """alpha (K x D) of every worker by the plain loop."""
+    job, model = run.job, run.job.model
+    assert isinstance(model, Kernel)
+    assert isinstance(job.optimizer, vfl.FDSKL)
+    X = np.hstack([party.X for party in parties])
+    workers = [party.name for party in parties if party.active]
+    loss, y = LOSSES[model.loss_name], next(party.y for party in parties if party.active)
+    assert y is not None
+    targets = loss.targets(y, loss.classes(y))[:, 0]
+    schedule = Schedule(
+        len(X), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, test_fraction=0.0, reshuffle=False
+    )
+    assert len(X) <= SAMPLE, "the preconditioners are made from all rows"
+    alpha = {worker: np.zeros((model.blocks, model.block_size)) for worker in workers}
+    turns = {worker: blocks(model.blocks, job.seed, i) for i, worker in enumerate(workers)}
+    for t, visit in enumerate(schedule.visits()):
+        worker = workers[t % len(workers)]
+        k = next(turns[worker])
+        rows = X[visit.rows]
+        f = sum(features(run, rows, w, j) @ alpha[w][j] for w in workers for j in range(model.blocks))
+        g = loss.residual(f[:, None], targets[visit.rows, None])[:, 0]
+        move = features(run, rows, worker, k).T @ g / len(rows) + model.l2 * alpha[worker][k]
+        if job.optimizer.precondition:
+            phi = features(run, X, worker, k)
+            gram = CURVATURE[model.loss_name] / len(X) * phi.T @ phi
+            move = np.linalg.solve(gram + job.optimizer.rho * np.eye(model.block_size), move)
+        eta = job.optimizer.lr / (1 if job.optimizer.decay == "none" else (visit.epoch + 1))
+        alpha[worker][k] -= eta * move
+    return alpha
+
+
+def assert_equal(run: vfl.Run, parties: list[vfl.Party], rtol: float = 1e-3) -> None:
+    for worker, alpha in dsg(run, parties).items():
+        theta = run.parts[worker].theta
+        assert np.abs(theta - alpha.reshape(-1, 1)).max() <= rtol * np.abs(alpha).max()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    parties=st.integers(2, 5),
+    kernel=st.sampled_from(["rbf", "laplace"]),
+    loss=st.sampled_from(["square", "logistic", "smooth_hinge"]),
+    labelled=st.integers(1, 3),
+    precondition=st.booleans(),
+    decay=st.sampled_from(["none", "inverse"]),
+    seed=st.integers(0, 1000),
+)
+def test_equals_the_centralised_loop(
+    parties: int, kernel: str, loss: str, labelled: int, precondition: bool, decay: str, seed: int
+) -> None:
+    model = Kernel(kernel=kernel, gamma=0.3, loss=loss, blocks=3, block_size=8, l2=0.01)
+    optimizer = vfl.FDSKL(lr=0.4, decay=decay, precondition=precondition, rho=0.5)
+    own = tables(parties, loss, labelled=min(labelled, parties), seed=seed)
+    assert_equal(vfl.simulate(job_for(model, optimizer=optimizer, seed=seed), own), own)
+
+
+SUMS = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum(), vfl.CipherSum()]
+
+
+@pytest.mark.parametrize("chosen", SUMS, ids=[chosen.name for chosen in SUMS])
+@pytest.mark.parametrize("labelled", [1, 2])
+def test_every_sum_trains_the_same_model(chosen: SumProtocol, labelled: int) -> None:
+    model = Kernel(gamma=0.3, loss="smooth_hinge", blocks=2, block_size=8)
+    own = tables(4, "smooth_hinge", labelled=labelled)
+    run = vfl.simulate(job_for(model, protocol=vfl.Protocol(sum=chosen)), own)
+    assert_equal(run, own)
+
+
+@pytest.mark.parametrize("chosen", SUMS[:3], ids=[chosen.name for chosen in SUMS[:3]])
+def test_sixteen_bits_halve_a_phase_and_cost_little(chosen: SumProtocol) -> None:
+    own = tables(3, "logistic", labelled=1)
+    sent = {}
+    for bits, rtol in ((32, 1e-3), (16, 4e-3)):
+        model = Kernel(gamma=0.3, loss="logistic", blocks=2, block_size=64, bits=bits)
+        run = vfl.simulate(job_for(model, protocol=vfl.Protocol(sum=chosen)), own)
+        assert_equal(run, own, rtol)
+        sent[bits] = run.parts["p1"].ledger.bytes_sent()
+    if chosen.name != "direct":
+        assert sent[16] < 0.6 * sent[32]
+
+
+def test_other_frequencies_are_noticed() -> None:
+    own = tables(3, "logistic")
+    run = vfl.simulate(job_for(Kernel(gamma=0.3, blocks=2, block_size=8)), own)
+    run.parts["p1"].key = bytes(32)
+    with pytest.raises(AssertionError):
+        assert_equal(run, own)
+
+
+@pytest.mark.parametrize("labelled", [1, 2])
+@pytest.mark.parametrize("loss", ["smooth_hinge", "square"])
+def test_predictions_equal_the_expansion_and_survive_saving(labelled: int, loss: str, tmp_path: Path) -> None:
+    own = tables(3, loss, labelled=labelled)
+    model = Kernel(kernel="laplace", gamma=0.2, loss=loss, blocks=2, block_size=16)
+    run = vfl.simulate(job_for(model, protocol=vfl.Protocol(sum="tree")), own)
+    new = {party.name: party.X[:40] + 0.1 for party in own}
+    X = np.hstack(list(new.values()))
+    workers = [party.name for party in own if party.active]
+    f = sum(
+        features(run, X, worker, k) @ run.parts[worker].theta.reshape(2, 16)[k] for worker in workers for k in range(2)
+    )
+    np.testing.assert_allclose(run.decision(new)[:, 0], f, atol=2e-3)
+    run.save(tmp_path)
+    loaded = vfl.Run.load(tmp_path)
+    np.testing.assert_array_equal(loaded.decision(new), run.decision(new))
+    np.testing.assert_array_equal(loaded.predict(new), run.predict(new))
+    assert run.parts["p2"].theta.shape == (0, 1)
+    assert run.parts["p1"].key.hex() not in repr(run)
+
+
+def test_each_phase_crosses_once_in_four_bytes() -> None:
+    own = tables(3, "logistic", rows=4096)
+    model = Kernel(gamma=0.3, blocks=2, block_size=64)
+    for chosen, passes in (("direct", 1), ("tree", 2), ("pairwise", 1)):
+        job = job_for(model, protocol=vfl.Protocol(sum=chosen), batch_size=512, epochs=6)
+        run = vfl.simulate(job, own)
+        assert run.costs.bytes <= 4 * 4096 * model.features * 2 * passes * 1.02
+
+
+def test_evaluations_while_training_do_not_change_it() -> None:
+    own = tables(3, "logistic", rows=200)
+    model = Kernel(gamma=0.3, blocks=2, block_size=16)
+    job = job_for(model, test_fraction=0.3, evaluate_every=2)
+    run = vfl.simulate(job, own)
+    measured = [record["error"] for record in run.history if "error" in record]
+    assert len(measured) == len(run.history) // 2
+    asked = vfl.simulate(job, own).parts["p1"].ledger.messages_sent()
+    assert asked == vfl.simulate(job_for(model, test_fraction=0.3), own).parts["p1"].ledger.messages_sent()
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_cosines_of_the_circle(bits: int) -> None:
+    phases = np.random.default_rng(0).integers(0, 2**bits, 10_000, dtype=np.uint32)
+    exact = np.cos(2 * np.pi * phases / 2.0**bits)
+    assert np.abs(cosines(phases, bits) / (2**15 - 1) - exact).max() <= 2.0**-16 * 1.05  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("kernel", "norm"), [("rbf", 2), ("laplace", 1)])
+def test_features_approximate_the_kernel(kernel: str, norm: int) -> None:
+    model = Kernel(kernel=kernel, gamma=0.4, blocks=1, block_size=20_000)
+    frequencies = Frequencies(model, bytes(range(32)), 3)
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    own = Expansion(model)
+    offset: Phases = frequencies.offset("p0", 0)
+    own.keep("rows", 0, cosines(frequencies.phases(X, "p0", 0, 32) + offset, 32))
+    phi = own.phi("rows", 0)
+    distance = (np.abs(X[:, None] - X[None]) ** norm).sum(axis=2)
+    np.testing.assert_allclose(phi @ phi.T / model.block_size, np.exp(-0.4 * distance), atol=0.04)
+
+
+def test_far_phases_wrap() -> None:
+    model = Kernel(gamma=0.4, blocks=1, block_size=64)
+    frequencies = Frequencies(model, bytes(32), 1)
+    w = frequencies.w("p0", 0)[0]
+    X = np.array([[1.0], [2.0**40]])
+    wrapped = np.remainder(X * w, 1.0) * 2.0**32
+    gap = frequencies.phases(X, "p0", 0, 32).astype(np.int64) - np.rint(wrapped).astype(np.int64)
+    assert (np.abs((gap + 2**31) % 2**32 - 2**31) <= 1).all()
+
+
+def test_parties_and_workers_draw_apart() -> None:
+    model = Kernel(gamma=0.4, blocks=2, block_size=500)
+    one, other = (Frequencies(model, bytes([n]) * 32, 2) for n in (1, 2))
+    rows = [*one.w("a", 0), *one.w("a", 1), *one.w("b", 0), *other.w("a", 0)]
+    off_diagonal = np.corrcoef(rows) - np.eye(len(rows))
+    assert np.abs(off_diagonal).max() < 0.2
+    assert "secret" in repr(one)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    kernel, own = Kernel(gamma=0.3), tables(3, "logistic", labelled=2)
+    with pytest.raises(ConfigError, match="fdskl trains kernel models only"):
+        job_for(vfl.Logistic())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="use optimizer fdskl"):
+        job_for(kernel, optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"))
+    with pytest.raises(ConfigError, match="residual: is missing"):
+        job_for(vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="leave protocol"):
+        job_for(kernel, protocol=vfl.Protocol(residual="open"))
+    with pytest.raises(ConfigError, match="reshuffle"):
+        job_for(kernel, reshuffle=True)
+    with pytest.raises(PartiesError):
+        vfl.simulate(
+            vfl.Job(
+                model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"), batch_size=9
+            ),
+            own,
+        )
+
+
+def test_a_job_reads_back() -> None:
+    job = job_for(Kernel(gamma=0.3, loss="smooth_hinge", bits=16), optimizer=vfl.FDSKL(precondition=False))
+    again = vfl.Job.from_dict(job.to_dict())
+    assert again == job
+    assert again.digest == job.digest
+    assert job.to_dict()["model"]["loss"] == "smooth_hinge"
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+def test_phishing_in_few_passes() -> None:
+    with np.load(DATA / "phishing.npz") as table:
+        X, y, sides = table["X"].astype(float), (table["y"] > 0).astype(int), (table["g"], table["h"])
+    own = [
+        vfl.Party(name, X[:, side], None if k else y) for k, (name, side) in enumerate(zip("gh", sides, strict=True))
+    ]
+    model = Kernel(gamma=0.1, loss="smooth_hinge", blocks=4)
+    job = job_for(model, optimizer=vfl.FDSKL(rho=2.0), batch_size=1024, epochs=10, test_fraction=0.25)
+    assert vfl.simulate(job, own).metrics["error"] <= 0.06

@@ -1,0 +1,114 @@
+"""What the phases of FDSKL tell whoever receives their sum.
+
+With frequencies from a shared seed, as in the paper, the receiver solves for the others' columns. With frequencies
+that each party draws for itself it cannot; what stays is what explain says: distances, and the columns up to a linear
+map where phases do not wrap.
+"""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import securevfl as vfl
+from securevfl.channel import Event
+from securevfl.models.kernel import Frequencies, Kernel
+from securevfl.protocols.direct_sum import PhasePart
+from securevfl.schedule import Schedule
+
+Floats = NDArray[np.float64]
+ROWS, COLUMNS = 64, 3
+MODEL = Kernel(gamma=0.01, blocks=2, block_size=128)  # phases of 0/1 columns stay within half a turn
+
+
+def parties(others: int) -> list[vfl.Party]:
+    generator = np.random.default_rng(others)
+    tables = [generator.integers(0, 2, (ROWS, COLUMNS)).astype(float) for _ in range(1 + others)]
+    return [vfl.Party(f"p{k}", X, None if k else X.sum(axis=1) > 1) for k, X in enumerate(tables)]
+
+
+def seen(own: list[vfl.Party]) -> tuple[vfl.Run, Floats, Floats]:
+    """The run, the summed phases of the others that the worker received (turns, n x M), their columns in that order."""
+    received: dict[str, list[NDArray[np.uint32]]] = {party.name: [] for party in own[1:]}
+
+    def observe(event: Event) -> None:
+        if event.direction == "recv" and isinstance(event.message, PhasePart):
+            received[event.peer].append(event.message.values)
+
+    job = vfl.Job(
+        model=MODEL,
+        optimizer=vfl.FDSKL(),
+        protocol=vfl.Protocol(sum="direct"),
+        batch_size=ROWS,
+        epochs=1,
+        scale="none",
+    )
+    run = vfl.simulate(job, own, observe=observe)
+    total = sum(parts[0] for parts in received.values())  # the one training batch: K x n x D
+    turns = np.concatenate(list(total.view(np.int32) / 2.0**32), axis=1)  # type: ignore[union-attr]
+    rows = Schedule(ROWS, batch_size=ROWS, epochs=1, seed=0, test_fraction=0, reshuffle=False).partition(0)[0]
+    return run, turns, np.hstack([party.X[rows] for party in own[1:]])
+
+
+def guess(turns: Floats, key: bytes, others: int) -> Floats:
+    """The others' columns by least squares, were their frequencies drawn from `key`."""
+    drawn = Frequencies(MODEL, key, COLUMNS)
+    w = np.hstack([drawn.w("p0", k) for k in range(MODEL.blocks)])
+    if others == 2:  # a shared seed gives the second party its own columns' draws
+        later = Frequencies(MODEL, key, 2 * COLUMNS)
+        w = np.hstack([later.w("p0", k) for k in range(MODEL.blocks)])
+    solved: Floats = np.linalg.lstsq(w.T, turns.T, rcond=None)[0].T
+    return solved
+
+
+def error(found: Floats, X: Floats) -> float:
+    return float(np.sqrt(((found - X) ** 2).mean()))
+
+
+def test_a_shared_seed_gives_the_columns_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("securevfl.learner.os.urandom", bytes)
+    run, turns, X = seen(parties(1))
+    assert error(guess(turns, run.parts["p0"].key, 1), X) < 1e-5
+
+
+def test_own_frequencies_do_not() -> None:
+    run, turns, X = seen(parties(1))
+    assert error(guess(turns, run.parts["p0"].key, 1), X) > 0.4
+    assert error(guess(turns, run.parts["p1"].key, 1), X) < 1e-5  # the attack fails for lack of the key alone
+
+
+def test_with_more_parties_known_frequencies_give_all_of_them_away() -> None:
+    run, turns, X = seen(parties(2))
+    drawn = [Frequencies(MODEL, run.parts[name].key, COLUMNS) for name in ("p1", "p2")]
+    w = np.vstack([np.hstack([own.w("p0", k) for k in range(MODEL.blocks)]) for own in drawn])
+    assert error(np.linalg.lstsq(w.T, turns.T, rcond=None)[0].T, X) < 1e-5
+    assert error(guess(turns, run.parts["p0"].key, 2), X) > 0.4
+
+
+def test_keys_are_new_in_every_run_and_at_every_party() -> None:
+    keys = [part.key for _ in range(2) for part in seen(parties(2))[0].parts.values()]
+    assert len(set(keys)) == 6
+    assert all(len(key) == 32 for key in keys)
+
+
+def test_what_stays_is_distances() -> None:
+    _, turns, X = seen(parties(1))
+    cosines = np.cos(2 * np.pi * (turns[:, None] - turns[None])).mean(axis=2)
+    squared = ((X[:, None] - X[None]) ** 2).sum(axis=2)
+    np.testing.assert_allclose(-np.log(cosines) / MODEL.gamma, squared, atol=0.25 * squared.max())
+    assert np.corrcoef(cosines.ravel(), squared.ravel())[0, 1] < -0.95
+
+
+def test_what_stays_is_a_linear_map_where_phases_do_not_wrap() -> None:
+    _, turns, X = seen(parties(1))
+    known = slice(0, 16)
+    linear = np.linalg.lstsq(turns[known], X[known], rcond=None)[0]
+    assert error(turns @ linear, X) < 1e-3
+
+
+def test_the_sheet_says_both() -> None:
+    own = parties(2)
+    job = vfl.Job(model=MODEL, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(sum="tree"))
+    sheet = job.explain(own)
+    assert "distance" in sheet
+    assert "linear map" in sheet
+    assert "its sign is the label" not in sheet
