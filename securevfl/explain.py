@@ -50,7 +50,12 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
     for name in passives:
         if name in labelled:
             lines += ["", f"{name} (holds labels too: active in its turns, passive in the others')"]
-            lines += [*_role(declared, "active"), *_role(declared, "passive"), *_phases(job.model)]
+            lines += [
+                *_role(declared, "active"),
+                *_role(declared, "passive"),
+                "  learns    f on its minibatches",
+                *_phases(job.model),
+            ]
             continue
         lines += ["", f"{name} (passive)", *_role(declared, "passive")]
         lines += ["  learns    nothing"] if kernel else _equations(job, name, known)
