@@ -43,5 +43,5 @@ def invert(A: Floats, b: Floats) -> Floats:
         return float(miss @ miss), -2.0 * (M.T @ miss) * s * (1 - s)
 
     start = -4.0 * least[:, 0]
-    u = minimize(misfit, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+    u = minimize(misfit, start, jac=True, method="L-BFGS-B", options={"maxiter": 100}).x
     return (0.5 - expit(u))[:, None]

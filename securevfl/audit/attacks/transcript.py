@@ -30,7 +30,7 @@ class Transcript(LabelAttack):
 
 
 def pieces(view: View) -> Floats:
-    """Four numbers for each row and each place of a message (m x k): mean, first, last byte, as an integer."""
+    """Numbers for each row and each place of a message (m x k): mean, first and last byte, and as integers."""
     by_place: dict[tuple[str, int], list[tuple[NDArray[np.intp], Floats]]] = defaultdict(list)
     for receipt in view.receipts:
         if receipt.visit < 0:
@@ -39,14 +39,13 @@ def pieces(view: View) -> Floats:
         for place, value in enumerate(fields(receipt.message)):
             if isinstance(value, bytes) and len(value) >= len(rows):
                 by_place[type(receipt.message).__name__, place].append((rows, _describe(value, len(rows))))
-    columns = [np.nan_to_num(mean_by_row(found, len(view.X), 4)) for found in by_place.values()]
+    columns = [np.nan_to_num(mean_by_row(found, len(view.X), 5)) for found in by_place.values()]
     return np.column_stack([np.empty((len(view.X), 0)), *columns])
 
 
 def _describe(data: bytes, n: int) -> Floats:
     width = len(data) // n
     table = np.frombuffer(data[-width * n :], np.uint8).reshape(n, width).astype(np.float64)
-    digits = table[:, : min(width, 6)]
-    return np.column_stack(
-        [table.mean(axis=1), table[:, 0], table[:, -1], digits @ 256.0 ** -np.arange(digits.shape[1])]
-    )
+    places = 256.0 ** -np.arange(min(width, 6))
+    integers = [table[:, : len(places)] @ places, table[:, : -len(places) - 1 : -1] @ places]
+    return np.column_stack([table.mean(axis=1), table[:, 0], table[:, -1], *integers])

@@ -1,0 +1,276 @@
+"""Attacks succeed where they should, and on sealed protocols gain nothing from the transcript.
+
+The claim for a sealed protocol is not that attacks do no better than chance: a party's columns and its opened gradients
+say something about labels. It is that they do no better than on the ideal view, which holds the declared output alone.
+"""
+
+from collections.abc import Collection, Sequence
+from itertools import combinations
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit.attacks import ATTACKS, LabelAttack
+from securevfl.audit.attacks.collusion import recovered
+from securevfl.audit.attacks.rare_values import lonely_rows
+from securevfl.audit.leverage import leverage, measure
+from securevfl.audit.views import Stage
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.trees import Tree, star
+from securevfl.optim.base import Optimizer
+from securevfl.protocols.base import ActiveResidual, Declared, PassiveResidual, Reply, ResidualProtocol, Reveal, Seat
+from securevfl.protocols.open_residual import OpenReply
+from securevfl.protocols.sealed_residual import SealedG
+
+LABEL_ATTACKS = [name for name, attack in ATTACKS.items() if isinstance(attack, LabelAttack)]
+FROM_RESIDUALS = ["residual_sign", "residual_direction", "batch_inversion", "cross_round", "transcript"]
+SEEDS = 5
+MANY_SEEDS = 20
+MARGIN = 0.03
+
+
+def table(k: int = 2, n: int = 500, d: int = 12, *, positive: float = 0.5, seed: int = 0) -> list[vfl.Party]:
+    """k parties of d columns; the label follows some of each."""
+    generator = np.random.default_rng(seed)
+    X = [generator.normal(size=(n, d)) for _ in range(k)]
+    z = X[0][:, :4].sum(axis=1) + sum(own[:, :2].sum(axis=1) / 2 for own in X[1:]) + generator.normal(size=n)
+    y = (z > np.quantile(z, 1 - positive)).astype(int)
+    return [vfl.Party("bank", X[0], y), *(vfl.Party(f"p{i}", own) for i, own in enumerate(X[1:], start=1))]
+
+
+def job(residual: object = "open", sums: object = "auto", **keys: object) -> vfl.Job:
+    optimizer: Optimizer = vfl.FedBCD(lr=0.3, local_steps=2)
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": optimizer, "batch_size": 125, "epochs": 3}
+    own |= {"test_fraction": 0.2, "protocol": vfl.Protocol(sum=sums, residual=residual)}  # type: ignore[arg-type]
+    return vfl.Job(**(own | keys))
+
+
+@pytest.fixture(scope="module")
+def opened() -> Stage:
+    return Stage(job(), table(), 1)
+
+
+@pytest.mark.parametrize("name", FROM_RESIDUALS)
+def test_on_open_residuals_label_attacks_succeed_as_published(name: str, opened: Stage) -> None:
+    score = ATTACKS[name].score(opened)
+    assert score.real >= 0.95
+    assert score.simulated < 0.85  # the gradient alone, even with columns that go with the label
+
+
+def test_the_norm_tells_the_rare_class() -> None:
+    score = ATTACKS["residual_norm"].score(Stage(job(), table(positive=0.15), 1))
+    assert score.real >= 0.95
+    assert score.simulated < 0.65
+
+
+def test_softmax_residuals_show_the_class() -> None:
+    stage = Stage(job(model=vfl.Softmax()), vfl.datasets.digits(), 0)
+    for name in ("residual_sign", "residual_direction"):
+        assert ATTACKS[name].score(stage).real >= 0.95
+
+
+def test_model_completion_beats_chance_and_no_protocol_changes_it(opened: Stage) -> None:
+    score = ATTACKS["model_completion"].score(Stage(job(vfl.Ckks(), batch_size=569), vfl.datasets.breast_cancer(), 0))
+    assert score.real >= 0.95
+    assert score.real == pytest.approx(score.simulated, abs=1e-3)
+
+
+def differences(protocol: vfl.Protocol, names: Sequence[str], k: int, seeds: Collection[int]) -> dict[str, list[float]]:
+    """real - simulated of each attack and seed, on other data and another schedule each time."""
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for seed in seeds:
+        stage = Stage(job(protocol=protocol), table(k, seed=seed), seed)
+        for name in names:
+            found[name].append(ATTACKS[name].score(stage).excess)
+    return found
+
+
+SEALED = {
+    "direct/ckks": (vfl.Protocol(residual=vfl.Ckks()), 2),
+    "pairwise/ckks-lean": (vfl.Protocol(sum="pairwise", residual=vfl.Ckks(profile="lean")), 3),
+    "tree/ckks": (vfl.Protocol(sum="tree", residual=vfl.Ckks()), 4),
+    "cipher/ckks": (vfl.Protocol(sum="cipher", residual=vfl.Ckks()), 3),
+}
+
+
+@pytest.mark.parametrize("kind", SEALED)
+def test_on_sealed_residuals_the_transcript_adds_nothing(kind: str) -> None:
+    protocol, k = SEALED[kind]
+    for name, found in differences(protocol, LABEL_ATTACKS, k, range(SEEDS)).items():
+        assert abs(np.mean(found)) <= MARGIN, (kind, name, np.round(found, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", [*SEALED, "direct/paillier"])
+def test_on_sealed_residuals_the_transcript_adds_nothing_over_many_seeds(kind: str) -> None:
+    paillier = vfl.Protocol(residual=vfl.Paillier(bits=2048)), 2
+    protocol, k = SEALED.get(kind, paillier)
+    for name, found in differences(protocol, LABEL_ATTACKS, k, range(MANY_SEEDS)).items():
+        assert abs(np.mean(found)) <= MARGIN, (kind, name, np.round(found, 3))
+
+
+class UnderASealedName(ResidualProtocol):
+    """A mutant: g goes down as the bytes of a message that says it is a ciphertext. `mask` as told."""
+
+    name: ClassVar[str] = "sealed"
+    mask: str = "none"
+
+    def active(self, seat: Seat) -> ActiveResidual:
+        return MutantActive(seat, self.mask)
+
+    def passive(self, seat: Seat) -> PassiveResidual:
+        return MutantPassive(seat, self.mask)
+
+    def declares(self) -> list[Declared]:
+        return [Declared(SealedG, "active", "passive", Reveal("ciphertext", "active"))]
+
+    @property
+    def strength(self) -> str:
+        return "none, and it does not say so"
+
+    @property
+    def seals(self) -> bool:
+        return True
+
+
+class MutantActive(ActiveResidual):
+    def __init__(self, seat: Seat, mask: str) -> None:
+        self._seat, self._mask = seat, mask
+
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+        for passive in to:
+            self._seat.channel.send(passive, SealedG(disguise(g, self._mask)))
+
+    def settle(self) -> None:
+        pass
+
+
+class MutantPassive(PassiveResidual):
+    def __init__(self, seat: Seat, mask: str) -> None:
+        self._seat, self._mask = seat, mask
+
+    def reply(self, *, epoch: int) -> Reply:
+        data = self._seat.channel.recv(self._seat.active, SealedG).ciphertext
+        if self._mask == "none":
+            return OpenReply(np.frombuffer(data[8:]).reshape(-1, 1))
+        return OpenReply((np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40)
+
+
+CONSTANT = np.int64(0x1234567890123456)  # one mask for all rows and rounds
+
+
+def disguise(g: Floats, mask: str) -> bytes:
+    if mask == "none":
+        return b"a header" + g.tobytes()
+    return (np.rint(g[:, 0] * 2.0**40).astype(np.int64) + CONSTANT).tobytes()
+
+
+@pytest.mark.parametrize("mask", ["none", "constant"])
+def test_attacks_catch_what_is_no_ciphertext(mask: str) -> None:
+    """The mutants: residuals in the clear under a sealed name; one constant mask."""
+    protocol = vfl.Protocol(residual=UnderASealedName(mask=mask))
+    found = differences(protocol, ["transcript"], 2, range(3))
+    assert np.mean(found["transcript"]) > 3 * MARGIN
+    if mask == "none":
+        assert ATTACKS["residual_sign"](job(protocol=protocol), table(), 0).real == 1.0
+
+
+def test_a_gradient_of_full_rank_gives_the_labels_away_whatever_seals_it() -> None:
+    stage = Stage(job(vfl.Ckks(), batch_size=10, epochs=1, accepts=["rank"]), table(n=200), 0)
+    score = ATTACKS["batch_inversion"].score(stage)
+    assert score.real == 1.0
+    assert score.simulated == 1.0
+
+
+def test_reshuffled_rounds_add_up_and_fixed_ones_do_not() -> None:
+    noise = [table(d=6)[0], vfl.Party("noise", np.random.default_rng(9).normal(size=(500, 6)))]
+    fixed, fresh = (
+        ATTACKS["cross_round"](job(vfl.Ckks(), epochs=20, reshuffle=on, accepts=["fresh_equations"]), noise, 0)
+        for on in (False, True)
+    )
+    assert fixed.real < 0.7 < 0.85 < fresh.real
+    assert fresh.excess == pytest.approx(0, abs=0.01)
+
+
+def test_no_single_party_breaks_a_tree_sum() -> None:
+    for topology in ("tree", "star", "ring"):
+        sums = vfl.TreeSum(topology=topology)
+        assert ATTACKS["collusion"](job(vfl.Ckks(), sums, epochs=1), table(5, n=100), 0).real == 0
+
+
+def test_a_coalition_recovers_a_part_exactly_if_it_holds_its_neighbours() -> None:
+    sums = vfl.TreeSum()
+    parties = table(6, n=60)
+    names = [party.name for party in parties]
+    stage = Stage(job("open", sums, epochs=2), parties, 0)
+    expected = sums.coalitions(names)
+    for size in (1, 2, 3, 4):
+        for members in combinations(names, size):
+            found = recovered(stage.real_run[1], sums.trees(len(names)), names, members)
+            assert found == {
+                name for name in names[1:] if name not in members and expected[name].members <= set(members)
+            }
+
+
+class SameStars(vfl.TreeSum):
+    """A mutant: both passes along the same star, so that the root can take off each mask."""
+
+    def trees(self, parties: int) -> tuple[Tree, Tree]:
+        return star(range(parties), 0), star(range(parties), 0)
+
+
+def test_collusion_catches_two_equal_trees() -> None:
+    assert ATTACKS["collusion"](job("open", SameStars(), epochs=1), table(4, n=100), 0).real == 1.0
+
+
+def test_sequential_mode_shows_single_parts_to_the_active_party_by_difference() -> None:
+    parties = table(4)
+    sequential = vfl.FedBCD(lr=0.3, local_steps=2, mode="sequential")
+    alone = ATTACKS["differencing"](job("open", "pairwise", optimizer=sequential), parties, 0)
+    together = ATTACKS["differencing"](job("open", "pairwise"), parties, 0)
+    assert alone.real == pytest.approx(1.0, abs=1e-6)
+    assert alone.simulated == pytest.approx(1.0, abs=1e-6)  # the sums themselves are declared
+    assert together.real < 0.8
+
+
+def test_membership_is_the_same_under_any_protocol() -> None:
+    score = ATTACKS["membership"](job(vfl.Ckks()), table(n=200, d=40), 0)
+    assert score.real == pytest.approx(score.simulated, abs=0.01)
+    assert score.real > 0.55
+
+
+def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(40, 6))
+    X[:, 5] = X[:, 0] + X[:, 1]
+    np.testing.assert_allclose(leverage(X), np.diag(X @ np.linalg.pinv(X)), atol=1e-12)
+    assert measure([np.eye(3), np.zeros((3, 2))]).alone == 3
+
+
+def test_rare_values_open_the_labels_of_their_rows_and_few_others() -> None:
+    generator = np.random.default_rng(3)
+    bank = table()[0]
+    rare = np.zeros((500, 8))
+    rows = np.arange(64).reshape(8, 8)
+    for j in range(8):
+        rare[rows[j], j] = 1  # eight rows with each value, in four batches
+    parties = [bank, vfl.Party("shop", np.column_stack([rare, generator.normal(size=(500, 2))]))]
+    stage = Stage(job(vfl.Ckks(), batch_size=50, test_fraction=0.0), parties, 0)
+    lonely = lonely_rows(stage.real())
+    assert len(lonely) >= 10
+    score = ATTACKS["rare_values"].score(stage)
+    assert score.real >= 0.95 > score.chance
+    assert score.simulated >= 0.95
+    assert ATTACKS["cross_round"].score(stage).real < 0.75
+    sheet = stage.job.explain(parties)
+    assert f"{len(lonely)} rows of 500 stand nearly alone" in sheet
+
+
+def test_every_attack_has_its_paper_and_its_measure() -> None:
+    for name, attack in ATTACKS.items():
+        assert attack.name == name
+        assert any(character.isdigit() for character in attack.paper) or name == "transcript"
+        assert attack.measures

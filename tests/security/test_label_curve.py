@@ -1,0 +1,84 @@
+"""The curve of what opened gradients tell of labels: its table measured again, its limits, its use by a job."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+import securevfl as vfl
+from securevfl.audit.curve import SHARES, expected_label_auc, simulate_label_auc, smallest_batch
+from securevfl.errors import ConfigError, LeakageError
+
+
+@pytest.mark.parametrize(
+    ("share", "epochs", "reshuffle"),
+    [(16 / 256, 1, False), (64 / 256, 10, False), (128 / 256, 1, False), (8 / 256, 10, True), (16 / 256, 20, True)],
+)
+def test_the_table_measured_again(share: float, epochs: int, reshuffle: bool) -> None:
+    measured = np.mean([simulate_label_auc(share, epochs, reshuffle, seed) for seed in (10, 11)])
+    expected = expected_label_auc(round(share * 256), 256, 1, epochs, reshuffle)
+    assert measured == pytest.approx(expected, abs=0.02)
+
+
+def test_between_its_points_the_curve_holds_too() -> None:
+    for share, epochs, reshuffle in [(24 / 256, 1, False), (12 / 256, 7, True)]:
+        measured = np.mean([simulate_label_auc(share, epochs, reshuffle, seed) for seed in range(2)])
+        expected = expected_label_auc(round(share * 256), 256, 1, epochs, reshuffle)
+        assert measured == pytest.approx(expected, abs=0.02)
+
+
+def test_one_batch_follows_the_formula() -> None:
+    for share in SHARES[SHARES < 0.6]:
+        formula = ndtr(np.sqrt(2 * share / (1 - share)))
+        assert expected_label_auc(round(share * 256), 256, 1, 1, False) == pytest.approx(formula, abs=0.011)
+
+
+def test_the_curve_rises_with_the_share_and_with_fresh_equations_only() -> None:
+    shares = [expected_label_auc(p, 500, 2, 5, True) for p in range(1, 1001, 37)]
+    assert all(low <= high + 1e-12 for low, high in pairwise(shares))
+    assert expected_label_auc(15, 256, 1, 100, False) == expected_label_auc(15, 256, 1, 1, False)
+    epochs = [expected_label_auc(15, 256, 1, e, True) for e in (1, 3, 10, 40, 80, 500)]
+    assert all(low < high for low, high in pairwise(epochs))
+    assert expected_label_auc(500, 250, 2, 1, False) == 1.0
+    assert expected_label_auc(1, 10**9, 1, 1, False) < 0.501
+
+
+@pytest.mark.parametrize("reshuffle", [False, True])
+@pytest.mark.parametrize("limit", [0.51, 0.6, 0.9])
+def test_the_smallest_batch_is_the_smallest(reshuffle: bool, limit: float) -> None:
+    rows = smallest_batch(10, 1, 5, reshuffle, limit)
+    assert expected_label_auc(10, rows, 1, 5, reshuffle) <= limit
+    assert expected_label_auc(10, rows - 1, 1, 5, reshuffle) > limit
+
+
+def limited(limit: float | None, **keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "epochs": 1}
+    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "max_label_auc": limit}
+    return vfl.Job(**(own | keys))
+
+
+def test_a_job_with_a_limit_names_the_smallest_batch_size_that_keeps_it() -> None:
+    parties = vfl.datasets.breast_cancer()
+    with pytest.raises(LeakageError, match=r"shop: .*allowed is 0\.7; use batch_size >= 143"):
+        vfl.simulate(limited(0.7, batch_size=64), parties)
+    with pytest.raises(LeakageError):
+        vfl.simulate(limited(0.7, batch_size=142), parties)
+    assert vfl.simulate(limited(0.7, batch_size=143), parties)
+    assert "would be refused" not in limited(0.7, batch_size=143).explain(parties)
+
+
+def test_a_limit_that_no_batch_keeps_and_an_open_residual_are_refused() -> None:
+    parties = vfl.datasets.breast_cancer()
+    with pytest.raises(LeakageError, match=r"it would take batches of \d+ rows and there are 569"):
+        vfl.simulate(limited(0.52), parties)
+    with pytest.raises(LeakageError, match="an open residual shows the labels"):
+        vfl.simulate(limited(0.9, protocol=vfl.Protocol(residual="open")), parties)
+    assert vfl.simulate(limited(0.52, accepts=["label_auc"]), parties)
+    with pytest.raises(ConfigError, match="max_label_auc"):
+        limited(0.5)
+
+
+def test_the_consent_sheet_says_what_columns_of_noise_tell() -> None:
+    sheet = limited(None, batch_size=143).explain(vfl.datasets.breast_cancer())
+    assert "from columns of noise it tells labels to an AUC of 0.69" in sheet
