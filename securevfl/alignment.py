@@ -25,7 +25,7 @@ from securevfl.channel import Channel, Event
 from securevfl.clock import WallClock
 from securevfl.crypto.curve import canonical_ids
 from securevfl.errors import DataError, IdError, PartiesError, TableError
-from securevfl.part import write_whole
+from securevfl.files import write_whole
 from securevfl.party import Party
 from securevfl.protocols.psi import Journal, Work, align_active, align_passive
 from securevfl.transport.threads import run_threads

@@ -12,7 +12,7 @@ from securevfl import __version__
 from securevfl.clock import Network, Phase
 from securevfl.costs import Ledger, Tally
 from securevfl.errors import ConfigError
-from securevfl.part import write_whole
+from securevfl.files import write_whole
 from securevfl.run import Run
 
 SCHEMA = "securevfl.report/1"

@@ -32,7 +32,7 @@ def job_under(residual: Engine | str, epochs: int) -> Job:
     return Job(
         model=Logistic(l2=1e-3),
         optimizer=FedBCD(local_steps=5, lr=0.3),
-        protocol=Protocol(residual=residual),  # type: ignore[arg-type]
+        protocol=Protocol(residual=residual),
         batch_size=128,
         epochs=epochs,
         test_fraction=0.25,

@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
@@ -34,6 +34,15 @@ class Protocol(Config):
     `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name,
     and may be left out for an optimizer that sends nothing down.
     """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            sum: SumProtocol | str | Mapping[str, Any] = ...,
+            residual: ResidualProtocol | Engine | str | Mapping[str, Any] = ...,
+        ) -> None: ...
 
     sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
     residual: SerializeAsAny[ResidualProtocol] = Field(default_factory=NoResidual)

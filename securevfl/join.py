@@ -17,7 +17,7 @@ from securevfl.part import Part
 from securevfl.party import Party
 from securevfl.peers import Peers
 from securevfl.session import take_part
-from securevfl.simulate import _pool
+from securevfl.simulate import pool_for
 from securevfl.transport.post import Post
 from securevfl.transport.tls import Credentials
 
@@ -54,7 +54,7 @@ def join(
     post = Post(Credentials(folder, party.name), peers, terms, listen=listen, patience=patience)
     goodbye = _LAST_WORD
     try:
-        with _pool(job, executor, workers) as (pool, size):
+        with pool_for(job, executor, workers) as (pool, size):
             inbox = post.open(timeout)
             channel = Channel(post, inbox, WallClock(), Ledger(), timeout=timeout)
             channel.clock.tick(Kind.LOCAL)

@@ -21,9 +21,10 @@ from typing import Any
 
 from securevfl.config import plain
 from securevfl.errors import ConfigError
+from securevfl.files import write_whole
 from securevfl.job import Job
 from securevfl.join import join
-from securevfl.part import Part, write_whole
+from securevfl.part import Part
 from securevfl.party import Party
 from securevfl.peers import Peers, split_address
 from securevfl.transport import certs

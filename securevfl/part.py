@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from securevfl.clock import Path as CriticalPath
 from securevfl.costs import Ledger
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import DataError, TableError
+from securevfl.files import write_whole
 
 SCHEMA = "securevfl.part/1"
 
@@ -109,17 +109,3 @@ class Part:
             raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
         except (KeyError, TypeError, ValueError, AttributeError):
             raise DataError(f"{path}: a model file of schema {SCHEMA} was expected; train or save again") from None
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes through a temporary file in the same folder, so that no reader ever sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """One party's whole run, whatever carries its messages: handshake, guards, training, evaluation.
 
-1. all <-> all        Hello      digest of the job, rows, columns, outputs, keyed digest of the row order
+1. all <-> all        Hello      digest of the job, rows, columns, outputs, keyed digest of the row order, rounds saved
 2. per round          the optimizer's exchanges
 3. where due          joint evaluation, then active -> passive: Verdict, go on or stop
 4. at the end         joint evaluation on the held-out rows
@@ -12,6 +12,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from securevfl import metrics
 from securevfl.channel import Channel
+from securevfl.checkpoint import Checkpoints, State, common_round
 from securevfl.clock import Kind, Phase
 from securevfl.codec import Message
 from securevfl.config import plain
@@ -28,7 +30,7 @@ from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.job import Job
 from securevfl.leakage import guard
 from securevfl.learner import KernelLearner, LinearLearner, make_learner
-from securevfl.models.kernel import KernelShare
+from securevfl.models.kernel import Kernel, KernelShare
 from securevfl.models.linear import Linear
 from securevfl.part import Part
 from securevfl.party import Party
@@ -44,6 +46,7 @@ class Hello(Message, frozen=True):
     columns: int
     outputs: int
     order: bytes
+    saved: tuple[int, ...]
 
 
 class Verdict(Message, frozen=True):
@@ -62,12 +65,16 @@ def take_part(
     executor: Executor | None = None,
     workers: int = 1,
     on_round: Callable[[int, int], None] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Part:
     """Trains with the others over `channel` and returns this party's part.
 
-    `on_round(done, of)` is called after every round at the active party.
+    `on_round(done, of)` is called after every round at the active party. With checkpoints the run goes on from the
+    last round that all parties have a state for.
     """
-    hellos = _greet(job, party, channel, active=active, passives=passives)
+    constant = isinstance(job.model, Kernel) and not party.active
+    saved = checkpoints.rounds(job.digest, constant=constant) if checkpoints is not None else ()
+    hellos = _greet(job, party, channel, active=active, passives=passives, saved=saved)
     outputs = hellos[active].outputs
     schedule = Schedule(
         len(party),
@@ -90,19 +97,23 @@ def take_part(
         seed=job.seed,
     )
     labelled = [name for name in (active, *passives) if hellos[name].outputs]
-    worker = Worker(job, party, seat, schedule, labelled, on_round)
+    start = common_round([hello.saved for hello in hellos.values()])
+    state = checkpoints.load(job.digest, start) if checkpoints is not None and start else None
+    worker = Worker(job, party, seat, schedule, labelled, on_round, checkpoints, state)
     channel.clock.phase = Phase.TRAIN
     worker.train()
     channel.clock.phase = Phase.EVALUATE
     return worker.finish()
 
 
-def _greet(job: Job, party: Party, channel: Channel, *, active: str, passives: Sequence[str]) -> dict[str, Hello]:
+def _greet(
+    job: Job, party: Party, channel: Channel, *, active: str, passives: Sequence[str], saved: tuple[int, ...]
+) -> dict[str, Hello]:
     loss = job.model.loss
     outputs = loss.outputs(loss.classes(party.y)) if party.y is not None else 0
     ids = b"" if party.ids is None else "\n".join(party.ids.astype(str)).encode()
     order = hmac.digest(channel.session, ids, hashlib.sha256) if ids else b""
-    own = Hello(job.digest, len(party), party.X.shape[1], outputs, order)
+    own = Hello(job.digest, len(party), party.X.shape[1], outputs, order, saved)
     peers = [name for name in (active, *passives) if name != party.name]
     for peer in peers:
         channel.send(peer, own)
@@ -132,23 +143,29 @@ class Worker:
         schedule: Schedule,
         labelled: Sequence[str],
         on_round: Callable[[int, int], None] | None,
+        checkpoints: Checkpoints | None,
+        state: State | None,
     ) -> None:
         self.parties = len(seat.parties)
         self.seed = job.seed
         self.job = job
         self.seat = seat
         self.schedule = schedule
-        self.history: list[dict[str, float]] = []
+        self.start = state.round if state is not None else 0
+        self.history: list[dict[str, float]] = [] if state is None else state.history
         self._party = party
         self._active = party.name == seat.active
         self._on_round = on_round
         self._loss = job.model.loss
         self._trained = seat.channel.clock.path()
-        self._round = 0
+        self._checkpoints = checkpoints
+        self._exchanged = state.exchanges if state is not None else 0
+        self._round = self.start
         self._stopped = False
         self._batch_loss: float | None = None
         self.mean, self.deviation = _scaling(party.X, schedule.train, job.scale)
-        self.learner = make_learner(job, seat, party.X.shape[1], labelled)
+        key, theta = (b"", None) if state is None else (state.key, state.theta)
+        self.learner = make_learner(job, seat, party.X.shape[1], labelled, key=key, theta=theta)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
         if party.y is not None:
@@ -188,7 +205,7 @@ class Worker:
     def batches(self) -> Iterator[Batch]:
         """This party's side of every batch, in the order all share; evaluates between them where that is due."""
         every = self.job.evaluation_interval
-        for visit in self.schedule.visits():
+        for visit in islice(self.schedule.visits(), self.start, None):
             self._batch_loss = None
             yield self._batch(visit)
             self._round += 1
@@ -203,6 +220,8 @@ class Worker:
                 self.history.append(record)
                 if self._on_round is not None:
                     self._on_round(self._round, len(self.schedule))
+            if self._checkpoints is not None and self._checkpoints.due(self._round):
+                self._checkpoints.save(self.job.digest, self._state())
             if self._stopped:
                 return
 
@@ -233,10 +252,14 @@ class Worker:
             classes=self.classes,
             metrics=measured,
             history=self.history,
-            rounds=self.learner.rounds if self._active else 0,
+            rounds=self._exchanged + self.learner.rounds if self._active else 0,
             ledger=seat.channel.ledger,
             path=path,
         )
+
+    def _state(self) -> State:
+        exchanges = self._exchanged + self.learner.rounds
+        return State(self._round, exchanges, self.learner.theta, self.learner.key, self.history)
 
     def _batch(self, visit: Visit) -> Batch:
         rows = visit.rows if self.learner.wants(visit.index) else visit.rows[:0]
@@ -249,12 +272,16 @@ class Worker:
 
     def _evaluate(self) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty at a passive party."""
-        rows = self.schedule.test if len(self.schedule.test) else self.schedule.train
+        rows, batches = self.schedule.test, []
+        if not len(rows):
+            parts = self.schedule.partition(0)
+            rows, ends = np.concatenate(parts), np.cumsum([len(part) for part in parts]).tolist()
+            batches = [slice(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
 
         def table(block: slice) -> Floats:
             return self._scaled(rows[block])
 
-        f = self.learner.decision(table, len(rows), again=self.job.evaluation_interval > 0)
+        f = self.learner.decision(table, len(rows), again=self.job.evaluation_interval > 0, batches=batches)
         if f is None:
             return {}
         assert self._party.y is not None

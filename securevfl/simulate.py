@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 
 from securevfl.channel import Event
+from securevfl.checkpoint import Checkpoints
 from securevfl.clock import Network, VirtualClock
 from securevfl.job import Job
+from securevfl.offload import Pool
 from securevfl.party import Party, check_parties
 from securevfl.protocols.engines import Paillier
 from securevfl.protocols.sealed_residual import SealedResidual
@@ -28,17 +30,18 @@ def simulate(
     workers: int | None = None,
     on_round: Callable[[int, int], None] | None = None,
     observe: Callable[[Event], None] | None = None,
+    checkpoints: Mapping[str, Checkpoints] | None = None,
 ) -> Run:
     """Trains and returns every party's part.
 
     network: what lies between the parties (300 Mbps, 20 ms there and back). executor: takes the heavy calls of every
     party, `workers` of them at a time; without one, Paillier gets a pool of one process a core. on_round(done, of)
-    is called after each round. observe sees every message at both ends.
+    is called after each round. observe sees every message at both ends. checkpoints: each party's own, by name.
     Raises ConfigError, DataError or LeakageError before anything runs.
     """
     active, passives = check_parties(parties, several_active=job.optimizer.several_active)
     lines = network or Network()
-    with _pool(job, executor, workers) as (pool, size):
+    with pool_for(job, executor, workers) as (pool, size):
         roles = {
             party.name: partial(
                 take_part,
@@ -49,6 +52,7 @@ def simulate(
                 executor=pool,
                 workers=size,
                 on_round=on_round if party is active else None,
+                checkpoints=checkpoints[party.name] if checkpoints is not None else None,
             )
             for party in (active, *passives)
         }
@@ -57,7 +61,8 @@ def simulate(
 
 
 @contextmanager
-def _pool(job: Job, executor: Executor | None, workers: int | None) -> Iterator[tuple[Executor | None, int]]:
+def pool_for(job: Job, executor: Executor | None, workers: int | None) -> Iterator[tuple[Executor | None, int]]:
+    """The executor given, or for Paillier a pool of one process a core, and how many pieces it takes at a time."""
     cores = workers or os.cpu_count() or 1
     residual = job.protocol.residual
     heavy = isinstance(residual, SealedResidual) and isinstance(residual.engine, Paillier)
@@ -67,5 +72,5 @@ def _pool(job: Job, executor: Executor | None, workers: int | None) -> Iterator[
     # loky starts clean processes without running the caller's script again
     from joblib.externals.loky import ProcessPoolExecutor
 
-    with ProcessPoolExecutor(max_workers=cores) as pool:
+    with Pool(partial(ProcessPoolExecutor, max_workers=cores)) as pool:
         yield pool, cores

@@ -20,6 +20,7 @@ class Trainee(Protocol):
     """A party as its optimizer sees it."""
 
     parties: int  # K
+    start: int  # rounds done before this run, where it goes on from a checkpoint
     seed: int  # the job's, for sampling
 
     @property

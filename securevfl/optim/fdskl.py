@@ -63,7 +63,9 @@ class FDSKL(Optimizer):
             _exchange(share, sums, batch)  # 2
         preconditioners: dict[int, Floats32] = {}
         turns = {worker: blocks(share.model.blocks, party.seed, i) for i, worker in enumerate(sums.workers)}
-        for t, batch in enumerate(party.batches()):  # 1
+        for t in range(party.start):
+            next(turns[sums.workers[t % len(sums.workers)]])
+        for t, batch in enumerate(party.batches(), party.start):  # 1
             _exchange(share, sums, batch)  # 2
             worker = sums.workers[t % len(sums.workers)]
             k = next(turns[worker])

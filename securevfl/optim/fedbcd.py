@@ -48,7 +48,7 @@ class FedBCD(Optimizer):
         return [tuple(passives)] if self.mode == "parallel" else [(name,) for name in passives]
 
     def active(self, party: Trainee, link: ActiveLink) -> None:
-        for t, batch in enumerate(party.batches()):
+        for t, batch in enumerate(party.batches(), party.start):
             for turn, passives in enumerate(self.turns(link.passives)):
                 others = link.sum(batch)
                 if turn == 0:
@@ -57,7 +57,7 @@ class FedBCD(Optimizer):
                     link.publish(party.residual(party.model.forward(batch.X) + others, batch), to=passives)
 
     def passive(self, party: Trainee, link: PassiveLink) -> None:
-        for t, batch in enumerate(party.batches()):
+        for t, batch in enumerate(party.batches(), party.start):
             for passives in self.turns(link.passives):
                 link.contribute(party.model.forward(batch.X), batch)
                 if link.me in passives:

@@ -1,0 +1,102 @@
+"""A party's own state on disk, so that a run goes on where it was cut off.
+
+After every `every` rounds a party writes its weights, its history and, of a kernel model, what its features are drawn
+from: never another party's data and no session or encryption key, which are made anew. Parties tell each other which
+rounds they have and go on from the last one that all have. What follows is the same arithmetic on the same numbers:
+in the open, under Paillier and under masked sums the final weights are those of the undisturbed run, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import DataError
+from securevfl.files import write_whole
+
+SCHEMA = "securevfl.checkpoint/1"
+KEPT = 4  # parties are at most this many checkpoints apart
+
+
+@dataclass(frozen=True)
+class State:
+    """One party after `round` rounds. theta (d x c); `key` as in `Part`."""
+
+    round: int
+    exchanges: int
+    theta: Floats
+    key: bytes
+    history: list[dict[str, float]]
+
+
+class Checkpoints:
+    """The states of one party in one job, in a folder of its own."""
+
+    def __init__(self, folder: str | Path, party: str, *, every: int = 10) -> None:
+        if every < 1:
+            raise DataError(f"{party}: a checkpoint every 1 or more rounds was expected, got {every}")
+        self.every = every
+        self._folder = Path(folder)
+        self._party = party
+
+    def due(self, rounds: int) -> bool:
+        """Whether a state is to be written after so many rounds."""
+        return rounds % self.every == 0
+
+    def rounds(self, job: bytes, *, constant: bool = False) -> tuple[int, ...]:
+        """The rounds that states of this job are there for.
+
+        `constant`: the state is the same at every round, as that of a party without coefficients in a kernel model;
+        such a party may be far ahead of the others, and its newest state serves for all rounds before it.
+        """
+        if constant:
+            return tuple(range(self.every, max(self.rounds(job), default=0) + 1, self.every))
+        return tuple(sorted(int(path.stem.rsplit("-", 1)[1]) for path in self._folder.glob(self._name(job, "*"))))
+
+    def save(self, job: bytes, state: State) -> None:
+        """Writes a state, whole or not at all and readable by its owner alone, and drops the oldest."""
+        kept = {
+            "schema": SCHEMA,
+            "round": state.round,
+            "exchanges": state.exchanges,
+            "shape": state.theta.shape,
+            "theta": state.theta.ravel().tolist(),
+            "key": state.key.hex(),
+            "history": state.history,
+        }
+        write_whole(self._folder / self._name(job, state.round), json.dumps(kept).encode())
+        for old in self.rounds(job)[:-KEPT]:
+            (self._folder / self._name(job, old)).unlink(missing_ok=True)
+
+    def load(self, job: bytes, rounds: int) -> State:
+        """The state after so many rounds, or the first after it. DataError if its file is missing or none of ours."""
+        there = min((later for later in self.rounds(job) if later >= rounds), default=rounds)
+        path = self._folder / self._name(job, there)
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["schema"] != SCHEMA or kept["round"] != there:
+                raise KeyError
+            theta = np.array(kept["theta"], dtype=np.float64).reshape(kept["shape"])
+            return State(rounds, kept["exchanges"], theta, bytes.fromhex(kept["key"]), kept["history"])
+        except OSError as cause:
+            raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"{path}: a checkpoint of schema {SCHEMA} was expected; remove it to start anew") from None
+
+    def clear(self, job: bytes) -> None:
+        """Removes the states of a job that has ended."""
+        for rounds in self.rounds(job):
+            (self._folder / self._name(job, rounds)).unlink(missing_ok=True)
+
+    def _name(self, job: bytes, rounds: int | str) -> str:
+        return f"{self._party}.{job.hex()[:16]}.round-{rounds}.json"
+
+
+def common_round(saved: Sequence[Sequence[int]]) -> int:
+    """The last round that every party has a state for; 0, the start, if there is none."""
+    return max(set.intersection(*({0, *rounds} for rounds in saved)))
