@@ -15,10 +15,12 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack
 from securevfl.audit.attacks.collusion import recovered
 from securevfl.audit.attacks.rare_values import lonely_rows
+from securevfl.audit.curve import expected_label_auc
 from securevfl.audit.leverage import leverage, measure
 from securevfl.audit.views import Stage
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.trees import Tree, star
+from securevfl.models.linear import Linear, LinearModel
 from securevfl.optim.base import Optimizer
 from securevfl.protocols.base import ActiveResidual, Declared, PassiveResidual, Reply, ResidualProtocol, Reveal, Seat
 from securevfl.protocols.open_residual import OpenReply
@@ -193,6 +195,25 @@ def test_reshuffled_rounds_add_up_and_fixed_ones_do_not() -> None:
     )
     assert fixed.real < 0.7 < 0.85 < fresh.real
     assert fresh.excess == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Ckks(profile="lean"), vfl.Paillier(bits=2048)], ids=str)
+def test_one_gradient_at_zero_weights_gives_the_labels_of_its_batch_away(engine: object) -> None:
+    score = ATTACKS["two_values"](job(engine, batch_size=32, epochs=1, test_fraction=0.0), table(n=64), 0)
+    assert score.real == 1.0
+    assert score.simulated == 1.0
+    assert expected_label_auc(12, 32, 1, 1, False) < 0.9
+
+
+def test_weights_drawn_by_the_active_party_end_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(own: LinearModel, columns: int, outputs: int, *, intercept: bool) -> Linear:
+        shape = (columns + intercept, outputs)
+        theta = np.random.default_rng(5).normal(scale=0.3, size=shape) if intercept else np.zeros(shape)
+        return Linear(theta, l2=own.l2, intercept=intercept)
+
+    monkeypatch.setattr(LinearModel, "build", build)
+    score = ATTACKS["two_values"](job(vfl.Ckks(), batch_size=32, epochs=1, test_fraction=0.0), table(n=64), 0)
+    assert score.real < 0.95
 
 
 def test_no_single_party_breaks_a_tree_sum() -> None:

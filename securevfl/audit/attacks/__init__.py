@@ -14,6 +14,7 @@ from securevfl.audit.attacks.residual_direction import ResidualDirection
 from securevfl.audit.attacks.residual_norm import ResidualNorm
 from securevfl.audit.attacks.residual_sign import ResidualSign
 from securevfl.audit.attacks.transcript import Transcript
+from securevfl.audit.attacks.two_values import TwoValues
 
 __all__ = ["ATTACKS", "Attack", "LabelAttack", "Score", "label_auc"]
 
@@ -25,6 +26,7 @@ ATTACKS: dict[str, Attack] = {
         ResidualDirection(),
         BatchInversion(),
         CrossRound(),
+        TwoValues(),
         ModelCompletion(),
         Transcript(),
         RareValues(),

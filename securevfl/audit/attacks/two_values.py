@@ -1,0 +1,104 @@
+"""All labels of the first batch from one opened gradient, where residuals take two known values (lattice reduction).
+
+Before the first step all weights are zero, so that every row with y = 1 has the residual a and every other b, both
+known. Then X^T g = X^T (b + (a - b) s) with s in {0, 1}^n is a subset-sum problem with p equations of as many bits as
+the opened values are precise. It has one solution once p times those bits exceeds n, far below p = n, and lattice
+reduction finds it while n is small (Lagarias and Odlyzko 1985; Coster et al. 1992, whose lattice this is, with one
+column an equation; reduced by LLL, Lenstra, Lenstra and Lovasz 1982, after Cohen 1993, algorithm 2.6.3).
+
+It ends with zero weights: when the active party starts from weights of its own drawing, residuals are continuous.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.audit.attacks.base import LabelAttack
+from securevfl.audit.views import Stage, View, least_norm
+from securevfl.crypto.scheme import Floats
+from securevfl.job import Job
+
+MAX_ROWS = 64  # what LLL does in seconds; stronger reduction reaches further
+BITS = (15, 20, 11)  # precisions to try
+
+Integers = NDArray[np.int64]
+
+
+class TwoValues(LabelAttack):
+    name = "two_values"
+    paper = "Lagarias and Odlyzko 1985; Coster et al. 1992, improved low-density subset sum algorithms"
+    measures = "AUC of the labels of the first batch"
+
+    def applies_to(self, job: Job) -> bool:
+        return super().applies_to(job) and job.model.name != "softmax" and job.batch_size <= MAX_ROWS
+
+    def guess(self, view: View, stage: Stage) -> Floats:
+        scores = np.full((len(view.X), 1), np.nan)
+        equations = view.equations()
+        if equations:
+            rows, A, b = equations[0]
+            loss = stage.job.model.loss
+            low, high = (float(loss.residual(np.zeros((1, 1)), np.array([[y]]))[0, 0]) for y in (-1.0, 1.0))
+            s = subset(A, (b[:, 0] - A.sum(axis=1) * low) / (high - low))
+            scores[rows] = -least_norm(A, b) if s is None else s[:, None]
+        return scores
+
+
+def subset(A: Floats, total: Floats) -> Integers | None:
+    """s in {0, 1}^n with A (p x n) s = total (p,) up to a small error; None if none is found."""
+    n = A.shape[1]
+    if np.linalg.matrix_rank(A) == n:
+        return np.rint(least_norm(A, total[:, None])[:, 0]).astype(np.int64)
+    if n > MAX_ROWS:
+        return None
+    for bits in BITS:
+        # rows (2 e_i | 0 | K A_i) and (-1 ... -1 | 1 | -K total): their shortest sum is (2 s - 1 | 1 | nearly 0)
+        basis = np.zeros((n + 1, n + 1 + len(A)))
+        basis[:n, :n] = 2 * np.eye(n)
+        basis[n, :n], basis[n, n] = -1, 1
+        basis[:n, n + 1 :], basis[n, n + 1 :] = np.rint(A.T * 2.0**bits), -np.rint(total * 2.0**bits)
+        for row in reduce(basis):
+            if abs(row[n]) == 1 and (np.abs(row[:n]) == 1).all():
+                s: Integers = ((row[:n] * row[n] + 1) / 2).astype(np.int64)
+                return s
+    return None
+
+
+def reduce(basis: Floats, delta: float = 0.99) -> Floats:
+    """LLL-reduced rows of an integer basis (entries below 2^40 or so), in floating point."""
+    B = basis.copy()
+    mu, squares = _orthogonalise(B)
+    k, swaps = 1, 0
+    while k < len(B):
+        for j in range(k - 1, -1, -1):
+            q = np.rint(mu[k, j])
+            if q:
+                B[k] -= q * B[j]
+                mu[k, : j + 1] -= q * mu[j, : j + 1]
+        m = mu[k, k - 1]
+        if squares[k] >= (delta - m * m) * squares[k - 1]:
+            k += 1
+            continue
+        longer = squares[k] + m * m * squares[k - 1]
+        new = m * squares[k - 1] / longer
+        squares[k], squares[k - 1] = squares[k - 1] * squares[k] / longer, longer
+        B[[k, k - 1]] = B[[k - 1, k]]
+        mu[[k, k - 1], : k - 1] = mu[[k - 1, k], : k - 1]
+        mu[k, k - 1] = new
+        below = mu[k + 1 :, k].copy()
+        mu[k + 1 :, k] = mu[k + 1 :, k - 1] - m * below
+        mu[k + 1 :, k - 1] = below + new * mu[k + 1 :, k]
+        swaps += 1
+        if swaps % 500 == 0:  # rounding errors start anew
+            mu, squares = _orthogonalise(B)
+        k = max(k - 1, 1)
+    return B
+
+
+def _orthogonalise(B: Floats) -> tuple[Floats, Floats]:
+    """Gram-Schmidt coefficients (lower triangular, ones on the diagonal) and squared lengths of the rows of B."""
+    R = np.linalg.qr(B.T, mode="r")
+    diagonal = np.diag(R)
+    mu: Floats = (R / diagonal[:, None]).T.copy()
+    return mu, diagonal**2
