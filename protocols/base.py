@@ -112,7 +112,8 @@ class Coalition:
         names = sorted(self.members)
         if self.further:
             names.append(f"any {self.further} of {', '.join(sorted(self.among))}")
-        return " with ".join(names)
+        *some, last = names
+        return f"{', '.join(some)} and {last}" if some else last
 
 
 class SumRole(ABC):
@@ -152,7 +153,7 @@ class SumProtocol(Named, ABC):
         name, fewest = min(found.items(), key=lambda item: item[1].size)
         if fewest.size == 1:
             return f"{fewest} learns the part of {name}"
-        return f"{fewest} learn the part of {name}; it takes {fewest.size} parties or more to learn any single part"
+        return f"{fewest} together learn the part of {name}; fewer than {fewest.size} learn nobody's"
 
     @property
     def hides_parts(self) -> bool:

@@ -28,6 +28,9 @@ SUMS: list[SumProtocol] = [
     vfl.PairwiseSum(threshold=2 / 3),
 ]
 RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), vfl.Ckks(profile="lean"), vfl.Paillier(bits=2048)]
+# every sum with the first two residuals, every residual with the first of each kind of sum
+KINDS = [next(sums for sums in SUMS if type(sums) is kind) for kind in dict.fromkeys(map(type, SUMS))]
+PAIRS = [(sums, residual) for sums in SUMS for residual in (RESIDUALS if sums in KINDS else RESIDUALS[:2])]
 # bounds on |theta - theta in the open|: masks round to 2^-40, engines as their docstrings say
 TOLERANCE = 1e-3
 
@@ -53,8 +56,7 @@ def plain(parties: list[vfl.Party]) -> np.ndarray:
     return weights(vfl.simulate(job_of(vfl.DirectSum(), "open"), parties))
 
 
-@pytest.mark.parametrize("residual", RESIDUALS, ids=str)
-@pytest.mark.parametrize("sums", SUMS, ids=repr)
+@pytest.mark.parametrize(("sums", "residual"), PAIRS, ids=str)
 def test_every_pair_gives_the_same_model(
     sums: SumProtocol, residual: Engine | str, parties: list[vfl.Party], plain: np.ndarray
 ) -> None:

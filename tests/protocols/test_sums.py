@@ -153,6 +153,17 @@ def test_a_masked_sum_of_one_part_is_refused(sums: SumProtocol) -> None:
         vfl.simulate(accepted, two)
 
 
+def test_who_must_collude_reads_as_a_sentence() -> None:
+    passives = ["bank", "post", "shop"]
+    told = [
+        (vfl.DirectSum(), "the active party learns the part of bank"),
+        (vfl.PairwiseSum(), "post, shop and the active party together learn the part of bank; fewer than 3 "),
+        (vfl.PairwiseSum(threshold=2), "the active party and any 2 of post, shop together learn the part of bank; "),
+    ]
+    for sums, start in told:
+        assert sums.coalition(passives).startswith(start)
+
+
 def test_jobs_name_masked_sums_and_explain_who_must_collude() -> None:
     parties = vfl.datasets.breast_cancer(parties=4)
     for name in ("tree", "pairwise"):
@@ -165,5 +176,5 @@ def test_jobs_name_masked_sums_and_explain_who_must_collude() -> None:
         )
         assert vfl.Job.from_dict(job.to_dict()) == job
         sheet = job.explain(parties)
-        assert "learn the part of" in sheet
+        assert "together learn the part of" in sheet
         assert job.protocol.sum_for(3).coalition([party.name for party in parties[1:]]) in sheet

@@ -1,0 +1,268 @@
+"""What sums cost: time over parties for each topology (FDSKL 2020, Figure 4), dropped parties, masks in CPU time.
+
+    python benchmarks/sums.py --json sums.json --plot docs/figures/sum_time.svg
+
+Rows by `what`:
+    topology   virtual seconds of one sum of a 4,096-vector, all parties ready at once, the least of several runs
+    cpu        CPU milliseconds of one sum over all parties, against the direct sum
+    dropout    100 parties x 100,000 values, some of whom drop after they have committed
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import securevfl as vfl
+from securevfl.bench.record import record
+from securevfl.channel import Channel
+from securevfl.clock import Network, Phase, VirtualClock
+from securevfl.costs import Meter
+from securevfl.protocols.base import Circle, Reals, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.dropout_sum import Commits, DropoutCollector, DropoutMember
+from securevfl.transport.threads import run_threads
+
+VALUES = 4096
+PARTIES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+NETWORK = Network()
+TOPOLOGIES = ("tree", "star", "ring")
+
+
+class RestartedClock(VirtualClock):
+    """Starts again at zero, so that all parties begin a sum together."""
+
+    def restart(self) -> None:
+        self._path[:] = 0
+        self._up_free = self._down_free = 0.0
+
+
+def seat_of(channel: Channel, names: list[str]) -> Seat:
+    return Seat(channel, names[0], tuple(names[1:]), Meter(channel.clock, channel.ledger))
+
+
+def exchange(seat: Seat, role: SumRole, values: np.ndarray, space: Space) -> None:
+    if seat.me == seat.active:
+        role.collect(values.shape, space)
+    else:
+        role.contribute(values, space)
+
+
+def topology_rows(parties: Iterable[int], repeats: int) -> list[dict[str, Any]]:
+    sums: list[SumProtocol] = [vfl.DirectSum()]
+    for topology in TOPOLOGIES:
+        sums += [vfl.TreeSum(topology=topology), vfl.PairwiseSum(topology=topology), vfl.CipherSum(topology=topology)]
+    rows = []
+    for q in parties:
+        for protocol in sums:
+            if q < 3 and protocol.hides_parts:
+                continue
+            for space in (Reals(), Circle()):
+                if isinstance(protocol, vfl.CipherSum) and isinstance(space, Circle):
+                    continue
+                seconds, sent = time_one(protocol, q, repeats, space)
+                rows.append(
+                    {
+                        "what": "topology",
+                        "sum": protocol.name,
+                        "topology": getattr(protocol, "topology", "star"),
+                        "space": "reals" if isinstance(space, Reals) else "circle",
+                        "parties": q,
+                        "values": VALUES,
+                        "virtual_s": round(seconds, 6),
+                        "bytes": sent,
+                    }
+                )
+    return rows
+
+
+def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple[float, int]:
+    """Least virtual seconds of a sum, and the bytes of one."""
+    names = [f"p{k:02}" for k in range(q)]
+    ready = threading.Barrier(q)
+    values = np.zeros(VALUES, np.float64 if isinstance(space, Reals) else np.uint32)
+
+    def play(channel: Channel) -> tuple[list[float], int]:
+        seat = seat_of(channel, names)
+        role = protocol.role(seat)
+        channel.clock.phase = Phase.TRAIN
+        times = []
+        for _ in range(repeats + 1):
+            ready.wait()
+            assert isinstance(channel.clock, RestartedClock)
+            channel.clock.restart()
+            ready.wait()
+            exchange(seat, role, values, space)
+            times.append(float(channel.clock.path().sum()))
+        return times[1:], channel.ledger.bytes_sent(Phase.TRAIN)
+
+    played = run_threads(dict.fromkeys(names, play), lambda: RestartedClock(NETWORK))
+    return min(played[names[0]][0]), sum(sent for _, sent in played.values()) // (repeats + 1)
+
+
+def cpu_rows(repeats: int, parties: int = 3, exchanges: int = 200) -> list[dict[str, Any]]:
+    """Least of several runs, since other work on the machine can only add."""
+    protocols: list[SumProtocol] = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum(), vfl.PairwiseSum(topology="tree")]
+    rows = []
+    for space in (Reals(), Circle(), Circle(16)):
+        direct = 0.0
+        for protocol in protocols:
+            spent = min(cpu_of(protocol, parties, exchanges, space) for _ in range(repeats)) / exchanges
+            direct = direct or spent
+            rows.append(
+                {
+                    "what": "cpu",
+                    "sum": protocol.name,
+                    "topology": getattr(protocol, "topology", "star"),
+                    "space": str(space),
+                    "parties": parties,
+                    "values": VALUES,
+                    "cpu_ms": round(1e3 * spent, 4),
+                    "over_direct": round(spent / direct, 3),
+                }
+            )
+    return rows
+
+
+def cpu_of(protocol: SumProtocol, parties: int, exchanges: int, space: Space) -> float:
+    """CPU seconds of the process, setup excepted."""
+    names = [f"p{k:02}" for k in range(parties)]
+    ready = threading.Barrier(parties)
+    values = np.zeros(VALUES, np.float64 if isinstance(space, Reals) else np.uint32)
+
+    def play(channel: Channel) -> tuple[float, float]:
+        seat = seat_of(channel, names)
+        role = protocol.role(seat)
+        ready.wait()
+        started = time.process_time()
+        for _ in range(exchanges):
+            exchange(seat, role, values, space)
+        ready.wait()
+        return started, time.process_time()
+
+    played = run_threads(dict.fromkeys(names, play), lambda: VirtualClock(NETWORK)).values()
+    return max(ended for _, ended in played) - min(started for started, _ in played)
+
+
+class Drops(DropoutMember):
+    """Falls silent after it has committed."""
+
+    def _receive_commits(self) -> Commits:
+        raise Gone
+
+
+class Gone(Exception):
+    pass
+
+
+def dropout_row(parties: int, values: int, dropping: int, patience: float) -> dict[str, Any]:
+    """One sum. The wait for those who dropped is in wall_s and not in virtual_s."""
+    names = ["active", *(f"p{k:03}" for k in range(parties))]
+    protocol = vfl.PairwiseSum(threshold=2 / 3, patience=patience)
+    silent = set(names[1 :: parties // dropping][:dropping]) if dropping else set()
+    generator = np.random.default_rng(0)
+    parts = {name: generator.uniform(-1, 1, values) for name in names[1:]}
+
+    def play(ready: threading.Barrier, channel: Channel) -> tuple[Any, ...]:
+        seat = seat_of(channel, names)
+        role = Drops(seat, protocol.needed(parties)) if seat.me in silent else protocol.role(seat)
+        channel.clock.phase = Phase.TRAIN
+        ready.wait()
+        started = time.perf_counter(), time.process_time()
+        if isinstance(role, DropoutCollector):
+            total = role.collect((values,), Reals(1.0))
+            spent = time.perf_counter() - started[0], time.process_time() - started[1]
+            return total, role.dropped, spent, float(channel.clock.path()[Phase.TRAIN].sum()), channel.ledger
+        with suppress(Gone):
+            role.contribute(parts[seat.me], Reals(1.0))
+        return (channel.ledger,)
+
+    ready = threading.Barrier(parties + 1)
+    played = run_threads(dict.fromkeys(names, partial(play, ready)), lambda: VirtualClock(NETWORK))
+    total, dropped, (wall, cpu), virtual, _ = played["active"]
+    assert set(dropped) == silent
+    kept = sum(part for name, part in parts.items() if name not in silent)
+    waited = patience if silent else 0.0
+    return {
+        "what": "dropout",
+        "parties": parties,
+        "values": values,
+        "dropping": dropping,
+        "threshold": protocol.needed(parties),
+        "cpu_s": round(cpu, 3),
+        "wall_s": round(wall, 3),
+        "waited_s": waited,
+        "virtual_s": round(virtual - waited, 3),
+        "bytes": sum(entry[-1].bytes_sent(Phase.TRAIN) for entry in played.values()),
+        "bytes_setup": sum(entry[-1].bytes_sent(Phase.SETUP) for entry in played.values()),
+        "largest_error": float(np.abs(total - kept).max()),
+    }
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """One panel a sum: virtual milliseconds over parties, a line a topology."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "sums"
+    from matplotlib import pyplot as plt
+
+    timed = [row for row in rows if row["what"] == "topology" and row["space"] == "reals"]
+    kinds = ["tree", "pairwise", "cipher"]
+    titles = {"tree": "masked over two trees", "pairwise": "pairwise masks", "cipher": "encrypted (CKKS)"}
+    figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.4), sharey=True, constrained_layout=True)
+    styles = {"tree": ("#1b6ca8", "o"), "star": ("#c8553d", "s"), "ring": ("#6a994e", "^")}
+    direct = [(row["parties"], 1e3 * row["virtual_s"]) for row in timed if row["sum"] == "direct"]
+    for axis, kind in zip(axes, kinds, strict=True):
+        axis.plot(*zip(*direct, strict=True), color="0.6", linestyle="--", linewidth=1, label="direct, unmasked")
+        for topology, (colour, marker) in styles.items():
+            points = [
+                (row["parties"], 1e3 * row["virtual_s"])
+                for row in timed
+                if (row["sum"], row["topology"]) == (kind, topology)
+            ]
+            axis.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=4, label=topology)
+        axis.set(title=titles[kind], xlabel="parties", xscale="log", yscale="log")
+        axis.set_xticks([2, 4, 8, 16, 32, 64], labels=["2", "4", "8", "16", "32", "64"])
+        axis.minorticks_off()
+        axis.grid(color="0.9")
+    axes[0].set_yticks([10, 20, 50, 100, 200, 500, 1000], labels=["10", "20", "50", "100", "200", "500", "1000"])
+    axes[0].set_ylabel(f"virtual ms of one sum of {VALUES:,} values")
+    axes[0].legend(frameon=False, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="where the rows go")
+    parser.add_argument("--plot", type=Path, help="where the picture goes (.svg or .png)")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds waited for dropped parties")
+    parser.add_argument("--only", choices=["topology", "cpu", "dropout"], help="one kind of row")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    if options.only in (None, "cpu"):
+        rows += cpu_rows(options.repeats)
+    if options.only in (None, "topology"):
+        rows += topology_rows(PARTIES, options.repeats)
+    if options.only in (None, "dropout"):
+        rows += [dropout_row(100, 100_000, dropping, options.patience) for dropping in (0, 30)]
+    for row in rows:
+        print(json.dumps(row), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(record("securevfl.bench.sums/1", rows), indent=1) + "\n")
+    if options.plot:
+        plot(rows, options.plot)
+
+
+if __name__ == "__main__":
+    main()
