@@ -58,7 +58,7 @@ class PairwiseSum(SumProtocol):
     threshold: None, or how many passive parties (a number, or a share of them) must stay to the end of a sum for it to
     finish without the others; more than half of them, over a star.
     patience: seconds on the wall that the active party then waits for a step of a sum before it goes on without those
-    who have not answered.
+    who have not answered; more than the slowest party computes between two sums.
     """
 
     name: ClassVar[str] = "pairwise"
