@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -46,8 +46,12 @@ class Learner(ABC):
         """Serves what the others still have to ask, before the parties evaluate or end."""
 
     @abstractmethod
-    def decision(self, table: Table, rows: int, *, again: bool = False) -> Floats | None:
-        """f (rows x c) at the active party, None elsewhere. `again`: the same rows will be asked for later."""
+    def decision(self, table: Table, rows: int, *, again: bool = False, batches: Sequence[slice] = ()) -> Floats | None:
+        """f (rows x c) at the active party, None elsewhere.
+
+        again: the same rows will be asked for later. batches: where the batches of the training are among the rows, if
+        they are these rows.
+        """
 
     def wants(self, batch: int) -> bool:
         """Whether it still needs the columns of this batch."""
@@ -89,7 +93,7 @@ class LinearLearner(Learner):
         if self._link is not None:
             self._link.settle()
 
-    def decision(self, table: Table, rows: int, *, again: bool = False) -> Floats | None:
+    def decision(self, table: Table, rows: int, *, again: bool = False, batches: Sequence[slice] = ()) -> Floats | None:
         def forward(block: slice) -> Floats:
             return self.model.forward(table(block))
 
@@ -140,17 +144,18 @@ class KernelLearner(Learner):
     def wants(self, batch: int) -> bool:
         return not self.share.knows(batch)
 
-    def decision(self, table: Table, rows: int, *, again: bool = False) -> Floats | None:
+    def decision(self, table: Table, rows: int, *, again: bool = False, batches: Sequence[slice] = ()) -> Floats | None:
+        blocks: dict[Hashable, slice] = dict(enumerate(batches)) or {
+            ("asked", start): slice(start, min(start + ROWS, rows)) for start in range(0, rows, ROWS)
+        }
         parts: list[Floats] = []
-        for start in range(0, rows, ROWS):
-            block = slice(start, min(start + ROWS, rows))
-            name = ("asked", start)
+        for name, block in blocks.items():
             if not self.share.knows(name):
                 self.share.exchange(self.sums, name, table(block))
             f = self.sums.total(self._seat.active, self.share.forward(name))
             if f is not None:
                 parts.append(f)
-            if not again:
+            if not again and not batches:
                 self.share.drop(name)
         return np.concatenate(parts) if parts else None
 
