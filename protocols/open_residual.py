@@ -4,7 +4,7 @@
    passive             J^T g
 
 A passive party sees g (n x c), and its sign is the label: this hides columns and weights only. It is the yardstick
-that the sealed residuals are measured against.
+that the sealed residuals are measured against. A `defence` (see `securevfl.protocols.defences`) blurs g before it goes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.codec import Message
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -28,6 +29,7 @@ from securevfl.protocols.base import (
     Reveal,
     Seat,
 )
+from securevfl.protocols.defences import AnyDefence, Defence
 
 
 class Residual(Message, frozen=True):
@@ -37,29 +39,39 @@ class Residual(Message, frozen=True):
 
 
 class OpenResidual(ResidualProtocol):
-    """g in the clear: passive parties see the labels."""
+    """g in the clear: passive parties see the labels, unless a `defence` blurs them."""
 
     name: ClassVar[str] = "open"
+    defence: AnyDefence | None = None
 
     def active(self, seat: Seat) -> ActiveResidual:
-        return OpenActive(seat)
+        return OpenActive(seat, self.defence)
 
     def passive(self, seat: Seat) -> PassiveResidual:
         return OpenPassive(seat)
 
     def declares(self) -> list[Declared]:
-        return [Declared(Residual, "active", "passive", Reveal("plain", "g of every row, and so the labels"))]
+        what = "g of every row, and so the labels"
+        if self.defence is not None:
+            what = f"g of every row, blurred ({self.defence.name}: {self.defence.promise})"
+        return [Declared(Residual, "active", "passive", Reveal("plain", what))]
 
     @property
     def strength(self) -> str:
-        return "none: g is sent in the clear"
+        return "none: g is sent in the clear" if self.defence is None else f"none: {self.defence.name} noise alone"
 
 
 class OpenActive(ActiveResidual):
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: Seat, defence: Defence | None) -> None:
+        if defence is not None:
+            defence.check(seat.outputs)
         self._channel = seat.channel
+        self._defence = defence
+        self._prg = Prg.fresh("defence of an open residual")
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+        if self._defence is not None:
+            g = self._defence.apply(g, self._prg)
         for passive in to:
             self._channel.send(passive, Residual(g))  # 1
 

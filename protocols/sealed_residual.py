@@ -19,6 +19,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from securevfl.codec import Message
+from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -31,6 +32,7 @@ from securevfl.protocols.base import (
     Reveal,
     Seat,
 )
+from securevfl.protocols.defences import AnyDefence, Defence
 from securevfl.protocols.engines import AnyEngine
 
 
@@ -59,13 +61,18 @@ class Opened(Message, frozen=True):
 
 
 class SealedResidual(ResidualProtocol):
-    """g under encryption, by the engine named."""
+    """g under encryption, by the engine named; blurred before by a `defence` that bounds it, if any."""
 
     name: ClassVar[str] = "sealed"
     engine: AnyEngine
+    defence: AnyDefence | None = None
+
+    def model_post_init(self, context: object) -> None:
+        if self.defence is not None:
+            self.defence.reach(1.0)
 
     def active(self, seat: Seat) -> ActiveResidual:
-        return SealedActive(seat, seat.meter.linear(self.engine.scheme()))
+        return SealedActive(seat, seat.meter.linear(self.engine.scheme()), self.defence)
 
     def passive(self, seat: Seat) -> PassiveResidual:
         return SealedPassive(seat, seat.meter.linear(self.engine.scheme()))
@@ -88,9 +95,12 @@ class SealedResidual(ResidualProtocol):
 
 
 class SealedActive(ActiveResidual):
-    def __init__(self, seat: Seat, scheme: LinearScheme) -> None:
+    def __init__(self, seat: Seat, scheme: LinearScheme, defence: Defence | None) -> None:
         self._seat = seat
         self._scheme = scheme
+        self._defence = defence
+        self._prg = Prg.fresh("defence of a sealed residual")
+        self._bound = seat.residual_bound if defence is None else defence.reach(seat.residual_bound)
         self._holder: KeyHolder = scheme.keygen()
         self._epoch = 0
         self._told: set[str] = set()
@@ -100,7 +110,9 @@ class SealedActive(ActiveResidual):
         self.settle()
         if self._scheme.rotates and epoch != self._epoch:
             self._holder, self._epoch, self._told = self._scheme.keygen(), epoch, set()
-        ciphertext = self._holder.encrypt(g, bound=self._seat.residual_bound)
+        if self._defence is not None:
+            g = self._defence.apply(g, self._prg)
+        ciphertext = self._holder.encrypt(g, bound=self._bound)
         for passive in to:
             if passive not in self._told:
                 self._seat.channel.send(passive, PublicKey(self._holder.public))  # 0

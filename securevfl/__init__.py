@@ -15,10 +15,13 @@ from securevfl.models.linear import Logistic, SmoothHinge, Softmax, Square
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
 from securevfl.party import Party, align
+from securevfl.protocols import defences
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.engines import Ckks, Paillier
+from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.pairwise_sum import PairwiseSum
+from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.protocols.tree_sum import TreeSum
 from securevfl.run import Run
 from securevfl.simulate import simulate
@@ -37,11 +40,13 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Kernel",
     "Logistic",
     "Network",
+    "OpenResidual",
     "Paillier",
     "PairwiseSum",
     "Party",
     "Protocol",
     "Run",
+    "SealedResidual",
     "SmoothHinge",
     "Softmax",
     "Square",
@@ -49,5 +54,6 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "TreeSum",
     "align",
     "datasets",
+    "defences",
     "simulate",
 ]

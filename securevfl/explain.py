@@ -16,6 +16,7 @@ from securevfl.models.base import Model
 from securevfl.models.kernel import Kernel
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
+from securevfl.protocols.open_residual import OpenResidual
 from securevfl.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -103,7 +104,10 @@ def _sizes(job: Job, lead: Party) -> tuple[Schedule, int]:
 
 
 def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> list[str]:
-    if not job.protocol.residual.seals:
+    residual = job.protocol.residual
+    if isinstance(residual, OpenResidual) and residual.defence is not None:
+        return [f"  learns    g of every row of every batch, blurred once a visit ({residual.defence.promise})"]
+    if not residual.seals:
         return ["  learns    g of every row of every batch: its sign is the label"]
     if known is None:
         return [

@@ -1,0 +1,158 @@
+"""What can be done to g before it goes down, where a protocol cannot hide it. Each costs accuracy.
+
+Gaussian    clips each row of g to a length and adds normal noise; the only one with a guarantee (Dwork and Roth 2014)
+Marvell     noise of another size for each class, so that their residuals look as alike as a budget allows (Li et al.
+            2022, section 4.2, in one dimension)
+MaxNorm     noise along g that gives every row the norm of the largest (Li et al. 2022, section 4.1)
+Rounding    to a grid, up or down at random so that the mean stays (stochastic rounding)
+
+Noise is a secret: whoever could repeat it would take it off. It is drawn from a ChaCha20 stream under a fresh key.
+
+What the guarantee of `Gaussian` covers. Neighbours are two tables that differ in the label of one row. One release of g
+for a batch is a Gaussian mechanism whose sensitivity is 2 clip, the farthest a clipped row can move, given the weights
+that g was computed from; T releases compose in zCDP (Bun and Steinke 2016). The active party goes on to train its own
+weights on the clean g. Through them one label has a small say in other rows' later residuals, which this does not
+count: read epsilon as the loss of a row's label through its own residuals.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from math import exp, log, sqrt
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from scipy.optimize import minimize_scalar
+from scipy.special import ndtri
+
+from securevfl.config import Named, Registry
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import ConfigError
+
+
+class Defence(Named, ABC):
+    """An option of a residual protocol."""
+
+    @abstractmethod
+    def apply(self, g: Floats, prg: Prg) -> Floats:
+        """g (n x c) as it goes down."""
+
+    def reach(self, bound: float) -> float:
+        """The largest |g| that goes down, for |g| <= bound before; ConfigError if there is none to agree on."""
+        raise ConfigError(f"defence {self.name}: fits an open residual only; use gaussian or rounding under encryption")
+
+    def check(self, outputs: int) -> None:
+        """ConfigError if the defence is not made for so many outputs."""
+
+    @property
+    def promise(self) -> str:
+        """One line for people."""
+        return "no guarantee"
+
+
+class Gaussian(Defence):
+    """N(0, sigma^2) on every entry, after rows of g are clipped to the length `clip`."""
+
+    name: ClassVar[str] = "gaussian"
+    sigma: float = Field(gt=0)
+    clip: float = Field(default=1.0, gt=0)
+
+    def apply(self, g: Floats, prg: Prg) -> Floats:
+        length = np.linalg.norm(g, axis=1, keepdims=True)
+        clipped = g * np.minimum(1.0, self.clip / np.maximum(length, 1e-300))
+        return np.asarray(clipped + self.sigma * normals(prg, g.shape))
+
+    def reach(self, bound: float) -> float:
+        return min(bound, self.clip) + 9.0 * self.sigma  # no draw of `normals` is larger than 8.3
+
+    @property
+    def sensitivity(self) -> float:
+        """The farthest g moves (L2) with one label, given the weights."""
+        return 2.0 * self.clip
+
+    def rho(self, releases: int) -> float:
+        """zCDP of so many releases of a row's residual (Bun and Steinke 2016, proposition 1.6, lemma 2.3)."""
+        return releases * self.sensitivity**2 / (2.0 * self.sigma**2)
+
+    def epsilon(self, releases: int, delta: float) -> float:
+        """(epsilon, delta) from zCDP, optimised over the order (Canonne, Kamath and Steinke 2020, corollary 13)."""
+        rho = self.rho(releases)
+
+        def at(z: float) -> float:
+            alpha = 1.0 + exp(z)
+            return rho * alpha + log(1.0 / (alpha * delta)) / (alpha - 1.0) + log(1.0 - 1.0 / alpha)
+
+        # the minimum lies near alpha - 1 = sqrt(log(1 / delta) / rho)
+        near = log(sqrt(log(1.0 / delta) / rho))
+        return max(0.0, float(minimize_scalar(at, bounds=(near - 4, near + 4), method="bounded").fun))
+
+    @property
+    def promise(self) -> str:
+        return f"label zCDP of {self.rho(1):.3g} a release, through a row's own residuals"
+
+
+class Marvell(Defence):
+    """Normal noise for each class, of total power `power` times the squared gap between the classes' mean g."""
+
+    name: ClassVar[str] = "marvell"
+    power: float = Field(default=4.0, gt=0)
+
+    def check(self, outputs: int) -> None:
+        if outputs != 1:
+            raise ConfigError(f"defence marvell: one output (two classes) was expected, {outputs} came; use gaussian")
+
+    def apply(self, g: Floats, prg: Prg) -> Floats:
+        positive = g[:, 0] < 0  # the label, which the active party knows
+        if positive.all() or not positive.any():
+            return g + sqrt(self.power * float(np.mean(g**2))) * normals(prg, g.shape)
+        p = float(positive.mean())
+        one, zero = g[positive, 0], g[~positive, 0]
+        gap = float((one.mean() - zero.mean()) ** 2)
+        budget = self.power * gap
+        shares = np.linspace(0.0, 1.0, 201)
+        lambda1, lambda0 = shares * budget / p, (1 - shares) * budget / (1 - p)
+        a, b = one.var() + lambda1 + 1e-12, zero.var() + lambda0 + 1e-12
+        best = int(np.argmin(a / b + b / a + (1 / a + 1 / b) * gap))  # twice the sum of both KL divergences, plus 2
+        variance = np.where(positive, lambda1[best], lambda0[best])[:, None]
+        return np.asarray(g + np.sqrt(variance) * normals(prg, g.shape))
+
+
+class MaxNorm(Defence):
+    """g_i + z_i sqrt(max_j |g_j|^2 / |g_i|^2 - 1) g_i with z_i ~ N(0, 1): every row of the largest norm on average."""
+
+    name: ClassVar[str] = "max_norm"
+
+    def apply(self, g: Floats, prg: Prg) -> Floats:
+        squares = np.maximum((g**2).sum(axis=1, keepdims=True), 1e-30)
+        spread = np.sqrt(np.maximum(squares.max() / squares - 1.0, 0.0))
+        return np.asarray(g * (1.0 + spread * normals(prg, (len(g), 1))))
+
+
+class Rounding(Defence):
+    """To multiples of `step`, up or down at random with the mean kept."""
+
+    name: ClassVar[str] = "rounding"
+    step: float = Field(default=0.5, gt=0)
+
+    def apply(self, g: Floats, prg: Prg) -> Floats:
+        return np.asarray(np.floor(g / self.step + uniforms(prg, g.shape)) * self.step)
+
+    def reach(self, bound: float) -> float:
+        return bound + self.step
+
+
+def uniforms(prg: Prg, shape: tuple[int, ...]) -> Floats:
+    """Uniform in (0, 1), 53 bits."""
+    return ((prg.array(shape, np.uint64) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def normals(prg: Prg, shape: tuple[int, ...]) -> Floats:
+    """Standard normal, by the inverse of its distribution function."""
+    z: Floats = ndtri(uniforms(prg, shape))
+    return z
+
+
+DEFENCES: Registry[Defence] = Registry("defence", Gaussian, Marvell, MaxNorm, Rounding)
+AnyDefence = Annotated[SerializeAsAny[Defence], BeforeValidator(DEFENCES.read)]
