@@ -53,14 +53,14 @@ def product(block: Block, bases: list[int], modulus: int) -> list[int]:
 
 
 def workers(executor: Executor | None) -> int:
-    """Into how many pieces work is cut."""
-    return 1 if executor is None else cpu_count() or 1
+    """Into how many pieces work is cut: what an executor says of itself, or one for each processor here."""
+    return 1 if executor is None else getattr(executor, "workers", None) or cpu_count() or 1
 
 
 def spread(
     executor: Executor, function: Callable[[Head, list[int]], list[int]], head: Head, items: list[int]
 ) -> list[int]:
-    """function(head, items) in as many pieces as there are processors, put together in order."""
+    """function(head, items) in as many pieces as there are workers, put together in order."""
     pieces = max(1, min(workers(executor), len(items)))
     edges = [len(items) * i // pieces for i in range(pieces + 1)]
     futures = [executor.submit(function, head, items[i:j]) for i, j in pairwise(edges)]

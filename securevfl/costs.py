@@ -6,17 +6,15 @@ books seconds and counts of keygen, encode, encrypt, compute, mask and decrypt. 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from securevfl.clock import Clock, Kind, Path, Phase
 from securevfl.crypto.scheme import Adder, AdditiveScheme, Evaluator, Floats, KeyHolder, LinearScheme, SumHolder
+from securevfl.offload import TimedExecutor
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -50,42 +48,6 @@ class Ledger:
 
     def messages_sent(self, phase: Phase | None = None) -> int:
         return sum(t.count for (p, _), t in self.traffic.items() if phase in (None, p))
-
-
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    started = time.process_time()
-    result = work()
-    return result, time.process_time() - started
-
-
-class TimedExecutor(Executor):
-    """Passes work on to another executor and learns how long each piece took there."""
-
-    def __init__(self, inner: Executor, workers: int) -> None:
-        self._inner = inner
-        self._workers = workers
-        self._pieces: list[float] = []
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        inner = self._inner.submit(_timed, partial(fn, *args, **kwargs))
-        outer: Future[T] = Future()
-
-        def done(finished: Future[tuple[T, float]]) -> None:
-            error = finished.exception()
-            if error is not None:
-                outer.set_exception(error)
-            else:
-                result, seconds = finished.result()
-                self._pieces.append(seconds)
-                outer.set_result(result)
-
-        inner.add_done_callback(done)
-        return outer
-
-    def makespan(self) -> float:
-        """Seconds that the pieces since the last call take on `workers` machines; forgets them."""
-        pieces, self._pieces = self._pieces, []
-        return max(max(pieces), sum(pieces) / self._workers) if pieces else 0.0
 
 
 class Meter:
