@@ -25,7 +25,7 @@ JsonFile = Annotated[
 _STEPS = "encrypt_ms", "compute_ms", "blind_ms", "open_ms", "total_ms"
 _HEADS = (
     *("engine", "encrypt\nms", "compute\nms", "blind\nms", "open\nms", "total\nms"),
-    *("up\nkB", "down\nkB", "max abs\nerror", "times\nphe"),
+    *("sent\nkB", "max\nerror", "times\nphe", "by\nCPU"),
 )
 
 
@@ -59,9 +59,10 @@ def he(
             [
                 _engine(row),
                 *(row[step] for step in _STEPS),
-                *(row[size] / 1e3 for size in ("bytes_up", "bytes_down")),
+                (row["bytes_up"] + row["bytes_down"]) / 1e3,
                 row["max_abs_error"],
                 row["ratio_to_phe"],
+                row["cpu_ratio_to_phe"],
             ]
             for row in at_size
             if row["error"] is None
@@ -93,10 +94,27 @@ def sum_(
     _write(json, sums.SCHEMA, rows)
     out = console()
     out.print(f"\n[[sum]] of {parties} vectors of {size:,} floats", style="bold")
-    heads = "engine", "encrypt\nms", "add\nms", "decrypt\nms", "total\nms", "sent\nkB", "max abs\nerror", "times\nphe"
+    heads = (
+        "engine",
+        "encrypt\nms",
+        "add\nms",
+        "decrypt\nms",
+        "total\nms",
+        "sent\nkB",
+        "max abs\nerror",
+        "times\nphe",
+        "by\nCPU",
+    )
     steps = "encrypt_ms", "add_ms", "decrypt_ms", "total_ms"
     cells = [
-        [_engine(row), *(row[step] for step in steps), row["bytes"] / 1e3, row["max_abs_error"], row["ratio_to_phe"]]
+        [
+            _engine(row),
+            *(row[step] for step in steps),
+            row["bytes"] / 1e3,
+            row["max_abs_error"],
+            row["ratio_to_phe"],
+            row["cpu_ratio_to_phe"],
+        ]
         for row in rows
     ]
     out.print(table(heads, cells))
@@ -156,5 +174,6 @@ def _footnotes(out: Any, rows: Sequence[dict[str, Any]]) -> None:
     here = machine()
     if any(row["estimated"] for row in rows):
         out.print("\n* measured on a slice of rows and columns, and scaled", soft_wrap=True)
+    out.print("\nby CPU: the same ratio in processor time, which other load changes little", soft_wrap=True)
     versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items())
     out.print(f"\n{here['processor']}, {here['cores']} cores, load {here['load_average']}; {versions}", soft_wrap=True)

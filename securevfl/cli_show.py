@@ -48,6 +48,8 @@ def _cell(value: Cell) -> str:
         case None:
             return "-"
         case float():
+            if 0 < abs(value) < 1e-3:
+                return f"{value:.0e}"
             return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
         case int():
             return f"{value:,}"

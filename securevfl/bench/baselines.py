@@ -70,7 +70,7 @@ def phe_product(J: Floats, g: Floats, bits: int, *, seconds: float = SECONDS) ->
     count = max(1, min(3, int(seconds / expected)))
     runs = [_phe_once(public, private, J[:rows, :columns], g[:rows]) for _ in range(count)]
     watch, error = sorted(runs, key=lambda run: run[0].total)[count // 2]
-    _scale(watch, encrypt=n / rows, compute=n * d / (rows * columns), open=d / columns)
+    watch.scale(encrypt=n / rows, compute=n * d / (rows * columns), open=d / columns)
     size = 2 * bits // 8
     return Figures(watch, d * size, n * size + 8 * d, error, count, (rows, columns) != (n, d))
 
@@ -82,11 +82,6 @@ def _phe_once(public: Any, private: Any, J: Floats, g: Floats) -> tuple[Stopwatc
     products = watch("compute", lambda: [sum(c * x for c, x in zip(sealed, column, strict=True)) for column in columns])
     result = watch("open", lambda: [private.decrypt(product) for product in products])
     return watch, float(np.abs(np.array(result) - J.T @ g).max())
-
-
-def _scale(watch: Stopwatch, **factors: float) -> None:
-    for step, factor in factors.items():
-        watch.steps[step] *= factor
 
 
 def tenseal_product(J: Floats, g: Floats) -> Figures:
@@ -128,7 +123,7 @@ def phe_sum(parts: Floats, bits: int, *, seconds: float = SECONDS) -> Figures:
     count = max(1, min(3, int(seconds / (taken * each))))
     runs = [_phe_sum_once(public, private, parts[:, :taken]) for _ in range(count)]
     watch, error = sorted(runs, key=lambda run: run[0].total)[count // 2]
-    _scale(watch, encrypt=m / taken, compute=m / taken, open=m / taken)
+    watch.scale(encrypt=m / taken, compute=m / taken, open=m / taken)
     size = 2 * bits // 8
     return Figures(watch, (len(parts) + 1) * m * size, 0, error, count, taken < m)
 

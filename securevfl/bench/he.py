@@ -3,13 +3,13 @@
 J (n x d) is standard normal, g (n x 1) uniform in [-1, 1]. Errors are those of the sum over the rows, n times those
 of a mean gradient. What is made once and kept is not counted: keys, and J prepared (`prepare_ms`, its own column).
 `blind_ms` holds blinding and unblinding; the baselines do neither. `bytes_up` go from the owner of J to the key
-holder, `bytes_down` the other way; keys are not counted.
+holder, `bytes_down` the other way; keys are not counted. `cpu_ms` and `cpu_ratio_to_phe` are in processor time (see
+`Stopwatch`); tenseal's threads are added up there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,6 +20,7 @@ from securevfl.bench import baselines
 from securevfl.bench.record import Stopwatch, median_of, process_pool
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ConfigError
+from securevfl.offload import TimedExecutor
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 
 SCHEMA = "securevfl.bench.he/1"
@@ -39,11 +40,13 @@ class Row:
     blind_ms: float | None = None
     open_ms: float | None = None
     total_ms: float | None = None
+    cpu_ms: float | None = None
     prepare_ms: float | None = None
     bytes_up: int | None = None
     bytes_down: int | None = None
     max_abs_error: float | None = None
     ratio_to_phe: float | None = None
+    cpu_ratio_to_phe: float | None = None
     repetitions: int = 0
     estimated: bool = False
     error: str | None = None
@@ -67,18 +70,18 @@ def problem(n: int, d: int) -> tuple[Floats, Floats]:
     return generator.normal(size=(n, d)), generator.uniform(-1.0, 1.0, size=(n, 1))
 
 
-def measure(name: str, engine: Engine, n: int, d: int, executor: Executor | None, *, seconds: float = 8.0) -> Row:
+def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | None, *, seconds: float = 8.0) -> Row:
     """One of our engines, both sides in this process, one after the other."""
     J, g = problem(n, d)
     scheme = engine.scheme()
-    holder = scheme.keygen(executor)
-    evaluator = scheme.evaluator(holder.public, executor)
+    holder = scheme.keygen(pool)
+    evaluator = scheme.evaluator(holder.public, pool)
     preparing = Stopwatch()
     prepared = preparing("prepare", lambda: evaluator.prepare(J))
     last: dict[str, Any] = {}
 
     def once() -> Stopwatch:
-        watch = Stopwatch()
+        watch = Stopwatch(pool)
         sealed = watch("encrypt", lambda: holder.encrypt(g, bound=1.0))
         product = watch("compute", lambda: evaluator.transpose_product(prepared, sealed))
         blinded, mask = watch("blind", lambda: evaluator.blind(product))
@@ -97,6 +100,7 @@ def measure(name: str, engine: Engine, n: int, d: int, executor: Executor | None
         blind_ms=watch.steps["blind"],
         open_ms=watch.steps["open"],
         total_ms=watch.total,
+        cpu_ms=watch.cpu,
         prepare_ms=preparing.total,
         bytes_up=last["up"],
         bytes_down=last["down"],
@@ -121,6 +125,7 @@ def baseline(name: str, n: int, d: int, bits: int) -> Row:
         compute_ms=steps["compute"],
         open_ms=steps["open"],
         total_ms=figures.watch.total,
+        cpu_ms=figures.watch.cpu,
         bytes_up=figures.bytes_up,
         bytes_down=figures.bytes_down,
         max_abs_error=figures.max_abs_error,
@@ -162,7 +167,18 @@ def run(
 
 
 def _with_ratios(rows: Sequence[Row]) -> list[Row]:
-    phe = next((row.total_ms for row in rows if row.engine == "phe"), None)
+    phe = next((row for row in rows if row.engine == "phe"), None)
     return [
-        row if phe is None or row.total_ms is None else replace(row, ratio_to_phe=phe / row.total_ms) for row in rows
+        row
+        if phe is None or row.error is not None
+        else replace(
+            row,
+            ratio_to_phe=_ratio(phe.total_ms, row.total_ms),
+            cpu_ratio_to_phe=_ratio(phe.cpu_ms, row.cpu_ms),
+        )
+        for row in rows
     ]
+
+
+def _ratio(phe: float | None, own: float | None) -> float | None:
+    return None if phe is None or not own else phe / own

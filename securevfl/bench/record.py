@@ -9,11 +9,12 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
+
+from securevfl.offload import TimedExecutor
 
 T = TypeVar("T")
 
@@ -53,20 +54,36 @@ def record(schema: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Stopwatch:
-    """Milliseconds of the steps of one repetition, by name."""
+    """Milliseconds of the steps of one repetition, by name, and the processor's milliseconds of all of them.
 
-    def __init__(self) -> None:
+    What a pool does counts in `cpu` as if its pieces were spread evenly over the cores; so `cpu` is what the clock
+    would show on an idle machine, and hardly moves when others use this one.
+    """
+
+    def __init__(self, pool: TimedExecutor | None = None) -> None:
         self.steps: dict[str, float] = {}
+        self.cpu = 0.0
+        self._pool = pool
 
     def __call__(self, step: str, work: Callable[[], T]) -> T:
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         result = work()
         self.steps[step] = self.steps.get(step, 0.0) + (time.perf_counter() - started) * 1e3
+        self.cpu += (time.process_time() - cpu) * 1e3
+        if self._pool is not None:
+            self.cpu += self._pool.makespan() * 1e3
         return result
 
     @property
     def total(self) -> float:
         return sum(self.steps.values())
+
+    def scale(self, **factors: float) -> None:
+        """Multiplies steps; the processor's time by what the total grew."""
+        before = self.total
+        for step, factor in factors.items():
+            self.steps[step] *= factor
+        self.cpu *= self.total / before
 
 
 def median_of(once: Callable[[], Stopwatch], *, seconds: float, most: int) -> tuple[Stopwatch, int]:
@@ -81,7 +98,7 @@ def median_of(once: Callable[[], Stopwatch], *, seconds: float, most: int) -> tu
 
 
 @contextmanager
-def process_pool() -> Iterator[Executor | None]:
+def process_pool() -> Iterator[TimedExecutor | None]:
     """One process a core, or None on one core."""
     cores = os.cpu_count() or 1
     if cores < 2:
@@ -90,4 +107,4 @@ def process_pool() -> Iterator[Executor | None]:
     from joblib.externals.loky import ProcessPoolExecutor
 
     with ProcessPoolExecutor(max_workers=cores) as pool:
-        yield pool
+        yield TimedExecutor(pool, cores)
