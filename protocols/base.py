@@ -88,12 +88,16 @@ class Reveal:
 
 @dataclass(frozen=True)
 class Declared:
-    """One kind of message: who sends it to whom, and what the receiver learns from it."""
+    """One kind of message: who sends it to whom, and what the receiver learns from it.
+
+    `phases`: it is sent only where phases of a kernel model are summed.
+    """
 
     message: type[Message]
     sender: str
     receiver: str
     reveals: Reveal
+    phases: bool = False
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class DirectSum(SumProtocol):
         part = Reveal("plain", "the sender's forward outputs H_k on the rows asked for, not its columns or weights")
         return [
             Declared(Part, "passive", "active", part),
-            Declared(PhasePart, "passive", "active", Reveal("plain", "the sender's phases w^T x_k")),
+            Declared(PhasePart, "passive", "active", Reveal("plain", "the sender's phases w^T x_k"), phases=True),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:

@@ -33,8 +33,8 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         lead, others = check_parties(parties, several_active=job.optimizer.several_active)
         active, passives, known = lead.name, [party.name for party in others], (lead, others)
     sums, residual = job.protocol.sum_for(len(passives)), job.protocol.residual
-    declared = [*sums.declares(passives), *residual.declares()]
     kernel = isinstance(job.model, Kernel)
+    declared = [item for item in (*sums.declares(passives), *residual.declares()) if kernel or not item.phases]
     down = "no residual" if kernel else f"{residual.name} residual"
     lines = [
         f"{job.optimizer.label} on a {job.model.name} model, protocol {sums.name} sum / {down}",
