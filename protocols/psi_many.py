@@ -1,10 +1,12 @@
-"""Private alignment of three parties or more.
+"""Private alignment of three parties or more: all learn which ids all have, nobody what two others share.
 
-K >= 3 parties, P_1 active, the others P_i (Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017: oblivious PRF,
-programmed through a key-value store, zero sharing; here the PRF is blinded Diffie-Hellman, Jarecki, Kiayias,
-Krawczyk 2014, and the store is crypto/okvs.py):
+After Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017 ("Practical multi-party private set intersection from symmetric
+key techniques"): an oblivious PRF programmed through a key-value store, and zero sharing. Here the PRF is blinded
+Diffie-Hellman (Jarecki, Kiayias, Krawczyk 2014) and the store is crypto/okvs.py. H, the scalars a and b_i, the order
+of points and the shared order are those of psi.py; P_1 is the active party, P_i another, K >= 3.
 
-0. as above; every P_i <-> P_j     X25519 public keys: a fresh key k_ij for each pair
+0. P_i -> P_1  rows;  P_1 -> P_i  rows, nonce
+   P_i <-> P_j X25519 public keys, all pairs: a fresh key k_ij for each
    every P_i   s_i(x) = XOR over j of PRF(k_ij, H(x)), so XOR over all i of s_i(x) = 0
 1. P_1 -> P_i  q = sort(a H(x)) for x in X_1
 2. P_i -> P_1  b_i q in the order of 1;  seed, T_i: a store of y -> F_i(y) ^ s_i(y) for y in X_i
@@ -80,7 +82,7 @@ def declares() -> list[Declared]:
         *(Declared(PairKey, sender, receiver, Reveal("public")) for sender, receiver in lines),
         Declared(Store, "passive", "active", Reveal("uniform")),
         Declared(
-            Slots, "passive", "active", Reveal("output", "all stores together: which of the receiver's ids all have")
+            Slots, "passive", "active", Reveal("output", "with those of all: which of the receiver's ids all have")
         ),
         Declared(Common, "active", "passive", every),
         Declared(Tags, "active", "passive", every),
