@@ -1,0 +1,40 @@
+"""Ways to break the library, each applied to the real code while a block runs, each with the check that catches it.
+
+A mutant is proof that its check can fail. Kinds, by what they break: `sums`, `residuals`, `engines`, `session`,
+`secrets`, `alignment` (mutants_*.py). `python -m securevfl.audit.mutants docs/mutants.md` writes the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from securevfl.audit import mutants_engines, mutants_session, mutants_sums
+from securevfl.audit.mutant import Mutant
+
+MUTANTS: list[Mutant] = [*mutants_sums.MUTANTS, *mutants_engines.MUTANTS, *mutants_session.MUTANTS]
+
+
+def table() -> str:
+    """The list as Markdown."""
+    lines = [
+        "# Mutants",
+        "",
+        f"{len(MUTANTS)} ways to break the library. Each is applied to the real code, and the check named must find it",
+        "(`securevfl/audit/suite/test_mutants.py`); the same check passes on the code as it is. Made by",
+        "`python -m securevfl.audit.mutants`.",
+        "",
+        "| mutant | what it does | caught by | as |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {each.name} | {each.what} | {each.caught_by} | {each.finding} |" for each in MUTANTS]
+    return "\n".join(lines) + "\n"
+
+
+def main(path: str) -> None:
+    """Writes the table."""
+    Path(path).write_text(table(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,402 @@
+"""Mutants of the handshake, the frames, the guards, the consent sheet, secrets and alignment."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from securevfl import channel, codec, explain, leakage, session
+from securevfl.audit.mutant import Mutant, patched
+from securevfl.channel import Channel, Inbox
+from securevfl.codec import decode_message
+from securevfl.crypto import curve, masks, prg, scheme
+from securevfl.crypto.curve import Blinder
+from securevfl.crypto.masks import Disclosures
+from securevfl.crypto.paillier_keys import SecretKey
+from securevfl.crypto.prg import Prg
+from securevfl.protocols import psi, psi_work
+from securevfl.protocols.dropout_sum import DropoutMember, Survivors
+
+
+@contextmanager
+def _hello_with(**forged: Any) -> Iterator[None]:
+    """Every Hello that comes in reads as if it agreed."""
+    recv = Channel.recv
+
+    def accept(self: Any, sender: str, kind: Any, lane: str = "", **keys: Any) -> Any:
+        message = recv(self, sender, kind, lane, **keys)
+        if isinstance(message, session.Hello):
+            values = {name: getattr(message, name) for name in message.__struct_fields__}
+            return session.Hello(**(values | {name: value(self) for name, value in forged.items()}))
+        return message
+
+    with mock.patch.object(Channel, "recv", accept):
+        yield
+
+
+@contextmanager
+def _digest_ignored() -> Iterator[None]:
+    from securevfl.job import Job
+
+    with mock.patch.object(Job, "digest", property(lambda self: bytes(32))):
+        yield
+
+
+_decode = codec.decode_frame
+
+
+def _any_session(data: Any) -> Any:
+    return _with(_decode(data), session=bytes(16))
+
+
+def _any_sender(data: Any) -> Any:
+    return _with(_decode(data), sender="shop")
+
+
+def _any_receiver(data: Any) -> Any:
+    return _with(_decode(data), receiver="bank")
+
+
+def _with(frame: Any, **changes: Any) -> Any:
+    return type(frame)(**({name: getattr(frame, name) for name in frame.__struct_fields__} | changes))
+
+
+class _AnyNumber(dict[Any, Any]):
+    """The next frame's number, whatever it is."""
+
+    def __getitem__(self, place: Any) -> Any:
+        return _Equal()
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        return
+
+
+class _Equal:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: int) -> _Equal:
+        return self
+
+
+_init_inbox = Inbox.__init__
+
+
+def _careless_inbox(self: Any, *args: Any, **keys: Any) -> None:
+    _init_inbox(self, *args, **keys)
+    self._next = _AnyNumber()
+
+
+def _any_kind(self: Any, sender: str, kind: Any, lane: str = "", *, timeout: float | None = None) -> Any:
+    arrival = self._inbox.take(sender, lane, self._timeout)
+    kinds = [kind, Survivors]
+    return decode_message(next(k for k in kinds if k.__name__ == arrival.frame.kind), arrival.frame.payload)
+
+
+_leaks = leakage.leaks
+
+
+def _without(name: str) -> Any:
+    def fewer(*args: Any, **keys: Any) -> Any:
+        return [leak for leak in _leaks(*args, **keys) if leak.name != name]
+
+    return fewer
+
+
+def _no_guard(*args: Any, **keys: Any) -> None:
+    return
+
+
+_role = explain._role
+
+
+def _hides(declared: Any, role: str) -> list[str]:
+    return [line for line in _role(declared, role) if "Blinded" not in line]
+
+
+def _hides_shares(declared: Any, role: str) -> list[str]:
+    return [line for line in _role(declared, role) if "Shares" not in line]
+
+
+def _unkeyed(key: bytes, data: bytes, digest: Any) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+class _Hmac:
+    digest = staticmethod(_unkeyed)
+
+    @staticmethod
+    def compare_digest(a: bytes, b: bytes) -> bool:
+        return a == b
+
+
+def _any_survivors(self: Any, commits: Any) -> Any:
+    return frozenset(self._seat.channel.recv(self._seat.active, Survivors, self._seat.lane).names)
+
+
+def _key_speaks(self: Any) -> str:
+    return f"<SecretKey p={self._p}>"
+
+
+def _pickles(self: Any, protocol: Any) -> Any:
+    return object.__reduce__, ()
+
+
+def _any_number(self: Any, number: int | None) -> int:
+    return number or 0
+
+
+def _any_round(self: Any, round: int, values: Any) -> Any:
+    seeds = {peer: self.pair_seed(round, peer) for peer in self._pair_keys}
+    return masks.double_mask(self.name, values, self.self_seed(round), seeds)
+
+
+def _settles(self: Any, peer: str, *, survived: bool) -> None:
+    return
+
+
+def _one_label(key: bytes, *context: Any) -> bytes:
+    return key
+
+
+def _one_scalar(self: Any) -> None:
+    self._scalar = b"\x08" + bytes(range(30)) + b"\x40"
+
+
+def _scalar_of_name(self: Any, scalar: bytes) -> None:
+    self._scalar = hashlib.sha256(threading.current_thread().name.encode()).digest()
+
+
+def _unsorted(points: bytes) -> Any:
+    return points, np.arange(len(points) // 32)
+
+
+def _any_order(sender: str, what: str, data: bytes, size: int, last: bytes) -> bytes:
+    return data[-size:]
+
+
+def _any_points(points: bytes, executor: Any = None) -> int:
+    return len(points) // 32
+
+
+def _straight_to_x(canonical: bytes) -> bytes:
+    digest = hashlib.sha512(canonical).digest()
+    return (int.from_bytes(digest, "little") % curve._P).to_bytes(32, "little")
+
+
+def _unblinded(self: Any, points: bytes, executor: Any = None) -> bytes:
+    return points
+
+
+_psi_declares = psi.declares
+
+
+def _psi_declares_less(passives: Any) -> Any:
+    return [item for item in _psi_declares(passives) if item.message.__name__ != "TwiceBlinded"]
+
+
+MUTANTS = [
+    Mutant(
+        "session: job digest ignored", "every job has one digest", "another job is refused", "refusal", _digest_ignored
+    ),
+    Mutant(
+        "session: row order ignored",
+        "every Hello reads as if rows were in order",
+        "another row order is refused",
+        "refusal",
+        lambda: _hello_with(order=lambda self: b""),
+    ),
+    Mutant(
+        "session: row order without a key",
+        "the digest of ids is the same in every session",
+        "row order is keyed",
+        "fresh",
+        patched((session, "hmac", _Hmac)),
+    ),
+    Mutant(
+        "frames: session not checked",
+        "frames of another run are taken",
+        "frames are checked",
+        "refusal",
+        patched((channel, "decode_frame", _any_session)),
+    ),
+    Mutant(
+        "frames: number not checked",
+        "frames may be replayed or lost",
+        "frames are checked",
+        "refusal",
+        patched((Inbox, "__init__", _careless_inbox)),
+    ),
+    Mutant(
+        "frames: sender not checked",
+        "a frame may speak in another's name",
+        "frames are checked",
+        "refusal",
+        patched((channel, "decode_frame", _any_sender)),
+    ),
+    Mutant(
+        "frames: receiver not checked",
+        "a frame for another party is taken",
+        "frames are checked",
+        "refusal",
+        patched((channel, "decode_frame", _any_receiver)),
+    ),
+    Mutant(
+        "frames: type not checked",
+        "any message will do",
+        "message types are checked",
+        "refusal",
+        patched((Channel, "recv", _any_kind)),
+    ),
+    Mutant(
+        "guards: all off",
+        "jobs run whatever they leak",
+        "rank guard",
+        "refusal",
+        patched((session, "guard", _no_guard)),
+    ),
+    Mutant(
+        "guards: rank off",
+        "p >= n c is not called a leak",
+        "rank guard",
+        "refusal",
+        patched((leakage, "leaks", _without("rank"))),
+    ),
+    Mutant(
+        "guards: reshuffle allowed",
+        "new batches every epoch are not called a leak",
+        "reshuffle guard",
+        "refusal",
+        patched((leakage, "leaks", _without("fresh_equations"))),
+    ),
+    Mutant(
+        "guards: single passive allowed",
+        "a hiding sum of one part is not called a leak",
+        "single passive guard",
+        "refusal",
+        patched((leakage, "leaks", _without("single_passive"))),
+    ),
+    Mutant(
+        "explain: hides a message",
+        "the sheet leaves the blinded product out",
+        "consent sheet is complete",
+        "declared",
+        patched((explain, "_role", _hides)),
+    ),
+    Mutant(
+        "explain: hides shares",
+        "the sheet leaves opened shares out",
+        "consent sheet is complete",
+        "declared",
+        patched((explain, "_role", _hides_shares)),
+    ),
+    Mutant(
+        "dropout: any list of survivors",
+        "a member opens shares whoever is called a survivor",
+        "survivors guard",
+        "refusal",
+        patched((DropoutMember, "_receive_survivors", _any_survivors)),
+    ),
+    Mutant(
+        "secrets: a key that speaks",
+        "the repr of a Paillier key shows p",
+        "secrets are silent",
+        "silent",
+        patched((SecretKey, "__repr__", _key_speaks)),
+    ),
+    Mutant(
+        "secrets: pickles allowed",
+        "secret objects can be pickled and copied",
+        "secrets are silent",
+        "silent",
+        patched((scheme.Secret, "__reduce_ex__", _pickles)),
+    ),
+    Mutant(
+        "keystreams: numbers serve twice",
+        "a stream may be read again",
+        "streams serve once",
+        "fresh",
+        patched((Prg, "_take", _any_number)),
+    ),
+    Mutant(
+        "masks: rounds serve twice",
+        "a masker masks a round again",
+        "streams serve once",
+        "fresh",
+        patched((masks.Masker, "mask", _any_round)),
+    ),
+    Mutant(
+        "masks: both masks opened",
+        "a party helps to open both masks of another",
+        "streams serve once",
+        "fresh",
+        patched((Disclosures, "_settle", _settles)),
+    ),
+    Mutant(
+        "keys: purposes share a stream",
+        "a key derived for one purpose is the key of all",
+        "keys differ",
+        "keys",
+        patched((prg, "derive_key", _one_label)),
+    ),
+    Mutant(
+        "alignment: one scalar for ever",
+        "all blinders hold one scalar",
+        "blinders are fresh",
+        "fresh",
+        patched((Blinder, "__init__", _one_scalar)),
+    ),
+    Mutant(
+        "alignment: scalar kept between runs",
+        "each party blinds every alignment alike",
+        "alignment of two",
+        "fresh",
+        patched((psi_work.KeptBlinder, "__init__", _scalar_of_name)),
+    ),
+    Mutant(
+        "alignment: points unsorted",
+        "points travel in the order of rows",
+        "alignment of two",
+        "hidden",
+        patched((psi, "sort_points", _unsorted), (psi_work, "check_ascending", _any_order)),
+    ),
+    Mutant(
+        "alignment: points not blinded",
+        "hashed ids travel as they are",
+        "alignment of two",
+        "hidden",
+        patched((Blinder, "blind", _unblinded)),
+    ),
+    Mutant(
+        "alignment: any point is blinded",
+        "points off the curve and of small order pass",
+        "points are on the curve",
+        "refusal",
+        patched((curve, "check_points", _any_points)),
+    ),
+    Mutant(
+        "alignment: hash straight to x",
+        "a hashed id shows on which side it lies",
+        "points are on the curve",
+        "hidden",
+        patched((curve, "_hash_one", _straight_to_x)),
+    ),
+    Mutant(
+        "alignment: declares less",
+        "points blinded twice are not declared",
+        "alignment of two",
+        "declared",
+        patched((psi, "declares", _psi_declares_less)),
+    ),
+]

@@ -1,0 +1,98 @@
+"""Tests of randomness with a false-alarm rate over the whole suite.
+
+Every p-value of the suite is held against LEVEL = SUITE_FALSE_ALARM / MOST_TESTS (Bonferroni): with at most MOST_TESTS
+p-values, all hypotheses true, the chance that any check fails is at most SUITE_FALSE_ALARM. The suite counts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from securevfl.crypto.scheme import Floats
+
+SUITE_FALSE_ALARM = 1e-3
+MOST_TESTS = 10_000
+LEVEL = SUITE_FALSE_ALARM / MOST_TESTS
+
+_FEWEST = 40  # numbers below which a test would say nothing
+_CELL = 20  # expected count of a cell of a chi-square test
+
+
+@dataclass
+class Battery:
+    """p-values by name. `failures` are those below LEVEL."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, p: float) -> None:
+        self.values[name] = min(p, self.values.get(name, 1.0))
+
+    def failures(self) -> list[str]:
+        return [f"{name} (p = {p:.1e})" for name, p in self.values.items() if p < LEVEL]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def uniform(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint8]) -> None:
+    """Adds tests that `fractions` are uniform on [0, 1) and the bytes `low` on 0..255, bit by bit too."""
+    if len(fractions) >= _FEWEST:
+        battery.add(f"{name}: KS on residues", float(stats.kstest(fractions, "uniform").pvalue))
+        cells = min(256, len(fractions) // _CELL)
+        counts = np.bincount((fractions * cells).astype(int).clip(0, cells - 1), minlength=cells)
+        battery.add(f"{name}: chi-square on residues", float(stats.chisquare(counts).pvalue))
+    if len(low) >= _FEWEST:
+        cells = 256 if len(low) >= 256 * _CELL else 16
+        if len(low) >= cells * _CELL:
+            counts = np.bincount(low >> np.uint8(0 if cells == 256 else 4), minlength=cells)
+            battery.add(f"{name}: chi-square on bytes", float(stats.chisquare(counts).pvalue))
+        ones = np.unpackbits(low[:, None], axis=1).sum(axis=0)
+        squares = ((ones - len(low) / 2) ** 2 / (len(low) / 4)).sum()
+        battery.add(f"{name}: chi-square on bits", float(stats.chi2.sf(squares, 8)))
+
+
+def alike(battery: Battery, name: str, real: Floats, simulated: Floats) -> None:
+    """Adds two-sample tests on fractions in [0, 1): Kolmogorov-Smirnov, and chi-square on cells and on low bits."""
+    if min(len(real), len(simulated)) < _FEWEST:
+        return
+    battery.add(f"{name}: KS", float(stats.ks_2samp(real, simulated, method="asymp").pvalue))
+    for what, shift in (("residues", 1.0), ("low bits", 2.0**16)):
+        cells = max(2, min(64, len(real) // _CELL))
+        table = np.stack(
+            [np.bincount(((x * shift % 1.0) * cells).astype(int), minlength=cells)[:cells] for x in (real, simulated)]
+        )
+        table = table[:, table.sum(axis=0) >= _CELL]
+        if table.shape[1] >= 2 and table.sum(axis=1).all():
+            battery.add(f"{name}: chi-square on {what}", float(stats.chi2_contingency(table).pvalue))
+
+
+def told_apart(battery: Battery, name: str, real: Floats, simulated: Floats, seed: int = 0) -> None:
+    """Adds what trained classifiers (logistic, gradient boosting) reach on messages they have not seen.
+
+    Rows are messages, columns statistics of one. Half of each kind trains; the p-value is exact over permutations of
+    the other half's labels: the rank-sum test of the classifier's scores.
+    """
+    from sklearn.ensemble import GradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    count = min(len(real), len(simulated))
+    if count < _FEWEST:
+        return
+    both = np.concatenate([real, simulated])
+    kind = np.repeat([1, 0], [len(real), len(simulated)])
+    order = np.random.default_rng(seed).permutation(len(both))
+    half = len(order) // 2
+    train, test = order[:half], order[half:]
+    for label, model in (
+        ("logistic", make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))),
+        ("boosting", GradientBoostingClassifier(n_estimators=20, max_depth=2, random_state=seed)),
+    ):
+        scores = model.fit(both[train], kind[train]).predict_proba(both[test])[:, 1]
+        ranked = stats.mannwhitneyu(scores[kind[test] == 1], scores[kind[test] == 0], alternative="greater")
+        battery.add(f"{name}: {label} classifier", float(ranked.pvalue))

@@ -1,0 +1,73 @@
+"""The audit of one protocol: checker and simulators. A protocol of your own joins by one fixture.
+
+In a test file of your own:
+
+    import pytest
+    import securevfl as vfl
+    from securevfl.audit.suite.test_protocol import *  # the tests
+
+    @pytest.fixture
+    def protocol_under_test():
+        return vfl.Protocol(sum=MySum(), residual=MyResidual())
+
+`sum` is any `SumProtocol` for two passive parties or more, `residual` any `ResidualProtocol`. The tests play both with
+several parties over two sessions, hold every message against what `declares` says, and compare every role's view with
+a simulated one. `pytest --pyargs securevfl.audit --securevfl-job job.toml` takes the protocol of a job file instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from securevfl.audit import checks, simulators
+from securevfl.audit.checker import Outcome
+from securevfl.job import Job, Protocol
+from securevfl.protocols.engines import Ckks
+
+__all__ = [
+    "test_job_shows_what_is_declared",
+    "test_residual_shows_what_is_declared",
+    "test_residual_views_can_be_simulated",
+    "test_sum_shows_what_is_declared",
+    "test_sum_views_can_be_simulated",
+]
+
+
+@pytest.fixture
+def protocol_under_test(request: pytest.FixtureRequest) -> Protocol:
+    """The protocol of the job file given, or the library's default under CKKS."""
+    job = request.config.getoption("--securevfl-job", default=None)
+    return Protocol(residual=Ckks()) if job is None else Job.load(job).protocol
+
+
+def _clean(work: Callable[[], Outcome]) -> None:
+    outcome = work()
+    assert not outcome.findings, "\n".join(map(str, outcome.findings))
+
+
+def test_sum_shows_what_is_declared(protocol_under_test: Protocol) -> None:
+    _clean(lambda: checks.sum_check(protocol_under_test.sum_for(4), rounds=3))
+
+
+def test_residual_shows_what_is_declared(protocol_under_test: Protocol) -> None:
+    if protocol_under_test.residual.name == "none":
+        pytest.skip("nothing goes down in this protocol")
+    _clean(lambda: checks.residual_check(protocol_under_test.residual))
+
+
+def test_job_shows_what_is_declared(protocol_under_test: Protocol) -> None:
+    if protocol_under_test.residual.name == "none":
+        pytest.skip("linear models need a residual")
+    _clean(lambda: checks.job_check(protocol_under_test))
+
+
+def test_sum_views_can_be_simulated(protocol_under_test: Protocol) -> None:
+    _clean(lambda: simulators.sum_views(protocol_under_test.sum_for(4), rounds=3, sessions=1))
+
+
+def test_residual_views_can_be_simulated(protocol_under_test: Protocol) -> None:
+    if protocol_under_test.residual.name == "none":
+        pytest.skip("nothing goes down in this protocol")
+    _clean(lambda: simulators.residual_views(protocol_under_test.residual))
