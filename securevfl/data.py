@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def read_party(name: str, path: str | Path, *, id_column: str = "id", label_colu
     Raises DataError of the kind that fits, naming the file and the columns, never a value.
     """
     path = Path(path)
-    try:
+    with named(path):
         if path.name.endswith((".csv", ".csv.gz")):
             table = _read_csv(path, id_column, label_column)
         elif path.name.endswith(".parquet"):
@@ -52,6 +53,13 @@ def read_party(name: str, path: str | Path, *, id_column: str = "id", label_colu
         else:
             raise TableError(f"a file that ends in {', '.join(SUFFIXES)} was expected; rename or convert it")
         return Party(name, table.X, table.y, ids=table.ids, columns=table.columns)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Errors in reading a file name it."""
+    try:
+        yield
     except DataError as error:
         raise type(error)(f"{path}: {error}") from None
     except OSError as cause:
@@ -90,7 +98,7 @@ def _read_csv(path: Path, id_column: str, label_column: str) -> Table:
     try:
         with csv.open_csv(path, read_options=one_thread) as reader:
             names = reader.schema.names
-        _check_names(names, id_column)
+        check_names(names, id_column)
         kinds = {name: pa.string() if name in (id_column, label_column) else pa.float64() for name in names}
         options = csv.ConvertOptions(column_types=kinds, strings_can_be_null=True)
         table = csv.read_csv(path, read_options=one_thread, convert_options=options)
@@ -111,7 +119,8 @@ def _parse_problem(message: str, names: list[str]) -> str:
     return "a CSV file with a header, commas and UTF-8 was expected; export it so"
 
 
-def _check_names(names: list[str], id_column: str) -> None:
+def check_names(names: list[str], id_column: str) -> None:
+    """The names of all columns of a file. TableError, or IdError without an id column."""
     if id_column not in names:
         if any(_is_number(name) for name in names):
             raise TableError("a header with column names was expected, the first line holds numbers; add a header")
@@ -124,6 +133,20 @@ def _check_names(names: list[str], id_column: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise TableError(f"columns of different names were expected, twice: {', '.join(twice[:5])}; rename one of each")
+
+
+def is_row_index(name: str) -> bool:
+    """Whether a column of a Parquet file is none of the table's."""
+    return _ROW_NAMES.fullmatch(name) is not None
+
+
+def check_kind(name: str, kind: Any) -> None:
+    """The Arrow type of a column that is to hold numbers. TableError."""
+    from pyarrow import types
+
+    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    if not any(fits(kind) for fits in numbers):
+        raise TableError(f"numbers were expected, column {name} holds {kind}; encode it as numbers or drop it")
 
 
 def _is_number(text: str) -> bool:
@@ -142,8 +165,8 @@ def _read_parquet(path: Path, id_column: str, label_column: str) -> Table:
         table = parquet.ParquetFile(path).read()
     except pa.ArrowException:
         raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
-    names = [name for name in table.schema.names if not _ROW_NAMES.fullmatch(name)]
-    _check_names(names, id_column)
+    names = [name for name in table.schema.names if not is_row_index(name)]
+    check_names(names, id_column)
     return _from_arrow(table.select(names), id_column, label_column, typed=True)
 
 
@@ -157,26 +180,24 @@ def _from_arrow(table: Any, id_column: str, label_column: str, *, typed: bool) -
         raise TableError("rows were expected below the header, none came; export the table again")
     X = np.empty((table.num_rows, len(names)))
     for j, name in enumerate(names):
-        column, kind = table[name], table[name].type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-            if pa.types.is_decimal(kind):
-                column = column.cast(pa.float64())
-            elif not pa.types.is_null(kind):
-                raise TableError(f"numbers were expected, column {name} holds {kind}; encode it as numbers or drop it")
+        column = table[name]
+        check_kind(name, column.type)
         if column.null_count == len(column):
             raise TableError(f"columns with values were expected, column {name} is empty; drop it")
-        X[:, j] = column.to_numpy()
-    return Table(X, names, _labels(table, label_column, typed), _ids(table[id_column], id_column))
+        X[:, j] = column.cast(pa.float64(), safe=False).to_numpy()
+    return Table(X, names, labels_of(table, label_column, typed=typed), ids_of(table[id_column], id_column))
 
 
-def _ids(column: Any, id_column: str) -> NDArray[Any]:
+def ids_of(column: Any, id_column: str) -> NDArray[Any]:
+    """Ids of an Arrow column. IdError if one is missing."""
     if column.null_count:
         raise IdError(f"an id in every row was expected, {column.null_count} rows have none in {id_column}; fill them")
     ids: NDArray[Any] = column.to_numpy()
     return ids
 
 
-def _labels(table: Any, label_column: str, typed: bool) -> NDArray[Any] | None:
+def labels_of(table: Any, label_column: str, *, typed: bool) -> NDArray[Any] | None:
+    """Labels of an Arrow table that has any; numbers where text reads as such. LabelError if one is missing."""
     if label_column not in table.schema.names:
         return None
     column = table[label_column]

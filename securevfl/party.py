@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.crypto.curve import canonical_id, canonical_ids
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
+
+ID_DIGEST = 16  # bytes
 
 
 class Party:
@@ -40,14 +43,19 @@ class Party:
         self.columns = [f"x{j}" for j in range(d)] if columns is None else [str(column) for column in columns]
         if len(self.columns) != d:
             raise TableError(f"party {name}: {d} column names were expected, {len(self.columns)} came")
-        _check_columns(name, self.X, self.columns)
-        self.y = None if y is None else _labels(name, y, len(self.X))
+        check_extremes(name, self.X.min(axis=0), self.X.max(axis=0), self.columns, len(self.X))
+        self.y = None if y is None else check_labels(name, y, len(self.X))
         self.ids = None if ids is None else _ids(name, ids, len(self.X))
 
     @property
     def active(self) -> bool:
         """Whether it holds the labels."""
         return self.y is not None
+
+    @property
+    def order(self) -> bytes:
+        """A digest of its ids in their order, by which parties compare; empty without ids."""
+        return b"" if self.ids is None else order_digest(id_digest(self.name, value) for value in self.ids)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -79,19 +87,20 @@ def _numbers(name: str, X: ArrayLike) -> Floats:
     return table if table.dtype == np.float64 else table.astype(np.float64)
 
 
-def _check_columns(name: str, X: Floats, columns: Sequence[str]) -> None:
-    low, high = X.min(axis=0), X.max(axis=0)  # NaN and infinities show in the extremes
+def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> None:
+    """The least and largest (d,) of each column; NaN and infinities show in them. TableError names the columns."""
     bad = [columns[j] for j in np.flatnonzero(~(np.isfinite(low) & np.isfinite(high))).tolist()]
     if bad:
         raise TableError(
             f"party {name}: finite numbers were expected, NaN or infinities are in {_some(bad)}; fill them"
         )
     bad = [columns[j] for j in np.flatnonzero(low == high).tolist()]
-    if bad and len(X) > 1:
+    if bad and rows > 1:
         raise TableError(f"party {name}: columns that vary were expected, constant: {_some(bad)}; drop them")
 
 
-def _labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
+def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
+    """Labels (rows,) as an array of numbers or text. TableError or LabelError."""
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -120,6 +129,19 @@ def _key(name: str, value: Any) -> bytes:
         return canonical_id(value)
     except IdError as error:
         raise IdError(f"party {name}: {error}") from None
+
+
+def id_digest(name: str, value: Any) -> bytes:
+    """What stands for an id of party `name`, equal where ids are. IdError if it cannot be an id."""
+    return hashlib.blake2b(_key(name, value), digest_size=ID_DIGEST).digest()
+
+
+def order_digest(ids: Iterable[bytes]) -> bytes:
+    """Of `id_digest` of every row, or of several rows at a time."""
+    whole = hashlib.sha256()
+    for part in ids:
+        whole.update(part)
+    return whole.digest()
 
 
 def _some(names: Sequence[str]) -> str:

@@ -41,6 +41,11 @@ class Schedule:
         """Visits in all epochs."""
         return self.epochs * self.batches
 
+    @property
+    def flow(self) -> Rows:
+        """The training rows, batch after batch of the first epoch: the order in which they are fastest to read."""
+        return np.concatenate(self.partition(0))
+
     def partition(self, epoch: int) -> list[Rows]:
         """The batches of this epoch."""
         generator = np.random.default_rng([self._seed, 1, epoch if self._reshuffle else 0])

@@ -35,6 +35,7 @@ from securevfl.models.linear import Linear
 from securevfl.part import Part
 from securevfl.party import Party
 from securevfl.protocols.base import Batch, Seat
+from securevfl.scaling import moments
 from securevfl.schedule import Rows, Schedule, Visit
 
 
@@ -111,8 +112,7 @@ def _greet(
 ) -> dict[str, Hello]:
     loss = job.model.loss
     outputs = loss.outputs(loss.classes(party.y)) if party.y is not None else 0
-    ids = b"" if party.ids is None else "\n".join(party.ids.astype(str)).encode()
-    order = hmac.digest(channel.session, ids, hashlib.sha256) if ids else b""
+    order = hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b""
     own = Hello(job.digest, len(party), party.X.shape[1], outputs, order, saved)
     peers = [name for name in (active, *passives) if name != party.name]
     for peer in peers:
@@ -163,7 +163,7 @@ class Worker:
         self._round = self.start
         self._stopped = False
         self._batch_loss: float | None = None
-        self.mean, self.deviation = _scaling(party.X, schedule.train, job.scale)
+        self.mean, self.deviation = _scaling(party.X, schedule.flow, job.scale)
         key, theta = (b"", None) if state is None else (state.key, state.theta)
         self.learner = make_learner(job, seat, party.X.shape[1], labelled, key=key, theta=theta)
         self.classes: NDArray[Any] | None = None
@@ -311,6 +311,5 @@ def _scaling(X: Floats, train: Rows, scale: str) -> tuple[Floats, Floats]:
     """Mean and deviation of each column over the training rows; (0, 1) without scaling."""
     if scale == "none":
         return np.zeros(X.shape[1]), np.ones(X.shape[1])
-    own = X[train]
-    deviation = own.std(axis=0)
-    return own.mean(axis=0), np.where(deviation > 0, deviation, 1.0)
+    mean, deviation = moments(X, train)
+    return mean, np.where(deviation > 0, deviation, 1.0)
