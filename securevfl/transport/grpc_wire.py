@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -28,11 +29,6 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", PIECE + 4096),
     ("grpc.max_send_message_length", PIECE + 4096),
     ("grpc.max_metadata_size", 8192),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
@@ -136,19 +132,19 @@ class Endpoint:
             turn = line.begin(calling=False)
         except SecureVFLError as error:
             eventlog.warn(self.me, "refused", {"from": str(context.peer()), "reason": str(error)})
-            yield encode_message(Refusal(str(error)))
+            yield encode_message(Refusal(str(error), True))
             return
 
         def read() -> None:
-            try:
+            with suppress(Exception):  # gRPC raises a bare one when the caller is gone
                 turn.read(requests)
-            except Exception:
-                turn.end("the stream was cut")  # gRPC raises a bare Exception then
+            ended()
 
         def ended() -> None:
             if turn.end("the stream was cut"):
                 eventlog.warn(self.me, "cut", {"peer": name})
 
+        turn.hang_up = context.cancel
         context.add_callback(ended)
         threading.Thread(target=read, name=f"read {name}", daemon=True).start()
         yield from turn.outgoing()
@@ -167,6 +163,7 @@ class Endpoint:
             cause = "the stream was cut"
             with grpc.secure_channel(target, self._credentials.identity.channel_credentials(), options) as channel:
                 call = channel.stream_stream(METHOD)(turn.outgoing())
+                turn.hang_up = call.cancel
                 try:
                     turn.read(call)
                     last_word = threading.Timer(_LAST_WORD, call.cancel)
@@ -181,7 +178,7 @@ class Endpoint:
                 pause = 0.05
             elif not line.over and not self._stopped.is_set():
                 found = diagnose(host, port, line.peer, self._credentials)
-                line.cause = str(found) if found is not None else cause
+                line.cause = str(found) if found is not None else turn.cause
                 if found is not None and not line.opened and str(found) == before:
                     line.fail(found)  # seen twice, so it was not a server on its way down
                 before = line.cause

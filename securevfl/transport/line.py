@@ -33,6 +33,7 @@ HELD = 1 << 31  # unconfirmed bytes at which a line is given up; reached only wh
 STRIKES = 5
 _OVERHEAD = 1 << 12  # what wraps a frame in a packet: names, seal
 _LATECOMER = 2.0  # seconds that a line which never opened is kept for a last word
+_PULSE = 5.0  # seconds after which a line that has nothing to say says so
 _CONFIRM_AFTER = 0.02  # seconds that a confirmation waits for something to travel with
 _CONFIRM_AT = 1 << 22  # unconfirmed bytes received at which it goes at once
 
@@ -67,9 +68,10 @@ class Bye(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """The sender ends this stream."""
+    """The sender ends this stream; with `final` it will take no other."""
 
     reason: str
+    final: bool
 
 
 _decoder = msgspec.msgpack.Decoder(Open | Data | Ack | Bye | Refusal)
@@ -181,10 +183,22 @@ class Line:
         self._failed(error)
 
     def watch(self) -> None:
-        """Fails the line if the neighbour has been away for too long. To be called every now and then."""
+        """Fails the line if the neighbour has been away for too long. To be called every now and then.
+
+        A stream on which nothing has been heard for half of `patience` is hung up, which leaves the other half for
+        another try.
+        """
         with self._changed:
+            now, turn = time.monotonic(), self._turn
+            silent = turn is not None and now - turn.heard > self._patience / 2
+            if turn is not None and silent:
+                self._down_since = turn.heard
             since = self._down_since
-            late = since is not None and not self._peer_done and time.monotonic() - since > self._patience
+            late = since is not None and not self._peer_done and now - since > self._patience
+        if turn is not None and silent:
+            eventlog.warn(self.me, "silent", {"peer": self.peer, "seconds": now - turn.heard})
+            turn.end("it is connected but silent")
+            turn.hang_up()
         if late:
             self.fail(TransportError(f"{self.peer} is away, {self._patience:g} s without a connection: {self.cause}"))
 
@@ -203,6 +217,10 @@ class Turn:
 
     def __init__(self, line: Line, calling: bool) -> None:
         self.ended = False  # guarded, as all here, by the line's condition
+        self.heard = time.monotonic()
+        self.hang_up: Callable[[], object] = lambda: None  # ends the stream at once
+        self.cause = ""  # why it ended
+        self._spoke = self.heard
         self._line = line
         self._calling = calling
         self._opened = False
@@ -229,7 +247,7 @@ class Turn:
         while (message := self._next()) is not None:
             yield message
         if self._refusal:
-            yield encode_message(Refusal(self._refusal))
+            yield encode_message(Refusal(self._refusal, line._failure is not None))
 
     def _next(self) -> bytes | None:
         line = self._line
@@ -246,7 +264,7 @@ class Turn:
                         self.ended = True
                         break
                     due = self._due()
-                    if due is not None and due <= 0:
+                    if due <= 0:
                         return encode_message(Ack(self._tell()))
                 line._changed.wait(due)
         return None
@@ -260,21 +278,23 @@ class Turn:
         return encode_message(message)
 
     def _tell(self) -> int:
-        self._told, self._owed = self._line._expected, 0
+        self._told, self._owed, self._spoke = self._line._expected, 0, time.monotonic()
         return self._told
 
-    def _due(self) -> float | None:
-        """Seconds until a confirmation must go; None if none is owed."""
+    def _due(self) -> float:
+        """Seconds until a confirmation must go: what is owed, or a sign of life."""
+        now, pulse = time.monotonic(), min(self._line._patience / 8, _PULSE)
         if self._told == self._line._expected:
-            return None
+            return self._spoke + pulse - now
         if self._line._closing or self._owed >= _CONFIRM_AT:
             return 0.0
-        return self._owed_since + _CONFIRM_AFTER - time.monotonic()
+        return self._owed_since + _CONFIRM_AFTER - now
 
     def read(self, messages: Iterable[bytes]) -> None:
         """Takes what the stream brings until it ends or brings something that is refused."""
         line = self._line
         for data in messages:
+            self.heard = time.monotonic()
             if self.ended:
                 return
             try:
@@ -283,10 +303,12 @@ class Turn:
                 with line._changed:
                     if self.ended:
                         return
-                    self.ended, self._refusal = True, str(error)
-                    line._changed.notify_all()
+                    self._refusal = str(error)
                 if not self._stray:
                     line.strike(error)
+                with line._changed:
+                    self.ended = True
+                    line._changed.notify_all()
                 return
             except Exception as error:
                 line.fail(ProtocolError(f"{line.me} cannot take what {line.peer} sent: {type(error).__name__}"))
@@ -301,7 +323,7 @@ class Turn:
             if line._turn not in (None, self):
                 return False
             line._turn = None
-            line.cause = cause
+            line.cause = self.cause = self.cause or cause
             if line.opened and line._down_since is None:
                 line._down_since = time.monotonic()
             return self._opened and not line._peer_done
@@ -318,7 +340,11 @@ class Turn:
             with line._changed:
                 self.ended = True
                 line._changed.notify_all()
-            line.strike(TransportError(f"{line.peer} refused {line.me}: {message.reason[:500]}"))
+            error = TransportError(f"{line.peer} refused {line.me}: {message.reason[:500]}")
+            if message.final:
+                line.fail(error)
+            else:
+                line.strike(error)
         elif not self._opened:
             raise FrameError(f"{line.me}: an opening was expected first, {type(message).__name__} came")
         else:

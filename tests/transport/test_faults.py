@@ -1,0 +1,180 @@
+"""Parties that die, stall or are cut off: the same model, or an error with the reason at everyone else, in time."""
+
+import contextlib
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from securevfl.channel import Abort
+from securevfl.codec import Frame, decode_frame, encode_frame
+from securevfl.errors import SecureVFLError
+from securevfl.kit import write_kit
+
+
+def until_round(meeting: Any, done: int, within: float = 60) -> None:
+    deadline = time.monotonic() + within
+    while f'"round": {done},' not in meeting.log("bank"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("count", "hub", "victim", "blow"),
+    [(3, "bank", "shop", signal.SIGKILL), (2, None, "shop", signal.SIGSTOP)],
+    ids=["killed", "stalled"],
+)
+def test_a_killed_or_stalled_party_ends_the_job(
+    meet: Any, running: list[Any], count: int, hub: str | None, victim: str, blow: signal.Signals
+) -> None:
+    meeting = meet(count, hub, meet.job(epochs=400))
+    processes = {name: meeting.spawn(name, patience=2, pause=0.02) for name in meeting.peers.parties}
+    running += processes.values()
+    until_round(meeting, 3)
+    processes[victim].send_signal(blow)
+    struck = time.monotonic()
+    for name, process in processes.items():
+        if name != victim:
+            _, errors = process.communicate(timeout=30)
+            assert process.returncode == 1
+            last = errors.strip().splitlines()[-1]
+            assert last.startswith("TransportError: ")
+            assert f"{victim} is away, 2 s without a connection" in last
+            assert not list(meeting.kit(name).glob("*part.json*"))
+    assert time.monotonic() - struck < 20
+
+
+class Proxy:
+    """Stands before a party's port; cuts or garbles what passes when told to."""
+
+    def __init__(self, port: int, behind: int) -> None:
+        self.behind = behind
+        self.garble = False
+        self._lines: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                front, _ = self._listener.accept()
+                try:
+                    back = socket.create_connection(("127.0.0.1", self.behind))
+                except OSError:
+                    front.close()
+                    continue
+                self._lines += [front, back]
+                for pair in ((front, back), (back, front)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if self.garble:
+                    self.garble = False
+                    data = bytes([data[0], *data[1:-1], data[-1] ^ 1])
+                target.sendall(data)
+        for line in (source, target):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        lines, self._lines = self._lines, []
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+
+@pytest.fixture
+def proxied(meet: Any) -> Iterator[Any]:
+    """Bank and shop, where the shop is reached through a proxy only."""
+    meeting = meet(2, addressed=["shop"], job=meet.job(epochs=60))
+    port = int(meeting.peers.address["shop"].split(":")[1])
+    meeting.listen = f"127.0.0.1:{meet.free_port()}"
+    own = meeting.peers.model_copy(update={"address": {"shop": meeting.listen}})
+    write_kit(meeting.kit("shop"), "shop", meeting.job, own, meeting.folder / "authority")
+    meeting.proxy = Proxy(port, int(meeting.listen.split(":")[1]))
+    yield meeting
+    meeting.proxy.close()
+
+
+def test_cuts_and_damage_change_nothing(proxied: Any, running: list[Any]) -> None:
+    running += [proxied.spawn(name, pause=0.005) for name in ("bank", "shop")]
+    until_round(proxied, 3)
+    draw = random.Random(4)
+    blows = 0
+    while all(process.poll() is None for process in running) and blows < 12:
+        if draw.random() < 0.5:
+            proxied.proxy.cut()
+        else:
+            proxied.proxy.garble = True
+        blows += 1
+        time.sleep(draw.uniform(0.02, 0.2))
+    for process in running:
+        assert process.wait(60) == 0, process.stderr.read()
+    assert blows >= 4
+    assert proxied.log("bank").count('"cut"') >= 2
+    proxied.compare()
+
+
+def test_a_cut_that_lasts_ends_the_job(proxied: Any, running: list[Any]) -> None:
+    running += [proxied.spawn(name, patience=1, pause=0.05) for name in ("bank", "shop")]
+    until_round(proxied, 3)
+    proxied.proxy.close()
+    for process in running:
+        _, errors = process.communicate(timeout=30)
+        assert "TransportError" in errors
+        assert "is away, 1 s without a connection" in errors
+
+
+def test_a_restarted_party_is_told_to_start_anew(meet: Any, running: list[Any]) -> None:
+    meeting = meet(2, job=meet.job(epochs=400))
+    running += [meeting.spawn(name, patience=60, pause=0.02) for name in ("bank", "shop")]
+    until_round(meeting, 3)
+    running[1].kill()
+    running[1].wait(10)
+    running.append(meeting.spawn("shop", patience=60))
+    _, errors = running[0].communicate(timeout=60)
+    assert "shop was started anew while the other ran" in errors
+
+
+def test_fuzzed_frames_are_refused() -> None:
+    """100,000 mutants of a frame: a SecureVFLError, or a frame whose fields are what they must be."""
+    draw = random.Random(6)
+    message = Abort("the rows of bank and shop differ")
+    good = encode_frame(message, session=b"s" * 16, sender="bank", receiver="shop", lane="sum", seq=3)
+    refused = 0
+    for _ in range(100_000):
+        data = bytearray(good)
+        for _ in range(draw.randint(1, 4)):
+            match draw.randrange(4):
+                case 0:
+                    data[draw.randrange(len(data))] = draw.randrange(256)
+                case 1:
+                    del data[draw.randrange(len(data)) + 1 :]
+                case 2:
+                    data += draw.randbytes(draw.randrange(1, 9))
+                case 3:
+                    at = draw.randrange(len(data))
+                    data[at:at] = draw.randbytes(draw.randrange(1, 5))
+        try:
+            frame = decode_frame(bytes(data))
+        except SecureVFLError:
+            refused += 1
+        else:
+            assert isinstance(frame, Frame)
+            assert len(frame.session) == 16
+            assert frame.seq >= 0
+    assert refused > 50_000

@@ -1,0 +1,318 @@
+"""Lines in memory under arbitrary cuts, and a live endpoint under everything that must be refused."""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Iterator
+from queue import Queue
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securevfl.codec import decode_message, encode_message
+from securevfl.errors import FrameError, SecureVFLError, TransportError
+from securevfl.transport import line as lines
+from securevfl.transport.certs import server_name
+from securevfl.transport.grpc_wire import METHOD, Endpoint
+from securevfl.transport.line import Ack, Bye, Data, Line, Open, Refusal, Turn
+from securevfl.transport.tls import Credentials
+
+
+class Ends:
+    """Two ends of a line and what each has got."""
+
+    def __init__(self, **options: Any) -> None:
+        self.got: dict[str, list[bytes]] = {"a": [], "b": []}
+        self.failures: list[SecureVFLError] = []
+        options = {"patience": 5.0} | options
+        self.a = Line("a", "b", self.got["a"].append, self.failures.append, start=b"a" * 16, **options)
+        self.b = Line("b", "a", self.got["b"].append, self.failures.append, start=b"b" * 16, **options)
+
+    def stream(self, a_to_b: int | None = None, b_to_a: int | None = None) -> tuple[Turn, Turn, list[threading.Thread]]:
+        """Connects the two until so many messages have passed in a direction, then cuts."""
+        turns = self.a.begin(calling=True), self.b.begin(calling=False)
+        pipes: tuple[Queue[bytes | None], Queue[bytes | None]] = (Queue(), Queue())
+
+        def cut() -> None:
+            for turn in turns:
+                turn.end("cut")
+            for pipe in pipes:
+                pipe.put(None)
+
+        def pump(turn: Turn, pipe: "Queue[bytes | None]", limit: int | None) -> None:
+            for count, message in enumerate(turn.outgoing()):
+                if count == limit:
+                    break
+                pipe.put(message)
+            pipe.put(None)
+            if limit is not None:
+                cut()
+
+        def read(turn: Turn, pipe: "Queue[bytes | None]") -> None:
+            turn.read(iter(pipe.get, None))
+            turn.end("read to the end")
+
+        jobs = [
+            threading.Thread(target=pump, args=(turns[0], pipes[0], a_to_b)),
+            threading.Thread(target=pump, args=(turns[1], pipes[1], b_to_a)),
+            threading.Thread(target=read, args=(turns[1], pipes[0])),
+            threading.Thread(target=read, args=(turns[0], pipes[1])),
+        ]
+        if (a_to_b, b_to_a) != (None, None):
+            jobs.append(threading.Timer(0.03, cut))  # so many messages may never come
+        for job in jobs:
+            job.start()
+        return (*turns, jobs)
+
+
+def test_both_ways_and_goodbye() -> None:
+    ends = Ends()
+    sent = [bytes([k]) * (k * 7) for k in range(40)]
+    for packet in sent:
+        ends.a.send(packet)
+        ends.b.send(packet[::-1])
+    *_, jobs = ends.stream()
+    closing = threading.Thread(target=ends.b.close, args=(10,))
+    closing.start()
+    assert ends.a.close(10)
+    for job in [*jobs, closing]:
+        job.join(10)
+        assert not job.is_alive()
+    assert ends.got == {"a": [packet[::-1] for packet in sent], "b": sent}
+    with pytest.raises(TransportError, match="has finished"):
+        ends.a.send(b"late")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    cuts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=6),
+    sizes=st.lists(st.integers(0, 70), min_size=1, max_size=25),
+)
+def test_cuts_lose_and_double_nothing(cuts: list[tuple[int, int]], sizes: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "PIECE", 16)
+        patch.setattr(lines, "_CONFIRM_AFTER", 0.001)
+        ends = Ends()
+        sent = [bytes([k]) * size for k, size in enumerate(sizes)]
+        for packet in sent:
+            ends.a.send(packet)
+            ends.b.send(packet[::-1])
+        jobs = [job for limits in cuts for job in ends.stream(*limits)[2] if not job.join(10)]
+        *_, last = ends.stream()
+        closing = threading.Thread(target=ends.b.close, args=(10,))
+        closing.start()
+        assert ends.a.close(10)
+        for job in [*jobs, *last, closing]:
+            job.join(10)
+            assert not job.is_alive()
+        assert ends.got == {"a": [packet[::-1] for packet in sent], "b": sent}
+        assert ends.failures == []
+
+
+def test_a_line_fails_after_patience_and_says_why() -> None:
+    ends = Ends(patience=0.05)
+    turn, _, jobs = ends.stream(2, 2)
+    for job in jobs:
+        job.join(5)
+    turn.end("connection refused")
+    ends.a.cause = "connection refused"
+    time.sleep(0.1)
+    ends.a.watch()
+    assert "b is away, 0.05 s without a connection: connection refused" in str(ends.failures[0])
+    with pytest.raises(TransportError, match="b is away"):
+        ends.a.send(b"")
+    with pytest.raises(TransportError, match="b is away"):
+        ends.a.begin(calling=True)
+
+
+def test_a_neighbour_that_started_anew_is_refused() -> None:
+    ends = Ends()
+    for job in ends.stream(2, 2)[2]:
+        job.join(5)
+    ends.b = Line("b", "a", print, ends.failures.append, start=b"B" * 16, patience=5)
+    for job in ends.stream()[2]:
+        job.join(5)
+    assert any("b was started anew" in str(failure) for failure in ends.failures)
+
+
+def opened(line: Line) -> Turn:
+    turn = line.begin(calling=False)
+    turn.read([encode_message(Open(b"x" * 16, b"", 0))])
+    assert not turn.ended
+    return turn
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (Data(1, False, 0, b"x"), "packet 0 of a was expected, 1 came"),
+        (Data(-1, False, 0, b"x"), "packet 0 of a was expected, -1 came"),
+        (Data(0, True, 0, b""), "larger"),
+        (Data(0, True, 0, b"x" * 101), "at most 100 bytes"),
+        (Ack(1), "confirmed packet 1"),
+        (Ack(-1), "confirmed packet -1"),
+        (Bye(3), "confirmed packet 3"),
+        (Open(b"x" * 16, b"", 0), "one opening"),
+    ],
+)
+def test_what_cannot_be_is_refused(message: Any, problem: str) -> None:
+    ends = Ends(max_packet=100)
+    turn = opened(ends.b)
+    turn.read([encode_message(message)])
+    assert turn.ended
+    *_, last = turn.outgoing()
+    assert problem in decode_message(Refusal, last).reason
+    assert ends.got["b"] == []
+    opened(ends.b).read([encode_message(Data(0, False, 0, b"well"))])
+    assert ends.got["b"] == [b"well"]
+
+
+def test_what_is_refused_again_and_again_ends_the_line() -> None:
+    ends = Ends()
+    for _ in range(lines.STRIKES):
+        assert ends.failures == []
+        opened(ends.b).read([b"\xc1"])
+    assert isinstance(ends.failures[0], FrameError)
+
+
+def test_fuzzed_messages_of_the_line() -> None:
+    """100,000 mutants: nothing but SecureVFLError, and nothing delivered that was not sent."""
+    draw = random.Random(5)
+    good = [
+        encode_message(message)
+        for message in (Open(b"x" * 16, b"", 0), Data(0, False, 0, b"payload"), Ack(0), Bye(0), Refusal("no", False))
+    ]
+    ends = Ends(max_packet=1000)
+    ends.b.strike = lambda error: None  # type: ignore[method-assign]
+    turn = opened(ends.b)
+    for _ in range(100_000):
+        data = bytearray(draw.choice(good))
+        for _ in range(draw.randint(1, 3)):
+            match draw.randrange(3):
+                case 0:
+                    data[draw.randrange(len(data))] = draw.randrange(256)
+                case 1:
+                    del data[draw.randrange(len(data)) :]
+                case 2:
+                    data += draw.randbytes(draw.randrange(1, 9))
+            if not data:
+                data = bytearray(b"\x00")
+        with contextlib.suppress(SecureVFLError):
+            turn._take(bytes(data))
+        if turn.ended or ends.got["b"]:
+            assert all(len(packet) <= 64 for packet in ends.got["b"])
+            ends.b._expected, ends.b._peer_done = 0, False
+            ends.got["b"].clear()
+            ends.b._turn = None
+            turn = opened(ends.b)
+        turn._pieces.clear()
+        turn._size = 0
+
+
+class Caller:
+    """A caller with the right certificate that says whatever it likes."""
+
+    def __init__(self, meeting: Any, start: bytes = b"s" * 16) -> None:
+        options = [("grpc.ssl_target_name_override", server_name("bank")), ("grpc.max_send_message_length", -1)]
+        credentials = Credentials(meeting.kit("shop"), "shop").identity.channel_credentials()
+        self.channel = grpc.secure_channel(meeting.peers.address["bank"], credentials, options)
+        self.start = start
+
+    def says(self, *messages: Any, known: bytes = b"", at: int = 0) -> list[Any]:
+        """Opens, sends raw bytes or messages, hangs up; what came back."""
+        data = [each if isinstance(each, bytes) else encode_message(each) for each in messages]
+        call = self.channel.stream_stream(METHOD)(
+            iter([encode_message(Open(self.start, known, at)), *data]), timeout=10
+        )
+        decoder = msgspec.msgpack.Decoder(Open | Data | Ack | Bye | Refusal)
+        answers = []
+        with contextlib.suppress(grpc.RpcError, StopIteration):
+            while True:
+                answers.append(decoder.decode(next(call)))
+        return answers
+
+
+@pytest.fixture
+def bank(meet: Any) -> Iterator[Any]:
+    meeting = meet(2, addressed=["bank"])
+    meeting.delivered = []
+    meeting.failures = []
+
+    def deliver(_: str, packet: bytes) -> None:
+        if packet.startswith(b"bad"):
+            raise FrameError("refused by the party")
+        meeting.delivered.append(packet)
+
+    endpoint = Endpoint(
+        Credentials(meeting.kit("bank"), "bank"), meeting.peers, deliver, lambda *_: meeting.failures.append(_)
+    )
+    endpoint.start()
+    meeting.line = endpoint.lines["shop"]
+    meeting.caller = Caller(meeting)
+    yield meeting
+    meeting.caller.channel.close()
+    endpoint.close(0)
+
+
+def refusals(answers: list[Any]) -> str:
+    return " ".join(answer.reason for answer in answers if isinstance(answer, Refusal))
+
+
+def test_a_live_endpoint_refuses_and_goes_on(bank: Any, caplog: pytest.LogCaptureFixture) -> None:
+    says = bank.caller.says
+    assert isinstance(says(Data(0, False, 0, b"first"))[0], Open)
+    assert "packet 1 of shop was expected, 0 came" in refusals(says(Data(0, False, 0, b"first")))  # replayed
+    assert "packet 1 of shop was expected, 2 came" in refusals(says(Data(2, False, 0, b"third")))  # out of order
+    assert "malformed" in refusals(says(b"\xff\xfe garbage"))
+    assert "refused by the party" in refusals(says(Data(1, False, 0, b"bad")))
+    says(Data(1, False, 0, b"second"))
+    bank.line._max = 3 << 20
+    piece = b"x" * (1 << 20)
+    assert "at most" in refusals(says(*[Data(2, True, 0, piece)] * 4))  # oversized in pieces
+    says(Data(2, False, 0, b"x" * (3 << 20)))  # oversized in one
+    unopened = bank.caller.channel.stream_stream(METHOD)(iter([encode_message(Ack(0))]), timeout=10)
+    assert "an opening was expected first" in decode_message(Refusal, next(unopened)).reason
+    assert bank.delivered == [b"first", b"second"]
+    assert bank.failures == []
+    assert caplog.text.count('"refused"') == 6
+
+
+def test_a_second_process_of_a_party_is_refused(bank: Any) -> None:
+    held = threading.Event()
+
+    def first() -> Iterator[bytes]:
+        yield encode_message(Open(b"s" * 16, b"", 0))
+        held.wait(10)
+
+    call = bank.caller.channel.stream_stream(METHOD)(first())
+    next(iter(call))
+    other = Caller(bank, b"t" * 16)
+    assert "another process of shop is connected" in refusals(other.says())
+    held.set()
+    other.channel.close()
+    assert bank.failures == []
+
+
+def test_live_fuzz(bank: Any) -> None:
+    """Mutants at a live endpoint; a good packet now and then shows that it lives."""
+    draw = random.Random(8)
+    good = encode_message(Data(0, False, 0, b"payload that is refused"))
+    accepted = 0
+    for k in range(400):
+        data = bytearray(good)
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        before = len(bank.delivered)
+        bank.caller.says(b"\xc1" if bytes(data[:8]) == good[:8] else bytes(data), at=0)
+        if len(bank.delivered) > before:  # a mutant that is a packet of its own
+            accepted += len(bank.delivered) - before
+        if k % 3 == 2:
+            bank.caller.says(Data(bank.line._expected, False, 0, b"well"))
+            accepted += 1
+            assert bank.delivered[-1] == b"well"
+        assert len(bank.delivered) == accepted
+    assert bank.failures == []

@@ -1,0 +1,176 @@
+"""What a hub sees, and what it cannot do."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import securevfl as vfl
+from securevfl.codec import decode_message, encode_message
+from securevfl.errors import CryptoError, FrameError, TransportError
+from securevfl.join import join
+from securevfl.transport import certs, hub, post
+from securevfl.transport.hub import Offer, Parcel, Seal, route
+from securevfl.transport.tls import Credentials
+
+
+class Conversation:
+    """Two parties' seals; what one forwards waits in a list, as at a hub."""
+
+    def __init__(self, meeting: Any) -> None:
+        self.credentials = {name: Credentials(meeting.kit(name), name) for name in ("bank", "shop")}
+        self.to_shop: list[bytes] = []
+        self.to_bank: list[bytes] = []
+        self.bank = Seal(self.credentials["bank"], "shop", self.to_shop.append)
+        self.shop = Seal(self.credentials["shop"], "bank", self.to_bank.append)
+
+    def begin(self) -> None:
+        self.bank.start()
+        self.shop.start()
+        assert self.bank.receive(self.to_bank.pop(0)) is None
+        assert self.shop.receive(self.to_shop.pop(0)) is None
+        assert self.bank.receive(self.to_bank.pop(0)) is None
+        assert self.shop.receive(self.to_shop.pop(0)) is None
+        assert self.bank.wait(0)
+        assert self.shop.wait(0)
+
+
+@pytest.fixture
+def talk(meet: Any) -> Conversation:
+    return Conversation(meet(2))
+
+
+def test_sealed_both_ways_and_never_twice_alike(talk: Conversation) -> None:
+    talk.begin()
+    for _ in range(3):
+        talk.bank.send(b"the same message")
+        talk.shop.send(b"the same message")
+    assert len({*talk.to_shop, *talk.to_bank}) == 6
+    for body in talk.to_shop:
+        assert b"same" not in body
+        assert talk.shop.receive(body) == b"the same message"
+        talk.shop.taken()
+
+
+def test_nothing_altered_replayed_dropped_or_sent_back_opens(talk: Conversation) -> None:
+    talk.begin()
+    for text in (b"one", b"two"):
+        talk.bank.send(text)
+    one, two = talk.to_shop
+    altered = bytes([one[0] ^ 1]) + one[1:]
+    for bad in (altered, two, b"", one[:-1]):
+        with pytest.raises(FrameError, match="altered, replayed, lost or out of order"):
+            talk.shop.receive(bad)
+    with pytest.raises(FrameError):
+        talk.bank.receive(one)
+    assert talk.shop.receive(one) == b"one"
+    talk.shop.taken()
+    with pytest.raises(FrameError):
+        talk.shop.receive(one)
+    assert talk.shop.receive(two) == b"two"
+
+
+def test_a_hub_cannot_put_its_own_key_in(talk: Conversation, meet: Any) -> None:
+    """The hub offers its own key with the bank's certificate: it cannot prove it."""
+    talk.bank.start()
+    forged = decode_message(Offer, talk.to_shop.pop(0))
+    middle = Seal(talk.credentials["shop"], "shop", talk.to_shop.append)  # any key that is not the bank's
+    talk.shop.start()
+    middle._credentials = _Impostor(talk.credentials["shop"], "bank", forged.certificate)
+    middle._offer = Offer(middle._offer.public, forged.certificate)
+    talk.shop.receive(encode_message(middle._offer))
+    middle.receive(talk.to_bank.pop(0))
+    with pytest.raises(CryptoError, match="does not belong to the certificate"):
+        talk.shop.receive(talk.to_shop.pop(0))
+    assert not talk.shop.wait(0)
+
+
+class _Impostor:
+    """Signs with another key than that of the certificate it shows."""
+
+    def __init__(self, own: Credentials, party: str, certificate: bytes) -> None:
+        self.ca, self.party, self.certificate, self.sign = own.ca, party, certificate, own.sign
+
+
+def test_a_certificate_of_someone_else_is_refused(talk: Conversation, tmp_path: Path) -> None:
+    certs.init(tmp_path / "other")
+    certs.issue(tmp_path / "other", "bank")
+    stranger = Credentials(tmp_path / "other", "bank")
+    sent: list[bytes] = []
+    Seal(stranger, "shop", sent.append).start()
+    with pytest.raises(TransportError, match="unknown authority"):
+        talk.shop.receive(sent[0])
+    with pytest.raises(FrameError):
+        talk.shop.receive(b"no offer")
+    talk.shop.receive(encode_message(talk.bank._offer))  # nothing has changed by the refusals
+
+
+def test_a_weak_key_is_refused(talk: Conversation) -> None:
+    with pytest.raises(FrameError, match="an X25519 key"):
+        talk.shop.receive(encode_message(Offer(bytes(32), talk.credentials["bank"].certificate)))
+
+
+@pytest.mark.parametrize("parcel", [("shop", "telco"), ("telco", "hub"), ("shop", "nobody"), ("telco", "bank")])
+def test_parcels_under_another_name_are_refused(meet: Any, parcel: tuple[str, str]) -> None:
+    meeting = meet(3, "bank")
+
+    class Endpoint:
+        me = "shop"
+        lines: dict[str, Any] = {}
+
+    with pytest.raises(FrameError, match="names another sender"):
+        route(Endpoint(), meeting.peers, "shop", encode_message(Parcel(*parcel, b"")))  # type: ignore[arg-type]
+
+
+def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[Parcel]:
+    """A run of three with the bank as hub; the parcels between the two others as it saw them."""
+    seen: list[Parcel] = []
+
+    def spying(endpoint: Any, peers: Any, neighbour: str, packet: bytes) -> Any:
+        if endpoint.me == "bank":
+            seen.append(decode_message(Parcel, packet))
+        return route(endpoint, peers, neighbour, packet)
+
+    monkeypatch.setattr(post, "route", spying)
+    parties = vfl.datasets.breast_cancer(3)
+    roles = [
+        threading.Thread(target=join, args=(meeting.job, party, meeting.kit(party.name) / "peers.toml"))
+        for party in parties
+    ]
+    for role in roles:
+        role.start()
+    for role in roles:
+        role.join(60)
+        assert not role.is_alive()
+    return [parcel for parcel in seen if {parcel.sender, parcel.receiver} == {"shop", "telco"}]
+
+
+def readable(parcels: list[Parcel]) -> bool:
+    """Whether the job, a party's name in a frame or a message's name can be read in what passed after the offers."""
+    bodies = [
+        parcel.body
+        for parcel in parcels
+        if b"BEGIN" not in parcel.body and not parcel.body.startswith(b"\x93\xa5Offer")
+    ]
+    return any(word in body for body in bodies for word in (b"optimizer", b"Hello", b"telco", b"Proof"))
+
+
+def test_a_hub_reads_nothing(meet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    parcels = run_through(meet(3, "bank"), monkeypatch)
+    assert len(parcels) >= 8
+    assert not readable(parcels)
+
+
+def test_an_unsealed_conversation_would_be_noticed(meet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Open:
+        def __init__(self, key: bytes) -> None: ...
+
+        def encrypt(self, nonce: bytes, plain: bytes, _: None) -> bytes:
+            return plain
+
+        def decrypt(self, nonce: bytes, body: bytes, _: None) -> bytes:
+            return body
+
+    monkeypatch.setattr(hub, "ChaCha20Poly1305", Open)
+    assert readable(run_through(meet(3, "bank"), monkeypatch))
