@@ -175,6 +175,12 @@ class Prepared:
         self._J = J / np.where(self._largest > 0, self._largest, 1.0)
         self._layouts: dict[tuple[int, int], tuple[list[list[Any]], Floats]] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of J and its plaintexts."""
+        plains = sum(len(row) for rows, _ in self._layouts.values() for row in rows)
+        return int(self._J.nbytes) + plains * self._ring.degree * len(self._ring.primes) * 8
+
     def encoded(self, layout: Layout, column_cap: float) -> tuple[list[list[Any]], Floats]:
         """Plaintexts [column block][sample block] and the worth (d,) of one integer in each column."""
         slot = (layout.s, layout.columns)

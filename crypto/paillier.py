@@ -103,6 +103,12 @@ class Prepared:
     blocks: tuple[Block, ...]
     scales: Floats
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the digits."""
+        chains = [chain for block in self.blocks for chain in (*block.plus, *block.minus)]
+        return sum(chain.positions.nbytes + chain.starts.nbytes + chain.entries.nbytes for chain in chains)
+
 
 @dataclass(frozen=True, repr=False)
 class Product:

@@ -58,7 +58,10 @@ class Evaluator(ABC):
 
     @abstractmethod
     def prepare(self, J: Floats) -> Any:
-        """J (n x d) in the form the product wants; made once a batch and kept. RangeError if J is not finite."""
+        """J (n x d) in the form the product wants; made once a batch and kept. RangeError if J is not finite.
+
+        Its `nbytes` says about what memory it takes; products may add to it.
+        """
 
     @abstractmethod
     def transpose_product(self, prepared: Any, sealed: bytes) -> Any:

@@ -35,6 +35,8 @@ from securevfl.protocols.base import (
 from securevfl.protocols.defences import AnyDefence, Defence
 from securevfl.protocols.engines import AnyEngine
 
+KEPT = 1 << 30  # bytes of prepared batches that a passive party keeps
+
 
 class PublicKey(Message, frozen=True):
     """The active party's key."""
@@ -128,13 +130,37 @@ class SealedActive(ActiveResidual):
                 self._seat.channel.send(passive, Opened(self._holder.open(blinded.ciphertext)))  # 3
 
 
+class Shelf:
+    """Prepared batches, as many as fit in `KEPT` bytes: those that came first, for good.
+
+    Every epoch asks for each batch once, in a new random order. A share f of the batches kept for good serves a share
+    f of the asks; the share f used last would serve f + (1 - f) ln(1 - f), half the square of it where f is small.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, Any] = {}
+        self._bytes: dict[int, int] = {}
+        self._total = 0
+
+    def get(self, batch: int) -> Any | None:
+        return self._held.get(batch)
+
+    def put(self, batch: int, prepared: Any) -> None:
+        """Keeps it if there is room; one that has grown may have to go."""
+        self._total += prepared.nbytes - self._bytes.get(batch, 0)
+        self._held[batch], self._bytes[batch] = prepared, prepared.nbytes
+        if self._total > KEPT:
+            del self._held[batch]
+            self._total -= self._bytes.pop(batch)
+
+
 class SealedPassive(PassiveResidual):
     def __init__(self, seat: Seat, scheme: LinearScheme) -> None:
         self._seat = seat
         self._scheme = scheme
         self._evaluator: Evaluator | None = None
         self._epoch = 0
-        self._prepared: dict[int, Any] = {}
+        self._shelf = Shelf()
 
     def reply(self, *, epoch: int) -> Reply:
         channel, active = self._seat.channel, self._seat.active
@@ -146,12 +172,12 @@ class SealedPassive(PassiveResidual):
     def gradient(self, sealed: bytes, model: Differentiable, batch: Batch) -> Floats:
         """Steps 2 and 3 for one J."""
         assert self._evaluator is not None
-        prepared = self._prepared.get(batch.index) if model.static_jacobian else None
+        prepared = self._shelf.get(batch.index) if model.static_jacobian else None
         if prepared is None:
             prepared = self._evaluator.prepare(model.jacobian(batch.X))
-            if model.static_jacobian:
-                self._prepared[batch.index] = prepared
         blinded, r = self._evaluator.blind(self._evaluator.transpose_product(prepared, sealed))
+        if model.static_jacobian:
+            self._shelf.put(batch.index, prepared)
         self._seat.channel.send(self._seat.active, Blinded(blinded))  # 2
         opened = self._seat.channel.recv(self._seat.active, Opened)  # 3
         return self._evaluator.unblind(opened.values, r)

@@ -4,7 +4,7 @@ Any `concurrent.futures.Executor` will do: threads, processes, `distributed.Clie
 are pure functions, so a piece that comes back broken, or not at all, is done once more by whoever waits for it:
 
 - a pool of processes whose worker was killed fails all that it holds; a cluster may lose its last worker and wait on;
-- a cluster logs the call that failed, and would show a key; a piece shows nothing;
+- a cluster may log the call that failed with its arguments, a key among them; a piece shows nothing;
 - a cluster may answer equal calls from memory, and would encrypt with the same randomness twice; no two pieces are
   equal.
 

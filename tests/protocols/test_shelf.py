@@ -1,0 +1,82 @@
+"""A passive party keeps prepared batches up to a bound, and its model is the same whatever it keeps."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto.lattice import LatticeScheme
+from securevfl.crypto.paillier import PaillierScheme
+from securevfl.crypto.scheme import LinearScheme
+from securevfl.protocols import sealed_residual
+from securevfl.protocols.sealed_residual import Shelf
+from securevfl.run import Run
+
+
+@dataclass
+class Thing:
+    nbytes: int
+
+
+def test_the_first_are_kept_until_the_shelf_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed_residual, "KEPT", 10)
+    shelf, things = Shelf(), [Thing(4), Thing(4), Thing(4), Thing(2)]
+    for batch, thing in enumerate(things):
+        shelf.put(batch, thing)
+    assert [shelf.get(batch) for batch in range(4)] == [things[0], things[1], None, things[3]]
+    things[1].nbytes = 5  # grown beyond the bound
+    shelf.put(1, things[1])
+    assert shelf.get(1) is None
+    shelf.put(2, things[2])
+    assert shelf.get(2) is things[2]
+    shelf.put(2, things[2])  # the same again takes no more room
+    assert [shelf.get(batch) for batch in range(4)] == [things[0], None, things[2], things[3]]
+
+
+@pytest.mark.parametrize("scheme", [LatticeScheme(), PaillierScheme(2048)], ids=["lattice", "paillier"])
+def test_prepared_batches_say_what_they_weigh(scheme: LinearScheme) -> None:
+    evaluator = scheme.evaluator(scheme.keygen().public)
+    generator = np.random.default_rng(0)
+    small, large = (evaluator.prepare(generator.normal(size=(n, 3))).nbytes for n in (200, 6000))
+    assert 200 * 3 * 4 < small < large < 6000 * 3 * 2000
+
+
+def train(prepared: list[int], monkeypatch: pytest.MonkeyPatch) -> Run:
+    prepare = PaillierScheme.evaluator
+
+    def counted(self: PaillierScheme, *given: object) -> object:
+        evaluator = prepare(self, *given)  # type: ignore[arg-type]
+        inner = evaluator.prepare
+
+        def once(J: np.ndarray) -> object:
+            prepared.append(len(J))
+            return inner(J)
+
+        evaluator.prepare = once  # type: ignore[method-assign, assignment]
+        return evaluator
+
+    monkeypatch.setattr(PaillierScheme, "evaluator", counted)
+    rows = np.arange(60)
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol=vfl.Protocol(residual=vfl.Paillier(bits=2048)),
+        batch_size=20,
+        epochs=3,
+    )
+    parties = [party.take(rows) for party in vfl.datasets.breast_cancer()]
+    run = vfl.simulate(job, parties, workers=1)
+    monkeypatch.undo()
+    return run
+
+
+def test_the_model_is_the_same_with_an_empty_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    anew: list[int] = []
+    one = train(kept, monkeypatch)
+    monkeypatch.setattr(sealed_residual, "KEPT", 0)
+    other = train(anew, monkeypatch)
+    for name, part in one.parts.items():
+        np.testing.assert_array_equal(part.theta, other.parts[name].theta)
+    assert (len(kept), len(anew)) == (3, 9)
