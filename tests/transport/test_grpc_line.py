@@ -206,7 +206,7 @@ def test_fuzzed_messages_of_the_line() -> None:
             turn._take(bytes(data))
         if turn.ended or ends.got["b"]:
             assert all(len(packet) <= 64 for packet in ends.got["b"])
-            ends.b._expected, ends.b._peer_done = 0, False
+            ends.b._expected, ends.b._peer_done, ends.b._failure = 0, False, None
             ends.got["b"].clear()
             ends.b._turn = None
             turn = opened(ends.b)
