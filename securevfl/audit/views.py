@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -31,8 +31,9 @@ from securevfl.crypto.scheme import Floats
 from securevfl.job import Job, Protocol
 from securevfl.optim.base import Optimizer
 from securevfl.party import Party, check_parties
-from securevfl.protocols.base import Batch, Reply
+from securevfl.protocols.base import Batch, Phases, Reply
 from securevfl.protocols.direct_sum import DirectSum
+from securevfl.protocols.no_residual import NoResidual
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.run import Run
 from securevfl.schedule import Rows, Schedule
@@ -59,6 +60,16 @@ class Total:
 
 
 @dataclass(frozen=True)
+class PhaseTotal:
+    """The sum of the others' phases of block k that a worker learned (n x D, residues modulo 2^bits)."""
+
+    visit: int
+    k: int
+    bits: int
+    phases: Phases
+
+
+@dataclass(frozen=True)
 class Receipt:
     """A message that came during a visit; -1 before the first."""
 
@@ -68,7 +79,10 @@ class Receipt:
 
 @dataclass(frozen=True)
 class View:
-    """One party's knowledge at the end. X (m x d) scaled as in training, theta (d x c), rows of batch `index`."""
+    """One party's knowledge at the end. X (m x d) scaled as in training, theta (d x c), rows of batch `index`.
+
+    key: what its random features are drawn from, if it has any.
+    """
 
     name: str
     X: Floats
@@ -80,6 +94,8 @@ class View:
     totals: tuple[Total, ...]
     receipts: tuple[Receipt, ...]
     events: tuple[Event, ...] = ()
+    phases: tuple[PhaseTotal, ...] = ()
+    key: bytes = field(default=b"", repr=False)
 
     def residuals(self) -> list[tuple[Rows, Floats]]:
         """Residuals (n x c) that stand in a message as they are, as numbers or as the bytes of numbers, by visit."""
@@ -136,6 +152,7 @@ class Tape:
     totals: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
     receipts: dict[str, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
+    phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, event: Event) -> None:
@@ -157,6 +174,10 @@ class Tape:
         with self.lock:
             self.totals[name].append(Total(len(self.visits[name]) - 1, index, values))
 
+    def learned(self, name: str, k: int, bits: int, phases: Phases) -> None:
+        with self.lock:
+            self.phases[name].append(PhaseTotal(len(self.visits[name]) - 1, k, bits, phases))
+
 
 class _Watched:
     """A trainee whose visits are written down. Everything else is its own."""
@@ -175,6 +196,25 @@ class _Watched:
             yield batch
 
 
+class _PhaseTap:
+    """Sums of phases that are written down where they end, without the worker's own part."""
+
+    def __init__(self, sums: Any, tape: Tape) -> None:
+        self._sums = sums
+        self._tape = tape
+
+    def __getattr__(self, key: str) -> Any:
+        return getattr(self._sums, key)
+
+    def phases(
+        self, worker: str, blocks: int, rows: int, size: int, own: Callable[[int], Phases]
+    ) -> Iterator[tuple[int, Phases]]:
+        bits = self._sums.bits
+        for k, total in self._sums.phases(worker, blocks, rows, size, own):
+            self._tape.learned(worker, k, bits, (total - own(k)) & np.uint32(2**bits - 1))
+            yield k, total
+
+
 class _ActiveTap:
     """An active link whose sums are written down."""
 
@@ -185,6 +225,10 @@ class _ActiveTap:
 
     def __getattr__(self, key: str) -> Any:
         return getattr(self._link, key)
+
+    @property
+    def phases(self) -> _PhaseTap:
+        return _PhaseTap(self._link.phases, self._tape)
 
     def sum(self, batch: Batch, *args: Any, **keys: Any) -> Floats:
         total: Floats = self._link.sum(batch, *args, **keys)
@@ -250,7 +294,9 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
 def ideal_job(job: Job) -> Job:
     """The same training with nothing hidden: what the declared outputs are computed from."""
     defence = getattr(job.protocol.residual, "defence", None)
-    protocol = Protocol(sum=DirectSum(), residual=OpenResidual(**({"defence": defence} if defence else {})))
+    silent = isinstance(job.protocol.residual, NoResidual)
+    residual = NoResidual() if silent else OpenResidual(**({"defence": defence} if defence else {}))
+    protocol = Protocol(sum=DirectSum(), residual=residual)
     return job.model_copy(update={"protocol": protocol})
 
 
@@ -311,6 +357,8 @@ class Stage:
             totals=tuple(tape.totals[name]),
             receipts=tuple(tape.receipts[name]),
             events=tuple(tape.events[name]),
+            phases=tuple(tape.phases[name]),
+            key=part.key,
         )
 
     @cached_property

@@ -263,6 +263,54 @@ def test_membership_is_the_same_under_any_protocol() -> None:
     assert score.real > 0.55
 
 
+def kernel_job(sums: str) -> vfl.Job:
+    model = vfl.Kernel(gamma=0.01, blocks=2, block_size=64)
+    return vfl.Job(model=model, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(sum=sums), batch_size=64, epochs=1)
+
+
+@pytest.mark.parametrize(("sums", "k"), [("tree", 4), ("pairwise", 3), ("cipher", 3)])
+def test_masks_hide_phases_even_from_who_knows_the_frequencies(sums: str, k: int) -> None:
+    score = ATTACKS["masked_phases"](kernel_job(sums), table(k, n=128, d=3), 0)
+    assert score.real < 0.1
+    assert score.simulated < 0.1
+
+
+def test_unmasked_phases_give_the_columns_to_who_knows_the_frequencies() -> None:
+    assert ATTACKS["masked_phases"](kernel_job("direct"), table(3, n=128, d=3), 0).real > 0.999
+
+
+def test_private_frequencies_hide_columns_and_shared_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    parties = table(2, n=128, d=3)
+    assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real < 0.5
+    monkeypatch.setattr("securevfl.learner.os.urandom", bytes)  # the mutant: one key for all
+    assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real > 0.999
+
+
+def test_known_rows_give_the_linear_map_of_phases_under_any_sum() -> None:
+    score = ATTACKS["phase_map"](kernel_job("tree"), table(4, n=128, d=3), 0)
+    assert score.real > 0.99
+    assert score.simulated > 0.99  # it is in the declared output
+
+
+def test_attacks_say_themselves_which_jobs_they_fit() -> None:
+    """Every attack runs on every job that it says it fits."""
+    parties = table(4, n=120, d=3)
+    jobs = [
+        job("open", epochs=1),
+        job(vfl.Ckks(), "tree", epochs=1, batch_size=32),
+        kernel_job("tree"),
+        job("open", model=vfl.Softmax(), epochs=1),
+        job("open", model=vfl.Square(), epochs=1),
+    ]
+    for own in jobs:
+        stage = Stage(own, parties, 0)
+        for attack in ATTACKS.values():
+            if attack.applies_to(own):
+                score = attack.score(stage)
+                assert 0 <= score.real <= 1
+                assert 0 <= score.simulated <= 1
+
+
 def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(40, 6))

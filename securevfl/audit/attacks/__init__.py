@@ -7,8 +7,11 @@ from securevfl.audit.attacks.batch_inversion import BatchInversion
 from securevfl.audit.attacks.collusion import Collusion
 from securevfl.audit.attacks.cross_round import CrossRound
 from securevfl.audit.attacks.differencing import Differencing
+from securevfl.audit.attacks.masked_phases import MaskedPhases
 from securevfl.audit.attacks.membership import Membership
 from securevfl.audit.attacks.model_completion import ModelCompletion
+from securevfl.audit.attacks.phase_map import PhaseMap
+from securevfl.audit.attacks.phases import SharedFrequencies
 from securevfl.audit.attacks.rare_values import RareValues
 from securevfl.audit.attacks.residual_direction import ResidualDirection
 from securevfl.audit.attacks.residual_norm import ResidualNorm
@@ -33,5 +36,8 @@ ATTACKS: dict[str, Attack] = {
         Collusion(),
         Differencing(),
         Membership(),
+        SharedFrequencies(),
+        MaskedPhases(),
+        PhaseMap(),
     )
 }

@@ -14,6 +14,7 @@ from securevfl.audit.views import Stage, View
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 from securevfl.party import Party
+from securevfl.protocols.no_residual import NoResidual
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class LabelAttack(Attack):
     measures: ClassVar[str] = "AUC of the labels"
 
     def applies_to(self, job: Job) -> bool:
-        return job.model.loss.classifies
+        return job.model.loss.classifies and not isinstance(job.protocol.residual, NoResidual)
 
     @abstractmethod
     def guess(self, view: View, stage: Stage) -> Floats:

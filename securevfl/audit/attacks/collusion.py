@@ -20,6 +20,7 @@ from securevfl.audit.views import Stage, Tape
 from securevfl.codec import Message
 from securevfl.crypto.trees import Tree
 from securevfl.job import Job
+from securevfl.models.linear import LinearModel
 from securevfl.protocols.base import Reals
 from securevfl.protocols.residues import to_residues
 from securevfl.protocols.tree_sum import MaskedPartial, MaskPartial, TreeSum
@@ -33,7 +34,7 @@ class Collusion(Attack):
     measures = "largest share of the others' parts that a single party recovers exactly"
 
     def applies_to(self, job: Job) -> bool:
-        return isinstance(job.protocol.sum, TreeSum)
+        return isinstance(job.protocol.sum, TreeSum) and isinstance(job.model, LinearModel)
 
     def score(self, stage: Stage) -> Score:
         sums = stage.job.protocol.sum

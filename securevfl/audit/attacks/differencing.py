@@ -17,6 +17,7 @@ from securevfl.audit.attacks.base import Attack, Score
 from securevfl.audit.views import Stage, Tape, Total
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
+from securevfl.models.linear import LinearModel
 
 
 class Differencing(Attack):
@@ -25,7 +26,7 @@ class Differencing(Attack):
     measures = "mean |correlation| of the difference of two sums with the change of one party's part"
 
     def applies_to(self, job: Job) -> bool:
-        return job.protocol.sum_for(2).hides_parts
+        return job.protocol.sum_for(2).hides_parts and isinstance(job.model, LinearModel)
 
     def score(self, stage: Stage) -> Score:
         names = [party.name for party in stage.passives]

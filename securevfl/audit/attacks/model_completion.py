@@ -12,14 +12,23 @@ import numpy as np
 from securevfl.audit.attacks.base import LabelAttack, known_rows
 from securevfl.audit.views import Stage, View
 from securevfl.crypto.scheme import Floats
+from securevfl.job import Job
 
 
 class ModelCompletion(LabelAttack):
     name = "model_completion"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
 
+    def applies_to(self, job: Job) -> bool:
+        return job.model.loss.classifies
+
     def guess(self, view: View, stage: Stage) -> Floats:
-        return complete(np.column_stack([view.X, view.X @ view.theta]), view, stage)
+        return complete(own(view), view, stage)
+
+
+def own(view: View) -> Floats:
+    """The party's columns and, where its weights are by column, its outputs on all rows."""
+    return np.column_stack([view.X, view.X @ view.theta]) if len(view.theta) == view.X.shape[1] else view.X
 
 
 def complete(features: Floats, view: View, stage: Stage) -> Floats:

@@ -13,6 +13,7 @@ from securevfl.audit.attacks.base import Attack, Score, mean_by_row
 from securevfl.audit.leverage import ALONE, leverage
 from securevfl.audit.views import Stage, View, least_norm
 from securevfl.job import Job
+from securevfl.models.linear import LinearModel
 
 
 class RareValues(Attack):
@@ -21,7 +22,8 @@ class RareValues(Attack):
     measures = "share of right labels among the attacker's rows of leverage above 0.9; chance where it has none"
 
     def applies_to(self, job: Job) -> bool:
-        return job.model.loss.classifies and job.model.name != "softmax"
+        linear = isinstance(job.model, LinearModel) and job.model.name != "softmax"
+        return linear and job.model.loss.classifies
 
     def score(self, stage: Stage) -> Score:
         view = stage.real()

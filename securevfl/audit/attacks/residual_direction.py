@@ -29,6 +29,8 @@ class ResidualDirection(LabelAttack):
 
 def _towards(g: Floats, examples: Floats, positive: np.ndarray) -> Floats:
     """Cosine with the mean residual of the positive examples less that of the others; for c = 1 the signed length."""
+    if positive.all() or not positive.any():
+        return np.full(len(g), np.nan)
     direction = examples[positive].mean(axis=0) - examples[~positive].mean(axis=0)
     length = np.linalg.norm(g, axis=1) if g.shape[1] > 1 else np.ones(len(g))
     cosine: Floats = g @ direction / np.maximum(length * np.linalg.norm(direction), 1e-300)

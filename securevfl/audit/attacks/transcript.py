@@ -14,19 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.attacks.base import LabelAttack, mean_by_row
-from securevfl.audit.attacks.model_completion import complete
+from securevfl.audit.attacks.model_completion import complete, own
 from securevfl.audit.views import Stage, View, fields
 from securevfl.crypto.scheme import Floats
+from securevfl.job import Job
 
 
 class Transcript(LabelAttack):
     name = "transcript"
     paper = "a distinguisher on the whole view (Goldreich 2004, definition 7.2.1, made a classifier)"
 
+    def applies_to(self, job: Job) -> bool:
+        return job.model.loss.classifies
+
     def guess(self, view: View, stage: Stage) -> Floats:
         m = len(view.X)
         residuals = np.nan_to_num(mean_by_row(view.estimates(), m, view.outputs))
-        return complete(np.column_stack([view.X, view.X @ view.theta, residuals, pieces(view)]), view, stage)
+        return complete(np.column_stack([own(view), residuals, pieces(view)]), view, stage)
 
 
 def pieces(view: View) -> Floats:

@@ -1,0 +1,67 @@
+"""Columns from single messages of phases, by an attacker that is given the frequencies (FDSKL, Gu et al. 2020).
+
+The worst case for masks alone: every receiver takes each message of phases as if it were x w of its sender, whose w it
+is handed, and solves for the sender's columns. A direct sum falls to it; under a uniform mask on the circle what comes
+out is unrelated to the columns. The ideal attacker gets random bytes in place of messages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.attacks.phases import explained, first_rows, turns
+from securevfl.audit.views import Stage, fields, noise_like
+from securevfl.channel import Event
+from securevfl.codec import Message
+from securevfl.job import Job
+from securevfl.models.kernel import Frequencies, Kernel
+from securevfl.protocols.base import Phases
+
+
+class MaskedPhases(Attack):
+    name = "masked_phases"
+    paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
+    measures = "largest share of the variance of a sender's columns found from one of its messages, frequencies known"
+
+    def applies_to(self, job: Job) -> bool:
+        return isinstance(job.model, Kernel)
+
+    def score(self, stage: Stage) -> Score:
+        tape = stage.real_run[1]
+        firsts: dict[tuple[str, str, str], Event] = {}
+        for events in list(tape.events.values()):
+            for event in events:
+                if event.direction == "recv" and event.peer != stage.active.name:
+                    firsts.setdefault((event.me, event.peer, type(event.message).__name__), event)
+        found = [
+            [_found(event, message, stage) for message in (event.message, noise_like(event.message))]
+            for event in firsts.values()
+        ]
+        scores = [pair for pair in found if pair[0] is not None]
+        real, simulated = (max((score[i] or 0.0 for score in scores), default=0.0) for i in (0, 1))
+        return Score(real, simulated, 0.0)
+
+
+def _found(event: Event, message: Message, stage: Stage) -> float | None:
+    """Share of the variance of the sender's columns; None if the message is not of the size of phases."""
+    model = stage.job.model
+    assert isinstance(model, Kernel)
+    sender = stage.real(event.peer)
+    rows = first_rows(stage.real(stage.active.name))
+    drawn = Frequencies(model, sender.key, sender.X.shape[1])
+    w = np.hstack([drawn.w(stage.active.name, k) for k in range(model.blocks)])
+    for value in fields(message):
+        phases = _as_phases(value, (model.blocks, len(rows), model.block_size), model.bits)
+        if phases is not None:
+            u = np.hstack(list(turns(phases, model.bits)))
+            return explained(np.linalg.lstsq(w.T, u.T)[0].T, sender.X[rows])
+    return None
+
+
+def _as_phases(value: object, shape: tuple[int, int, int], bits: int) -> Phases | None:
+    if isinstance(value, bytes) and len(value) == int(np.prod(shape)) * bits // 8:
+        return np.frombuffer(value, f"<u{bits // 8}").reshape(shape).astype(np.uint32)
+    if isinstance(value, np.ndarray) and value.shape == shape:
+        return value.astype(np.uint32)
+    return None

@@ -1,0 +1,72 @@
+"""Columns from summed phases, with the frequencies that a shared seed would give (against FDSKL, Gu et al. 2020).
+
+The paper draws every party's frequencies from one seed. Then a worker that learns the sum of the others' phases
+u = x w modulo 1 turn knows w, and has M linear equations about d columns in every row: where phases stay within half a
+turn, least squares solves them. Here each party draws frequencies from a key of its own; the attacker tries the ones
+that its own key would give. Masks do not enter: the sum is the worker's declared output.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.views import Stage, View, least_norm
+from securevfl.crypto.scheme import Floats
+from securevfl.job import Job
+from securevfl.models.kernel import Frequencies, Kernel
+from securevfl.protocols.base import Phases
+from securevfl.schedule import Rows
+
+
+class SharedFrequencies(Attack):
+    name: ClassVar[str] = "phases"
+    paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data"
+    measures = "share of the variance of the others' columns that is found"
+
+    def applies_to(self, job: Job) -> bool:
+        return isinstance(job.model, Kernel)
+
+    def score(self, stage: Stage) -> Score:
+        views = stage.real(stage.active.name), stage.ideal(stage.active.name)
+        real, simulated = (_found(view, stage) for view in views)
+        return Score(real, simulated, 0.0)
+
+
+def _found(view: View, stage: Stage) -> float:
+    """Over the rows of the first exchange; the others' columns in the order of the parties."""
+    model = stage.job.model
+    assert isinstance(model, Kernel)
+    others = np.hstack([stage.real(party.name).X for party in stage.passives])
+    rows, u, blocks = first_exchange(view, stage)
+    drawn = Frequencies(model, view.key, others.shape[1])
+    w = np.hstack([drawn.w(view.name, k) for k in blocks])
+    return explained(least_norm(w.T, u.T).T, others[rows])
+
+
+def first_exchange(view: View, stage: Stage) -> tuple[Rows, Floats, list[int]]:
+    """What a worker learned first: rows, the others' phases in turns (n x M), and the blocks they are of."""
+    model = stage.job.model
+    assert isinstance(model, Kernel)
+    first = view.phases[: model.blocks]
+    u = np.hstack([turns(total.phases, total.bits) for total in first])
+    return first_rows(view), u, [total.k for total in first]
+
+
+def first_rows(view: View) -> Rows:
+    """The rows of the exchange that came first: the sample of a preconditioner, or the first batch visited."""
+    return view.rows[0 if view.phases[0].visit < 0 else view.visits[0]]
+
+
+def turns(phases: Phases, bits: int) -> Floats:
+    """Residues modulo 2^bits as turns in [-1/2, 1/2)."""
+    signed = (phases.astype(np.uint32) << np.uint32(32 - bits)).view(np.int32)
+    return signed.astype(np.float64) / 2.0**32
+
+
+def explained(found: Floats, truth: Floats) -> float:
+    """Share of the variance of `truth` (n x d) that `found` explains as it stands; 0 if it does worse than the mean."""
+    off, variance = ((found - truth) ** 2).sum(), ((truth - truth.mean(axis=0)) ** 2).sum()
+    return float(max(0.0, 1.0 - off / variance))
