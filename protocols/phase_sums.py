@@ -53,7 +53,9 @@ class PhaseSums:
         at_once = max(1, MESSAGE // max(1, rows * size))
         for start in range(0, blocks, at_once):
             ks = range(start, min(start + at_once, blocks))
-            part = np.stack([own(k) for k in ks])
+            part = np.empty((len(ks), rows, size), np.uint32)
+            for slot, k in zip(part, ks, strict=True):
+                slot[:] = own(k)
             self.rounds += 1
             if worker != self.me:
                 sums.contribute(part, space)  # 1

@@ -44,6 +44,7 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         f"{active} (active, holds the labels)",
         *_role(declared, "active"),
         "  learns    f = sum_k H_k on the rows predicted, and what is marked output or plain above",
+        *([_others_f(sum(p.active for p in parties))] if parties and sum(p.active for p in parties) > 1 else []),
         *(_phases(job.model) if isinstance(job.model, Kernel) else []),
         f"  pooling   {sums.coalition(passives)}",
     ]
@@ -62,6 +63,12 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         lines += ["  learns    nothing"] if kernel else _equations(job, name, known)
     lines += _leaks(job, known)
     return "\n".join(lines)
+
+
+def _others_f(labelled: int) -> str:
+    """What a party with labels learns of the other ones' coefficients."""
+    whose = "the other's f" if labelled == 2 else "the sum of the others' f"
+    return f"  learns    {whose} on the rows of its minibatches, which follows their labels"
 
 
 def _phases(model: Model) -> list[str]:

@@ -49,7 +49,7 @@ def join(
     """
     folder = Path(certs) if certs is not None else Path() if isinstance(peers, Peers) else Path(peers).parent
     peers = peers if isinstance(peers, Peers) else Peers.load(peers)
-    _check_role(party, peers)
+    _check_role(party, peers, several_active=job.optimizer.several_active)
     terms = {"job": job.to_dict(), "active": peers.active, "passives": list(peers.passives)}
     post = Post(Credentials(folder, party.name), peers, terms, listen=listen, patience=patience)
     goodbye = _LAST_WORD
@@ -83,12 +83,12 @@ def join(
         post.close(goodbye)
 
 
-def _check_role(party: Party, peers: Peers) -> None:
+def _check_role(party: Party, peers: Peers, *, several_active: bool) -> None:
     if party.name not in peers.parties:
         raise PartiesError(
             f"one of {', '.join(peers.parties)} was expected, {party.name} came; correct the party's name"
         )
-    if party.active != (party.name == peers.active):
+    if party.active != (party.name == peers.active) and not (party.active and several_active):
         has = "has labels" if party.active else "has no labels"
         raise PartiesError(f"{peers.active} was expected to hold the labels, {party.name} {has}; correct one of them")
 

@@ -319,8 +319,9 @@ def picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 axes.plot(at, error, label=item["method"] + who, linewidth=1.2)
         for item in rows:
             if item["dataset"] == name and item["method"] in ("libsvm", "logistic, FedBCD"):
-                axes.axhline(item["test_error"], color="grey", linestyle=":" if item["method"] == "libsvm" else "--")
-                axes.annotate(item["method"], (1, item["test_error"]), xycoords=("axes fraction", "data"), ha="right")
-        axes.set(title=name, xlabel="CPU seconds, all parties", ylabel="test error", yscale="log", xscale="log")
+                style = ":" if item["method"] == "libsvm" else "--"
+                axes.axhline(item["test_error"], color="grey", linestyle=style, linewidth=1, label=item["method"])
+        axes.set(title=name, xlabel="CPU seconds, all parties", ylabel="test error")
+        axes.set_xlim(left=0)
         axes.legend(fontsize=7)
     figure.savefig(path, dpi=130)
