@@ -17,6 +17,7 @@ from securevfl.models.kernel import Kernel
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
 from securevfl.protocols.open_residual import OpenResidual
+from securevfl.scaling import moments
 from securevfl.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -140,9 +141,8 @@ def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> 
 
 def _alone(job: Job, X: Floats, schedule: Schedule) -> list[str]:
     """A line if rows of the party stand nearly alone in their batches."""
-    mean, deviation = X[schedule.train].mean(axis=0), X[schedule.train].std(axis=0)
-    scaled = (X - mean) / np.where(deviation > 0, deviation, 1.0) if job.scale == "standard" else X
-    found = measure(scaled[rows] for rows in schedule.partition(0))
+    mean, deviation = moments(X, schedule.flow) if job.scale == "standard" else (np.zeros(1), np.ones(1))
+    found = measure((X[rows] - mean) / np.where(deviation > 0, deviation, 1.0) for rows in schedule.partition(0))
     if not found.alone:
         return []
     return [

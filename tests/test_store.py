@@ -107,6 +107,7 @@ def test_the_model_is_the_one_of_tables_in_memory(tmp_path: Path, test: float) -
     for name, part in one.parts.items():
         np.testing.assert_array_equal(part.theta, other.parts[name].theta)
     assert one.metrics == other.metrics
+    assert own.explain([bank, stored]) == own.explain([bank, shop])
 
 
 def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
