@@ -1,0 +1,92 @@
+"""Mutated frames against the decoder and the inbox: what is refused, what passes, whether memory grows.
+
+    python benchmarks/fuzz.py --frames 1000000 --json out/fuzz.json
+
+A frame passes here if it is well formed: that its bytes are those that were sent is what TLS (and, through a hub, the
+seal of the parcel) vouches for, one layer below. Row: frames, refused, passed, crashed, grown_bytes, seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+
+from securevfl.channel import Inbox
+from securevfl.codec import decode_message, encode_frame
+from securevfl.costs import format_table
+from securevfl.errors import ProtocolError
+from securevfl.protocols.direct_sum import Part
+
+SESSION = b"s" * 16
+
+
+def mutate(good: bytes, draw: random.Random) -> bytes:
+    """One to four bytes changed, inserted, removed or cut off."""
+    data = bytearray(good)
+    for _ in range(draw.randint(1, 4)):
+        at = draw.randrange(len(data))
+        match draw.randrange(4):
+            case 0:
+                data[at] ^= 1 << draw.randrange(8)
+            case 1:
+                data[at:at] = draw.randbytes(draw.randint(1, 5))
+            case 2 if len(data) > 8:
+                del data[at : at + draw.randint(1, 4)]
+            case _:
+                data = data[: max(8, at)]
+    return bytes(data)
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--frames", type=int, default=1_000_000)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--json", type=Path, default=Path("out/fuzz.json"))
+    given = options.parse_args()
+    draw = random.Random(given.seed)
+    good = encode_frame(Part(np.arange(6.0).reshape(3, 2)), session=SESSION, sender="shop", receiver="bank")
+    refused = passed = crashed = 0
+    early = 0
+    started = time.perf_counter()
+    for k in range(given.frames):
+        data = mutate(good, draw)
+        inbox = Inbox("bank", ["shop"], SESSION, max_frame=4096)
+        try:
+            inbox.deliver(data)
+            frame = inbox.take("shop", "", 0.0).frame
+            decode_message(Part, frame.payload)
+        except ProtocolError:
+            refused += 1
+        except Exception:  # what must not happen; counted
+            crashed += 1
+        else:
+            passed += data != good
+        if k == given.frames // 10:
+            early = resident()
+    row: dict[str, str | int | float] = {
+        "frames": given.frames,
+        "refused": refused,
+        "passed": passed,
+        "crashed": crashed,
+        "grown_bytes": resident() - early,
+        "seconds": time.perf_counter() - started,
+    }
+    print(format_table([row]))
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    machine = {"platform": platform.platform(), "python": platform.python_version()}
+    given.json.write_text(json.dumps({"schema": "securevfl.bench.fuzz/1", "machine": machine, "rows": [row]}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
