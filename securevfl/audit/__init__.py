@@ -1,1 +1,23 @@
-"""What a run really tells each party: transcripts checked, views simulated, attacks carried out."""
+"""What a run really tells each party: transcripts checked, views simulated, attacks carried out.
+
+`run_audit` audits a job on its own tables, `audit_command` is behind `securevfl audit`, and
+`pytest --pyargs securevfl.audit` runs the suite from an installed package.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from securevfl.audit.report import Audit, audit_command, run_audit
+
+__all__ = ["Audit", "audit_command", "run_audit"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the report when it is asked for: the parts below it are imported by what it imports."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from securevfl.audit import report
+
+    return getattr(report, name)

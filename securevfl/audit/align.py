@@ -95,7 +95,7 @@ def points() -> Outcome:
     twist = next(
         x.to_bytes(32, "little")
         for x in range(9, 99)
-        if not pow(x * (x * (x + curve._A) + 1), (curve._P - 1) // 2, curve._P) == 1
+        if pow(x * (x * (x + curve._A) + 1), (curve._P - 1) // 2, curve._P) != 1
     )
     for what, point in (
         ("a point of the twist", twist),

@@ -22,7 +22,9 @@ from securevfl.crypto.lattice_sum import LatticeSum
 from securevfl.crypto.paillier import PaillierScheme
 from securevfl.crypto.paillier_sum import PaillierSum
 from securevfl.job import Job, Protocol
+from securevfl.models.kernel import Kernel
 from securevfl.models.linear import Logistic
+from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.party import Party
 from securevfl.protocols.base import Circle, Reals, ResidualProtocol, Space, SumProtocol
@@ -97,6 +99,12 @@ def job_check(protocol: Protocol, parties: Sequence[Party] | None = None, **keys
     return _judge(runs).merge(draws.outcome())
 
 
+def kernel_check(sums: SumProtocol) -> Outcome:
+    """A whole FDSKL job over two sessions."""
+    model = Kernel(gamma=0.01, blocks=2, block_size=32)
+    return job_check(Protocol(sum=sums), model=model, optimizer=FDSKL())
+
+
 def sum_checks() -> dict[str, Check]:
     """One a sum protocol and space."""
     phases = Circle(32)
@@ -127,6 +135,8 @@ def residual_checks() -> dict[str, Check]:
         "residual paillier": partial(residual_check, SealedResidual(engine=Paillier(bits=2048)), passives=1, rows=40),
         "job ckks": partial(job_check, Protocol(residual=Ckks())),
         "job tree open": partial(job_check, Protocol(sum=TreeSum(), residual=OpenResidual())),
+        "job kernel tree": partial(kernel_check, TreeSum()),
+        "job kernel direct": partial(kernel_check, DirectSum()),
     }
 
 

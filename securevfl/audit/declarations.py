@@ -114,17 +114,17 @@ def sections() -> list[Section]:
                 residual.declares(),
             )
         )
-    for passives in (1, 3):
-        found.append(
-            Section(
-                f"Alignment: private set intersection, {passives + 1} parties",
-                "decisional Diffie-Hellman on Curve25519, hashes as random oracles",
-                "the two parties together hold both sets"
-                if passives == 1
-                else "the active party with all passive parties but one learns which of its ids that one has",
-                psi.declares(_PASSIVES[:passives]),
-            )
+    found += [
+        Section(
+            f"Alignment: private set intersection, {passives + 1} parties",
+            "decisional Diffie-Hellman on Curve25519, hashes as random oracles",
+            "the two parties together hold both sets"
+            if passives == 1
+            else "the active party with all passive parties but one learns which of its ids that one has",
+            psi.declares(_PASSIVES[:passives]),
         )
+        for passives in (1, 3)
+    ]
     return found
 
 

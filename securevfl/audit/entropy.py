@@ -27,6 +27,7 @@ from securevfl.protocols import dropout_sum
 
 _FEWEST_BYTES = 16
 _FEWEST_DISTINCT = 16  # distinct bytes of 32; fewer come by chance once in 10^16
+_AGAIN = ("public", "frequencies", "offset")  # streams that hide nothing once: tree labels, random features
 _INSIDE = ("securevfl.crypto", "securevfl.protocols")
 
 
@@ -38,7 +39,7 @@ class Draws:
         self.short: set[str] = set()
         self.streams: dict[tuple[bytes, bytes], Counter[str]] = defaultdict(Counter)
         self.keys: list[tuple[str, bytes]] = []
-        self.public: set[bytes] = set()  # keys of streams that are no secret, as those that shuffle trees
+        self.public: set[bytes] = set()  # keys of streams that may be made again
         self.lock = threading.Lock()
 
     def outcome(self) -> Outcome:
@@ -134,7 +135,7 @@ def _keyed(draws: Draws, original: Callable[..., None]) -> Callable[..., None]:
         with draws.lock:
             draws.keys.append((label, key))
         original(self, key, label)
-        if label.startswith("public"):
+        if label.startswith(_AGAIN):
             with draws.lock:
                 draws.public.add(self._key)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from securevfl.audit import mutants_engines, mutants_session, mutants_sums
 from securevfl.audit.mutant import Mutant
+from securevfl.audit.mutants_engines import MUTANTS as ENGINES
+from securevfl.audit.mutants_session import MUTANTS as SESSION
+from securevfl.audit.mutants_sums import MUTANTS as PROTOCOLS
 
-MUTANTS: list[Mutant] = [*mutants_sums.MUTANTS, *mutants_engines.MUTANTS, *mutants_session.MUTANTS]
+MUTANTS: list[Mutant] = [*PROTOCOLS, *ENGINES, *SESSION]
 
 
 def table() -> str:

@@ -37,6 +37,7 @@ from securevfl.protocols.base import (
     SumProtocol,
     SumRole,
 )
+from securevfl.protocols.no_residual import NoResidual
 from securevfl.run import Run
 from securevfl.simulate import simulate
 from securevfl.transport.threads import run_threads
@@ -200,8 +201,11 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     names = [party.name for party in passives]
     witness = Witness()
     sums = WitnessedSum(inner=job.protocol.sum_for(len(passives)))
-    residual = WitnessedResidual(inner=job.protocol.residual)
-    sums._witness = residual._witness = witness
+    sums._witness = witness
+    residual = job.protocol.residual
+    if not isinstance(residual, NoResidual):
+        watched = WitnessedResidual(inner=residual)
+        watched._witness, residual = witness, watched
     own = job.model_copy(update={"protocol": Protocol(sum=sums, residual=residual)})
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)

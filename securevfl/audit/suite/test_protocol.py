@@ -12,11 +12,14 @@ In a test file of your own:
 
 `sum` is any `SumProtocol` for two passive parties or more, `residual` any `ResidualProtocol`. The tests play both with
 several parties over two sessions, hold every message against what `declares` says, and compare every role's view with
-a simulated one. `pytest --pyargs securevfl.audit --securevfl-job job.toml` takes the protocol of a job file instead.
+a simulated one. Without a fixture of your own the protocol of the job file that SECUREVFL_JOB names is taken:
+
+    SECUREVFL_JOB=job.toml pytest --pyargs securevfl.audit.suite.test_protocol
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -36,9 +39,9 @@ __all__ = [
 
 
 @pytest.fixture
-def protocol_under_test(request: pytest.FixtureRequest) -> Protocol:
+def protocol_under_test() -> Protocol:
     """The protocol of the job file given, or the library's default under CKKS."""
-    job = request.config.getoption("--securevfl-job", default=None)
+    job = os.environ.get("SECUREVFL_JOB")
     return Protocol(residual=Ckks()) if job is None else Job.load(job).protocol
 
 

@@ -1,0 +1,161 @@
+"""An audit as one page: for a terminal, and as HTML that needs no other file."""
+
+from __future__ import annotations
+
+import html as markup
+import textwrap
+
+from securevfl.audit.report import Audit, Inference
+
+_HANDSHAKE = ("Hello", "Verdict", "Abort")  # the same in every job
+_STYLE = """
+:root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --real: #b23a2e; --sim: #3a6ea5; --chance: #9aa5b1; }
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink); margin: 0;
+  background: #f6f7f9; }
+main { max-width: 62rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2.25rem 0 .6rem; }
+p { margin: .3rem 0; } .soft { color: var(--soft); }
+.verdict { border-left: 6px solid #3c8d5a; background: #fff; padding: .9rem 1.1rem; margin: 1.25rem 0;
+  font-weight: 600; }
+.verdict.bad { border-color: var(--real); }
+.card { background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .4rem 1.1rem 1rem;
+  margin: 1rem 0; }
+.card h2 { margin: .7rem 0 .5rem; }
+table { border-collapse: collapse; width: 100%; background: #fff; }
+th, td { text-align: left; vertical-align: top; padding: .45rem .7rem .45rem 0; border-bottom: 1px solid var(--line); }
+tr:last-child td { border-bottom: 0; } th { font-weight: 600; color: var(--soft); font-size: .85rem; }
+td.fig { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.bar { position: relative; height: .62rem; width: 9rem; background: #eef1f4; border-radius: 2px; margin: .2rem 0; }
+.bar i { position: absolute; left: 0; top: 0; bottom: 0; border-radius: 2px; }
+.bar b { position: absolute; top: -.15rem; bottom: -.15rem; width: 2px; background: var(--ink); }
+.real { background: var(--real); } .sim { background: var(--sim); }
+.tag { font-size: .8rem; font-weight: 600; padding: .05rem .5rem; border-radius: 9px; background: #eef1f4; }
+.tag.strong { background: #f7ddd9; } .tag.some { background: #fbf0d5; }
+.tag.exceeds { background: var(--real); color: #fff; }
+.key span { display: inline-block; width: .8rem; height: .6rem; margin: 0 .3rem 0 .9rem; }
+@media print { body { background: #fff; } }
+"""
+
+
+def text(audit: Audit, width: int = 100) -> str:
+    """The page for a terminal."""
+    lines = [f"Audit of {audit.label}", "", audit.verdict]
+    lines += [f"  {line}" for line in [*audit.exceeding, *audit.failed]]
+    for name, role in audit.roles.items():
+        lines += ["", f"{name} ({role})"]
+        for item in audit.declared:
+            if item.receiver == role and item.message.__name__ not in _HANDSHAKE:
+                lines.append(f"  receives  {item.message.__name__} from {item.sender}: {item.reveals}")
+        for each in _of(audit, name):
+            lines += _inference(each, width)
+    for each in _of(audit, "any party"):
+        lines += ["", *_inference(each, width)]
+    if audit.leaks:
+        lines += ["", "Leaks", *(line for leak in audit.leaks for line in _wrap(leak, width, "  "))]
+    lines += [
+        "",
+        f"{audit.tests} p-values on transcripts and simulated views, attacks over {audit.seeds} seeds, "
+        f"{audit.seconds:.0f} s.",
+        "Beside each score stands that of an attacker who holds no more than its own gradients, or the sums it "
+        "collects.",
+    ]
+    return "\n".join(lines)
+
+
+def _of(audit: Audit, who: str) -> list[Inference]:
+    return [each for each in audit.inferences if each.who == who]
+
+
+def _inference(each: Inference, width: int) -> list[str]:
+    word = "EXCEEDS THE DECLARATION" if each.exceeds else each.strength
+    figures = f"{each.real:.3f}   gradients or sums alone {each.simulated:.3f}   chance {each.chance:.3f}"
+    return [
+        f"  {each.name:<19} {figures}   {word}",
+        *_wrap(f"{each.what}; less by: {each.remedy}", width, " " * 22),
+    ]
+
+
+def _wrap(line: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=indent)
+
+
+def html(audit: Audit) -> str:
+    """The page as one HTML file."""
+    bad = " bad" if audit.exit_code else ""
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>Audit</title><style>{_STYLE}</style></head><body><main>",
+        f'<h1>What each party could infer</h1><p class="soft">{_say(audit.label)}</p>',
+        f'<div class="verdict{bad}">{_say(audit.verdict[:1].upper() + audit.verdict[1:])}.</div>',
+        _list([*audit.exceeding, *audit.failed]),
+        '<p class="soft key">Scores: <span class="real"></span>from the real messages'
+        '<span class="sim"></span>from own gradients or sums alone <b>&nbsp;|</b> chance</p>',
+    ]
+    for name, role in audit.roles.items():
+        parts.append(f'<section class="card"><h2>{_say(name)} <span class="soft">({role})</span></h2>')
+        parts += [_received(audit, role), _scores(_of(audit, name)), "</section>"]
+    shared = _of(audit, "any party")
+    if shared:
+        parts += ['<section class="card"><h2>Any party</h2>', _scores(shared), "</section>"]
+    if audit.leaks:
+        parts += ["<h2>Leaks named by the job's guards</h2>", _list(audit.leaks)]
+    parts += [
+        "<h2>How this was found</h2><p>Every message of two short runs was held against its declaration; each role's",
+        f"view was compared with one simulated from its declared output ({audit.tests} p-values); the attacks were",
+        f"carried out on whole runs over {audit.seeds} seeds, once with the real messages and once with no more than",
+        "the party's own gradients, or the sums it collects. Parties follow the protocol and study what they",
+        f"receive. It took {audit.seconds:.0f} s.</p>",
+        "</main></body></html>",
+    ]
+    return "\n".join(parts)
+
+
+def _say(value: str) -> str:
+    return markup.escape(value)
+
+
+def _list(lines: list[str]) -> str:
+    return "<ul>" + "".join(f"<li>{_say(line)}</li>" for line in lines) + "</ul>" if lines else ""
+
+
+def _received(audit: Audit, role: str) -> str:
+    rows = [
+        f"<tr><td>{item.message.__name__}</td><td>{item.sender}</td><td>{_say(str(item.reveals))}</td></tr>"
+        for item in audit.declared
+        if item.receiver == role and item.message.__name__ not in _HANDSHAKE
+    ]
+    if not rows:
+        return '<p class="soft">Receives nothing after the handshake.</p>'
+    return "<table><tr><th>receives</th><th>from</th><th>declared to reveal</th></tr>" + "".join(rows) + "</table>"
+
+
+def _scores(inferences: list[Inference]) -> str:
+    if not inferences:
+        return ""
+    rows = [
+        f"<tr><td><strong>{_say(each.name)}</strong><br><span class='soft'>{_say(each.what)}</span></td>"
+        f"<td class='fig'>{_bar(each)}</td><td class='fig'>{each.real:.3f}<br>{each.simulated:.3f}</td>"
+        f"<td>{_tag(each)}</td><td>{_say(each.remedy)}</td></tr>"
+        for each in inferences
+    ]
+    heads = "<tr><th>could infer</th><th></th><th>score</th><th>how strongly</th><th>what would make it less</th></tr>"
+    return f"<table style='margin-top: 1rem'>{heads}{''.join(rows)}</table>"
+
+
+def _bar(each: Inference) -> str:
+    def share(value: float) -> str:
+        return f"{100 * min(1.0, max(0.0, value)):.1f}%"
+
+    mark = f"<b style='left: {share(each.chance)}'></b>"
+    return (
+        f"<div class='bar'><i class='real' style='width: {share(each.real)}'></i>{mark}</div>"
+        f"<div class='bar'><i class='sim' style='width: {share(each.simulated)}'></i>{mark}</div>"
+    )
+
+
+def _tag(each: Inference) -> str:
+    kind = "exceeds" if each.exceeds else each.strength
+    word = "exceeds the declaration" if each.exceeds else each.strength
+    return f"<span class='tag {kind}'>{word}</span>"
