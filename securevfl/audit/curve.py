@@ -26,6 +26,7 @@ from securevfl.crypto.scheme import Floats
 from securevfl.schedule import Schedule
 
 SHARES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 192, 240]) / 256
+PRECISION = 15  # bits of an opened value of standard columns after the point (strict CKKS; lean has 21, Paillier 11)
 EPOCHS = np.array([1, 2, 5, 10, 20, 40])
 _FIXED = np.array([0.530, 0.545, 0.565, 0.592, 0.638, 0.703, 0.795, 0.915, 0.992, 1.0])
 _RESHUFFLED = np.array(
@@ -72,6 +73,14 @@ def smallest_batch(p: int, outputs: int, epochs: int, reshuffle: bool, limit: fl
         else:
             high = middle
     return high
+
+
+def determined_at_start(p: int, rows: int, outputs: int) -> bool:
+    """Whether one gradient at zero weights determines the labels of its batch: p values of PRECISION bits against n.
+
+    Then g takes two known values (see `securevfl.audit.attacks.two_values`, which finds them for small n).
+    """
+    return outputs == 1 and p * PRECISION >= rows
 
 
 def _z(auc: Floats) -> Floats:
