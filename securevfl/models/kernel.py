@@ -25,6 +25,7 @@ from pydantic import ConfigDict, Field
 from scipy.special import ndtri
 
 from securevfl.crypto.prg import Prg, derive_key
+from securevfl.crypto.ring import cos_circle
 from securevfl.crypto.scheme import Floats, Secret
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss
@@ -36,7 +37,8 @@ Floats32 = NDArray[np.float32]
 Cosines = NDArray[np.int16]
 
 _COS = np.float32(2**15 - 1)  # cos 0 in the cache
-_FAR = 2.0**62  # beyond it a float64 fits no int64
+_COSINES: Cosines = np.rint(cos_circle(np.arange(2**16, dtype=np.uint16)) * _COS).astype(np.int16)
+_COSINES.flags.writeable = False
 
 
 class Kernel(Model):
@@ -96,23 +98,23 @@ class Frequencies(Secret):
 
     def phases(self, X: Floats, worker: str, k: int, bits: Bits) -> Phases:
         """x_l w_l of each row (n x D) on the circle Z_2^bits, rounded to the nearest."""
-        turns = X @ self.w(worker, k)
-        turns *= 2.0**bits
-        if max(turns.max(), -turns.min()) >= _FAR:  # a Cauchy draw far out
-            np.remainder(turns, 2.0**bits, out=turns)
-        circle = np.rint(turns, out=turns).astype(np.int64).astype(np.uint32)
+        w = self.w(worker, k)
+        steps: Floats = X @ w
+        steps *= 2.0**bits
+        if float(np.abs(X).sum(axis=1).max(initial=0.0)) * float(np.abs(w).max()) * 2.0**bits >= 2.0**51:
+            np.remainder(steps, 2.0**bits, out=steps)  # draws far out, as Cauchy's may be
+        steps += 1.5 * 2.0**52  # leaves the nearest integer in the low bits, in two's complement
+        circle = steps.view(np.uint64).astype(np.uint32)
         if bits == 16:
             circle &= np.uint32(2**16 - 1)
         return circle
 
 
 def cosines(phases: Phases, bits: Bits) -> Cosines:
-    """cos of each phase in units of 1 / (2^15 - 1), off by at most 2^-16."""
-    signed = (phases << np.uint32(32 - bits)).view(np.int32)  # |angle| <= pi, where a float32 cosine is fast
-    angle = np.multiply(signed, np.float32(2 * math.pi / 2**32), dtype=np.float32)
-    np.cos(angle, out=angle)
-    angle *= _COS
-    return np.rint(angle, out=angle).astype(np.int16)
+    """cos of each phase in units of 1 / (2^15 - 1), off by at most pi 2^-16 + 2^-16."""
+    steps = phases if bits == 16 else (phases + np.uint32(2**15)) >> np.uint32(16)
+    found: Cosines = np.take(_COSINES, steps, mode="clip")  # always in range; clip spares a check
+    return found
 
 
 class Expansion:

@@ -178,7 +178,7 @@ def test_evaluations_while_training_do_not_change_it() -> None:
 def test_cosines_of_the_circle(bits: int) -> None:
     phases = np.random.default_rng(0).integers(0, 2**bits, 10_000, dtype=np.uint32)
     exact = np.cos(2 * np.pi * phases / 2.0**bits)
-    assert np.abs(cosines(phases, bits) / (2**15 - 1) - exact).max() <= 2.0**-16 * 1.05  # type: ignore[arg-type]
+    assert np.abs(cosines(phases, bits) / (2**15 - 1) - exact).max() <= (np.pi + 1) * 2.0**-16  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("kernel", "norm"), [("rbf", 2), ("laplace", 1)])
