@@ -146,7 +146,7 @@ def _at_start(job: Job, p: int, rows: int, outputs: int) -> list[str]:
         return []
     found = "lattice reduction finds them" if rows <= 64 else "no way to find them is known to be quick at this size"
     return [
-        f"            at the first step g takes two known values: the labels of that one batch of {rows} are determined,",
+        f"            at the first step g takes two known values: the labels of that batch of {rows} are determined,",
         f"            and {found}",
     ]
 

@@ -139,7 +139,7 @@ def _as_numbers(value: Any, n: int, c: int) -> Floats | None:
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape != (n, c):
         return None
     size = np.abs(value)
-    plausible = bool(np.isfinite(value).all() and size.max() < 2.0**10 and np.median(size) > 2.0**-40)
+    plausible = bool(np.isfinite(value).all() and size.max() < 2.0**10 and size[size > 0].min(initial=1.0) > 2.0**-60)
     return value.astype(np.float64) if plausible else None
 
 

@@ -23,7 +23,7 @@ from securevfl.crypto.trees import Tree, star
 from securevfl.models.linear import Linear, LinearModel
 from securevfl.optim.base import Optimizer
 from securevfl.protocols.base import ActiveResidual, Declared, PassiveResidual, Reply, ResidualProtocol, Reveal, Seat
-from securevfl.protocols.defences import Defence, Gaussian, Marvell, MaxNorm
+from securevfl.protocols.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 from securevfl.protocols.open_residual import OpenReply
 from securevfl.protocols.sealed_residual import SealedG
 
@@ -347,6 +347,11 @@ def test_defences_of_open_residuals_lower_the_attacks_at_a_small_cost(defence: D
     stage = Stage(job(protocol=protocol, batch_size=128, epochs=10), vfl.datasets.breast_cancer(), 0)
     assert max(ATTACKS[name].score(stage).real for name in ("residual_sign", "residual_direction")) < reached
     assert stage.real_run[0].metrics["auc"] > 0.9
+
+
+def test_coarse_rounding_still_shows_the_sign_of_what_is_not_rounded_to_zero() -> None:
+    protocol = vfl.Protocol(residual=vfl.OpenResidual(defence=Rounding(step=2.0)))
+    assert ATTACKS["residual_sign"](job(protocol=protocol, epochs=10), table(), 0).real > 0.9
 
 
 def test_every_attack_has_its_paper_and_its_measure() -> None:
