@@ -2,14 +2,16 @@
 
 After every `every` rounds a party writes its weights, its history and, of a kernel model, what its features are drawn
 from: never another party's data and no session or encryption key, which are made anew. Parties tell each other which
-rounds they have and go on from the last one that all have. What follows is the same arithmetic on the same numbers:
-in the open, under Paillier and under masked sums the final weights are those of the undisturbed run, bit for bit.
+rounds they have and go on from the last one that all have; a party that is through keeps its part until all are. What
+follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the final weights
+are those of the undisturbed run, bit for bit.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +20,11 @@ import numpy as np
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import DataError
 from securevfl.files import write_whole
+from securevfl.part import Part
 
 SCHEMA = "securevfl.checkpoint/1"
 KEPT = 4  # parties are at most this many checkpoints apart
+FINISHED = 1 << 62  # the round of a party whose part is on disk
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,10 @@ class Checkpoints:
         `constant`: the state is the same at every round, as that of a party without coefficients in a kernel model;
         such a party may be far ahead of the others, and its newest state serves for all rounds before it.
         """
+        rounds = self._states(job)
         if constant:
-            return tuple(range(self.every, max(self.rounds(job), default=0) + 1, self.every))
-        return tuple(sorted(int(path.stem.rsplit("-", 1)[1]) for path in self._folder.glob(self._name(job, "*"))))
+            rounds = list(range(self.every, max(rounds, default=0) + 1, self.every))
+        return (*rounds, *([FINISHED] if (self._folder / self._name(job, FINISHED)).exists() else ()))
 
     def save(self, job: bytes, state: State) -> None:
         """Writes a state, whole or not at all and readable by its owner alone, and drops the oldest."""
@@ -70,12 +75,12 @@ class Checkpoints:
             "history": state.history,
         }
         write_whole(self._folder / self._name(job, state.round), json.dumps(kept).encode())
-        for old in self.rounds(job)[:-KEPT]:
+        for old in self._states(job)[:-KEPT]:
             (self._folder / self._name(job, old)).unlink(missing_ok=True)
 
     def load(self, job: bytes, rounds: int) -> State:
         """The state after so many rounds, or the first after it. DataError if its file is missing or none of ours."""
-        there = min((later for later in self.rounds(job) if later >= rounds), default=rounds)
+        there = min((later for later in self._states(job) if later >= rounds), default=rounds)
         path = self._folder / self._name(job, there)
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
@@ -88,13 +93,34 @@ class Checkpoints:
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{path}: a checkpoint of schema {SCHEMA} was expected; remove it to start anew") from None
 
+    def finish(self, job: bytes, part: Part) -> None:
+        """Keeps the outcome, until `clear` or `reopen`."""
+        part.save(self._folder / self._name(job, FINISHED))
+
+    def final(self, job: bytes) -> Part | None:
+        """The outcome if the job has ended for this party, without its books. DataError if its file is spoilt."""
+        path = self._folder / self._name(job, FINISHED)
+        return Part.load(path) if path.exists() else None
+
+    def reopen(self, job: bytes) -> None:
+        """Forgets the outcome, as not everyone has one: the parts of one run must fit together."""
+        (self._folder / self._name(job, FINISHED)).unlink(missing_ok=True)
+
     def clear(self, job: bytes) -> None:
         """Removes the states of a job that has ended."""
-        for rounds in self.rounds(job):
+        for rounds in self._states(job):
             (self._folder / self._name(job, rounds)).unlink(missing_ok=True)
+        self.reopen(job)
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def _states(self, job: bytes) -> list[int]:
+        found = (path.stem.rsplit("-", 1)[1] for path in self._folder.glob(self._name(job, "[0-9]*")))
+        return sorted(map(int, found))
 
     def _name(self, job: bytes, rounds: int | str) -> str:
-        return f"{self._party}.{job.hex()[:16]}.round-{rounds}.json"
+        last = "final" if rounds == FINISHED else f"round-{rounds}"
+        return f"{self._party}.{job.hex()[:16]}.{last}.json"
 
 
 def common_round(saved: Sequence[Sequence[int]]) -> int:

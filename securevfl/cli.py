@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from securevfl import __version__
 from securevfl.cli_bench import bench
+from securevfl.cli_parties import register
 from securevfl.errors import ConfigError, SecureVFLError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 
 app.add_typer(bench, name="bench")
+register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 DataFiles = Annotated[

@@ -43,16 +43,22 @@ def read_party(name: str, path: str | Path, *, id_column: str = "id", label_colu
     Raises DataError of the kind that fits, naming the file and the columns, never a value.
     """
     path = Path(path)
+    table = read_table(path, id_column=id_column, label_column=label_column)
+    with named(path):
+        return Party(name, table.X, table.y, ids=table.ids, columns=table.columns)
+
+
+def read_table(path: str | Path, *, id_column: str = "id", label_column: str = "y") -> Table:
+    """What a file holds, as numbers and not checked further. DataError as `read_party`."""
+    path = Path(path)
     with named(path):
         if path.name.endswith((".csv", ".csv.gz")):
-            table = _read_csv(path, id_column, label_column)
-        elif path.name.endswith(".parquet"):
-            table = _read_parquet(path, id_column, label_column)
-        elif path.name.endswith(".npz"):
-            table = _read_npz(path)
-        else:
-            raise TableError(f"a file that ends in {', '.join(SUFFIXES)} was expected; rename or convert it")
-        return Party(name, table.X, table.y, ids=table.ids, columns=table.columns)
+            return _read_csv(path, id_column, label_column)
+        if path.name.endswith(".parquet"):
+            return _read_parquet(path, id_column, label_column)
+        if path.name.endswith(".npz"):
+            return _read_npz(path)
+        raise TableError(f"a file that ends in {', '.join(SUFFIXES)} was expected; rename or convert it")
 
 
 @contextmanager

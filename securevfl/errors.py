@@ -12,6 +12,7 @@
     |-- ProtocolError       the peer broke the protocol
     |   `-- FrameError      a truncated, altered, replayed or oversized frame
     |-- TransportError      a peer is away, refused, too late, or has stopped
+    |   `-- PeerLost        a peer that was there is gone, or has started anew; it may come back
     `-- CryptoError         a key, ciphertext or plaintext that cannot be used
         |-- RangeError      a value outside the agreed fixed-point range
         `-- KeyMismatch     a ciphertext or key that does not belong together
@@ -32,6 +33,7 @@ __all__ = [
     "LabelError",
     "LeakageError",
     "PartiesError",
+    "PeerLost",
     "ProtocolError",
     "RangeError",
     "SecureVFLError",
@@ -86,6 +88,10 @@ class FrameError(ProtocolError):
 
 class TransportError(SecureVFLError):
     """A peer is away, refused, too late, or has stopped."""
+
+
+class PeerLost(TransportError):
+    """A peer that was there is gone, or has started anew; it may come back."""
 
 
 class CryptoError(SecureVFLError):

@@ -9,19 +9,16 @@ from pathlib import Path
 
 from securevfl import eventlog
 from securevfl.channel import Channel
-from securevfl.clock import Kind, WallClock
-from securevfl.costs import Ledger
-from securevfl.errors import PartiesError, SecureVFLError
+from securevfl.checkpoint import Checkpoints
+from securevfl.clock import Kind, Phase
+from securevfl.converse import converse, read_peers
+from securevfl.errors import PartiesError
 from securevfl.job import Job
 from securevfl.part import Part
 from securevfl.party import Party
 from securevfl.peers import Peers
-from securevfl.session import take_part
+from securevfl.session import run_key, take_part
 from securevfl.simulate import pool_for
-from securevfl.transport.post import Post
-from securevfl.transport.tls import Credentials
-
-_LAST_WORD = 5.0  # seconds for the reason of an early end to reach the others
 
 
 def join(
@@ -33,6 +30,8 @@ def join(
     listen: str | None = None,
     timeout: float = 600.0,
     patience: float = 60.0,
+    checkpoints: str | Path | Checkpoints | None = None,
+    save: str | Path | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
     on_round: Callable[[int, int], None] | None = None,
@@ -41,46 +40,52 @@ def join(
 
     certs: the folder of <party>.pem, <party>.key and ca.pem; that of the file of peers unless given. listen: host:port
     to bind where it is not the port of this party's address. timeout: seconds to wait for all parties at the start,
-    for any one message, and at the end for the others. patience: seconds a party may be cut off. executor, workers and
-    on_round as in `simulate`.
+    for any one message, and at the end for the others. patience: seconds a party may be cut off. checkpoints: a folder
+    of this party's own states; if every party has one, a party that was lost may be started again within `timeout`
+    and the training goes on from the last round that all have. save: writes the part there; with checkpoints, before
+    these are removed. executor, workers and on_round as in `simulate`.
 
     Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
     key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
     """
-    folder = Path(certs) if certs is not None else Path() if isinstance(peers, Peers) else Path(peers).parent
-    peers = peers if isinstance(peers, Peers) else Peers.load(peers)
+    peers, folder = read_peers(peers, certs)
     _check_role(party, peers, several_active=job.optimizer.several_active)
-    terms = {"job": job.to_dict(), "active": peers.active, "passives": list(peers.passives)}
-    post = Post(Credentials(folder, party.name), peers, terms, listen=listen, patience=patience)
-    goodbye = _LAST_WORD
-    try:
-        with pool_for(job, executor, workers) as (pool, size):
-            inbox = post.open(timeout)
-            channel = Channel(post, inbox, WallClock(), Ledger(), timeout=timeout)
-            channel.clock.tick(Kind.LOCAL)
-            try:
-                part = take_part(
-                    job,
-                    party,
-                    channel,
-                    active=peers.active,
-                    passives=peers.passives,
-                    executor=pool,
-                    workers=size,
-                    on_round=partial(_round, channel, on_round),
-                )
-            except BaseException as error:
-                reason = str(error) if isinstance(error, SecureVFLError) else type(error).__name__
-                channel.abort([name for name in peers.parties if name != party.name], reason)
-                raise
-        _finished(part)
-        goodbye = timeout
-        return part
-    except SecureVFLError as error:
-        eventlog.warn(party.name, "stopped", {"error": type(error).__name__, "reason": str(error)})
-        raise
-    finally:
-        post.close(goodbye)
+    states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
+    key = b"" if states is None else run_key(job, party)
+
+    def talk(channel: Channel) -> Part:
+        channel.clock.phase = Phase.SETUP
+        return take_part(
+            job,
+            party,
+            channel,
+            active=peers.active,
+            passives=peers.passives,
+            executor=pool,
+            workers=size,
+            on_round=partial(_round, channel, on_round),
+            checkpoints=states,
+        )
+
+    with pool_for(job, executor, workers) as (pool, size):
+        part = converse(
+            party.name,
+            peers,
+            {"job": job.to_dict(), "active": peers.active, "passives": list(peers.passives), "task": "train"},
+            talk,
+            certs=folder,
+            listen=listen,
+            timeout=timeout,
+            patience=patience,
+            resumes=states is not None,
+            kept=None if states is None else lambda: states.final(key),
+        )
+    if save is not None:
+        part.save(save)
+    if states is not None:
+        states.clear(key)
+    _finished(part)
+    return part
 
 
 def _check_role(party: Party, peers: Peers, *, several_active: bool) -> None:

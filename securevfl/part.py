@@ -25,7 +25,8 @@ class Part:
     """One party's outcome. theta (d x c), the active party's with the intercept as its last row.
 
     Of a kernel model theta holds the coefficients (M x 1) of a party with labels, and `key` what the party's own
-    frequencies are drawn from: a secret, which its file holds too.
+    frequencies are drawn from: a secret, which its file holds too. `run` is the same in all parts of one training, and
+    in no others.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Part:
     rounds: int = 0
     ledger: Ledger = field(default_factory=Ledger, repr=False)
     path: CriticalPath = field(default_factory=lambda: np.zeros((len(Phase), len(Kind))), repr=False)
+    run: str = ""
 
     def __repr__(self) -> str:
         return f"Part({self.name!r}, {self.role}, {len(self.columns)} columns)"
@@ -88,6 +90,7 @@ class Part:
             "metrics": self.metrics,
             "history": self.history,
             "rounds": self.rounds,
+            "run": self.run,
         }
         write_whole(Path(path), json.dumps(state).encode())
 

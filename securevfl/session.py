@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from securevfl import metrics
 from securevfl.channel import Channel
-from securevfl.checkpoint import Checkpoints, State, common_round
+from securevfl.checkpoint import FINISHED, Checkpoints, State, common_round
 from securevfl.clock import Kind, Phase
 from securevfl.codec import Message
 from securevfl.config import plain
@@ -70,11 +72,12 @@ def take_part(
 ) -> Part:
     """Trains with the others over `channel` and returns this party's part.
 
-    `on_round(done, of)` is called after every round at the active party. With checkpoints the run goes on from the
-    last round that all parties have a state for.
+    `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
+    parties have a state for, and the part is on disk when this returns (`Checkpoints.final`).
     """
+    key = run_key(job, party) if checkpoints is not None else b""
     constant = isinstance(job.model, Kernel) and not party.active
-    saved = checkpoints.rounds(job.digest, constant=constant) if checkpoints is not None else ()
+    saved = checkpoints.rounds(key, constant=constant) if checkpoints is not None else ()
     hellos = _greet(job, party, channel, active=active, passives=passives, saved=saved)
     outputs = hellos[active].outputs
     schedule = Schedule(
@@ -99,12 +102,32 @@ def take_part(
     )
     labelled = [name for name in (active, *passives) if hellos[name].outputs]
     start = common_round([hello.saved for hello in hellos.values()])
-    state = checkpoints.load(job.digest, start) if checkpoints is not None and start else None
-    worker = Worker(job, party, seat, schedule, labelled, on_round, checkpoints, state)
+    if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
+        return done
+    state = None
+    if checkpoints is not None:
+        checkpoints.reopen(key)
+        state = checkpoints.load(key, start) if start else None
+    save = None if checkpoints is None else partial(_save, checkpoints, key)
+    worker = Worker(job, party, seat, schedule, labelled, on_round, save, state)
     channel.clock.phase = Phase.TRAIN
     worker.train()
     channel.clock.phase = Phase.EVALUATE
-    return worker.finish()
+    part = worker.finish()
+    if checkpoints is not None:
+        checkpoints.finish(key, part)
+    return part
+
+
+def run_key(job: Job, party: Party) -> bytes:
+    """What the states of a party are filed under: the job and the table it trains on, 32 bytes."""
+    table = json.dumps([len(party), party.columns]).encode()
+    return hashlib.sha256(job.digest + party.order.ljust(32, b"\0") + table).digest()
+
+
+def _save(checkpoints: Checkpoints, key: bytes, rounds: int, state: Callable[[], State]) -> None:
+    if checkpoints.due(rounds):
+        checkpoints.save(key, state())
 
 
 def _greet(
@@ -143,7 +166,7 @@ class Worker:
         schedule: Schedule,
         labelled: Sequence[str],
         on_round: Callable[[int, int], None] | None,
-        checkpoints: Checkpoints | None,
+        save: Callable[[int, Callable[[], State]], None] | None,
         state: State | None,
     ) -> None:
         self.parties = len(seat.parties)
@@ -158,7 +181,7 @@ class Worker:
         self._on_round = on_round
         self._loss = job.model.loss
         self._trained = seat.channel.clock.path()
-        self._checkpoints = checkpoints
+        self._save = save
         self._exchanged = state.exchanges if state is not None else 0
         self._round = self.start
         self._stopped = False
@@ -218,10 +241,10 @@ class Worker:
                 self.seat.channel.clock.tick(Kind.LOCAL)
                 record["seconds"] = float(self.seat.channel.clock.path()[Phase.TRAIN].sum())
                 self.history.append(record)
-                if self._on_round is not None:
-                    self._on_round(self._round, len(self.schedule))
-            if self._checkpoints is not None and self._checkpoints.due(self._round):
-                self._checkpoints.save(self.job.digest, self._state())
+            if self._on_round is not None:
+                self._on_round(self._round, len(self.schedule))
+            if self._save is not None:
+                self._save(self._round, self._state)
             if self._stopped:
                 return
 
@@ -255,6 +278,7 @@ class Worker:
             rounds=self._exchanged + self.learner.rounds if self._active else 0,
             ledger=seat.channel.ledger,
             path=path,
+            run=seat.channel.session.hex(),
         )
 
     def _state(self) -> State:

@@ -18,7 +18,7 @@ import grpc
 
 from securevfl import eventlog
 from securevfl.codec import encode_message
-from securevfl.errors import ConfigError, SecureVFLError
+from securevfl.errors import ConfigError, PeerLost, SecureVFLError
 from securevfl.peers import Peers, split_address
 from securevfl.transport.certs import server_name
 from securevfl.transport.line import PIECE, Line, Refusal
@@ -102,6 +102,14 @@ class Endpoint:
         if self._server is not None:
             self._server.stop(_LAST_WORD).wait()
 
+    def abandon(self) -> None:
+        """Stops at once, without a goodbye."""
+        self._stopped.set()
+        for line in self.lines.values():
+            line.abandon(PeerLost(f"{self.me} has hung up"))
+        if self._server is not None:
+            self._server.stop(None).wait()
+
     def _quiet(self) -> bool:
         return all(line.finished for line in self.lines.values())
 
@@ -132,7 +140,7 @@ class Endpoint:
             turn = line.begin(calling=False)
         except SecureVFLError as error:
             eventlog.warn(self.me, "refused", {"from": str(context.peer()), "reason": str(error)})
-            yield encode_message(Refusal(str(error), True))
+            yield encode_message(Refusal(str(error), True, isinstance(error, PeerLost)))
             return
 
         def read() -> None:

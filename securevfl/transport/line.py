@@ -4,7 +4,8 @@ A line outlives the streams that carry it. On every new stream both ends first s
 expect next (Open), then resend from there; what is sent is kept until the neighbour has confirmed it. A stream on which
 anything unexpected arrives is refused with the reason and given up; the next one starts from the same place, so damage
 heals and nothing refused is ever half taken. After `STRIKES` refusals without progress, or `patience` seconds without
-a stream, the line fails. A neighbour that has started anew since is refused: its state is gone.
+a stream, the line fails. A neighbour that has started anew since is refused: its state is gone. The end that has lost
+nothing fails then, with PeerLost; the new end, which has nothing to lose yet, stays and waits for a new other end.
 
     Open   which run of the process, which packet is expected next
     Data   one piece of a packet, its number, and what has been received so far
@@ -25,7 +26,7 @@ import msgspec
 from securevfl import eventlog
 from securevfl.channel import MAX_FRAME
 from securevfl.codec import Message, encode_message
-from securevfl.errors import FrameError, ProtocolError, SecureVFLError, TransportError
+from securevfl.errors import FrameError, PeerLost, ProtocolError, SecureVFLError, TransportError
 
 PIECE = 1 << 20  # bytes of a packet in one gRPC message
 KEPT = 1 << 26  # unconfirmed bytes at which a sender waits
@@ -68,10 +69,11 @@ class Bye(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """The sender ends this stream; with `final` it will take no other."""
+    """The sender ends this stream; with `final` it will take no other, with `anew` none of this pair of processes."""
 
     reason: str
     final: bool
+    anew: bool = False
 
 
 _decoder = msgspec.msgpack.Decoder(Open | Data | Ack | Bye | Refusal)
@@ -182,6 +184,17 @@ class Line:
             self._changed.notify_all()
         self._failed(error)
 
+    def abandon(self, error: SecureVFLError) -> None:
+        """Gives the line up unheard, and its stream with it."""
+        with self._changed:
+            self._failure = self._failure or error
+            turn = self._turn
+            if turn is not None:
+                turn.ended = True
+            self._changed.notify_all()
+        if turn is not None:
+            turn.hang_up()
+
     def watch(self) -> None:
         """Fails the line if the neighbour has been away for too long. To be called every now and then.
 
@@ -200,7 +213,7 @@ class Line:
             turn.end("it is connected but silent")
             turn.hang_up()
         if late:
-            self.fail(TransportError(f"{self.peer} is away, {self._patience:g} s without a connection: {self.cause}"))
+            self.fail(PeerLost(f"{self.peer} is away, {self._patience:g} s without a connection: {self.cause}"))
 
     def strike(self, error: SecureVFLError) -> None:
         """Something was refused, by this end or the other; too often in a row loses the line."""
@@ -231,6 +244,7 @@ class Turn:
         self._owed = 0
         self._said_bye = False
         self._refusal = ""
+        self._anew = False
         self._stray = False  # from another process than the one that is connected
         self._pieces: list[bytes] = []
         self._size = 0
@@ -247,7 +261,8 @@ class Turn:
         while (message := self._next()) is not None:
             yield message
         if self._refusal:
-            yield encode_message(Refusal(self._refusal, line._failure is not None))
+            anew = self._anew or isinstance(line._failure, PeerLost)
+            yield encode_message(Refusal(self._refusal, line._failure is not None, anew))
 
     def _next(self) -> bytes | None:
         line = self._line
@@ -304,7 +319,7 @@ class Turn:
                     if self.ended:
                         return
                     self._refusal = str(error)
-                if not self._stray:
+                if not (self._stray or self._anew):
                     line.strike(error)
                 with line._changed:
                     self.ended = True
@@ -341,7 +356,11 @@ class Turn:
                 self.ended = True
                 line._changed.notify_all()
             error = TransportError(f"{line.peer} refused {line.me}: {message.reason[:500]}")
-            if message.final:
+            if message.anew:
+                self.cause = str(error)
+                if line.opened:
+                    line.fail(PeerLost(str(error)))
+            elif message.final:
                 line.fail(error)
             else:
                 line.strike(error)
@@ -367,8 +386,10 @@ class Turn:
                 raise TransportError(f"{line.me}: another process of {line.peer} is connected; stop one of the two")
         if renewed or message.known not in (b"", line._start):
             who = line.peer if renewed else line.me
-            error = TransportError(f"{who} was started anew while the other ran; start the job anew everywhere")
-            line.fail(error)
+            error = PeerLost(f"{who} was started anew while the other ran; start the job anew everywhere")
+            self._anew = True
+            if line.opened:
+                line.fail(error)
             raise error
         with line._changed:
             last = line._first + len(line._out)

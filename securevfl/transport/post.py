@@ -26,7 +26,7 @@ from securevfl import eventlog
 from securevfl.channel import Inbox
 from securevfl.clock import Stamp
 from securevfl.codec import FORMAT, SESSION_BYTES, Message, decode_message, encode_message
-from securevfl.errors import ConfigError, FrameError, ProtocolError, SecureVFLError, TransportError
+from securevfl.errors import ConfigError, FrameError, PeerLost, ProtocolError, SecureVFLError, TransportError
 from securevfl.peers import Peers
 from securevfl.transport.grpc_wire import Endpoint
 from securevfl.transport.hub import Lost, Parcel, Seal, route
@@ -97,9 +97,10 @@ class Post:
         self._endpoint.start()
         try:
             return self._agree(deadline, timeout)
+        except PeerLost:
+            raise
         except SecureVFLError as error:
-            for name in self._others:
-                self._try(name, Stopped(str(error)))
+            self.stop(str(error))
             raise
 
     def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
@@ -115,6 +116,15 @@ class Post:
     def close(self, timeout: float) -> None:
         """Sends what is left, waits up to `timeout` seconds until the others are through as well, and hangs up."""
         self._endpoint.close(timeout)
+
+    def stop(self, reason: str) -> None:
+        """Tells the others, before a session began, that this party has stopped."""
+        for name in self._others:
+            self._try(name, Stopped(reason))
+
+    def abandon(self) -> None:
+        """Hangs up without a word, so that the others find a new process where this one was."""
+        self._endpoint.abandon()
 
     def _agree(self, deadline: float, timeout: float) -> Inbox:
         own = Greeting(FORMAT, secrets.token_bytes(32), self._terms)
@@ -142,7 +152,7 @@ class Post:
             self._say(name, Agreed(session))
         for name in self._others:
             if self._next(name, Agreed, deadline, timeout).session != session:
-                raise ProtocolError(f"{name} and {self.me} have not heard the same greetings; start the job anew")
+                raise PeerLost(f"{name} and {self.me} have not heard the same greetings; start the job anew")
         eventlog.emit(self.me, "agreed", {"session": session.hex(), "parties": len(greetings)})
         return inbox
 
@@ -193,7 +203,7 @@ class Post:
             return
         if parcel.sender not in self._others:
             lost = decode_message(Lost, parcel.body)
-            self._fail(TransportError(f"{lost.party[:64]} is lost to the hub: {lost.reason[:500]}"))
+            self._fail(PeerLost(f"{lost.party[:64]} is lost to the hub: {lost.reason[:500]}"))
             return
         seal = self._seals.get(parcel.sender)
         if seal is None:

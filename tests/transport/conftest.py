@@ -20,16 +20,24 @@ from pathlib import Path
 import securevfl as vfl
 from securevfl import eventlog
 from securevfl.errors import SecureVFLError
-from securevfl.kit import join_from_files
+from securevfl.checkpoint import Checkpoints
+from securevfl.job import Job
+from securevfl.join import join
 
-kit, count, timeout, patience, pause = Path(sys.argv[1]), *map(float, sys.argv[2:])
+kit, count, timeout, patience, pause, every = Path(sys.argv[1]), *map(float, sys.argv[2:])
 eventlog.write_to(kit / "log.jsonl")
 party = next(party for party in vfl.datasets.breast_cancer(int(count)) if party.name == kit.name)
 try:
-    part = join_from_files(
-        kit / "job.toml", party, timeout=timeout, patience=patience, on_round=lambda *_: time.sleep(pause)
+    join(
+        Job.load(kit / "job.toml"),
+        party,
+        kit / "peers.toml",
+        timeout=timeout,
+        patience=patience,
+        save=kit / "part.json",
+        checkpoints=Checkpoints(kit / "states", kit.name, every=int(every)) if every else None,
+        on_round=lambda *_: time.sleep(pause),
     )
-    part.save(kit / "part.json")
 except SecureVFLError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
@@ -62,10 +70,10 @@ class Meeting:
         return self.folder / party
 
     def spawn(
-        self, party: str, *, timeout: float = 60, patience: float = 10, pause: float = 0
+        self, party: str, *, timeout: float = 60, patience: float = 10, pause: float = 0, every: int = 0
     ) -> "subprocess.Popen[str]":
         count = len(self.peers.parties)
-        options = [str(self.kit(party)), *map(str, (count, timeout, patience, pause))]
+        options = [str(self.kit(party)), *map(str, (count, timeout, patience, pause, every))]
         return subprocess.Popen([sys.executable, "-c", PROCESS, *options], stderr=subprocess.PIPE, text=True)
 
     def log(self, party: str) -> str:

@@ -1,0 +1,91 @@
+"""Real processes, killed and started again by the same command: the model of the run that nobody disturbed."""
+
+import signal
+import time
+from typing import Any
+
+import pytest
+
+import securevfl as vfl
+
+
+def rounds(meeting: Any, party: str) -> int:
+    return int(meeting.log(party).count('"event": "round"'))
+
+
+def until(meeting: Any, party: str, done: int, within: float = 90) -> None:
+    deadline = time.monotonic() + within
+    while rounds(meeting, party) < done:
+        assert time.monotonic() < deadline, meeting.log(party)
+        time.sleep(0.02)
+
+
+def through(processes: dict[str, Any], within: float = 120) -> None:
+    for name, process in processes.items():
+        assert process.wait(within) == 0, (name, process.stderr.read())
+
+
+@pytest.mark.parametrize(
+    ("residual", "sums", "count", "hub", "kills", "bound"),
+    [
+        ("open", "auto", 2, None, [("shop", 2), ("bank", 5), ("shop", 9)], 0.0),
+        ("open", "pairwise", 3, "bank", [("telco", 4), ("bank", 8)], 0.0),
+        (vfl.Paillier(bits=2048), "auto", 2, None, [("shop", 3)], 0.0),
+        (vfl.Ckks(), "tree", 3, None, [("bank", 3), ("shop", 6)], 1e-3),
+    ],
+    ids=["open", "masked through a hub", "paillier", "ckks over trees"],
+)
+def test_killed_and_started_again(
+    meet: Any,
+    running: list[Any],
+    residual: Any,
+    sums: str,
+    count: int,
+    hub: str | None,
+    kills: list[tuple[str, int]],
+    bound: float,
+) -> None:
+    job = meet.job(epochs=3).model_copy(update={"protocol": vfl.Protocol(sum=sums, residual=residual)})
+    meeting = meet(count, hub, job)
+    start = {"patience": 20, "pause": 0.05, "every": 2}
+    processes = {name: meeting.spawn(name, **start) for name in meeting.peers.parties}
+    running += processes.values()
+    for victim, done in kills:
+        until(meeting, victim, done)
+        processes[victim].send_signal(signal.SIGKILL)
+        processes[victim].wait()
+        processes[victim] = meeting.spawn(victim, **start)
+        running.append(processes[victim])
+    through(processes)
+    meeting.compare(bound)
+    assert '"event": "lost"' in "".join(map(meeting.log, meeting.peers.parties))
+    assert not list(meeting.folder.glob("*/states"))
+    assert len({vfl.part.Part.load(meeting.kit(name) / "part.json").run for name in processes}) == 1
+
+
+def test_who_stays_away_ends_the_job_everywhere(meet: Any, running: list[Any]) -> None:
+    meeting = meet(3, job=meet.job(epochs=60))
+    start = {"patience": 1, "timeout": 3, "pause": 0.05, "every": 2}
+    processes = {name: meeting.spawn(name, **(start | {"timeout": 30})) for name in meeting.peers.parties[1:]}
+    processes["bank"] = meeting.spawn("bank", **start)
+    running += processes.values()
+    until(meeting, "bank", 3)
+    processes.pop("shop").kill()
+    struck = time.monotonic()
+    for name, process in processes.items():
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert "TransportError: " in errors
+        assert "shop" in errors, name
+        assert not (meeting.kit(name) / "part.json").exists()
+    assert time.monotonic() - struck < 25
+
+
+def test_without_states_a_loss_ends_the_job(meet: Any, running: list[Any]) -> None:
+    meeting = meet(2, job=meet.job(epochs=60))
+    processes = {name: meeting.spawn(name, patience=1, pause=0.05) for name in meeting.peers.parties}
+    running += processes.values()
+    until(meeting, "bank", 3)
+    processes["shop"].kill()
+    _, errors = processes["bank"].communicate(timeout=30)
+    assert "PeerLost: " in errors
