@@ -286,7 +286,8 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
 
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
-    tape, active = Tape(), check_parties(parties)[0].name
+    tape = Tape()
+    active = check_parties(parties, several_active=job.optimizer.several_active)[0].name
     watched = job.model_copy(update={"optimizer": recorded(job.optimizer, tape, active)})
     return simulate(watched, parties, observe=tape.observe), tape
 
@@ -297,7 +298,7 @@ def ideal_job(job: Job) -> Job:
     silent = isinstance(job.protocol.residual, NoResidual)
     residual = NoResidual() if silent else OpenResidual(**({"defence": defence} if defence else {}))
     protocol = Protocol(sum=DirectSum(), residual=residual)
-    return job.model_copy(update={"protocol": protocol})
+    return job.model_copy(update={"protocol": protocol, "max_label_auc": None})
 
 
 class Stage:
@@ -309,7 +310,7 @@ class Stage:
         self.job = job.model_copy(update=plain)
         self.parties = list(parties)
         self.seed = seed
-        self.active, self.passives = check_parties(parties)
+        self.active, self.passives = check_parties(parties, several_active=job.optimizer.several_active)
         self.attacker = attacker or max(self.passives, key=lambda party: party.X.shape[1]).name
 
     @cached_property

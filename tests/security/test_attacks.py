@@ -4,12 +4,13 @@ The claim for a sealed protocol is not that attacks do no better than chance: a 
 say something about labels. It is that they do no better than on the ideal view, which holds the declared output alone.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack
@@ -32,6 +33,13 @@ FROM_RESIDUALS = ["residual_sign", "residual_direction", "batch_inversion", "cro
 SEEDS = 5
 MANY_SEEDS = 20
 MARGIN = 0.03
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The matrices are small: more threads only get in each other's way."""
+    with threadpool_limits(1):
+        yield
 
 
 def table(k: int = 2, n: int = 500, d: int = 12, *, positive: float = 0.5, seed: int = 0) -> list[vfl.Party]:
@@ -302,6 +310,7 @@ def test_attacks_say_themselves_which_jobs_they_fit() -> None:
         kernel_job("tree"),
         job("open", model=vfl.Softmax(), epochs=1),
         job("open", model=vfl.Square(), epochs=1),
+        job(vfl.Ckks(), epochs=1, max_label_auc=0.9),
     ]
     for own in jobs:
         stage = Stage(own, parties, 0)
