@@ -1,0 +1,373 @@
+"""Random faults in real processes over mutual TLS: every run must end with the right model, or with errors, in time.
+
+    python benchmarks/faults.py --runs 200 --json faults.json
+
+A run is a small job of two or three parties, each a process behind a proxy of its own. One to three blows fall on it at
+random rounds: a process is killed and started again (or not), a process is stopped for a while, all connections to a
+party are cut, bytes are changed on the way (TLS notices), messages are changed by the sender's machine before TLS (the
+line notices). A run passes if every party saves the model of the undisturbed run, or every party ends with an error of
+securevfl within the time it was given; a party without an end in time, another model and an unreadable file are
+failures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import securevfl as vfl
+from securevfl.checkpoint import Checkpoints
+from securevfl.errors import SecureVFLError
+from securevfl.job import Job
+from securevfl.join import join
+from securevfl.kit import init_certs, write_kit
+from securevfl.part import Part
+from securevfl.peers import Peers
+from securevfl.transport import line
+
+PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 90.0  # seconds
+PROCESSES = multiprocessing.get_context("forkserver")
+BLOWS = "kill", "kill for good", "stall", "cut", "garble", "mangle"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """sums, residual: the protocol. count: parties. bound: how far weights may be from those of the undisturbed run."""
+
+    name: str
+    sums: str
+    residual: Any
+    count: int = 2
+    hub: str | None = None
+    bound: float = 0.0
+
+    @property
+    def job(self) -> vfl.Job:
+        return vfl.Job(
+            model=vfl.Logistic(l2=1e-3),
+            optimizer=vfl.FedBCD(lr=0.3, local_steps=2),
+            protocol=vfl.Protocol(sum=self.sums, residual=self.residual),
+            batch_size=152,
+            epochs=4,
+            test_fraction=0.2,
+            evaluate_every=5,
+            seed=3,
+        )
+
+
+SETTINGS = (
+    Setting("direct, open", "direct", "open"),
+    Setting("pairwise, open", "pairwise", "open", 3),
+    Setting("tree, open, hub", "tree", "open", 3, "bank"),
+    Setting("direct, paillier", "direct", vfl.Paillier(bits=2048)),
+    Setting("direct, ckks", "direct", vfl.Ckks(), bound=1e-3),
+    Setting("tree, ckks", "tree", vfl.Ckks(), 3, bound=1e-3),
+)
+
+
+@dataclass
+class Outcome:
+    """ends: by party "model" or the name of its error. fault: why the run fails, empty if it does not."""
+
+    seed: int
+    setting: str
+    blows: list[str] = field(default_factory=list)
+    ends: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    fault: str = ""
+
+
+def play(kit: Path, count: int, listen: str | None, told: Connection, mangle: Any) -> None:
+    """One party, in a process of its own."""
+    party = next(party for party in vfl.datasets.breast_cancer(count) if party.name == kit.name)
+    draw = random.Random(os.getpid())
+    encode = line.encode_message
+
+    def encode_mangled(message: Any) -> bytes:
+        data = encode(message)
+        if mangle.is_set() and isinstance(message, line.Data):
+            mangle.clear()
+            head = bytearray(data[:4])
+            head[draw.randrange(4)] ^= 1 << draw.randrange(8)
+            data = draw.choice([data[: draw.randrange(len(data))], bytes(head) + data[4:], draw.randbytes(40)])
+        return data
+
+    line.encode_message = encode_mangled
+
+    def on_round(done: int, of: int) -> None:
+        told.send(("round", done))
+        time.sleep(0.02)
+
+    try:
+        join(
+            Job.load(kit / "job.toml"),
+            party,
+            kit / "peers.toml",
+            listen=listen,
+            timeout=TIMEOUT,
+            patience=PATIENCE,
+            checkpoints=Checkpoints(kit / "states", kit.name, every=2),
+            save=kit / "part.json",
+            workers=1,
+            on_round=on_round,
+        )
+        told.send(("end", "model"))
+    except SecureVFLError as error:
+        told.send(("end", f"{type(error).__name__}: {error}"))
+    except Exception as error:
+        told.send(("end", f"untyped {type(error).__name__}: {error}"))
+
+
+class Proxy:
+    """Stands before a party's port; cuts or changes what passes when told to."""
+
+    def __init__(self, behind: int) -> None:
+        self.garble = False
+        self._behind = behind
+        self._lines: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                front, _ = self._listener.accept()
+                try:
+                    back = socket.create_connection(("127.0.0.1", self._behind))
+                except OSError:
+                    front.close()
+                    continue
+                self._lines += [front, back]
+                for pair in ((front, back), (back, front)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if self.garble:
+                    self.garble = False
+                    data = data[:-1] + bytes([data[-1] ^ 1])
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        lines, self._lines = self._lines, []
+        for each in lines:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+
+class Member:
+    """A party's process as the run sees it."""
+
+    def __init__(self, name: str, start: Callable[[Connection, Any], Any]) -> None:
+        self.name = name
+        self.end = ""
+        self._start = start
+        self.start()
+
+    def start(self) -> None:
+        self.mangle = PROCESSES.Event()
+        self.told, theirs = PROCESSES.Pipe(duplex=False)
+        self.process = self._start(theirs, self.mangle)
+        theirs.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.listen()
+
+    def listen(self) -> int:
+        """The last round heard of, 0 if none."""
+        done = 0
+        with contextlib.suppress(EOFError, OSError):
+            while self.told.poll():
+                kind, what = self.told.recv()
+                if kind == "round":
+                    done = what
+                else:
+                    self.end = what
+        return done
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_one(seed: int, setting: Setting, wanted: dict[str, Any], folder: Path) -> Outcome:
+    """One run with random blows. wanted: the weights of the undisturbed run."""
+    draw = random.Random(seed)
+    outcome = Outcome(seed, setting.name)
+    names = list(wanted)
+    ports = {name: free_port() for name in ([setting.hub] if setting.hub else names)}
+    proxies = {name: Proxy(port) for name, port in ports.items()}
+    address = {name: f"127.0.0.1:{proxy.port}" for name, proxy in proxies.items()}
+    peers = Peers(active=names[0], passives=tuple(names[1:]), hub=setting.hub, address=address)
+    init_certs(folder / "authority", peers)
+    for name in names:
+        write_kit(folder / name, name, setting.job, peers, folder / "authority")
+
+    def starter(name: str) -> Callable[[Connection, Any], Any]:
+        listen = f"127.0.0.1:{ports[name]}" if name in ports else None
+
+        def start(told: Connection, mangle: Any) -> Any:
+            process = PROCESSES.Process(target=play, args=(folder / name, len(names), listen, told, mangle))
+            process.start()
+            return process
+
+        return start
+
+    began = time.monotonic()
+    members = {name: Member(name, starter(name)) for name in names}
+    due = sorted(draw.randrange(12) for _ in range(draw.randint(1, 3)))
+    gone: set[str] = set()
+    done = 0
+    try:
+        while time.monotonic() - began < LIMIT and any(not m.end for m in members.values() if m.name not in gone):
+            wait([m.told for m in members.values() if not m.end and m.name not in gone], 0.05)
+            done = max([done, *(m.listen() for m in members.values())])
+            for name in [m.name for m in members.values() if not m.end and m.name not in gone]:
+                if not members[name].process.is_alive() and not members[name].listen() and not members[name].end:
+                    members[name].end = "died without a word"
+            if due and done >= due[0]:
+                due.pop(0)
+                victim = draw.choice(names)
+                blow = draw.choices(BLOWS, [4, 1, 2, 2, 2, 2])[0]
+                if not members[victim].end:
+                    outcome.blows.append(f"{blow} {victim} at {done}")
+                    time.sleep(draw.uniform(0, 0.05))
+                    strike(blow, members[victim], proxies.get(victim) or next(iter(proxies.values())), draw, gone)
+        outcome.seconds = round(time.monotonic() - began, 2)
+        outcome.ends = {name: "killed" if name in gone else m.end or "no end" for name, m in members.items()}
+        outcome.fault = judge(outcome.ends, wanted, folder, setting.bound)
+    finally:
+        for member in members.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member.process.pid, signal.SIGCONT)
+            member.process.join(0 if outcome.fault else 10)
+            member.process.kill()
+            member.process.join()
+        for proxy in proxies.values():
+            proxy.close()
+    return outcome
+
+
+def strike(blow: str, member: Member, proxy: Proxy, draw: random.Random, gone: set[str]) -> None:
+    """Lets a blow fall."""
+    if blow == "kill for good":
+        member.kill()
+        if not member.end:
+            gone.add(member.name)
+    elif blow == "kill":
+        member.kill()
+        time.sleep(draw.uniform(0, 0.5))
+        if not member.end:
+            member.start()
+    elif blow == "stall":
+        os.kill(member.process.pid, signal.SIGSTOP)
+        pause = draw.choice([0.2, PATIENCE / 2, 2 * PATIENCE])
+        threading.Timer(pause, os.kill, (member.process.pid, signal.SIGCONT)).start()
+    elif blow == "cut":
+        proxy.cut()
+    elif blow == "garble":
+        proxy.garble = True
+    else:
+        member.mangle.set()
+
+
+def judge(ends: dict[str, str], wanted: dict[str, Any], folder: Path, bound: float) -> str:
+    """Why a run with these ends fails; empty if it does not."""
+    for name, end in ends.items():
+        if end.startswith(("untyped", "died", "no end")):
+            return f"{name}: {end}"
+        path = folder / name / "part.json"
+        if end == "model" or path.exists():
+            try:
+                part = Part.load(path)
+            except SecureVFLError as error:
+                return f"{name}: {error}"
+            if np.abs(part.theta - wanted[name]).max() > bound:
+                return f"{name}: another model"
+    kinds = {end == "model" for end in ends.values() if end != "killed"}
+    return "some have a model, some an error" if len(kinds) == 2 and "killed" not in ends.values() else ""
+
+
+def weights(setting: Setting) -> dict[str, Any]:
+    """What the undisturbed run ends with, by party."""
+    run = vfl.simulate(setting.job, vfl.datasets.breast_cancer(setting.count), workers=1)
+    return {name: part.theta for name, part in run.parts.items()}
+
+
+def campaign(seeds: Sequence[int], at_once: int, on_outcome: Callable[[Outcome], None]) -> list[Outcome]:
+    """Runs one run a seed, settings in turn, `at_once` of them side by side."""
+    PROCESSES.set_forkserver_preload(["securevfl.join", "securevfl.kit", "sklearn.datasets", "tenseal"])
+    wanted = {setting.name: weights(setting) for setting in {SETTINGS[seed % len(SETTINGS)] for seed in seeds}}
+
+    def one(seed: int) -> Outcome:
+        setting = SETTINGS[seed % len(SETTINGS)]
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = run_one(seed, setting, wanted[setting.name], Path(folder))
+        on_outcome(outcome)
+        return outcome
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(one, seeds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first run")
+    parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    outcomes: list[Outcome] = []
+
+    def tell(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        ends = Counter(end.partition(":")[0] for end in outcome.ends.values())
+        print(outcome.seed, outcome.setting, outcome.blows, dict(ends), outcome.seconds, outcome.fault, flush=True)
+        if options.json is not None:
+            options.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
+
+    campaign(range(options.first, options.first + options.runs), options.at_once, tell)
+    right = sum(set(each.ends.values()) == {"model"} for each in outcomes)
+    faults = sum(bool(each.fault) for each in outcomes)
+    print(
+        f"{len(outcomes)} runs: {right} with the model everywhere, {len(outcomes) - right - faults} with errors, "
+        f"{faults} faults"
+    )
+
+
+if __name__ == "__main__":
+    main()
