@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,7 +77,8 @@ def converse(
             channel.clock.tick(Kind.LOCAL)
             outcome = talk(channel)
             for name in others:
-                channel.send(name, Through(), _END)
+                with nullcontext() if resumes else suppress(TransportError):  # who will not wait for it may have left
+                    channel.send(name, Through(), _END)
             for name in others if resumes else ():
                 channel.recv(name, Through, _END)
             goodbye = timeout
