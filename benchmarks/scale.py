@@ -1,0 +1,185 @@
+"""Memory and speed of tables larger than memory: two parties, a process each, over mutual TLS on this machine.
+
+    python benchmarks/scale.py --rows 5000000 --columns 100 --json out/scale.json
+
+Each party has a Parquet file of its own (float32, the second one in another order of rows), stores it with
+`securevfl.store` in the order of the job's batches, and trains by `securevfl.join` until the epoch or --seconds are
+over; a finished epoch ends with the evaluation of all held-out rows. One row of the result a step and party, each step
+a process of its own: rows a second, and the largest resident memory of the process, after imports and at its end.
+Files are made in a temporary folder and removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+import securevfl as vfl
+from securevfl.bench.record import record
+from securevfl.errors import TransportError
+from securevfl.join import join
+from securevfl.kit import init_certs, write_kit
+from securevfl.peers import Peers
+from securevfl.store import open_table, store_table
+
+PARTIES = ("bank", "shop")
+GROUP = 250_000  # rows of Parquet written at a time
+WAIT = 1800.0  # seconds a party waits for the other
+
+
+class TimeIsUp(Exception):
+    """The run has lasted long enough."""
+
+
+def generate(folder: Path, rows: int, columns: int) -> None:
+    """A Parquet file a party, and the row order of the second one beside it."""
+    weights = np.random.default_rng(0).normal(size=columns, scale=2 / columns**0.5).astype(np.float32)
+    order = np.random.default_rng(1).permutation(rows)  # the id of each row of the second file
+    ids = {"bank": np.arange(rows), "shop": order}
+    names = [f"c{j}" for j in range(columns)]
+    for place, name in enumerate(PARTIES):
+        labels = [("y", pa.int8())] if name == "bank" else []
+        schema = pa.schema([("id", pa.int64()), *labels, *((column, pa.float32()) for column in names)])
+        generator = np.random.default_rng([2, place])
+        with parquet.ParquetWriter(
+            folder / f"{name}.parquet", schema, compression="NONE", use_dictionary=False
+        ) as file:
+            for start in range(0, rows, GROUP):
+                X = generator.standard_normal((min(GROUP, rows - start), columns), dtype=np.float32)
+                y = [(X @ weights + generator.logistic(size=len(X)) > 0).astype(np.int8)] if labels else []
+                own = ids[name][start : start + GROUP]
+                file.write_table(pa.table([own, *y, *np.ascontiguousarray(X.T)], schema=schema))
+    np.save(folder / "bank.npy", np.arange(rows))
+    np.save(folder / "shop.npy", np.argsort(order))
+
+
+def job(residual: str, batch: int) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(l2=1e-4),
+        optimizer=vfl.FedBCD(lr=0.1, local_steps=5),
+        protocol=vfl.Protocol(residual=vfl.Ckks() if residual == "ckks" else "open"),
+        batch_size=batch,
+        epochs=1,
+        test_fraction=0.1,
+    )
+
+
+def megabytes() -> float:
+    """Largest resident memory of this process so far."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def store(folder: Path, name: str, batch: int) -> dict[str, Any]:
+    """Stores one party's table."""
+    rows = np.load(folder / f"{name}.npy")
+    started = time.perf_counter()
+    store_table(name, folder / f"{name}.parquet", folder / f"{name}.table", rows=rows, job=job("open", batch))
+    seconds = time.perf_counter() - started
+    return {"seconds": round(seconds, 1), "rows_per_s": round(len(rows) / seconds)}
+
+
+def train(folder: Path, name: str, residual: str, batch: int, seconds: float) -> dict[str, Any]:
+    """One party's part of a run. Only the active party counts rounds."""
+    times = [time.perf_counter()]
+
+    def on_round(done: int, of: int) -> None:
+        times.append(time.perf_counter())
+        if times[-1] - times[1] > seconds and done < of:
+            raise TimeIsUp
+
+    found: dict[str, Any] = {"epoch": "not over"}
+    try:
+        party = open_table(name, folder / f"{name}.table")
+        part = join(job(residual, batch), party, folder / f"kit-{name}" / "peers.toml", timeout=WAIT, on_round=on_round)
+        found = {"epoch": "over", "seconds": round(time.perf_counter() - times[0], 1)}
+        found |= {"auc": round(part.metrics["auc"], 4)} if part.metrics else {}
+    except TimeIsUp:
+        pass
+    except TransportError:
+        if name == "bank":
+            raise
+    if len(times) > 2:
+        found |= {"rounds": len(times) - 1, "rows_per_s": round((len(times) - 2) * batch / (times[-1] - times[1]))}
+    return found
+
+
+def measure(folder: Path, step: str, head: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
+    """Both parties' rows of one step, side by side."""
+    command = [sys.executable, __file__, "--play", step, "--folder", str(folder)]
+    command += ["--batch", str(head["batch"]), "--seconds", str(seconds)]
+    running = {
+        name: subprocess.Popen([*command, "--party", name], stdout=subprocess.PIPE, text=True)  # noqa: S603
+        for name in PARTIES
+    }
+    found = []
+    for name, process in running.items():
+        said, _ = process.communicate()
+        if process.returncode:
+            raise SystemExit(f"{name} ended with {process.returncode}")
+        found.append(head | {"step": step, "party": name} | json.loads(said.splitlines()[-1]))
+        print(found[-1], flush=True)
+    return found
+
+
+def kits(folder: Path) -> None:
+    """Certificates and addresses of both parties."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        ports = one.getsockname()[1], other.getsockname()[1]
+    address = {name: f"127.0.0.1:{port}" for name, port in zip(PARTIES, ports, strict=True)}
+    peers = Peers(active="bank", passives=("shop",), address=address)
+    init_certs(folder / "ca", peers)
+    for name in PARTIES:
+        write_kit(folder / f"kit-{name}", name, job("open", 256), peers, folder / "ca")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rows", type=int, default=400_000)
+    options.add_argument("--columns", type=int, default=50)
+    options.add_argument("--batch", type=int, default=4096)
+    options.add_argument("--seconds", type=float, default=150, help="of training, per protocol")
+    options.add_argument("--residual", nargs="+", choices=("open", "ckks"), default=("open", "ckks"))
+    options.add_argument("--json", type=Path, default=Path("out/scale.json"))
+    options.add_argument("--folder", type=Path, help="where the temporary files go")
+    options.add_argument("--play", help=argparse.SUPPRESS)
+    options.add_argument("--party", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.play:
+        base = megabytes()
+        if given.play == "store":
+            found = store(given.folder, given.party, given.batch)
+        else:
+            found = train(given.folder, given.party, given.play, given.batch, given.seconds)
+        print(json.dumps(found | {"imports_mb": base, "peak_mb": megabytes()}))
+        return
+    needed = given.rows * given.columns * 4 * 6  # each party: Parquet, table, and once more while it is made
+    if shutil.disk_usage(given.folder or tempfile.gettempdir()).free < 2 * needed:
+        raise SystemExit(f"{2 * needed >> 20} MB of free disk were expected; name another --folder")
+    rows: list[dict[str, Any]] = []
+    head = {"rows": given.rows, "columns": given.columns, "batch": given.batch}
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        generate(Path(name), given.rows, given.columns)
+        for step in ("store", *given.residual):
+            kits(Path(name))
+            rows += measure(Path(name), step, head, given.seconds)
+            given.json.write_text(json.dumps(record("securevfl.bench.scale/1", rows), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
