@@ -121,6 +121,32 @@ def sum_(
     _footnotes(out, rows)
 
 
+@bench.command()
+def fdskl(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables: phishing.npz and so on.")],
+    tables: Annotated[
+        str, typer.Option(metavar="NAMES", help="Tables among phishing, ijcnn1, a9a; all by default.")
+    ] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="One split of phishing, small kernel matrices.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw error against time here (needs securevfl[bench]).")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """FDSKL against kernel machines and linear models on pooled columns: test error, CPU, traffic."""
+    from securevfl.bench import fdskl as bench_fdskl
+    from securevfl.cli_show import console, table
+
+    _check_json(json)
+    with _status() as on_row:
+        rows = bench_fdskl.run(data, quick=quick, on_row=on_row, names=_names(tables))
+    _write(json, bench_fdskl.SCHEMA, rows)
+    if picture is not None:
+        bench_fdskl.picture(rows, picture)
+    keys = "method", "dataset", "protocol", "parties", "test_error", "test_error_sd", "cpu_s", "virtual_s", "bytes"
+    console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))
+
+
 def _names(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
