@@ -388,8 +388,10 @@ def _pool(rows: int) -> Iterator[Any]:
     from joblib.externals.loky import ProcessPoolExecutor
 
     from securevfl.offload import Pool
+    from securevfl.simulate import die_with
 
-    with Pool(partial(ProcessPoolExecutor, max_workers=cores)) as pool:
+    start = partial(ProcessPoolExecutor, max_workers=cores, initializer=die_with, initargs=(os.getpid(),))
+    with Pool(start) as pool:
         yield pool
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -72,5 +74,17 @@ def pool_for(job: Job, executor: Executor | None, workers: int | None) -> Iterat
     # loky starts clean processes without running the caller's script again
     from joblib.externals.loky import ProcessPoolExecutor
 
-    with Pool(partial(ProcessPoolExecutor, max_workers=cores)) as pool:
+    start = partial(ProcessPoolExecutor, max_workers=cores, initializer=die_with, initargs=(os.getpid(),))
+    with Pool(start) as pool:
         yield pool, cores
+
+
+def die_with(parent: int) -> None:
+    """Ends this process of a pool soon after the process that it works for, even if that one was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
