@@ -269,7 +269,8 @@ def _who(attack: Attack, attacker: str, active: str) -> str:
 
 def _remedy(job: Job, parties: Sequence[Party], attack: Attack, attacker: str) -> str:
     party = next(party for party in parties if party.name == attacker)
-    if attack.name == "model_completion":
+    silent = job.protocol.residual.name == "none"
+    if attack.name == "model_completion" or (attack.name == "transcript" and silent):
         return "none: it needs no message, only the party's own columns and a few labels; keep labels from it"
     if attack.name == "differencing":
         if getattr(job.optimizer, "mode", "parallel") == "sequential":
