@@ -69,7 +69,10 @@ class Bye(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """The sender ends this stream; with `final` it will take no other, with `anew` none of this pair of processes."""
+    """The sender ends this stream; with `final` it will take no other.
+
+    anew: because one of the two ends was started anew; a new pair of ends may well meet.
+    """
 
     reason: str
     final: bool
@@ -109,6 +112,7 @@ class Line:
         self._turn: Turn | None = None
         self._down_since: float | None = None
         self._strikes = 0
+        self._turned_away_since = 0.0
         self._closing = False
         self._peer_done = False
         self._failure: SecureVFLError | None = None
@@ -215,6 +219,15 @@ class Line:
         if late:
             self.fail(PeerLost(f"{self.peer} is away, {self._patience:g} s without a connection: {self.cause}"))
 
+    def turned_away(self, error: SecureVFLError) -> None:
+        """The neighbour has another process of this party, perhaps one whose end it has not seen yet."""
+        now = time.monotonic()
+        with self._changed:
+            self._turned_away_since = self._turned_away_since or now
+            late = now - self._turned_away_since > self._patience
+        if late:
+            self.fail(error)
+
     def strike(self, error: SecureVFLError) -> None:
         """Something was refused, by this end or the other; too often in a row loses the line."""
         with self._changed:
@@ -244,8 +257,7 @@ class Turn:
         self._owed = 0
         self._said_bye = False
         self._refusal = ""
-        self._anew = False
-        self._stray = False  # from another process than the one that is connected
+        self._anew = False  # refused for an end that was started anew
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -319,7 +331,7 @@ class Turn:
                     if self.ended:
                         return
                     self._refusal = str(error)
-                if not (self._stray or self._anew):
+                if not self._anew:
                     line.strike(error)
                 with line._changed:
                     self.ended = True
@@ -360,6 +372,8 @@ class Turn:
                 self.cause = str(error)
                 if line.opened:
                     line.fail(PeerLost(str(error)))
+                elif not message.final:
+                    line.turned_away(error)
             elif message.final:
                 line.fail(error)
             else:
@@ -382,7 +396,7 @@ class Turn:
         with line._changed:
             renewed = line._peer_start not in (b"", message.start)
             if renewed and line._turn is not None:
-                self._stray = True
+                self._anew = True
                 raise TransportError(f"{line.me}: another process of {line.peer} is connected; stop one of the two")
         if renewed or message.known not in (b"", line._start):
             who = line.peer if renewed else line.me
