@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from securevfl.audit.curve import determined_at_start, expected_label_auc
+from securevfl.audit.curve import expected_label_auc
 from securevfl.audit.leverage import measure
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import LabelError
@@ -135,19 +135,7 @@ def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> 
         f"            the share p / (n c) = {p / (rows * outputs):.3f} projects the labels: a leak that larger batches "
         "make smaller",
         f"            from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
-        *_at_start(job, p, rows, outputs),
         *_alone(job, X, schedule),
-    ]
-
-
-def _at_start(job: Job, p: int, rows: int, outputs: int) -> list[str]:
-    """A line if the first gradient, at zero weights, determines the labels of its batch."""
-    if not job.model.loss.classifies or not determined_at_start(p, rows, outputs):
-        return []
-    found = "lattice reduction finds them" if rows <= 64 else "no way to find them is known to be quick at this size"
-    return [
-        f"            at the first step g takes two known values: the labels of that batch of {rows} are determined,",
-        f"            and {found}",
     ]
 
 

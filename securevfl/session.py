@@ -33,12 +33,14 @@ from securevfl.job import Job
 from securevfl.leakage import guard
 from securevfl.learner import KernelLearner, LinearLearner, make_learner
 from securevfl.models.kernel import Kernel, KernelShare
-from securevfl.models.linear import Linear
+from securevfl.models.linear import Linear, starting_weights
 from securevfl.part import Part
 from securevfl.party import Party
 from securevfl.protocols.base import Batch, Seat
 from securevfl.scaling import moments
 from securevfl.schedule import Rows, Schedule, Visit
+
+SAMPLE = 1024  # rows that the first weights are drawn from
 
 
 class Hello(Message, frozen=True):
@@ -187,13 +189,13 @@ class Worker:
         self._stopped = False
         self._batch_loss: float | None = None
         self.mean, self.deviation = _scaling(party.X, schedule.flow, job.scale)
-        key, theta = (b"", None) if state is None else (state.key, state.theta)
-        self.learner = make_learner(job, seat, party.X.shape[1], labelled, key=key, theta=theta)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
         if party.y is not None:
             self.classes = self._loss.classes(party.y)
             self.targets = self._loss.targets(party.y, self.classes)
+        key, theta = (b"", self._start()) if state is None else (state.key, state.theta)
+        self.learner = make_learner(job, seat, party.X.shape[1], labelled, key=key, theta=theta)
 
     @property
     def model(self) -> Linear:
@@ -280,6 +282,13 @@ class Worker:
             path=path,
             run=seat.channel.session.hex(),
         )
+
+    def _start(self) -> Floats | None:
+        """The active party's first weights of a linear model; the others start from zero."""
+        if self.targets is None or isinstance(self.job.model, Kernel):
+            return None
+        sample = np.arange(len(self.targets))[:SAMPLE]
+        return starting_weights(self._party.X[sample], self._scaled(sample), self.targets, self.job.seed)
 
     def _state(self) -> State:
         exchanges = self._exchanged + self.learner.rounds

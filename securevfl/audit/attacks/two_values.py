@@ -1,12 +1,13 @@
 """All labels of the first batch from one opened gradient, where residuals take two known values (lattice reduction).
 
-Before the first step all weights are zero, so that every row with y = 1 has the residual a and every other b, both
+Where all weights start at zero, every row with y = 1 has the residual a before the first step and every other b, both
 known. Then X^T g = X^T (b + (a - b) s) with s in {0, 1}^n is a subset-sum problem with p equations of as many bits as
 the opened values are precise. It has one solution once p times those bits exceeds n, far below p = n, and lattice
 reduction finds it while n is small (Lagarias and Odlyzko 1985; Coster et al. 1992, whose lattice this is, with one
 column an equation; reduced by LLL, Lenstra, Lenstra and Lovasz 1982, after Cohen 1993, algorithm 2.6.3).
 
-It ends with zero weights: when the active party starts from weights of its own drawing, residuals are continuous.
+The active party starts from weights of its own drawing instead (`securevfl.models.linear.starting_weights`): residuals
+are continuous then, and the attack finds nothing. Its test puts zero weights back and sees it succeed.
 """
 
 from __future__ import annotations
