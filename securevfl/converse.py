@@ -18,8 +18,8 @@ from securevfl.channel import Channel
 from securevfl.clock import Kind, WallClock
 from securevfl.codec import Message
 from securevfl.costs import Ledger
-from securevfl.errors import PeerLost, SecureVFLError, TransportError
-from securevfl.peers import Peers
+from securevfl.errors import ConfigError, PeerLost, SecureVFLError, TransportError
+from securevfl.peers import Peers, split_address
 from securevfl.transport.post import Post
 from securevfl.transport.tls import Credentials
 
@@ -63,6 +63,11 @@ def converse(
 
     Raises TransportError if a party is away, refused or has stopped, with the reason; what `talk` raises.
     """
+    if listen is not None:
+        try:
+            split_address(me, listen)
+        except ValueError:
+            raise ConfigError(f"listen: host:port was expected, {listen} came; write it as in 0.0.0.0:7300") from None
     credentials = Credentials(certs, me)
     clock, ledger = WallClock(), Ledger()
     others = [name for name in peers.parties if name != me]
@@ -72,7 +77,7 @@ def converse(
         goodbye: float | None = _LAST_WORD
         channel: Channel | None = None
         try:
-            inbox = post.open(max(1.0, deadline - time.monotonic()))
+            inbox = post.open(max(1.0, round(deadline - time.monotonic(), 1)))
             channel = Channel(post, inbox, clock, ledger, timeout=timeout)
             channel.clock.tick(Kind.LOCAL)
             outcome = talk(channel)
