@@ -31,6 +31,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # TLS errors are what is asked for
+
 import numpy as np
 
 import securevfl as vfl

@@ -111,6 +111,8 @@ class Checkpoints:
         for rounds in self._states(job):
             (self._folder / self._name(job, rounds)).unlink(missing_ok=True)
         self.reopen(job)
+        for draft in self._folder.glob(f".{self._name(job, '*')}.*"):  # of a process that was killed while it wrote
+            draft.unlink(missing_ok=True)
         with suppress(OSError):
             self._folder.rmdir()
 
