@@ -159,6 +159,21 @@ def _load(path: Path) -> Job:
         ) from None
 
 
+@app.command()
+def audit(
+    job_file: JobFile,
+    data: DataFiles = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here as HTML.")] = None,
+) -> None:
+    """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds its declaration."""
+    from securevfl.audit import audit_command
+    from securevfl.job import Job
+
+    raise typer.Exit(audit_command(Job.load(job_file), _read(data, id_column, label_column)[0], html))
+
+
 def _read(data: list[str] | None, id_column: str, label_column: str) -> tuple[list[Party], dict[str, list[str]]]:
     from securevfl.data import read_parties
 

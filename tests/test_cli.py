@@ -244,3 +244,10 @@ def test_a_real_pair_of_tables_aligns_and_trains(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["metrics"]["auc"] > 0.70
     assert report["ids_lacking"] == {"guest": host.num_rows - shared, "host": guest.num_rows - shared}
+
+
+def test_audit_of_a_job_on_its_tables(tmp_path: Path, tables: list[str]) -> None:
+    result = run("audit", job(tmp_path, "ckks"), *tables, "--html", tmp_path / "audit.html")
+    assert result.exit_code == 0, result.output
+    assert "nothing exceeds the declaration" in result.output
+    assert "<html" in (tmp_path / "audit.html").read_text().lower()

@@ -31,6 +31,7 @@ from securevfl.audit.views import Stage
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.leakage import leaks
+from securevfl.models.kernel import Kernel
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
 from securevfl.schedule import Schedule
@@ -133,7 +134,7 @@ def run_audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.protocol.sum_for(len(names)).name} sum, "
         f"{job.protocol.label.split('/')[-1]} residual, batches of {rows} rows",
         roles={active.name: "active"} | dict.fromkeys(names, "passive"),
-        declared=declared_of(job, names),
+        declared=[item for item in declared_of(job, names) if isinstance(job.model, Kernel) or not item.phases],
         findings=outcome.findings,
         inferences=inferences,
         leaks=[
