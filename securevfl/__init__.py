@@ -10,11 +10,13 @@ run = vfl.simulate(job, [bank, shop])
 from securevfl import datasets
 from securevfl.clock import Network
 from securevfl.job import Job, Protocol, Target
+from securevfl.join import join
 from securevfl.models.kernel import Kernel
 from securevfl.models.linear import Logistic, SmoothHinge, Softmax, Square
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
 from securevfl.party import Party, align
+from securevfl.predict_parties import predict_with
 from securevfl.protocols import defences
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.direct_sum import DirectSum
@@ -55,5 +57,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "align",
     "datasets",
     "defences",
+    "join",
+    "predict_with",
     "simulate",
 ]
