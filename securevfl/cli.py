@@ -134,7 +134,7 @@ def train(
             check_writable(path, folder=folder)
     parties, missing = _read(data, id_column, label_column)
     network = Network(mbps=mbps, rtt_ms=rtt_ms)
-    with progress(f"{job.optimizer.label}, {job.protocol.label}") as on_round:
+    with progress(f"{job.optimizer.label}, {job.protocol.label(len(parties) - 1)}") as on_round:
         run = simulate(job, parties, network=network, on_round=on_round)
     if save is not None:
         run.save(save)

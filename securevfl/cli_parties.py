@@ -208,7 +208,7 @@ def join(
     check_writable(save)
     own = _party(party, data, id_column, label_column, job if on_disk else None)
     states = Checkpoints(Path(f"{data}.states") if checkpoints is None else checkpoints, party, every=every)
-    with _events(verbose, log), progress(f"{job.optimizer.label}, {job.protocol.label}") as on_round:
+    with _events(verbose, log), progress(job.optimizer.label) as on_round:
         part = run(
             job,
             own,

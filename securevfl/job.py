@@ -66,12 +66,11 @@ class Protocol(Config):
         """The sum in force with so many passive parties; what "auto" stands for."""
         return auto_sum(passives) if self.sum == "auto" else self.sum
 
-    @property
-    def label(self) -> str:
-        """Its name in a cost table, as sum/residual."""
+    def label(self, passives: int) -> str:
+        """Its name in a cost table with so many passive parties, as sum/residual."""
         residual = self.residual
         down = residual.engine.name if isinstance(residual, SealedResidual) else residual.name
-        return f"{self.sum if isinstance(self.sum, str) else self.sum.name}/{down}"
+        return f"{self.sum_for(passives).name}/{down}"
 
 
 class Target(Config):

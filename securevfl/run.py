@@ -56,7 +56,7 @@ class Run:
         """Rounds, seconds of the critical path by kind, bytes."""
         return Costs(
             algorithm=self.job.optimizer.label,
-            protocol=self.job.protocol.label,
+            protocol=self.job.protocol.label(len(self.parts) - 1),
             local_steps=self.job.optimizer.steps,
             rounds=self.active.rounds,
             path=max((part.path for part in self.parts.values()), key=lambda path: float(path[: Phase.EVALUATE].sum())),

@@ -210,7 +210,7 @@ def test_a_report_is_strict_json() -> None:
 def test_the_demo_shows_who_learns_what_and_what_it_costs() -> None:
     done = run("demo", "--epochs", 1)
     assert done.exit_code == 0, done.stderr
-    for text in ("bank (active", "shop (passive)", "Paillier 2048 bits", "AUC", "encrypt", "auto/paillier"):
+    for text in ("bank (active", "shop (passive)", "Paillier 2048 bits", "AUC", "encrypt", "direct/paillier"):
         assert text in done.stdout
     tables = done.stdout[done.stdout.index("The same model three times") :]
     assert max(map(len, tables.splitlines())) <= 80

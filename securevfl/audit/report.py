@@ -132,7 +132,7 @@ def run_audit(
     columns = {party.name: party.X.shape[1] for party in passives}
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.protocol.sum_for(len(names)).name} sum, "
-        f"{job.protocol.label.split('/')[-1]} residual, batches of {rows} rows",
+        f"{job.protocol.label(len(names)).split('/')[-1]} residual, batches of {rows} rows",
         roles={active.name: "active"} | dict.fromkeys(names, "passive"),
         declared=[item for item in declared_of(job, names) if isinstance(job.model, Kernel) or not item.phases],
         findings=outcome.findings,
