@@ -14,8 +14,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,6 @@ from securevfl.config import plain
 from securevfl.errors import ConfigError
 from securevfl.files import write_whole
 from securevfl.job import Job
-from securevfl.join import join
-from securevfl.part import Part
-from securevfl.party import Party
 from securevfl.peers import Peers, split_address
 from securevfl.transport import certs
 
@@ -65,31 +61,6 @@ def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | 
         os.fchmod(key, 0o600)
         file.write((ca / f"{party}.key").read_bytes())
     return folder
-
-
-def join_from_files(
-    job: str | Path,
-    party: Party,
-    *,
-    listen: str | None = None,
-    timeout: float = 600.0,
-    patience: float = 60.0,
-    executor: Executor | None = None,
-    workers: int | None = None,
-    on_round: Callable[[int, int], None] | None = None,
-) -> Part:
-    """`join` with the kit beside the job file."""
-    return join(
-        Job.load(job),
-        party,
-        Path(job).parent / "peers.toml",
-        listen=listen,
-        timeout=timeout,
-        patience=patience,
-        executor=executor,
-        workers=workers,
-        on_round=on_round,
-    )
 
 
 def to_toml(table: Mapping[str, Any]) -> str:

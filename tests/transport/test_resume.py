@@ -1,12 +1,18 @@
 """Real processes, killed and started again by the same command: the model of the run that nobody disturbed."""
 
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import csv
 
 import securevfl as vfl
+from securevfl.alignment import read_rows
 
 
 def rounds(meeting: Any, party: str) -> int:
@@ -89,3 +95,38 @@ def test_without_states_a_loss_ends_the_job(meet: Any, running: list[Any]) -> No
     processes["shop"].kill()
     _, errors = processes["bank"].communicate(timeout=30)
     assert "PeerLost: " in errors
+
+
+def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
+    meeting = meet(2)
+    ids = np.arange(40_000)
+    held = {"bank": ids[:30_000], "shop": ids[::-1][:30_000]}
+    for name, own in held.items():
+        csv.write_csv(pa.table({"id": own, "x": own % 7}), meeting.folder / f"{name}.csv")
+
+    def align(name: str) -> "subprocess.Popen[str]":
+        options = ["--party", name, "--data", f"{name}.csv", "--peers", f"{name}/peers.toml"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "securevfl.cli", "align", *options],
+            cwd=meeting.folder,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        running.append(process)
+        return process
+
+    processes = {name: align(name) for name in held}
+    deadline = time.monotonic() + 60
+    while len(list(meeting.folder.glob("shop.csv.align/*.chunk"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    processes["shop"].kill()
+    processes["shop"].wait()
+    assert not (meeting.folder / "bank.csv.rows.npy").exists()
+    processes["shop"] = align("shop")
+    through(processes)
+    rows = {name: read_rows(meeting.folder / f"{name}.csv", of=30_000) for name in held}
+    common = held["bank"][rows["bank"]]
+    assert (common == held["shop"][rows["shop"]]).all()
+    assert sorted(common) == list(range(10_000, 30_000))
+    assert not list(meeting.folder.glob("*.align"))
