@@ -1,4 +1,4 @@
-"""Commands of one party among several organisations: certs, kit, align, join, predict."""
+"""Commands of one party among several organisations: certs, kit, align, join, predict, relay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line 
 def register(app: typer.Typer) -> None:
     """Adds these commands to the app."""
     app.add_typer(certs_app, name="certs")
-    for command in (kit, align, join, predict):
+    for command in (kit, align, join, predict, relay):
         app.command()(command)
 
 
@@ -274,6 +274,28 @@ def predict(
     else:
         write_whole(out, text.encode())
         typer.echo(f"{len(X):,} predictions are in {out}")
+
+
+def relay(
+    name: Annotated[str, typer.Option("--party", metavar="NAME", help="The hub's name in the file of peers.")],
+    peers: PeersFile = Path("peers.toml"),
+    certs: Certs = None,
+    listen: Listen = None,
+    timeout: Timeout = 86_400.0,
+    patience: Patience = 60.0,
+    verbose: Verbose = False,
+    log: Log = None,
+) -> None:
+    """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
+    from securevfl.converse import read_peers
+    from securevfl.transport.hub import Relay
+    from securevfl.transport.tls import Credentials
+
+    others, folder = read_peers(peers, certs)
+    if name != others.hub or name in others.parties:
+        raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
+    with _events(verbose, log):
+        Relay(Credentials(folder, name), others, listen=listen, patience=patience).run(timeout)
 
 
 def _peers(parties: list[str], hub: str | None) -> Peers:

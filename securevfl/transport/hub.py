@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -33,6 +35,7 @@ from securevfl.transport.grpc_wire import Endpoint
 from securevfl.transport.tls import Credentials, verify
 
 _CONTEXT = b"securevfl seal 1"
+_LOOK = 0.2  # seconds between looks at the lines of a relay
 
 
 class Parcel(Message, frozen=True):
@@ -172,18 +175,34 @@ def route(endpoint: Endpoint, peers: Peers, neighbour: str, packet: bytes) -> Pa
 
 
 class Relay:
-    """A hub that is no party: passes parcels on until every party has said goodbye or is lost."""
+    """A hub that is no party: passes parcels on until every party has said goodbye.
+
+    When a party is lost the others are told, and the relay waits for all to come back.
+    """
 
     def __init__(
         self, credentials: Credentials, peers: Peers, *, listen: str | None = None, patience: float = 60.0
     ) -> None:
         self._peers = peers
-        self._endpoint = Endpoint(credentials, peers, self._deliver, self._lost, listen=listen, patience=patience)
+        self._open = partial(Endpoint, credentials, peers, self._deliver, self._lost, listen=listen, patience=patience)
+        self._endpoint = self._open()
+        self._loss = threading.Event()
 
     def run(self, timeout: float) -> None:
-        """Serves one run, for at most so many seconds."""
-        self._endpoint.start()
-        self._endpoint.close(timeout)
+        """Serves one run, for at most so many seconds after the start or the last loss."""
+        while True:
+            self._loss.clear()
+            deadline = time.monotonic() + timeout
+            self._endpoint.start()
+            while time.monotonic() < deadline and not self._loss.wait(_LOOK):
+                if all(line.finished for line in self._endpoint.lines.values()):
+                    break
+            if not self._loss.is_set():
+                self._endpoint.close(max(0.0, deadline - time.monotonic()))
+                return
+            time.sleep(_LOOK)  # for the others to hear of it
+            self._endpoint.abandon()
+            self._endpoint = self._open()
 
     def _deliver(self, neighbour: str, packet: bytes) -> None:
         if route(self._endpoint, self._peers, neighbour, packet) is not None:
@@ -197,3 +216,4 @@ class Relay:
                     line.send(encode_message(Parcel(me, name, encode_message(Lost(neighbour, str(error))))))
                 except TransportError:
                     continue
+        self._loss.set()

@@ -130,3 +130,20 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
     assert (common == held["shop"][rows["shop"]]).all()
     assert sorted(common) == list(range(10_000, 30_000))
     assert not list(meeting.folder.glob("*.align"))
+
+
+def test_a_relay_waits_for_who_comes_back(meet: Any, running: list[Any]) -> None:
+    meeting = meet(3, "relay", meet.job(epochs=3))
+    options = ["--party", "relay", "--peers", str(meeting.kit("relay") / "peers.toml")]
+    running.append(subprocess.Popen([sys.executable, "-m", "securevfl.cli", "relay", *options], stderr=subprocess.PIPE))
+    start = {"patience": 20, "pause": 0.05, "every": 2}
+    processes = {name: meeting.spawn(name, **start) for name in meeting.peers.parties}
+    running += processes.values()
+    until(meeting, "telco", 4)
+    processes["telco"].kill()
+    processes["telco"].wait()
+    processes["telco"] = meeting.spawn("telco", **start)
+    running.append(processes["telco"])
+    through(processes)
+    assert running[0].wait(20) == 0
+    meeting.compare()
