@@ -110,6 +110,7 @@ class Line:
         self._kept = 0
         self._expected = 0
         self._turn: Turn | None = None
+        self._latest: Turn | None = None  # perhaps not open yet
         self._down_since: float | None = None
         self._strikes = 0
         self._turned_away_since = 0.0
@@ -160,7 +161,8 @@ class Line:
         with self._changed:
             if self._failure is not None:
                 raise self._failure
-            return Turn(self, calling)
+            self._latest = Turn(self, calling)
+            return self._latest
 
     def close(self, timeout: float) -> bool:
         """Says goodbye once all is confirmed and waits until the neighbour has, too; whether it has.
@@ -192,11 +194,11 @@ class Line:
         """Gives the line up unheard, and its stream with it."""
         with self._changed:
             self._failure = self._failure or error
-            turn = self._turn
-            if turn is not None:
+            turns = [turn for turn in (self._turn, self._latest) if turn is not None]
+            for turn in turns:
                 turn.ended = True
             self._changed.notify_all()
-        if turn is not None:
+        for turn in turns:
             turn.hang_up()
 
     def watch(self) -> None:
@@ -406,6 +408,10 @@ class Turn:
                 line.fail(error)
             raise error
         with line._changed:
+            if line._failure is not None:
+                self.ended = True
+                line._changed.notify_all()
+                return
             last = line._first + len(line._out)
             if not line._first <= message.expected <= last:
                 raise FrameError(f"{line.me}: packets {line._first} to {last} exist, {message.expected} was asked for")
