@@ -1,0 +1,152 @@
+"""Measured against virtual time: two processes over mutual TLS through a line that is slow on purpose.
+
+    python benchmarks/delay.py --mbps 300 --rtt-ms 20 --json out/delay.json
+
+A TCP relay between the two delays every byte by half the round trip and lets so many bits a second through in each
+direction. The measured time is the training's at the active party, by its own wall clock; the virtual time is what
+`simulate` tells for the same job on `Network(mbps, rtt_ms)`. Row: residual, rounds, measured_s, virtual_s, ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import platform
+import socket
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import securevfl as vfl
+from securevfl.clock import Phase
+from securevfl.costs import format_table
+from securevfl.join import join
+from securevfl.kit import init_certs, write_kit
+from securevfl.peers import Peers
+
+PROCESSES = multiprocessing.get_context("spawn")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class SlowLine:
+    """Relays TCP from `port` to `target`, `delay` seconds late and at most `rate` bytes a second each way."""
+
+    def __init__(self, port: int, target: int, *, delay: float, rate: float) -> None:
+        self._port, self._target, self._delay, self._rate = port, target, delay, rate
+        self._ready = threading.Event()
+        threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True).start()
+        self._ready.wait()
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._meet, "127.0.0.1", self._port)
+        self._ready.set()
+        await server.serve_forever()
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer), return_exceptions=True)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        async def deliver() -> None:
+            while True:
+                due, data = await queue.get()
+                if not data:
+                    writer.close()
+                    return
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                writer.write(data)
+                await writer.drain()
+
+        delivering = asyncio.create_task(deliver())
+        line_free = 0.0
+        while data := await reader.read(1 << 16):
+            line_free = max(line_free, loop.time()) + len(data) / self._rate
+            queue.put_nowait((line_free + self._delay, data))
+        queue.put_nowait((0.0, b""))
+        await delivering
+
+
+def job(residual: str, epochs: int) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol=vfl.Protocol(residual=residual),
+        batch_size=96,
+        epochs=epochs,
+    )
+
+
+def play(name: str, kit: Path, work: vfl.Job, listen: str | None, told: Any) -> None:
+    """One party, in a process of its own."""
+    party = next(party for party in vfl.datasets.breast_cancer() if party.name == name)
+    part = join(work, party, kit / "peers.toml", listen=listen)
+    told.put((name, float(part.path[Phase.TRAIN].sum()), part.rounds))
+
+
+def measured(work: vfl.Job, network: vfl.Network) -> tuple[float, int]:
+    """Seconds of training at the active party, and rounds."""
+    seen, real = free_port(), free_port()
+    SlowLine(seen, real, delay=network.latency, rate=network.mbps * 125_000)
+    peers = Peers(active="bank", passives=("shop",), address={"bank": f"127.0.0.1:{seen}"})
+    with tempfile.TemporaryDirectory() as folder:
+        kits = Path(folder)
+        init_certs(kits / "authority", peers)
+        told: Any = PROCESSES.Queue()
+        started = []
+        for name, listen in (("bank", f"127.0.0.1:{real}"), ("shop", None)):
+            kit = write_kit(kits / name, name, work, peers, kits / "authority")
+            started.append(PROCESSES.Process(target=play, args=(name, kit, work, listen, told)))
+            started[-1].start()
+        heard = [told.get(timeout=300) for _ in started]
+        for process in started:
+            process.join()
+    return next((seconds, rounds) for name, seconds, rounds in heard if name == "bank")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--mbps", type=float, default=300.0)
+    options.add_argument("--rtt-ms", type=float, default=20.0)
+    options.add_argument("--epochs", type=int, default=10)
+    options.add_argument("--residuals", nargs="*", default=["open", "ckks"])
+    options.add_argument("--json", type=Path, default=Path("out/delay.json"))
+    given = options.parse_args()
+    network = vfl.Network(mbps=given.mbps, rtt_ms=given.rtt_ms)
+    rows: list[dict[str, str | int | float]] = []
+    for residual in given.residuals:
+        work = job(residual, given.epochs)
+        virtual = vfl.simulate(work, vfl.datasets.breast_cancer(), network=network).costs.total
+        seconds, rounds = measured(work, network)
+        rows.append(
+            {
+                "residual": residual,
+                "rounds": rounds,
+                "measured_s": seconds,
+                "virtual_s": virtual,
+                "ratio": seconds / virtual,
+            }
+        )
+    print(format_table(rows))
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    machine = {"platform": platform.platform(), "python": platform.python_version()}
+    given.json.write_text(json.dumps({"schema": "securevfl.bench.delay/1", "machine": machine, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
