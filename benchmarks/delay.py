@@ -10,13 +10,16 @@ direction. The measured time is the training's at the active party, by its own w
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import multiprocessing
 import platform
+import queue
 import socket
 import tempfile
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,48 +41,50 @@ def free_port() -> int:
 
 
 class SlowLine:
-    """Relays TCP from `port` to `target`, `delay` seconds late and at most `rate` bytes a second each way."""
+    """Relays TCP from `port` to `target`, `delay` seconds late and at most `rate` bytes a second each way.
+
+    Threads that sleep, not an event loop: epoll's timers are rounded up to whole milliseconds, a tenth of the delay.
+    """
 
     def __init__(self, port: int, target: int, *, delay: float, rate: float) -> None:
-        self._port, self._target, self._delay, self._rate = port, target, delay, rate
-        self._ready = threading.Event()
-        threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True).start()
-        self._ready.wait()
+        self._target, self._delay, self._rate = target, delay, rate
+        self._server = socket.create_server(("127.0.0.1", port))
+        self._start(self._serve)
 
-    async def _serve(self) -> None:
-        server = await asyncio.start_server(self._meet, "127.0.0.1", self._port)
-        self._ready.set()
-        await server.serve_forever()
+    def _start(self, work: Callable[..., None], *args: Any) -> None:
+        threading.Thread(target=work, args=args, daemon=True).start()
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
-            writer.close()
-            return
-        await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer), return_exceptions=True)
+    def _serve(self) -> None:
+        while True:
+            near, _ = self._server.accept()
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
+            for one, other in ((near, far), (far, near)):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                due: queue.Queue[tuple[float, bytes]] = queue.Queue()
+                self._start(self._take, one, due)
+                self._start(self._deliver, other, due)
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        async def deliver() -> None:
-            while True:
-                due, data = await queue.get()
-                if not data:
-                    writer.close()
-                    return
-                await asyncio.sleep(max(0.0, due - loop.time()))
-                writer.write(data)
-                await writer.drain()
-
-        delivering = asyncio.create_task(deliver())
+    def _take(self, source: socket.socket, due: queue.Queue[tuple[float, bytes]]) -> None:
         line_free = 0.0
-        while data := await reader.read(1 << 16):
-            line_free = max(line_free, loop.time()) + len(data) / self._rate
-            queue.put_nowait((line_free + self._delay, data))
-        queue.put_nowait((0.0, b""))
-        await delivering
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                line_free = max(line_free, time.monotonic()) + len(data) / self._rate
+                due.put((line_free + self._delay, data))
+        due.put((0.0, b""))
+
+    def _deliver(self, sink: socket.socket, due: queue.Queue[tuple[float, bytes]]) -> None:
+        with suppress(OSError):
+            while True:
+                at, data = due.get()
+                if not data:
+                    sink.shutdown(socket.SHUT_RDWR)
+                    return
+                time.sleep(max(0.0, at - time.monotonic()))
+                sink.sendall(data)
 
 
 def job(residual: str, epochs: int) -> vfl.Job:

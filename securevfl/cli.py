@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from securevfl import __version__
+from securevfl import __version__, cli_certs, cli_parties
 from securevfl.cli_bench import bench
-from securevfl.cli_parties import register
 from securevfl.errors import ConfigError, SecureVFLError
 
 if TYPE_CHECKING:
@@ -43,7 +42,8 @@ app = typer.Typer(
 )
 
 app.add_typer(bench, name="bench")
-register(app)
+cli_certs.register(app)
+cli_parties.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 DataFiles = Annotated[
