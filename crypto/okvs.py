@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from securevfl.errors import CryptoError
 
-__all__ = ["SEED_BYTES", "VALUE_BYTES", "Words", "decode", "digests", "encode", "slots"]
+__all__ = ["KEY_BYTES", "SEED_BYTES", "VALUE_BYTES", "Words", "decode", "digests", "encode", "slots"]
 
 Words = NDArray[np.uint64]
 
@@ -105,7 +105,10 @@ def encode(keys: bytes, values: Words, executor: Executor | None = None) -> tupl
 
 
 def decode(seed: bytes, table: Words, keys: bytes, executor: Executor | None = None) -> Words:
-    """The values (k, 2) of k keys (k x 32 bytes): what was encoded, noise for keys that were not."""
+    """The values (k, w) of k keys (k x 32 bytes): what was encoded, noise for keys that were not.
+
+    The table may have any width w: the answer is the same XOR of its rows (crypto/ot_extension.py lives on that).
+    """
     sparse, dense = _places(seed, keys, (len(table) - _DENSE) // 3, executor)
     return _three(table, sparse) ^ _subset_sums(table[-_DENSE:], dense)
 
@@ -122,10 +125,10 @@ def _places(seed: bytes, keys: bytes, third: int, executor: Executor | None) -> 
 
 
 def _subset_sums(rows: Words, subsets: Words) -> Words:
-    """XOR of the rows (64, 2) that each subset (n,) names, through tables of all subsets of eight rows."""
-    total = np.zeros((len(subsets), 2), np.uint64)
+    """XOR of the rows (64, w) that each subset (n,) names, through tables of all subsets of eight rows."""
+    total = np.zeros((len(subsets), rows.shape[1]), np.uint64)
     for group in range(_DENSE // 8):
-        sums = np.zeros((1, 2), np.uint64)
+        sums = np.zeros((1, rows.shape[1]), np.uint64)
         for row in rows[8 * group : 8 * group + 8]:
             sums = np.concatenate([sums, sums ^ row])
         total ^= sums[(subsets >> np.uint64(8 * group)) & np.uint64(255)]
