@@ -1,11 +1,10 @@
 """Private alignment: which ids all parties have, and an order of those rows that all share (semi-honest parties).
 
-H hashes an id to the curve, a and b_i are scalars fresh for this alignment, lists of points are sent in the order of
-their bytes, which depends on the set alone.
+Two parties of fewer than 4,096 rows each, A active and B passive, by blinded points (Meadows 1986; Huberman, Franklin,
+Hogg 1999). H hashes an id to the curve, a and b are scalars fresh for this alignment, lists of points are sent in the
+order of their bytes, which depends on the set alone.
 
-Two parties, A active and B passive (Meadows 1986; Huberman, Franklin, Hogg 1999):
-
-0. B -> A     rows;  A -> B  rows, nonce
+0. B -> A     rows;  A -> B  rows, nonce, which flow
 1. A -> B     sort(a H(x)) for x in X
 2. B -> A     sort(b H(y)) for y in Y, then b (a H(x)) in the order of 1
    A          matches a (b H(y)) with b (a H(x))
@@ -15,7 +14,8 @@ B sees points that are noise under decisional Diffie-Hellman, then which of its 
 noise and matches it with its own: which of its ids are common. So each learns X n Y and the other's number of rows,
 not which of the other's rows a match is in, nor anything of ids that do not match.
 
-Three parties or more take the flow of psi_many.py.
+Larger sets, and three parties or more, take the flow of psi_many.py: its PRF by transfers costs a seventh of the time
+of two products on the curve for each id. `benchmarks/psi.py` measures both.
 
 The shared order is ascending by Hash(nonce, H(x)), 16 bytes: it depends on the common ids and the nonce, not on
 anyone's rows.
@@ -23,8 +23,8 @@ anyone's rows.
 A party may ask only about ids it puts into its set, and the size of its set is seen. Nothing here stops it from
 putting in ids it does not have: that is an assumption (semi-honest), and guessing costs one entry a guess.
 
-An alignment that broke off goes on from the last whole chunk if every party kept its journal: the same scalars, keys
-and store for the same ids, so the others see nothing new. If one has lost it, all start afresh with new secrets.
+An alignment that broke off goes on from the last whole chunk if every party kept its journal: the same secrets and
+stores for the same ids, so the others see nothing new. If one has lost it, all start afresh with new secrets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from securevfl.codec import Message
 from securevfl.crypto.curve import POINT_BYTES, common_positions, sort_points
 from securevfl.errors import ProtocolError
-from securevfl.protocols import psi_many
+from securevfl.protocols import psi_many, psi_transfers
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.protocols.psi_work import (
     Begin,
@@ -55,6 +55,7 @@ from securevfl.protocols.psi_work import (
 __all__ = ["Journal", "Work", "align_active", "align_passive", "declares"]
 
 NONCE_BYTES = 16
+MANY = 4096  # rows from which transfers are quicker than points
 
 
 class Matches(Message, frozen=True):
@@ -63,19 +64,21 @@ class Matches(Message, frozen=True):
     bits: bytes
 
 
-def declares(passives: Sequence[str]) -> list[Declared]:
+def declares(passives: Sequence[str], *, transfers: bool) -> list[Declared]:
     """What each message of an alignment with these passive parties reveals."""
     both = Reveal("output", "which of the receiver's ids both have")
-    own = (
-        [Declared(Points, "passive", "active", both), Declared(Matches, "active", "passive", both)]
-        if len(passives) == 1
-        else psi_many.declares()
-    )
+    points = [
+        Declared(Points, "active", "passive", Reveal("ciphertext", "active")),
+        Declared(TwiceBlinded, "passive", "active", Reveal("ciphertext", "passive")),
+    ]
+    if len(passives) == 1 and not transfers:
+        own = [Declared(Points, "passive", "active", both), Declared(Matches, "active", "passive", both)]
+    else:
+        own = psi_many.declares(len(passives))
     return [
         Declared(Hello, "passive", "active", Reveal("plain", "the sender's number of rows")),
         Declared(Begin, "active", "passive", Reveal("plain", "the sender's number of rows")),
-        Declared(Points, "active", "passive", Reveal("ciphertext", "active")),
-        Declared(TwiceBlinded, "passive", "active", Reveal("ciphertext", "passive")),
+        *(psi_transfers.declares() if transfers else points),
         *own,
     ]
 
@@ -85,19 +88,23 @@ def align_active(work: Work) -> NDArray[np.intp]:
     hellos = {passive: work.channel.recv(passive, Hello) for passive in work.passives}  # 0
     for passive, hello in hellos.items():
         check_count(passive, "rows", hello.rows, 1, 1 << 40)
+    rows = {passive: hello.rows for passive, hello in hellos.items()}
+    transfers = max(work.rows, *rows.values()) >= MANY
     kept = work.saved()
-    resumes = kept is not None and all(hello.saved == kept.nonce for hello in hellos.values())
+    resumes = (
+        kept is not None
+        and all(hello.saved == kept.nonce for hello in hellos.values())
+        and kept.transfers == transfers
+        and (not transfers or psi_transfers.ready(work))
+    )
     nonce = kept.nonce if kept is not None and resumes else secrets.token_bytes(NONCE_BYTES)
-    two = len(work.passives) == 1
+    two = _by_points(work, transfers=transfers)
     for passive in work.passives:
         first, second = ("theirs", "back") if two else (work.stream("back", passive), work.stream("store", passive))
         counts = (work.journal.count(first), work.journal.count(second)) if resumes else (0, 0)
-        work.channel.send(passive, Begin(work.rows, nonce, resumes, *counts))  # 0
-    work.start(nonce, resumes=resumes)
+        work.channel.send(passive, Begin(work.rows, nonce, transfers, resumes, *counts))  # 0
+    work.start(nonce, transfers=transfers, resumes=resumes)
     done = {passive: hello.done if resumes else 0 for passive, hello in hellos.items()}
-    for passive in work.passives:
-        check_count(passive, "chunks", done[passive], 0, chunks(work.rows))
-    rows = {passive: hello.rows for passive, hello in hellos.items()}
     return _match(work, rows, done) if two else psi_many.lead(work, rows, done)
 
 
@@ -108,16 +115,22 @@ def align_passive(work: Work) -> NDArray[np.intp]:
     work.channel.send(work.active, Hello(work.rows, b"" if kept is None else kept.nonce, done))  # 0
     begin = work.channel.recv(work.active, Begin)  # 0
     check_count(work.active, "rows", begin.rows, 1, 1 << 40)
-    if len(begin.nonce) != NONCE_BYTES or (begin.resumes and (kept is None or kept.nonce != begin.nonce)):
+    fits = kept is not None and (kept.nonce, kept.transfers) == (begin.nonce, begin.transfers)
+    if len(begin.nonce) != NONCE_BYTES or (begin.resumes and not fits):
         raise ProtocolError(f"{work.active} was expected to begin or go on with an alignment; start all parties again")
-    work.start(begin.nonce, resumes=begin.resumes)
-    work.expect(work.rows + begin.rows)
-    return _answer(work, begin) if len(work.passives) == 1 else psi_many.follow(work, begin)
+    work.start(begin.nonce, transfers=begin.transfers, resumes=begin.resumes)
+    return _answer(work, begin) if _by_points(work, transfers=begin.transfers) else psi_many.follow(work, begin)
+
+
+def _by_points(work: Work, *, transfers: bool) -> bool:
+    """Whether two parties match points directly."""
+    return len(work.passives) == 1 and not transfers
 
 
 def _match(work: Work, passive_rows: dict[str, int], done: dict[str, int]) -> NDArray[np.intp]:
     """A of two parties."""
     ((passive, rows),) = passive_rows.items()
+    check_count(passive, "chunks", done[passive], 0, chunks(work.rows))
     work.expect(work.rows + rows)
     mine, order = sort_points(work.blinded())
     for number in range(done[passive], chunks(work.rows)):
@@ -139,6 +152,7 @@ def _match(work: Work, passive_rows: dict[str, int], done: dict[str, int]) -> ND
 
 def _answer(work: Work, begin: Begin) -> NDArray[np.intp]:
     """B of two parties."""
+    work.expect(work.rows + begin.rows)
     check_count(work.active, "chunks", begin.first, 0, chunks(work.rows))
     check_count(work.active, "chunks", begin.second, 0, chunks(begin.rows))
     mine, order = sort_points(work.blinded())

@@ -1,50 +1,48 @@
-"""Private alignment of three parties or more: all learn which ids all have, nobody what two others share.
+"""Private alignment by an oblivious PRF: all learn which ids all have, nobody what two others share.
 
 After Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017 ("Practical multi-party private set intersection from symmetric
-key techniques"): an oblivious PRF programmed through a key-value store, and zero sharing. Here the PRF is blinded
-Diffie-Hellman (Jarecki, Kiayias, Krawczyk 2014) and the store is crypto/okvs.py. H, the scalars a and b_i, the order
-of points and the shared order are those of psi.py; P_1 is the active party, P_i another, K >= 3.
+key techniques"): an oblivious PRF programmed through a key-value store (crypto/okvs.py), and zero sharing. P_1 is the
+active party, P_i another of K - 1 >= 1. F_i is a PRF that P_i can evaluate anywhere and P_1 on its own ids alone, by
+one of two protocols: psi_transfers.py, or psi_points.py for small sets.
 
-0. P_i -> P_1  rows;  P_1 -> P_i  rows, nonce
-   P_i <-> P_j X25519 public keys, all pairs: a fresh key k_ij for each
+0. P_i -> P_1  rows;  P_1 -> P_i  rows, nonce, which PRF
+   P_i <-> P_j X25519 public keys, all pairs: a fresh key k_ij for each   (K >= 3)
    every P_i   s_i(x) = XOR over j of PRF(k_ij, H(x)), so XOR over all i of s_i(x) = 0
-1. P_1 -> P_i  q = sort(a H(x)) for x in X_1
-2. P_i -> P_1  b_i q in the order of 1;  seed, T_i: a store of y -> F_i(y) ^ s_i(y) for y in X_i
-               F_i(y) = Hash(H(y), b_i H(y)), which P_1 has for its own ids alone: Hash(H(x), b_i q without a)
+1. P_1 <-> P_i the oblivious PRF
+2. P_i -> P_1  seed, T_i: a store of y -> F_i(y) ^ s_i(y) for y in X_i
    P_1         v_i(x) = T_i(x) ^ F_i(x); x is common iff s_1(x) ^ XOR over i of v_i(x) = 0   (128 bits)
 3. P_1 -> P_i  Hash(nonce, H(x)) for the common x, ascending
 
-For x in X_1, v_i(x) is s_i(x) if P_i has x, else noise. s_i(x) holds PRF(k_ij, H(x)) of another passive P_j, a key
-P_1 lacks, so one v_i(x) is noise to P_1 either way, and so is every XOR that leaves a passive party out or takes in
-one that lacks x. P_1 learns which of its ids all have and the sizes |X_i|; P_i learns which of its ids all have and
-|X_1|, nothing of other passive parties. Who pools what: P_1 with all passive parties but P_i learns X_1 n X_i; with
-fewer, P_1 learns of its ids which are common to the rest; passive parties together learn what each does.
+For x in X_1, v_i(x) is s_i(x) if P_i has x, else noise. With K >= 3, s_i(x) holds PRF(k_ij, H(x)) of another passive
+P_j, a key P_1 lacks, so one v_i(x) is noise to P_1 either way, and so is every XOR that leaves a passive party out or
+takes in one that lacks x. P_1 learns which of its ids all have and the sizes |X_i|; P_i learns which of its ids all
+have and |X_1|, nothing of other passive parties. Who pools what: P_1 with all passive parties but P_i learns X_1 n X_i;
+with fewer, P_1 learns of its ids which are common to the rest; passive parties together learn what each does.
 """
 
 from __future__ import annotations
+
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.codec import Message
 from securevfl.crypto import okvs
-from securevfl.crypto.curve import POINT_BYTES, sort_points
 from securevfl.crypto.okvs import Words
 from securevfl.errors import ProtocolError
+from securevfl.protocols import psi_points, psi_transfers
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.protocols.psi_work import (
     CHUNK,
     TAG_BYTES,
     Begin,
     PairKey,
-    TwiceBlinded,
     Work,
     check_ascending,
     check_count,
     check_size,
-    chunk_rows,
     chunks,
-    take,
     words,
 )
 
@@ -74,35 +72,28 @@ class Tags(Message, frozen=True):
     tags: bytes
 
 
-def declares() -> list[Declared]:
-    """What the messages reveal that the flow of two parties does not have."""
+def declares(passives: int) -> list[Declared]:
+    """What the messages reveal, but for those of the PRF."""
     lines = [("active", "passive"), ("passive", "active"), ("passive", "passive")]
     every = Reveal("output", "which of the receiver's ids all have")
+    store = Reveal("output", "with those of all: which of the receiver's ids all have")
     return [
-        *(Declared(PairKey, sender, receiver, Reveal("public")) for sender, receiver in lines),
+        *(Declared(PairKey, sender, receiver, Reveal("public")) for sender, receiver in lines if passives > 1),
         Declared(Store, "passive", "active", Reveal("uniform")),
-        Declared(
-            Slots, "passive", "active", Reveal("output", "with those of all: which of the receiver's ids all have")
-        ),
+        Declared(Slots, "passive", "active", store if passives > 1 else every),
         Declared(Common, "active", "passive", every),
         Declared(Tags, "active", "passive", every),
     ]
 
 
 def lead(work: Work, passive_rows: dict[str, int], done: dict[str, int]) -> NDArray[np.intp]:
-    """P_1 of three parties or more."""
-    work.expect(work.rows * (1 + len(work.passives)))
-    mine, order = sort_points(work.blinded())
-    for number in range(min(done.values()), chunks(work.rows)):
-        for passive in work.passives:
-            if number >= done[passive]:
-                work.send_points(passive, mine, number)  # 1
+    """P_1."""
+    answers = _prf(work).ask(work, done)  # 1
     total = work.zero_share()
-    sorted_points = take(work.points, order)
     for passive, rows in passive_rows.items():
-        answers = _oblivious_answers(work, passive, sorted_points)
-        seed, table = _store_of(work, passive, rows)
-        total[order] ^= okvs.decode(seed, table, sorted_points, work.executor) ^ answers
+        own = answers(passive)  # 1
+        seed, table = _store_of(work, passive, rows)  # 2
+        total ^= okvs.decode(seed, table, work.keys, work.executor) ^ own
     common = np.flatnonzero(~total.any(axis=1))
     shared = work.in_shared_order(common)
     tags = work.tags(shared).tobytes()
@@ -113,19 +104,8 @@ def lead(work: Work, passive_rows: dict[str, int], done: dict[str, int]) -> NDAr
     return shared
 
 
-def _oblivious_answers(work: Work, passive: str, sorted_points: bytes) -> Words:
-    """F_i(x) of P_1's ids, in the order of 1."""
-    stream = work.stream("back", passive)
-    for number in range(chunks(work.rows)):
-        if number >= work.journal.count(stream):
-            points = work.channel.recv(passive, TwiceBlinded).points  # 2
-            check_size(passive, "points", points, POINT_BYTES, number, work.rows)
-            start = number * CHUNK * POINT_BYTES
-            hashed = sorted_points[start : start + len(points)]
-            answer = work.oblivious(hashed, work.blinder.unblind(points, work.executor))
-            work.journal.append(stream, answer.tobytes())
-        work.did(chunk_rows(work.rows, number))
-    return words(work.journal.whole(stream))
+def _prf(work: Work) -> ModuleType:
+    return psi_transfers if work.transfers else psi_points
 
 
 def _store_of(work: Work, passive: str, rows: int) -> tuple[bytes, Words]:
@@ -144,17 +124,12 @@ def _store_of(work: Work, passive: str, rows: int) -> tuple[bytes, Words]:
 
 
 def follow(work: Work, begin: Begin) -> NDArray[np.intp]:
-    """P_i of three parties or more."""
-    check_count(work.active, "chunks", begin.first, 0, chunks(begin.rows))
+    """P_i."""
     check_count(work.active, "chunks", begin.second, 0, chunks(okvs.slots(work.rows)))
-    blinded = work.blinded()
-    for number, chunk in enumerate(work.blind_theirs(work.active, begin.rows)):  # 1
-        if number >= begin.first:
-            work.channel.send(work.active, TwiceBlinded(chunk))  # 2
+    values = _prf(work).serve(work, begin)  # 1
     if not work.journal.count("store"):
         # Kept before any of it leaves: a second store of the same pairs would show which ids are in both.
-        values = work.oblivious(work.points, blinded) ^ work.zero_share()
-        seed, table = okvs.encode(work.points, values, work.executor)
+        seed, table = okvs.encode(work.keys, values() ^ work.zero_share(), work.executor)
         work.journal.append("store", seed + table.astype("<u8").tobytes())
     store = work.journal.chunk("store", 0)
     seed, slots = store[: okvs.SEED_BYTES], store[okvs.SEED_BYTES :]

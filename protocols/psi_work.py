@@ -3,9 +3,10 @@
 Lists travel in chunks of 65,536 items, so that frames stay small, work and lines overlap, and an alignment that broke
 off can go on from the last whole chunk. A journal holds chunks in named streams:
 
-    secrets     nonce, scalar, pair keys            mine    own points, blinded once
-    theirs      the other's points, blinded twice   back    own points as they came back
-    store       key-value stores, own or received
+    secrets         nonce, scalar, pair keys            mine    own points, blinded once
+    theirs          the other's points, blinded twice   back    own points as they came back
+                    or corrections as they came         own     the store that asks
+    chosen, pairs   seeds of transfers                  store   stores that answer, own or received
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from securevfl.channel import Channel
 from securevfl.codec import Message
 from securevfl.crypto.agreement import KeyPair
-from securevfl.crypto.curve import POINT_BYTES, Blinder, hash_to_group
+from securevfl.crypto.curve import POINT_BYTES, Blinder, hash_ids, hash_to_group
 from securevfl.crypto.okvs import Words, digests
 from securevfl.crypto.prg import KEY_BYTES, encode_context
 from securevfl.errors import ProtocolError
@@ -42,10 +43,11 @@ class Hello(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """The active party's rows and the nonce; whether all go on, and how many chunks of each part of 2 it has."""
+    """The active party's rows and the nonce; which flow; whether all go on, and how many chunks of 2 it has."""
 
     rows: int
     nonce: bytes
+    transfers: bool
     resumes: bool
     first: int
     second: int
@@ -99,6 +101,7 @@ class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """What a party must keep to go on with an alignment, and keep to itself."""
 
     nonce: bytes
+    transfers: bool
     subject: bytes
     scalar: bytes
     pair_keys: dict[str, bytes]
@@ -117,7 +120,10 @@ class KeptBlinder(Blinder):
 
 
 class Work:
-    """One party at an alignment: its line, its ids as points, its journal."""
+    """One party at an alignment: its line, its ids, its journal.
+
+    keys: 32 bytes for each id once it has started: the point H(x), with transfers a digest.
+    """
 
     def __init__(
         self,
@@ -138,8 +144,10 @@ class Work:
         self.journal = journal or Journal()
         self.executor = executor
         self.rows = len(ids)
-        self.points = hash_to_group(ids, executor)
+        self.keys = b""
         self.nonce = b""
+        self.transfers = False
+        self._ids: Sequence[bytes] = ids
         self.pair_keys: dict[str, bytes] = {}
         self._subject = hashlib.sha256(encode_context(self.me, active, *passives, *ids)).digest()
         self._report = on_progress
@@ -163,15 +171,18 @@ class Work:
             return None
         return kept if kept.subject == self._subject else None
 
-    def start(self, nonce: bytes, *, resumes: bool) -> None:
+    def start(self, nonce: bytes, *, transfers: bool, resumes: bool) -> None:
         """Takes up the kept secrets, or makes and keeps new ones. With three parties or more: step 0, pair keys."""
         kept = self.saved() if resumes else None
         if kept is None:
             self.journal.clear()
             keys = self._agree(nonce) if len(self.passives) > 1 else {}
-            kept = Secrets(nonce, self._subject, fresh_scalar(), keys)
+            kept = Secrets(nonce, transfers, self._subject, fresh_scalar(), keys)
             self.journal.append("secrets", msgspec.msgpack.encode(kept))
         self.nonce, self.pair_keys, self.blinder = kept.nonce, kept.pair_keys, KeptBlinder(kept.scalar)
+        self.transfers = transfers
+        self.keys = (hash_ids if transfers else hash_to_group)(self._ids, self.executor)
+        self._ids = ()
 
     def _agree(self, nonce: bytes) -> dict[str, bytes]:
         pair = KeyPair()
@@ -196,8 +207,8 @@ class Work:
 
     def blinded(self) -> bytes:
         """This party's scalar on each of its ids, in its own order."""
-        for number, start in enumerate(range(0, len(self.points), CHUNK * POINT_BYTES)):
-            chunk = self.points[start : start + CHUNK * POINT_BYTES]
+        for number, start in enumerate(range(0, len(self.keys), CHUNK * POINT_BYTES)):
+            chunk = self.keys[start : start + CHUNK * POINT_BYTES]
             if number >= self.journal.count("mine"):
                 self.journal.append("mine", self.blinder.blind(chunk, self.executor))
             self.did(len(chunk) // POINT_BYTES)
@@ -225,22 +236,17 @@ class Work:
 
     def tags(self, rows: NDArray[np.intp]) -> NDArray[np.bytes_]:
         """Hash(nonce, H(x)) of these rows' ids."""
-        return self.digests(take(self.points, rows), self.nonce, b"row order").view(f"S{TAG_BYTES}")[:, 0]
+        return self.digests(take(self.keys, rows), self.nonce, b"row order").view(f"S{TAG_BYTES}")[:, 0]
 
     def in_shared_order(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Ascending rows, in the order that all parties share."""
         return rows[np.argsort(self.tags(rows), kind="stable")]
 
-    def oblivious(self, points: bytes, blinded: bytes) -> Words:
-        """F(y) = Hash(H(y), b H(y)) for each pair of points."""
-        both = np.concatenate([as_rows(points, POINT_BYTES), as_rows(blinded, POINT_BYTES)], axis=1)
-        return self.digests(both.tobytes(), b"", b"oblivious prf", 2 * POINT_BYTES)
-
     def zero_share(self) -> Words:
         """s(x) for each of this party's ids; over all parties they cancel."""
         share = np.zeros((self.rows, 2), np.uint64)
         for key in self.pair_keys.values():
-            share ^= self.digests(self.points, key, b"zero share")
+            share ^= self.digests(self.keys, key, b"zero share")
         return share
 
 

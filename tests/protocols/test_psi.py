@@ -25,10 +25,11 @@ from securevfl.alignment import (
 from securevfl.channel import Abort, Channel, Event
 from securevfl.clock import WallClock
 from securevfl.codec import Message
-from securevfl.crypto import okvs
+from securevfl.crypto import okvs, ot_extension
 from securevfl.errors import CryptoError, DataError, IdError, PartiesError, ProtocolError, TransportError
-from securevfl.protocols import psi, psi_many, psi_work
+from securevfl.protocols import psi, psi_many, psi_points, psi_transfers, psi_work
 from securevfl.protocols.psi_many import Common, Slots, Store, Tags
+from securevfl.protocols.psi_transfers import Choices, Corrections, Offer, Question
 from securevfl.protocols.psi_work import Begin, Hello, Points, TwiceBlinded
 from securevfl.transport.threads import run_threads
 
@@ -47,8 +48,9 @@ def play(
     observe: Callable[[Event], None] | None = None,
     journals: Path | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    transfers: bool = False,
 ) -> list[list[int]]:
-    """Each party's rows; `twist` changes what a party sends."""
+    """Each party's rows; `twist` changes what a party sends. transfers: the flow of large sets."""
     names = NAMES[: len(sets)]
 
     def role(channel: Channel, *, ids: Sequence[object]) -> np.ndarray:
@@ -71,13 +73,24 @@ def play(
         )
 
     roles = {name: partial(role, ids=ids) for name, ids in zip(names, sets, strict=True)}
-    return [rows.tolist() for rows in run_threads(roles, WallClock, timeout=20, observe=observe).values()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psi, "MANY", 1 if transfers else 1 << 40)
+        return [rows.tolist() for rows in run_threads(roles, WallClock, timeout=20, observe=observe).values()]
+
+
+flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "transfers"])
+
+
+def cut_small(patch: pytest.MonkeyPatch, size: int) -> None:
+    for module in (psi_work, psi_many, psi_points):
+        patch.setattr(module, "CHUNK", size)
+    for module in (psi_transfers, ot_extension):
+        patch.setattr(module, "BLOCK", 4 * size)
 
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (psi_work, psi_many):
-        monkeypatch.setattr(module, "CHUNK", 8)
+    cut_small(monkeypatch, 8)
 
 
 SPELLINGS: list[Callable[[int], object]] = [int, str, float, lambda n: f" {n} ", lambda n: str(n).encode(), np.int64]
@@ -93,40 +106,58 @@ def id_sets(draw: st.DrawFn) -> list[list[int]]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(id_sets(), st.randoms(use_true_random=False))
-def test_every_party_gets_the_rows_of_the_plain_intersection(sets: list[list[int]], random: object) -> None:
+@given(id_sets(), st.randoms(use_true_random=False), st.sampled_from([False, False, True]))
+def test_every_party_gets_the_rows_of_the_plain_intersection(
+    sets: list[list[int]], random: object, transfers: bool
+) -> None:
     spelled = [[random.choice(SPELLINGS)(n) for n in own] for own in sets]  # type: ignore[attr-defined]
     common = set(sets[0]).intersection(*sets[1:])
     if not common:
         with pytest.raises(IdError, match="there is none"):
-            play(spelled)
+            play(spelled, transfers=transfers)
         return
-    rows = play(spelled)
+    rows = play(spelled, transfers=transfers)
     found = [[own[row] for row in taken] for own, taken in zip(sets, rows, strict=True)]
     assert sorted(found[0]) == sorted(common)
     assert all(ids == found[0] for ids in found)
 
 
+@flows
 @pytest.mark.parametrize("parties", [2, 3, 4])
 @pytest.mark.parametrize("size", [1, 8, 9, 33])
-def test_lists_of_several_messages(parties: int, size: int, small_chunks: None) -> None:
+def test_lists_of_several_messages(parties: int, size: int, transfers: bool, small_chunks: None) -> None:
     sets = [[*range(size), *range(1000 * k, 1000 * k + 3 * k)] for k in range(1, parties + 1)]
-    rows = play([own[::-1] for own in sets])
+    rows = play([own[::-1] for own in sets], transfers=transfers)
     found = [[own[::-1][row] for row in taken] for own, taken in zip(sets, rows, strict=True)]
     assert sorted(found[0]) == list(range(size))
     assert all(ids == found[0] for ids in found)
 
 
+@flows
 @pytest.mark.parametrize("parties", [2, 3])
-def test_the_same_ids_everywhere(parties: int) -> None:
-    rows = play([list(range(50)), *[list(range(49, -1, -1))] * (parties - 1)])
+def test_the_same_ids_everywhere(parties: int, transfers: bool) -> None:
+    rows = play([list(range(50)), *[list(range(49, -1, -1))] * (parties - 1)], transfers=transfers)
     assert sorted(rows[0]) == list(range(50))
     assert rows[1] == [49 - row for row in rows[0]]
 
 
+def flow_of(ids: Sequence[int]) -> set[str]:
+    """The messages of an alignment of these ids with fewer."""
+    events: list[Event] = []
+    parties = tables([ids, range(20)])
+    simulate_alignment(parties, observe=events.append)
+    return {type(event.message).__name__ for event in events}
+
+
+def test_large_sets_go_by_transfers() -> None:
+    assert "Points" in flow_of(range(psi.MANY - 1))
+    assert "Corrections" in flow_of(range(psi.MANY))
+
+
+@flows
 @pytest.mark.parametrize("parties", [2, 3])
-def test_large_sets_against_small(parties: int) -> None:
-    rows = play([[5000], *[list(range(k, 6000)) for k in range(1, parties)]])
+def test_large_sets_against_small(parties: int, transfers: bool) -> None:
+    rows = play([[5000], *[list(range(k, 6000)) for k in range(1, parties)]], transfers=transfers)
     assert rows == [[0], *[[5000 - k] for k in range(1, parties)]]
 
 
@@ -208,20 +239,32 @@ def test_tables_that_cannot_be_aligned() -> None:
         simulate_alignment([bank, shop])
 
 
+@flows
 @pytest.mark.parametrize("parties", [2, 3, 4])
-def test_every_message_is_declared(parties: int) -> None:
+def test_every_message_is_declared(parties: int, transfers: bool) -> None:
     events: list[Event] = []
-    play([list(range(30))] * parties, observe=events.append)
+    play([list(range(30))] * parties, observe=events.append, transfers=transfers)
     role = dict.fromkeys(NAMES, "passive") | {"bank": "active"}
     seen = {(type(e.message), role[e.me], role[e.peer]) for e in events if e.direction == "send"}
-    declared = {(item.message, item.sender, item.receiver) for item in psi.declares(NAMES[1:parties])}
+    declared = {
+        (item.message, item.sender, item.receiver) for item in psi.declares(NAMES[1:parties], transfers=transfers)
+    }
     assert seen == declared
 
 
-@pytest.mark.parametrize(("parties", "products"), [(2, 30 + 40), (3, 30 + 2 * 30)])
-def test_progress_is_shown(parties: int, products: int) -> None:
+@pytest.mark.parametrize(
+    ("parties", "transfers", "products"),
+    [
+        (2, False, 30 + 40),
+        (3, False, 30 + 2 * 30),
+        (2, True, 30 + okvs.slots(30)),
+        (3, True, 2 * (30 + okvs.slots(30))),
+    ],
+)
+def test_progress_is_shown(parties: int, transfers: bool, products: int) -> None:
     seen: list[tuple[int, int]] = []
-    play([list(range(30)), *[list(range(40))] * (parties - 1)], on_progress=lambda *at: seen.append(at))
+    sets = [list(range(30)), *[list(range(40))] * (parties - 1)]
+    play(sets, on_progress=lambda *at: seen.append(at), transfers=transfers)
     assert seen == sorted(seen)
     assert seen[-1] == (products, products)
 
@@ -250,6 +293,20 @@ TAMPERED = [
 def test_points_that_are_none_are_refused(parties: int, cheat: str, twist: Twist) -> None:
     with pytest.raises(CryptoError):
         play([list(range(20))] * parties, twist={cheat: twist})
+
+
+@pytest.mark.parametrize(
+    ("cheat", "twist"),
+    [
+        ("bank", once(Offer, lambda m: Offer(bytes(32)))),
+        ("bank", once(Offer, lambda m: Offer(m.public[:-1]))),
+        ("shop", points_with(NO_POINT, Choices)),
+        ("shop", points_with(b"\x01" + bytes(31), Choices)),
+    ],
+)
+def test_base_transfers_without_points_are_refused(cheat: str, twist: Twist) -> None:
+    with pytest.raises(CryptoError, match="base transfers"):
+        play([list(range(20))] * 2, twist={cheat: twist}, transfers=True)
 
 
 def shorter(kind: type[Message]) -> Twist:
@@ -289,6 +346,27 @@ BROKEN = [
 ]
 
 
+BROKEN_TRANSFERS = [
+    ("shop", shorter(Choices)),
+    ("bank", shorter(Corrections)),
+    ("bank", other(Question, slots=3)),
+    ("bank", other(Question, seed=b"")),
+    ("bank", other(Begin, second=-1)),
+    ("bank", other(Begin, nonce=b"")),
+    ("bank", other(Common, rows=21)),
+    ("shop", other(Hello, rows=0)),
+    ("shop", other(Store, slots=3)),
+    ("shop", shorter(Slots)),
+    ("bank", once(Tags, lambda m: Tags(m.tags[:-16] + b"\xff" * 16))),
+]
+
+
+@pytest.mark.parametrize(("cheat", "twist"), BROKEN_TRANSFERS)
+def test_what_breaks_the_flow_of_large_sets_is_refused(cheat: str, twist: Twist) -> None:
+    with pytest.raises(ProtocolError):
+        play([list(range(20))] * 2, twist={cheat: twist}, transfers=True)
+
+
 @pytest.mark.parametrize(("parties", "cheat", "twist"), BROKEN)
 def test_what_breaks_the_protocol_is_refused(parties: int, cheat: str, twist: Twist) -> None:
     with pytest.raises(ProtocolError):
@@ -308,25 +386,24 @@ class Cut:
         return message
 
 
-def test_going_on_after_a_break_at_any_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (psi_work, psi_many):
-        monkeypatch.setattr(module, "CHUNK", 16)
-    for parties in (2, 3):
-        sets = [list(range(k, 20 + k)) for k in range(parties)]
-        common = list(range(parties - 1, 20))
-        for cut in NAMES[:parties]:
-            for messages in range(0, 100, parties - 1):
-                folder = tmp_path / f"{parties}-{cut}-{messages}"
-                try:
-                    play(sets, journals=folder, twist={cut: Cut(messages)})
-                    break
-                except (Stop, TransportError):
-                    rows = play(sets, journals=folder)
-                assert [sorted(own[r] for r in taken) for own, taken in zip(sets, rows, strict=True)] == [
-                    common
-                ] * parties
-                assert not list(folder.iterdir())
-            assert messages >= 4
+@pytest.mark.parametrize(("parties", "transfers"), [(2, False), (3, False), (2, True), (3, True)])
+def test_going_on_after_a_break_at_any_message(
+    parties: int, transfers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_small(monkeypatch, 16)
+    sets = [list(range(k, 20 + k)) for k in range(parties)]
+    common = list(range(parties - 1, 20))
+    for cut in NAMES[:parties]:
+        for messages in range(0, 100, (parties - 1) * (2 if transfers else 1)):
+            folder = tmp_path / f"{parties}-{cut}-{messages}"
+            try:
+                play(sets, journals=folder, twist={cut: Cut(messages)}, transfers=transfers)
+                break
+            except (Stop, TransportError):
+                rows = play(sets, journals=folder, transfers=transfers)
+            assert [sorted(own[r] for r in taken) for own, taken in zip(sets, rows, strict=True)] == [common] * parties
+            assert not list(folder.iterdir())
+        assert messages >= 4
 
 
 def sent(events: list[Event], kind: type[Message]) -> list[Message]:
@@ -358,6 +435,45 @@ def test_what_has_been_done_is_not_done_again(
     assert len(sent(first, Points)) == 2 * 5
     assert not sent(again, Points) + sent(again, TwiceBlinded) + sent(again, Slots)
     assert {m.seed for m in sent(again, Store)} == {m.seed for m in sent(first, Store)}  # type: ignore[attr-defined]
+
+
+def test_transfers_that_were_done_are_not_done_again(
+    small_chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = [list(range(k, 40 + k)) for k in range(3)]
+    first: list[Event] = []
+
+    def stop(message: Message) -> Message:
+        if isinstance(message, Common):
+            raise Stop
+        return message
+
+    with pytest.raises((Stop, TransportError)):
+        play(sets, journals=tmp_path, twist={"bank": stop}, observe=first.append, transfers=True)
+    monkeypatch.setattr(okvs, "encode", None)
+    monkeypatch.setattr(psi_transfers, "choose", None)
+    again: list[Event] = []
+    rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
+    assert sorted(sets[0][row] for row in rows[0]) == list(range(2, 40))
+    assert len(sent(first, Corrections)) == 2 * -(-okvs.slots(40) // 32)
+    assert not sent(again, Corrections) + sent(again, Slots) + sent(again, Offer)
+    assert {m.seed for m in sent(again, Question)} == {m.seed for m in sent(first, Question)}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("who", ["bank", "shop"])
+def test_other_ids_after_a_break_take_fresh_transfers(who: str, small_chunks: None, tmp_path: Path) -> None:
+    sets = [list(range(k, 20 + k)) for k in range(2)]
+    first: list[Event] = []
+    with pytest.raises((Stop, TransportError)):
+        play(sets, journals=tmp_path, twist={"shop": Cut(3)}, observe=first.append, transfers=True)
+    sets[NAMES.index(who)] = list(range(5, 25))
+    again: list[Event] = []
+    rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
+    assert [sets[0][row] for row in rows[0]] == [sets[1][row] for row in rows[1]]
+    before = {m.rows for m in sent(first, Corrections)}  # type: ignore[attr-defined]
+    assert before
+    assert not before & {m.rows for m in sent(again, Corrections)}  # type: ignore[attr-defined]
+    assert sent(again, Offer)
 
 
 @pytest.mark.parametrize("parties", [2, 3])
@@ -414,5 +530,5 @@ def test_the_row_order_is_kept_beside_the_data(tmp_path: Path) -> None:
 
 
 def test_kept_secrets_show_nothing() -> None:
-    kept = psi_work.Secrets(b"n" * 16, b"s" * 32, b"scalar" * 5, {"shop": b"pair key" * 4})
+    kept = psi_work.Secrets(b"n" * 16, False, b"s" * 32, b"scalar" * 5, {"shop": b"pair key" * 4})
     assert repr(kept) == str(kept) == "<Secrets, secret>"
