@@ -96,7 +96,7 @@ def explain(
     from securevfl.cli_show import console, sheet, sheet_width
 
     job = _load(job_file)
-    parties = _read(data, id_column, label_column)[0] if data else None
+    parties = _read(data, id_column, label_column, job)[0] if data else None
     out = console()
     out.print(sheet(job.explain(parties), sheet_width(out)), soft_wrap=True)
 
@@ -118,7 +118,8 @@ def train(
 ) -> None:
     """Train a job with all parties on this computer and print its metrics and costs.
 
-    Tables are joined on the id column; ids that a party lacks go to stderr.
+    Tables are joined on the id column; ids that a party lacks go to stderr. Large Parquet files are copied into one of
+    plain rows beside them, gone at the end, so that they need not fit in memory.
     Times are virtual: what separate computers on the given network would take.
 
     Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --report-json out.json
@@ -132,7 +133,7 @@ def train(
     for path, folder in ((report_json, False), (save, True)):
         if path is not None:
             check_writable(path, folder=folder)
-    parties, missing = _read(data, id_column, label_column)
+    parties, missing = _read(data, id_column, label_column, job)
     network = Network(mbps=mbps, rtt_ms=rtt_ms)
     with progress(f"{job.optimizer.label}, {job.protocol.label(len(parties) - 1)}") as on_round:
         run = simulate(job, parties, network=network, on_round=on_round)
@@ -174,8 +175,12 @@ def audit(
     raise typer.Exit(audit_command(Job.load(job_file), _read(data, id_column, label_column)[0], html))
 
 
-def _read(data: list[str] | None, id_column: str, label_column: str) -> tuple[list[Party], dict[str, list[str]]]:
-    from securevfl.data import read_parties
+def _read(
+    data: list[str] | None, id_column: str, label_column: str, job: Job | None = None
+) -> tuple[list[Party], dict[str, list[str]]]:
+    """The parties and the ids that each lacks; with a job large Parquet files are read from disk as it trains."""
+    from securevfl.cli_show import progress
+    from securevfl.tables import read_parties
 
     files: dict[str, Path] = {}
     for item in data or []:
@@ -189,7 +194,8 @@ def _read(data: list[str] | None, id_column: str, label_column: str) -> tuple[li
         raise ConfigError(
             f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each"
         )
-    parties, missing = read_parties(files, id_column=id_column, label_column=label_column)
+    with progress("reading") as on_rows:
+        parties, missing = read_parties(files, id_column=id_column, label_column=label_column, job=job, on_rows=on_rows)
     for name, ids in missing.items():
         if ids:
             shown = ", ".join(ids[:10]) + (f" and {len(ids) - 10:,} more" if len(ids) > 10 else "")

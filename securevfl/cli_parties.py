@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from securevfl.errors import ConfigError, PartiesError, TableError
+from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
-    from securevfl.data import Table
-    from securevfl.job import Job
-    from securevfl.party import Party
+    from securevfl.part import Part
     from securevfl.peers import Peers
+    from securevfl.predict_parties import Predicted
 
 Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Who you are.")]
 Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
@@ -63,10 +62,11 @@ def align(
     from securevfl.channel import Channel
     from securevfl.cli_show import progress
     from securevfl.converse import converse, read_peers
+    from securevfl.data import read_ids
 
     others, folder = read_peers(peers, certs)
     _check_name(party, others)
-    ids = _ids(_table(data, id_column, ""), data)
+    ids = read_ids(data, id_column=id_column)
     work = Path(f"{data}.align")
 
     def talk(channel: Channel) -> int:
@@ -118,9 +118,6 @@ def join(
         Path | None, typer.Option(metavar="DIR", help="Where to keep your own states; by default FILE.states.")
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Rounds between two states.")] = 10,
-    on_disk: Annotated[
-        bool, typer.Option("--on-disk", help="Train from a copy of a Parquet file on disk, for tables beyond memory.")
-    ] = False,
     timeout: Timeout = 600.0,
     patience: Patience = 60.0,
     verbose: Verbose = False,
@@ -128,18 +125,21 @@ def join(
 ) -> None:
     """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
 
-    Rows are taken in the order that `securevfl align` has left beside the data.
+    Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
+    of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
     from securevfl.checkpoint import Checkpoints
     from securevfl.cli_report import check_writable
     from securevfl.cli_show import progress
     from securevfl.job import Job
     from securevfl.join import join as run
+    from securevfl.tables import forget, read_aligned
 
     job = Job.load(job_file)
     save = data.with_name(f"{party}.model.json") if save is None else save
     check_writable(save)
-    own = _party(party, data, id_column, label_column, job if on_disk else None)
+    with progress("reading") as on_rows:
+        own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
     states = Checkpoints(Path(f"{data}.states") if checkpoints is None else checkpoints, party, every=every)
     with _events(verbose, log), progress(job.optimizer.label) as on_round:
         part = run(
@@ -154,6 +154,7 @@ def join(
             save=save,
             on_round=on_round,
         )
+    forget(data)
     if part.metrics:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in part.metrics.items())
         typer.echo(f"{figures} on the {'held-out' if job.test_fraction else 'training'} rows")
@@ -180,33 +181,32 @@ def predict(
     The party with labels gets id, prediction and probability (of the later class, or one column a class).
     """
     from securevfl.cli_report import check_writable
-    from securevfl.files import write_whole
+    from securevfl.cli_show import progress
+    from securevfl.new_rows import rows_of_file
     from securevfl.part import Part
-    from securevfl.predict_parties import predict_with
+    from securevfl.predict_parties import predict_rows
 
     part = Part.load(model)
     if out is not None:
         check_writable(out)
-    table = _table(data, id_column, "")
-    order = _order(data, len(table.X))
-    lacking = [column for column in part.columns if column not in table.columns]
-    if lacking:
-        shown = ", ".join(lacking[:10]) + (f" and {len(lacking) - 10} more" if len(lacking) > 10 else "")
-        raise TableError(f"{data}: columns of the training were expected, missing: {shown}; add them")
-    X, ids = table.X[:, [table.columns.index(column) for column in part.columns]], _ids(table, data)
-    if order is not None:
-        X, ids = X[order], ids[order]
-    with _events(verbose, log):
-        found = predict_with(part, X, peers, ids=ids, certs=certs, listen=listen, timeout=timeout, patience=patience)
-    if found is None:
-        typer.echo(f"{len(X):,} rows predicted, for {part.parties[0]} to see")
-        return
-    text = _csv(ids, found)
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        write_whole(out, text.encode())
-        typer.echo(f"{len(X):,} predictions are in {out}")
+    with progress("reading") as on_rows:
+        rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
+    with _events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
+        predict_rows(
+            part,
+            rows,
+            peers,
+            on_block=on_block,
+            on_rows=on_rows,
+            certs=certs,
+            listen=listen,
+            timeout=timeout,
+            patience=patience,
+        )
+    if part.role != "active":
+        typer.echo(f"{rows.count:,} rows predicted, for {part.parties[0]} to see")
+    elif out is not None:
+        typer.echo(f"{rows.count:,} predictions are in {out}")
 
 
 def relay(
@@ -236,68 +236,46 @@ def _check_name(party: str, peers: Peers) -> None:
         raise PartiesError(f"--party: one of {', '.join(peers.parties)} was expected, {party} came; correct it")
 
 
-def _table(data: Path, id_column: str, label_column: str) -> Table:
-    from securevfl.data import read_table
+@contextmanager
+def _predictions(part: Part, out: Path | None) -> Iterator[Callable[[list[Any] | None, Predicted], None]]:
+    """Takes predictions block by block, to a CSV file that is there whole or not at all, or to stdout."""
+    from securevfl.files import writing_whole
 
-    return read_table(data, id_column=id_column, label_column=label_column)
-
-
-def _ids(table: Table, data: Path) -> Any:
-    from securevfl.errors import IdError
-
-    if table.ids is None:
-        raise IdError(f"{data}: ids were expected, none came; add an array ids")
-    return table.ids
-
-
-def _order(data: Path, rows: int) -> Any:
-    """The row order that an alignment has left beside the data, or None."""
-    from securevfl.alignment import read_rows, rows_path
-
-    return read_rows(data, of=rows) if rows_path(data).exists() else None
+    if part.role != "active":
+        yield lambda _, __: None
+    elif out is None:
+        yield _CsvWriter(sys.stdout.buffer)
+    else:
+        try:
+            with writing_whole(out) as file:
+                yield _CsvWriter(file)
+        except OSError as cause:
+            reason = cause.strerror or cause
+            raise ConfigError(f"{out}: room for the predictions was expected there ({reason})") from None
 
 
-def _party(name: str, data: Path, id_column: str, label_column: str, stored_for: Job | None) -> Party:
-    if stored_for is not None:
-        from pyarrow import parquet
+class _CsvWriter:
+    """Appends blocks of predictions; a heading goes before the first."""
 
-        from securevfl.store import store_table
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._schema: Any = None
 
-        if data.suffix != ".parquet":
-            raise ConfigError(f"--on-disk: a Parquet file was expected, {data.name} came; convert it")
-        rows = _order(data, parquet.ParquetFile(data).metadata.num_rows)
-        return store_table(
-            name,
-            data,
-            Path(f"{data}.table"),
-            rows=rows,
-            job=stored_for,
-            id_column=id_column,
-            label_column=label_column,
-        )
-    from securevfl.data import read_party
+    def __call__(self, ids: list[Any] | None, found: Predicted) -> None:
+        import pyarrow as pa
+        from pyarrow import csv
 
-    party = read_party(name, data, id_column=id_column, label_column=label_column)
-    order = _order(data, len(party))
-    return party if order is None else party.take(order)
-
-
-def _csv(ids: Any, found: Any) -> str:
-    import io
-
-    import pyarrow as pa
-    from pyarrow import csv
-
-    columns = {"id": ids.tolist(), "prediction": found.label.tolist()}
-    if found.proba is not None and len(found.classes) == 2:
-        columns["probability"] = found.proba[:, 1].tolist()
-    elif found.proba is not None:
-        columns |= {
-            f"probability {each}": column.tolist() for each, column in zip(found.classes, found.proba.T, strict=True)
-        }
-    buffer = io.BytesIO()
-    csv.write_csv(pa.table(columns), buffer, csv.WriteOptions(quoting_style="needed"))
-    return buffer.getvalue().decode()
+        columns = {"id": ids, "prediction": found.label.tolist()}
+        if found.proba is not None and len(found.classes) == 2:
+            columns["probability"] = found.proba[:, 1].tolist()
+        elif found.proba is not None:
+            columns |= {
+                f"probability {each}": column.tolist()
+                for each, column in zip(found.classes, found.proba.T, strict=True)
+            }
+        block = pa.table(columns, self._schema)
+        csv.write_csv(block, self._file, csv.WriteOptions(include_header=self._schema is None, quoting_style="needed"))
+        self._schema = block.schema
 
 
 @contextmanager

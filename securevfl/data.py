@@ -1,4 +1,4 @@
-"""Tables from files: CSV (also .csv.gz), Parquet and npz to a `Party`, and the join of several on their ids.
+"""Tables from files: CSV (also .csv.gz), Parquet and npz, whole to a `Party`, or their ids alone.
 
 A CSV or Parquet file has one row a sample, a column of ids, at one party a column of labels, and otherwise columns of
 numbers. An npz file has arrays X (n x d), ids (n,), at one party y (n,), and optionally columns (d names).
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
-from securevfl.errors import DataError, IdError, LabelError, PartiesError, TableError
-from securevfl.party import Party, align
+from securevfl.errors import DataError, IdError, LabelError, TableError
+from securevfl.party import Party
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".npz")
 _ROW_NAMES = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in Parquet
@@ -48,17 +48,52 @@ def read_party(name: str, path: str | Path, *, id_column: str = "id", label_colu
         return Party(name, table.X, table.y, ids=table.ids, columns=table.columns)
 
 
-def read_table(path: str | Path, *, id_column: str = "id", label_column: str = "y") -> Table:
-    """What a file holds, as numbers and not checked further. DataError as `read_party`."""
+def read_table(
+    path: str | Path, *, id_column: str = "id", label_column: str = "y", chosen: Sequence[str] | None = None
+) -> Table:
+    """What a file holds, as numbers and not checked further; with `chosen` these columns alone, in this order.
+
+    DataError as `read_party`, and TableError that names chosen columns which are not there.
+    """
     path = Path(path)
     with named(path):
-        if path.name.endswith((".csv", ".csv.gz")):
-            return _read_csv(path, id_column, label_column)
-        if path.name.endswith(".parquet"):
-            return _read_parquet(path, id_column, label_column)
-        if path.name.endswith(".npz"):
-            return _read_npz(path)
-        raise TableError(f"a file that ends in {', '.join(SUFFIXES)} was expected; rename or convert it")
+        match _format(path):
+            case "csv":
+                return _read_csv(path, id_column, label_column, chosen)
+            case "parquet":
+                return _read_parquet(path, id_column, label_column, chosen)
+        table = _read_npz(path)
+        if chosen is None:
+            return table
+        check_chosen(table.columns, chosen)
+        at = [table.columns.index(column) for column in chosen]
+        return Table(table.X[:, at], list(chosen), None, table.ids)
+
+
+def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
+    """The ids of a file (n,), and nothing else of it. DataError as `read_party`, IdError if there are none."""
+    path = Path(path)
+    with named(path):
+        match _format(path):
+            case "csv":
+                ids = ids_of(_csv_columns(path, id_column, "", [])[id_column], id_column)
+            case "parquet":
+                ids = ids_of(_parquet_columns(path, id_column, [])[id_column], id_column)
+            case _:
+                arrays = _npz_arrays(path, "ids")
+                if not arrays:
+                    raise IdError("ids were expected, none came; add an array ids")
+                ids = arrays["ids"]
+        if not len(ids):
+            raise TableError("rows were expected below the header, none came; export the table again")
+        return ids
+
+
+def _format(path: Path) -> str:
+    for suffix in SUFFIXES:
+        if path.name.endswith(suffix):
+            return suffix.split(".")[1]
+    raise TableError(f"a file that ends in {', '.join(SUFFIXES)} was expected; rename or convert it")
 
 
 @contextmanager
@@ -73,29 +108,13 @@ def named(path: Path) -> Iterator[None]:
         raise TableError(f"{path}: a readable table was expected there ({reason}); check the path") from None
 
 
-def read_parties(
-    files: Mapping[str, str | Path], *, id_column: str = "id", label_column: str = "y"
-) -> tuple[list[Party], dict[str, list[str]]]:
-    """All parties of a job from a file each, joined on their ids.
-
-    Returns the parties with the shared rows in the active party's order, and for each party the ids that others have
-    and it lacks. PartiesError unless exactly one file has labels, DataError as `read_party` and `align`.
-    """
-    parties = [read_party(name, path, id_column=id_column, label_column=label_column) for name, path in files.items()]
-    labelled = [party.name for party in parties if party.active]
-    if len(labelled) != 1:
-        found = ", ".join(f"{name} ({files[name]})" for name in labelled) or "none"
-        raise PartiesError(
-            f"exactly one party with labels was expected (column {label_column!r}, in npz the array y), "
-            f"with labels: {found}; remove it from the others, or name the right column with --label"
-        )
-    for party in parties:
-        if party.ids is None:
-            raise IdError(f"{files[party.name]}: ids were expected to join on, none came; add an array ids")
-    return align(parties)
+def _read_csv(path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None) -> Table:
+    table = _csv_columns(path, id_column, label_column, chosen)
+    return _from_arrow(table, id_column, label_column, typed=False, gaps=chosen is not None)
 
 
-def _read_csv(path: Path, id_column: str, label_column: str) -> Table:
+def _csv_columns(path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None) -> Any:
+    """Ids, labels and columns of a CSV file as an Arrow table; with `chosen` ids and these alone."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -105,12 +124,15 @@ def _read_csv(path: Path, id_column: str, label_column: str) -> Table:
         with csv.open_csv(path, read_options=one_thread) as reader:
             names = reader.schema.names
         check_names(names, id_column)
-        kinds = {name: pa.string() if name in (id_column, label_column) else pa.float64() for name in names}
-        options = csv.ConvertOptions(column_types=kinds, strings_can_be_null=True)
-        table = csv.read_csv(path, read_options=one_thread, convert_options=options)
+        wanted = names
+        if chosen is not None:
+            check_chosen(names, chosen)
+            wanted = [id_column, *chosen]
+        kinds = {name: pa.string() if name in (id_column, label_column) else pa.float64() for name in wanted}
+        options = csv.ConvertOptions(column_types=kinds, include_columns=wanted, strings_can_be_null=True)
+        return csv.read_csv(path, read_options=one_thread, convert_options=options)
     except (pa.ArrowInvalid, UnicodeDecodeError) as cause:
         raise TableError(_parse_problem(str(cause), names)) from None
-    return _from_arrow(table, id_column, label_column, typed=False)
 
 
 def _parse_problem(message: str, names: list[str]) -> str:
@@ -141,6 +163,14 @@ def check_names(names: list[str], id_column: str) -> None:
         raise TableError(f"columns of different names were expected, twice: {', '.join(twice[:5])}; rename one of each")
 
 
+def check_chosen(names: Sequence[str], chosen: Sequence[str]) -> None:
+    """Columns that a model was trained on, among those of a file. TableError names the missing."""
+    lacking = [column for column in chosen if column not in set(names)]
+    if lacking:
+        shown = ", ".join(lacking[:10]) + (f" and {len(lacking) - 10} more" if len(lacking) > 10 else "")
+        raise TableError(f"columns of the training were expected, missing: {shown}; add them")
+
+
 def is_row_index(name: str) -> bool:
     """Whether a column of a Parquet file is none of the table's."""
     return _ROW_NAMES.fullmatch(name) is not None
@@ -163,20 +193,29 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _read_parquet(path: Path, id_column: str, label_column: str) -> Table:
+def _read_parquet(path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None) -> Table:
+    table = _parquet_columns(path, id_column, chosen)
+    return _from_arrow(table, id_column, label_column, typed=True, gaps=chosen is not None)
+
+
+def _parquet_columns(path: Path, id_column: str, chosen: Sequence[str] | None) -> Any:
+    """All columns of a Parquet file as an Arrow table; with `chosen` ids and these alone."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        table = parquet.ParquetFile(path).read()
+        file = parquet.ParquetFile(path)
+        names = [name for name in file.schema_arrow.names if not is_row_index(name)]
+        check_names(names, id_column)
+        if chosen is not None:
+            check_chosen(names, chosen)
+            names = [id_column, *chosen]
+        return file.read(columns=names).select(names)
     except pa.ArrowException:
         raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
-    names = [name for name in table.schema.names if not is_row_index(name)]
-    check_names(names, id_column)
-    return _from_arrow(table.select(names), id_column, label_column, typed=True)
 
 
-def _from_arrow(table: Any, id_column: str, label_column: str, *, typed: bool) -> Table:
+def _from_arrow(table: Any, id_column: str, label_column: str, *, typed: bool, gaps: bool) -> Table:
     import pyarrow as pa
 
     names = [name for name in table.schema.names if name not in (id_column, label_column)]
@@ -188,7 +227,7 @@ def _from_arrow(table: Any, id_column: str, label_column: str, *, typed: bool) -
     for j, name in enumerate(names):
         column = table[name]
         check_kind(name, column.type)
-        if column.null_count == len(column):
+        if not gaps and column.null_count == len(column):
             raise TableError(f"columns with values were expected, column {name} is empty; drop it")
         X[:, j] = column.cast(pa.float64(), safe=False).to_numpy()
     return Table(X, names, labels_of(table, label_column, typed=typed), ids_of(table[id_column], id_column))
@@ -222,16 +261,21 @@ def labels_of(table: Any, label_column: str, *, typed: bool) -> NDArray[Any] | N
     return labels
 
 
-def _read_npz(path: Path) -> Table:
+def _npz_arrays(path: Path, *wanted: str) -> dict[str, NDArray[Any]]:
+    """Those of the wanted arrays that are in the file."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            held = {key: arrays[key] for key in ("X", "y", "ids", "columns") if key in arrays}
+            return {key: arrays[key] for key in wanted if key in arrays}
     except FileNotFoundError:
         raise
     except (AttributeError, EOFError, TypeError, ValueError, OSError, zipfile.BadZipFile):
         raise TableError(
             "an npz file of plain arrays was expected; it is none, is damaged or holds objects; save it again"
         ) from None
+
+
+def _read_npz(path: Path) -> Table:
+    held = _npz_arrays(path, "X", "y", "ids", "columns")
     if "X" not in held:
         raise TableError("an array X (n x d) was expected in the npz file, there is none; save it under that name")
     X = held["X"]

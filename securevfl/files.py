@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
+import glob
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes through a temporary file in the same folder and renames it. Only the owner may read the result."""
+    """Writes through a temporary file in the same folder and renames it. Only the owner may read the result.
+
+    Such files that killed processes have left behind go first.
+    """
+    with writing_whole(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing_whole(path: Path) -> Iterator[BinaryIO]:
+    """`write_whole` piece by piece: the file takes its name when the block ends, and is dropped if the block raises."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left_behind(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Removes drafts of this file by processes that are no more. Elsewhere than on POSIX signal 0 would end them."""
+    if os.name != "posix":
+        return
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        writer = draft.name.removeprefix(f".{path.name}.")
+        if writer.isdecimal() and not _runs(int(writer)):
+            draft.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True

@@ -16,6 +16,7 @@ from securevfl.costs import Ledger
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import DataError, TableError
 from securevfl.files import write_whole
+from securevfl.party import check_finite
 
 SCHEMA = "securevfl.part/1"
 
@@ -52,6 +53,15 @@ class Part:
 
     def rows(self, X: ArrayLike) -> Floats:
         """New rows (m x d), checked and scaled as in training. TableError names what is wrong."""
+        return self.scaled(self.table(X))
+
+    def scaled(self, table: Floats) -> Floats:
+        """Rows (m x d) as the training scaled them."""
+        scaled: Floats = (table - self.mean) / self.deviation
+        return scaled
+
+    def table(self, X: ArrayLike) -> Floats:
+        """New rows (m x d), checked: the columns of the training, by name where X has names. TableError."""
         named = [str(column) for column in X.columns] if hasattr(X, "columns") else None
         if named is not None and named != self.columns:
             lacking = [column for column in self.columns if column not in named]
@@ -68,9 +78,8 @@ class Part:
             raise TableError(
                 f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {table.shape} came"
             )
-        if not np.isfinite(table).all():
-            raise TableError(f"party {self.name}: finite numbers were expected, NaN or infinities came; fill them")
-        return (table - self.mean) / self.deviation
+        check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.columns)
+        return table
 
     def save(self, path: str | Path) -> None:
         """Writes this party's own part as JSON, whole or not at all."""

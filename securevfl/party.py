@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.curve import canonical_id, canonical_ids
+from securevfl.crypto.curve import canonical_ids
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
-
-ID_DIGEST = 16  # bytes
+from securevfl.ids import Keys, id_keys, order_digest, shared_rows
 
 
 class Party:
@@ -55,7 +52,7 @@ class Party:
     @property
     def order(self) -> bytes:
         """A digest of its ids in their order, by which parties compare; empty without ids."""
-        return b"" if self.ids is None else order_digest(id_digest(self.name, value) for value in self.ids)
+        return b"" if self.ids is None else order_digest(id_keys(self.name, [self.ids]))
 
     def __len__(self) -> int:
         return len(self.X)
@@ -89,14 +86,19 @@ def _numbers(name: str, X: ArrayLike) -> Floats:
 
 def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> None:
     """The least and largest (d,) of each column; NaN and infinities show in them. TableError names the columns."""
-    bad = [columns[j] for j in np.flatnonzero(~(np.isfinite(low) & np.isfinite(high))).tolist()]
+    check_finite(name, np.isfinite(low) & np.isfinite(high), columns)
+    bad = [columns[j] for j in np.flatnonzero(low == high).tolist()]
+    if bad and rows > 1:
+        raise TableError(f"party {name}: columns that vary were expected, constant: {_some(bad)}; drop them")
+
+
+def check_finite(name: str, finite: NDArray[np.bool_], columns: Sequence[str]) -> None:
+    """Whether each column (d,) is. TableError names those that are not."""
+    bad = [columns[j] for j in np.flatnonzero(~finite).tolist()]
     if bad:
         raise TableError(
             f"party {name}: finite numbers were expected, NaN or infinities are in {_some(bad)}; fill them"
         )
-    bad = [columns[j] for j in np.flatnonzero(low == high).tolist()]
-    if bad and rows > 1:
-        raise TableError(f"party {name}: columns that vary were expected, constant: {_some(bad)}; drop them")
 
 
 def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
@@ -117,31 +119,8 @@ def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> NDArray[Any
     own = np.asarray(ids)
     if own.shape != (rows,):
         raise TableError(f"party {name}: one id for each of {rows} rows was expected, shape {own.shape} came")
-    counts = Counter(_key(name, value) for value in own)
-    twice = sum(times > 1 for times in counts.values())
-    if twice:
-        raise IdError(f"party {name}: unique ids were expected, {twice} ids occur more than once; keep one row of each")
+    id_keys(name, [own])
     return own
-
-
-def _key(name: str, value: Any) -> bytes:
-    try:
-        return canonical_id(value)
-    except IdError as error:
-        raise IdError(f"party {name}: {error}") from None
-
-
-def id_digest(name: str, value: Any) -> bytes:
-    """What stands for an id of party `name`, equal where ids are. IdError if it cannot be an id."""
-    return hashlib.blake2b(_key(name, value), digest_size=ID_DIGEST).digest()
-
-
-def order_digest(ids: Iterable[bytes]) -> bytes:
-    """Of `id_digest` of every row, or of several rows at a time."""
-    whole = hashlib.sha256()
-    for part in ids:
-        whole.update(part)
-    return whole.digest()
 
 
 def _some(names: Sequence[str]) -> str:
@@ -186,19 +165,20 @@ def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
     active party's order, and for each party the ids that others have and it lacks, in the others' spelling. IdError
     if a party has no ids or nothing is shared. Between organisations use private alignment.
     """
-    keys: dict[str, dict[bytes, int]] = {}
-    text: dict[bytes, str] = {}
     for party in parties:
         if party.ids is None:
             raise IdError(f"party {party.name}: ids were expected to join on, none came; name the id column")
-        own = _keys(party)
-        keys[party.name] = {key: row for row, key in enumerate(own)}
-        for key, value in zip(own, party.ids, strict=True):
-            text.setdefault(key, str(value))
-    missing = {name: [shown for key, shown in text.items() if key not in own] for name, own in keys.items()}
+    ids = {party.name: party.ids for party in parties if party.ids is not None}
     lead = next((party for party in parties if party.active), parties[0])
-    shared = [key for key in keys[lead.name] if all(key in own for own in keys.values())]
-    if not shared:
-        raise IdError("at least one shared id was expected, there is none; is the right id column named?")
-    rows = {name: np.array([own[key] for key in shared], dtype=np.intp) for name, own in keys.items()}
+    rows, missing = join_ids({name: (own, id_keys(name, [own])) for name, own in ids.items()}, lead.name)
     return [party.take(rows[party.name]) for party in parties], missing
+
+
+def join_ids(
+    ids: Mapping[str, tuple[Any, Keys]], lead: str
+) -> tuple[dict[str, NDArray[np.intp]], dict[str, list[str]]]:
+    """`align` of ids and their keys by party: the rows of each, and what each lacks."""
+    rows, lacking = shared_rows({name: keys for name, (_, keys) in ids.items()}, lead)
+    if not len(rows[lead]):
+        raise IdError("at least one shared id was expected, there is none; is the right id column named?")
+    return rows, {name: [str(ids[owner][0][row]) for owner, row in found] for name, found in lacking.items()}

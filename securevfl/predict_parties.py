@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,15 @@ from securevfl.channel import Channel
 from securevfl.codec import Message
 from securevfl.converse import converse, read_peers
 from securevfl.costs import Meter
-from securevfl.crypto.curve import canonical_ids
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 from securevfl.job import Job
-from securevfl.learner import make_learner
+from securevfl.learner import Learner, make_learner
+from securevfl.new_rows import NewRows, rows_of_array
 from securevfl.part import Part
 from securevfl.peers import Peers
 from securevfl.protocols.base import Seat
+from securevfl.store import OnRows
 
 
 class Asked(Message, frozen=True):
@@ -74,24 +75,64 @@ def predict_with(
     Raises TableError that names columns which are missing, ConfigError if the parts are not of one training, IdError or
     TableError if the rows are not the same, TransportError as `join`.
     """
+    found: list[Predicted] = []
+    predict_rows(
+        part,
+        rows_of_array(part, X, ids),
+        peers,
+        on_block=lambda _, block: found.append(block),
+        certs=certs,
+        listen=listen,
+        timeout=timeout,
+        patience=patience,
+    )
+    if not found:
+        return None
+    return Predicted(
+        np.concatenate([block.decision for block in found]),
+        np.concatenate([block.label for block in found]),
+        None if found[0].proba is None else np.concatenate([block.proba for block in found if block.proba is not None]),
+        found[0].classes,
+    )
+
+
+def predict_rows(
+    part: Part,
+    rows: NewRows,
+    peers: Peers | str | Path = "peers.toml",
+    *,
+    on_block: Callable[[list[Any] | None, Predicted], None],
+    on_rows: OnRows | None = None,
+    certs: str | Path | None = None,
+    listen: str | None = None,
+    timeout: float = 600.0,
+    patience: float = 60.0,
+) -> None:
+    """`predict_with` in blocks of rows, so that memory does not grow with the table.
+
+    on_block(ids, outcome) is called at the active party with each block in order; on_rows(rows done, of) at all.
+    """
     peers, folder = read_peers(peers, certs)
     if tuple(part.parties) != peers.parties:
         raise PartiesError(
             f"the model of {', '.join(part.parties)} was expected to meet these parties, the file of peers names "
             f"{', '.join(peers.parties)}; bring the peers of the training"
         )
-    if not hasattr(X, "columns"):
-        X = np.atleast_2d(np.asarray(X))
-    rows = part.rows(X)
-    order = b"" if ids is None else _order(part.name, ids, len(rows))
 
-    def talk(channel: Channel) -> Floats | None:
-        return _predict(part, rows, order, channel)
+    def talk(channel: Channel) -> None:
+        learner, done = _meet(part, rows, channel), 0
+        for ids, X in rows.blocks():
+            scaled = part.scaled(X)
+            f = learner.decision(lambda block, own=scaled: own[block], len(scaled))  # type: ignore[misc]  # 2
+            if f is not None:
+                on_block(ids, predicted(part, f))
+            done += len(scaled)
+            if on_rows is not None:
+                on_rows(done, rows.count)
 
     terms = {"job": part.job, "active": peers.active, "passives": list(peers.passives), "task": "predict"}
-    f = converse(part.name, peers, terms, talk, certs=folder, listen=listen, timeout=timeout, patience=patience)
-    eventlog.emit(part.name, "predicted", {"rows": len(rows)})
-    return None if f is None else predicted(part, f)
+    converse(part.name, peers, terms, talk, certs=folder, listen=listen, timeout=timeout, patience=patience)
+    eventlog.emit(part.name, "predicted", {"rows": rows.count})
 
 
 def predicted(part: Part, f: Floats) -> Predicted:
@@ -104,12 +145,13 @@ def predicted(part: Part, f: Floats) -> Predicted:
     return Predicted(f, np.asarray(classes[proba.argmax(axis=1)]), proba, classes)
 
 
-def _predict(part: Part, rows: Floats, order: bytes, channel: Channel) -> Floats | None:
+def _meet(part: Part, rows: NewRows, channel: Channel) -> Learner:
+    """Compares with the others and takes this party's place in the model."""
     active, *passives = part.parties
     own = Asked(
         part.run,
-        len(rows),
-        hmac.digest(channel.session, order, hashlib.sha256) if order else b"",
+        rows.count,
+        hmac.digest(channel.session, rows.order, hashlib.sha256) if rows.order else b"",
         part.classes is not None,
     )
     others = [name for name in part.parties if name != part.name]
@@ -126,8 +168,7 @@ def _predict(part: Part, rows: Floats, order: bytes, channel: Channel) -> Floats
         outputs=part.outputs,
     )
     workers = [name for name in part.parties if heard[name].labelled]
-    learner = make_learner(Job.from_dict(part.job), seat, rows.shape[1], workers, key=part.key, theta=part.theta)
-    return learner.decision(lambda block: rows[block], len(rows))  # 2
+    return make_learner(Job.from_dict(part.job), seat, len(part.columns), workers, key=part.key, theta=part.theta)
 
 
 def _compare(me: str, own: Asked, name: str, other: Asked) -> None:
@@ -140,16 +181,3 @@ def _compare(me: str, own: Asked, name: str, other: Asked) -> None:
         raise TableError(f"{name} has {other.rows} rows to predict, {me} {own.rows}; align the tables first")
     if other.order and own.order and not hmac.compare_digest(other.order, own.order):
         raise IdError(f"{name} and {me} hold the new rows in different order; align the tables first")
-
-
-def _order(me: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> bytes:
-    try:
-        own = canonical_ids(ids)
-    except IdError as error:
-        raise IdError(f"party {me}: {error}") from None
-    if len(own) != rows:
-        raise TableError(f"party {me}: one id for each of {rows} rows was expected, {len(own)} came")
-    whole = hashlib.sha256()
-    for each in own:
-        whole.update(hashlib.blake2b(each, digest_size=16).digest())
-    return whole.digest()

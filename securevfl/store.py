@@ -17,12 +17,16 @@ and float64 elsewhere. It shows what the Parquet file shows: keep it where that 
 
 from __future__ import annotations
 
+import fcntl
+import glob
+import hashlib
 import json
 import os
 import shutil
+import tempfile
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -31,16 +35,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
-from securevfl.data import check_kind, check_names, ids_of, is_row_index, labels_of, named
-from securevfl.errors import DataError, IdError, TableError
+from securevfl.data import named
+from securevfl.errors import DataError, TableError
+from securevfl.ids import order_digest
 from securevfl.job import Job
-from securevfl.party import ID_DIGEST, Party, check_extremes, check_labels, id_digest, order_digest
+from securevfl.parquet_source import ParquetSource
+from securevfl.party import Party
 from securevfl.schedule import Rows, Schedule
 
 MAGIC = b"securevfl.table/1\n"
-BATCH = 32 << 20  # bytes of Parquet rows in memory at a time
 BUCKET = 128 << 20  # bytes of rows that are put in order at a time
 ALIGNMENT = 4096
+
+OnRows = Callable[[int, int], None]
 
 
 class StoredTable:
@@ -123,19 +130,75 @@ def store_table(
     job: Job | None = None,
     id_column: str = "id",
     label_column: str = "y",
+    on_rows: OnRows | None = None,
 ) -> StoredParty:
     """Writes the rows of a Parquet file into `table`, whole or not at all, and returns the party that reads from it.
 
+    A table that is there already, of the same file, rows and job, is taken as it is.
+
     rows: row numbers of the file in the order that all parties share (`securevfl.alignment`); as they stand in the
-    file without. job: whose batches the table will serve. Disk: twice the table while it is made. Raises DataError
-    as `read_party` does.
+    file without. job: whose batches the table will serve. on_rows(rows read, of). Disk: the table, 24 bytes a row and
+    `BUCKET` bytes. Raises DataError as `read_party` does, and where the disk lacks room.
     """
     parquet, table = Path(parquet), Path(table)
+    if rows is not None:
+        rows = np.asarray(rows)
+    stamp = _stamp(parquet, rows, job, id_column, label_column)
+    with suppress(DataError):
+        if _read_head(table)[0].get("stamp") == stamp:
+            return open_table(name, table)
+    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column)
+    with _drafts(table) as folder, _writing(table):
+        _write(source, folder, rows, job, stamp, on_rows).replace(table)
+    return open_table(name, table)
+
+
+def borrow_table(
+    name: str,
+    parquet: str | Path,
+    *,
+    rows: Rows | None = None,
+    job: Job | None = None,
+    id_column: str = "id",
+    label_column: str = "y",
+    chosen: Sequence[str] | None = None,
+    on_rows: OnRows | None = None,
+) -> StoredParty:
+    """`store_table` for this process alone: the table, beside the Parquet file, has no name and is gone with the party.
+
+    chosen: these columns alone, for a prediction (`ParquetSource`).
+    """
+    parquet = Path(parquet)
+    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column, chosen=chosen)
+    table = table_path(parquet)
+    with _drafts(table) as folder, _writing(table):
+        return open_table(name, _write(source, folder, rows, job, "", on_rows))
+
+
+def table_path(parquet: str | Path) -> Path:
+    """Where the table of a Parquet file is kept: beside it."""
+    return Path(f"{parquet}.table")
+
+
+def _stamp(parquet: Path, rows: Rows | None, job: Job | None, id_column: str, label_column: str) -> str:
+    """Equal where a table of the Parquet file would be equal."""
     with named(parquet):
-        source = _Source(name, parquet, id_column, label_column)
-        keys = source.keys()
-        y = source.labels()
-        rows = np.arange(source.rows, dtype=np.intp) if rows is None else _checked(rows, source.rows)
+        found = parquet.stat()
+    facts = [found.st_size, found.st_mtime_ns, id_column, label_column]
+    facts += [] if job is None else [job.batch_size, job.seed, job.test_fraction]  # what `_batch_order` depends on
+    stamp = hashlib.sha256(json.dumps(facts).encode())
+    if rows is not None:
+        stamp.update(np.ascontiguousarray(rows).data)
+    return stamp.hexdigest()
+
+
+def _write(
+    source: ParquetSource, folder: Path, rows: Rows | None, job: Job | None, stamp: str, on_rows: OnRows | None
+) -> Path:
+    """The table as a file of the folder."""
+    keys = source.keys()
+    y = source.labels()
+    rows = np.arange(source.rows, dtype=np.intp) if rows is None else _checked(source.path, rows, source.rows)
     order = None if job is None else _batch_order(job, len(rows))
     header: dict[str, Any] = {
         "columns": source.columns,
@@ -143,146 +206,106 @@ def store_table(
         "kind": source.kind.str,
         "labels": y is not None,
         "places": order is not None,
-        "order": order_digest([keys[rows].tobytes()]).hex(),
+        "order": order_digest(keys[rows]).hex(),
+        "stamp": stamp,
     }
     del keys
-    draft, parts = (table.with_name(f".{table.name}.{os.getpid()}{end}") for end in ("", ".parts"))
+    buckets = _Buckets(folder, len(rows), source)
+    _check_room(source.path, folder, buckets.room + 16 * len(rows))
+    at = np.full(source.rows, -1, dtype=np.int64)
+    at[rows if order is None else rows[order]] = np.arange(len(rows))
+    read = 0
+    for X in source.numbers():
+        buckets.put(at[read : read + len(X)], X)
+        read += len(X)
+        if on_rows is not None:
+            on_rows(read, source.rows)
+    draft = folder / "table"
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        _write_head(file, header, None if y is None else y[rows], order)
+        buckets.empty_into(file)
+        file.flush()
+        os.fsync(file.fileno())
+    return draft
+
+
+def _check_room(parquet: Path, folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DataError(
+            f"{parquet}: {needed / 1e9:.1f} GB of free disk were expected for a copy to read from, {folder.parent} has "
+            f"{free / 1e9:.1f} GB; make room, or move the file to a larger disk"
+        )
+
+
+@contextmanager
+def _drafts(table: Path) -> Iterator[Path]:
+    """A folder beside the table, gone at the end; those that killed processes left behind go first."""
+    with _writing(table):
+        table.parent.mkdir(parents=True, exist_ok=True)
+        for left in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
+            _remove_if_left(left)
+        folder = Path(tempfile.mkdtemp(prefix=f".{table.name}.", suffix=".parts", dir=table.parent))
+        lock = os.open(folder, os.O_RDONLY)
     try:
-        with _writing(table):
-            table.parent.mkdir(parents=True, exist_ok=True)
-            parts.mkdir(mode=0o700)
-        buckets = _Buckets(parts, table, len(rows), source)
-        at = np.full(source.rows, -1, dtype=np.int64)
-        at[rows if order is None else rows[order]] = np.arange(len(rows))
-        with named(parquet):
-            source.pour(at, buckets)
-        with _writing(table), os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-            _write_head(file, header, None if y is None else y[rows], order)
-            buckets.empty_into(file)
-            file.flush()
-            os.fsync(file.fileno())
-            draft.replace(table)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # falls with the process
+        yield folder
     finally:
-        draft.unlink(missing_ok=True)
-        shutil.rmtree(parts, ignore_errors=True)
-    return open_table(name, table)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
 
 
 def open_table(name: str, table: str | Path) -> StoredParty:
     """The party of a table that `store_table` wrote. DataError if it is none or is not whole."""
     path = Path(table)
+    header, y, place, offset = _read_head(path)
+    shape = header["rows"], len(header["columns"])
+    stored = StoredTable(path, offset, shape, np.dtype(header["kind"]), place)
+    return StoredParty(name, stored, header["columns"], y, bytes.fromhex(header["order"]))
+
+
+def _read_head(path: Path) -> tuple[dict[str, Any], NDArray[Any] | None, Rows | None, int]:
+    """What a whole table says of itself, its labels, its places, and where its rows begin."""
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise ValueError
             header = json.loads(file.readline())
-            kind, shape = np.dtype(header["kind"]), (int(header["rows"]), len(header["columns"]))
             y = np.load(file, allow_pickle=False) if header["labels"] else None
             place = np.load(file, allow_pickle=False) if header["places"] else None
             offset = -(-file.tell() // ALIGNMENT) * ALIGNMENT
-            if file.seek(0, os.SEEK_END) != offset + shape[0] * shape[1] * kind.itemsize:
+            row = len(header["columns"]) * np.dtype(header["kind"]).itemsize
+            if file.seek(0, os.SEEK_END) != offset + int(header["rows"]) * row:
                 raise ValueError
-        return StoredParty(
-            name, StoredTable(path, offset, shape, kind, place), header["columns"], y, bytes.fromhex(header["order"])
-        )
+        bytes.fromhex(header["order"])
+        return header, y, place, offset
     except OSError as cause:
         raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
     except (ValueError, KeyError, TypeError, EOFError):
         raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
 
 
-class _Source:
-    """The Parquet file."""
-
-    def __init__(self, name: str, path: Path, id_column: str, label_column: str) -> None:
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        try:
-            # column chunks in pieces: a row group may be as large as the file
-            self._file = parquet.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False)
-        except pa.ArrowException:
-            raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
-        schema = self._file.schema_arrow
-        names = [column for column in schema.names if not is_row_index(column)]
-        check_names(names, id_column)
-        self._name, self._id, self._label = name, id_column, label_column
-        self.columns = [column for column in names if column not in (id_column, label_column)]
-        self.labelled = label_column in names
-        self.rows = int(self._file.metadata.num_rows)
-        if not self.columns:
-            raise TableError("at least one column beside ids and labels was expected, none came; add columns")
-        if not self.rows:
-            raise TableError("rows were expected below the header, none came; export the table again")
-        for column in self.columns:
-            check_kind(column, schema.field(column).type)
-        exact = {pa.float16(), pa.float32(), pa.bool_(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}
-        narrow = all(schema.field(column).type in exact for column in self.columns)
-        self.kind = np.dtype("<f4" if narrow else "<f8")
-
-    def keys(self) -> NDArray[np.uint8]:
-        """A digest (rows x 16) of every id. IdError if one is missing, none, or occurs twice."""
-        column = self._file.read(columns=[self._id])[self._id]
-        if column.null_count:
-            ids_of(column, self._id)
-        keys = np.empty((self.rows, ID_DIGEST), np.uint8)
-        row = 0
-        for batch in column.chunks:
-            for start in range(0, len(batch), 1 << 16):
-                ids = batch.slice(start, 1 << 16).to_pylist()
-                digests = b"".join(id_digest(self._name, value) for value in ids)
-                keys[row : row + len(ids)] = np.frombuffer(digests, np.uint8).reshape(-1, ID_DIGEST)
-                row += len(ids)
-        _, counts = np.unique(keys.view(f"V{ID_DIGEST}"), return_counts=True)
-        if twice := int((counts > 1).sum()):
-            raise IdError(
-                f"party {self._name}: unique ids were expected, {twice} ids occur more than once; keep one row of each"
-            )
-        return keys
-
-    def labels(self) -> NDArray[Any] | None:
-        """Labels of all rows, checked."""
-        if not self.labelled:
-            return None
-        y = labels_of(self._file.read(columns=[self._label]), self._label, typed=True)
-        return None if y is None else check_labels(self._name, y, self.rows)
-
-    def pour(self, at: NDArray[np.int64], buckets: _Buckets) -> None:
-        """Hands every row to its bucket; `at` (rows,) says which place it takes, -1 none. Raises what `Party` does."""
-        import pyarrow as pa
-
-        d = len(self.columns)
-        low, high, nulls = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d, np.int64)
-        row = 0
-        try:
-            for batch in self._file.iter_batches(batch_size=max(1, BATCH // (8 * d)), columns=self.columns):
-                X = np.empty((len(batch), d), self.kind)
-                for j, name in enumerate(self.columns):
-                    column = batch.column(name)
-                    nulls[j] += column.null_count
-                    X[:, j] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-                low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
-                buckets.put(at[row : row + len(batch)], X)
-                row += len(batch)
-        except pa.ArrowException:
-            raise TableError("a whole Parquet file was expected, it is damaged; export it again") from None
-        empty = [self.columns[j] for j in np.flatnonzero(nulls == self.rows)]
-        if empty:
-            raise TableError(f"columns with values were expected, column {empty[0]} is empty; drop it")
-        check_extremes(self._name, low, high, self.columns, self.rows)
-
-
 class _Buckets:
     """Rows on their way: a file for each stretch of places, in no order within."""
 
-    def __init__(self, folder: Path, table: Path, rows: int, source: _Source) -> None:
+    def __init__(self, folder: Path, rows: int, source: ParquetSource) -> None:
         self._record = np.dtype([("at", "<i8"), ("x", source.kind, (len(source.columns),))])
         most = max(BUCKET, rows * self._record.itemsize // 256)  # so that files stay few
         self._each = max(1, most // self._record.itemsize)
         self._rows = rows
         self._folder = folder
-        self._table = table
         self._count = -(-rows // self._each)
+        self.room = (rows + min(rows, self._each)) * self._record.itemsize  # bytes of disk, most
 
     def put(self, at: NDArray[np.int64], X: NDArray[Any]) -> None:
         kept = np.flatnonzero(at >= 0)
@@ -290,10 +313,9 @@ class _Buckets:
         records = np.empty(len(kept), self._record)
         records["at"], records["x"] = at[kept], X[kept]
         edges = np.searchsorted(records["at"], np.arange(self._count + 1) * self._each)
-        with _writing(self._table):
-            for bucket in np.flatnonzero(np.diff(edges)).tolist():
-                with (self._folder / str(bucket)).open("ab") as file:
-                    records[edges[bucket] : edges[bucket + 1]].tofile(file)
+        for bucket in np.flatnonzero(np.diff(edges)).tolist():
+            with (self._folder / str(bucket)).open("ab") as file:
+                records[edges[bucket] : edges[bucket + 1]].tofile(file)
 
     def empty_into(self, file: BinaryIO) -> None:
         """Appends all rows, each to its place."""
@@ -333,12 +355,12 @@ def _batch_order(job: Job, rows: int) -> Rows:
     return np.concatenate([schedule.flow, schedule.test])
 
 
-def _checked(rows: Rows, of: int) -> Rows:
+def _checked(parquet: Path, rows: Rows, of: int) -> Rows:
     rows = np.asarray(rows)
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows) or len(np.unique(rows)) < len(rows):
-        raise TableError("a list of different row numbers was expected; align again")
+        raise TableError(f"{parquet}: a list of different row numbers was expected; align again")
     if not 0 <= rows.min() <= rows.max() < of:
-        raise TableError(f"row numbers below {of} were expected; the data file has changed, align again")
+        raise TableError(f"{parquet}: row numbers below {of} were expected; the data file has changed, align again")
     return rows.astype(np.intp, copy=False)
 
 

@@ -9,7 +9,8 @@ import pytest
 from pyarrow import csv, parquet
 
 from securevfl import errors
-from securevfl.data import read_parties, read_party
+from securevfl.data import read_party
+from securevfl.tables import read_parties
 
 N = 30
 GENERATOR = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import securevfl as vfl
-from securevfl import errors, store
+from securevfl import errors, parquet_source, store
 from securevfl.data import read_party
 from securevfl.party import Party
 from securevfl.scaling import moments
@@ -51,7 +51,7 @@ def write(path: Path, X: np.ndarray = X, *, labels: bool = False, kind: str = "f
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 7 rows and buckets of 11."""
-    monkeypatch.setattr(store, "BATCH", 8 * D * 7)
+    monkeypatch.setattr(parquet_source, "BATCH", 8 * D * 7)
     monkeypatch.setattr(store, "BUCKET", (8 + 8 * D) * 11)
 
 
@@ -245,12 +245,12 @@ def test_moments_are_numpy_s(rows: int, columns: int, chunk: int, scale: float, 
 PROGRAM = """
 import sys
 from pathlib import Path
-from securevfl import scaling, store
+from securevfl import parquet_source, scaling, store
 
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
-store.BATCH, store.BUCKET, scaling.CHUNK = 4 << 20, 8 << 20, 1 << 18
+parquet_source.BATCH, store.BUCKET, scaling.CHUNK = 4 << 20, 8 << 20, 1 << 18
 before = peak()
 party = store.store_table("shop", sys.argv[1], sys.argv[2])
 scaling.moments(party.X, store.np.random.default_rng(0).permutation(len(party)))
