@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 from securevfl.clock import Clock, Kind, Stamp
@@ -116,7 +117,10 @@ class Inbox:
 
 
 class Channel:
-    """One party's end. Safe to use from several threads as long as each lane has one sender and one receiver."""
+    """One party's end. Safe to use from several threads as long as each lane has one sender and one receiver.
+
+    keys: fingerprints of all parties' certificate keys by name; empty where parties have none, within one process.
+    """
 
     def __init__(
         self,
@@ -127,8 +131,10 @@ class Channel:
         *,
         timeout: float = 600.0,
         observe: Callable[[Event], None] | None = None,
+        keys: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.me = inbox.me
+        self.keys = keys
         self.clock = clock
         self.ledger = ledger
         self._wire = wire

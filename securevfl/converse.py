@@ -78,7 +78,7 @@ def converse(
         channel: Channel | None = None
         try:
             inbox = post.open(max(1.0, round(deadline - time.monotonic(), 1)))
-            channel = Channel(post, inbox, clock, ledger, timeout=timeout)
+            channel = Channel(post, inbox, clock, ledger, timeout=timeout, keys=post.keys)
             channel.clock.tick(Kind.LOCAL)
             outcome = talk(channel)
             for name in others:

@@ -4,15 +4,14 @@
 
     securevfl join shop/job.toml --party shop --data shop.parquet
 
-The key in it is that party's alone: the folder goes to it by a safe way and the copy is deleted, or the party makes its
-own certificate with the authority and gets the other files only.
+The key in it is that party's alone: the folder goes to it by a safe way and the copy is deleted. A party whose
+certificate was issued from its own request (`transport.requests`) has the key already; its kit comes without one.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,11 +22,11 @@ from securevfl.errors import ConfigError
 from securevfl.files import write_whole
 from securevfl.job import Job
 from securevfl.peers import Peers, split_address
-from securevfl.transport import certs
+from securevfl.transport import certs, pem
 
 
 def init_certs(folder: str | Path, peers: Peers) -> Path:
-    """Makes an authority in `folder`, unless it has one, and a certificate for everyone in `peers` who has none.
+    """Makes an authority in `folder`, unless it has one, and key and certificate for everyone in `peers` who has none.
 
     Returns the authority's certificate. ConfigError if a name or host cannot be certified.
     """
@@ -44,22 +43,27 @@ def init_certs(folder: str | Path, peers: Peers) -> Path:
 def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | Path) -> Path:
     """Writes the kit of `party` into `folder` and returns it. `ca`: the folder that `init_certs` filled.
 
-    Files that are there already are written anew. ConfigError if the party has no certificate yet.
+    Files that are there already are written anew. ConfigError if the party has no certificate yet, or one that its
+    peers would refuse.
     """
     if party not in peers.everyone:
         raise ConfigError(f"one of {', '.join(peers.everyone)} was expected, {party} came; correct the party's name")
     folder, ca = Path(folder), Path(ca)
-    certs.Identity(ca / f"{party}.pem", ca / f"{party}.key", ca / "ca.pem")
+    certificate, key = ca / f"{party}.pem", ca / f"{party}.key"
+    if key.exists():
+        certs.Identity(certificate, key, ca / "ca.pem")
+    else:
+        certs.check_own(certificate, pem.read(certificate), pem.read(ca / "ca.pem"), party)
+        if (folder / key.name).exists():
+            certs.Identity(certificate, folder / key.name, ca / "ca.pem")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if party in peers.parties:  # a relay of its own need not know the job
         write_whole(folder / "job.toml", to_toml(job.to_dict()).encode())
     write_whole(folder / "peers.toml", to_toml(plain(peers)).encode())
     for name in ("ca.pem", f"{party}.pem"):
         shutil.copyfile(ca / name, folder / name)
-    key = os.open(folder / f"{party}.key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(key, "wb") as file:
-        os.fchmod(key, 0o600)
-        file.write((ca / f"{party}.key").read_bytes())
+    if key.exists():
+        write_whole(folder / key.name, key.read_bytes())
     return folder
 
 

@@ -5,6 +5,9 @@ One authority (`init`), run by whoever the parties trust to say who is who, sign
     ca.pem, ca.key        the authority; ca.pem goes to every party, ca.key stays where it was made
     bank.pem, bank.key    the party "bank"; both go to the bank, by a safe way, and the key to no one else
 
+A party that lets nobody see its key makes it itself and gets its certificate from a request (`transport.requests`).
+ca.pem also holds the list of certificates that the authority has revoked (`transport.revocation`).
+
 A certificate names its party by the URI securevfl://party/<name> and by a DNS name made from it (`server_name`), which
 lets a gRPC client insist on the party and not only on the machine. Host names and addresses stand beside them. Keys
 are ECDSA P-256, which the BoringSSL inside gRPC accepts; files are written at once or not at all, keys readable by
@@ -16,9 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,9 +36,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, TransportError
+from securevfl.transport import pem
+from securevfl.transport.revocation import read_authority, revoked_on
 
-__all__ = ["Identity", "Summary", "check_peer", "init", "issue", "server_name", "show"]
+__all__ = ["Identity", "Summary", "certify", "check_own", "check_peer", "init", "issue", "server_name", "show"]
 
+_DOMAIN = ".party.securevfl.internal"
 _URI = "securevfl://party/"
 _HOST = re.compile(r"(?=.{1,253}$)(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*")
 _CLOCK_SKEW = timedelta(hours=1)
@@ -45,12 +49,16 @@ _CLOCK_SKEW = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Summary:
-    """What a certificate says. `days_left` counts whole days and is negative once it has expired."""
+    """What a certificate says. `days_left` counts whole days and is negative once it has expired.
+
+    fingerprint: SHA-256 of the certificate. key: that of its public key, which stays when a certificate is renewed.
+    """
 
     name: str
     hosts: tuple[str, ...]
     issuer: str
     fingerprint: str
+    key: str
     valid_from: datetime
     valid_until: datetime
     days_left: int
@@ -62,6 +70,7 @@ class Summary:
             f"hosts        {', '.join(self.hosts) or 'none'}",
             f"issuer       {self.issuer}",
             f"fingerprint  {self.fingerprint}",
+            f"key          {self.key}",
             f"valid from   {self.valid_from:%Y-%m-%d %H:%M} UTC",
             f"valid until  {self.valid_until:%Y-%m-%d %H:%M} UTC",
             f"days left    {self.days_left}",
@@ -75,23 +84,29 @@ class Identity(Secret):
     refuse the certificate. `ca` may hold several authorities one after the other, while one takes over from another.
     """
 
-    __slots__ = ("_key", "ca", "certificate", "party")
+    __slots__ = ("_key", "_signer", "ca", "certificate", "key", "party")
 
     def __init__(self, certificate: Path, key: Path, ca: Path, now: datetime | None = None) -> None:
-        self.certificate, self._key, self.ca = _read(certificate), _read(key), _read(ca)
+        self.certificate, self.ca = pem.read(certificate), pem.read(ca)
+        if not key.exists():
+            raise ConfigError(f"{key} is not there; put the key beside {certificate.name} that was made for it")
+        self._key = pem.read(key)
         if key.stat().st_mode & 0o077:
             raise ConfigError(f"{key}: other users can read this key; chmod 600 it, and issue again if anyone may have")
-        own = _parse(self.certificate)
-        if _key_of(key, self._key).public_key() != own.public_key():
+        own = pem.parse(self.certificate)
+        self._signer = pem.key_of(key, self._key)
+        self.key = pem.key_fingerprint(own.public_key())
+        if self._signer.public_key() != own.public_key():
             raise ConfigError(f"{key} is not the key of {certificate}; bring the two files that were issued together")
         party = _party(own)
         if party is None:
             raise ConfigError(f"{certificate} names no party; expected one made by securevfl for a party")
         self.party = party
-        try:
-            check_peer(self.certificate, self.ca, self.party, now)
-        except TransportError as error:
-            raise ConfigError(f"{certificate}: peers would refuse it: {error}") from None
+        check_own(certificate, self.certificate, self.ca, party, now)
+
+    def sign(self, data: bytes) -> bytes:
+        """ECDSA-SHA256 by this party's key."""
+        return self._signer.sign(data, ec.ECDSA(hashes.SHA256()))
 
     def server_credentials(self) -> Any:
         """grpc.ServerCredentials that ask every client for a certificate of the same authority."""
@@ -112,7 +127,7 @@ class Identity(Secret):
 
 def server_name(party: str) -> str:
     """The DNS name in a party's certificate, the same on whatever machine it runs. Made by hashing, never resolved."""
-    return f"{hashlib.sha256(_valid_name(party).encode()).hexdigest()[:32]}.party.securevfl.internal"
+    return f"{hashlib.sha256(_valid_name(party).encode()).hexdigest()[:32]}{_DOMAIN}"
 
 
 def init(
@@ -143,39 +158,50 @@ def issue(
 ) -> Path:
     """Makes a key and a certificate for a party with the authority in `folder`; returns folder/<party>.pem.
 
+    As `certify`, and ConfigError if the party has a certificate already and not `replace`.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = certify(folder, party, hosts, key.public_key(), days=days, now=now)
+    return _store_pair(folder / f"{party}.pem", certificate, key, replace)
+
+
+def certify(
+    folder: Path,
+    party: str,
+    hosts: Sequence[str],
+    public: ec.EllipticCurvePublicKey,
+    *,
+    days: int = 365,
+    now: datetime | None = None,
+) -> x509.Certificate:
+    """A certificate of this key for a party, signed by the authority in `folder`; nothing is written.
+
     hosts: DNS names and IP addresses, without ports, under which the party serves. The certificate ends with the
-    authority at the latest. ConfigError if the party has one already and not `replace`, the authority is missing or
-    has expired, or a name cannot be used.
+    authority at the latest. ConfigError if the authority is missing or has expired, or a name cannot be used.
     """
     if _valid_name(party).casefold() == "ca":
         raise ConfigError("a party cannot be called ca: that name is the authority's; rename the party")
     now = _now(now)
-    authority, authority_key = _parse(_read(folder / "ca.pem")), _read_key(folder / "ca.key")
-    if authority_key.public_key() != authority.public_key():
-        raise ConfigError(f"{folder}: ca.key is not the key of ca.pem; bring the two files that were made together")
-    if now >= authority.not_valid_after_utc:
-        raise ConfigError(f"the authority in {folder} has expired; make a new one with init(..., replace=True)")
-    key = ec.generate_private_key(ec.SECP256R1())
+    authority, authority_key = read_authority(folder, now)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)])
     names = [x509.UniformResourceIdentifier(_URI + quote(party, safe="")), x509.DNSName(server_name(party))]
     until = min(now + _days(days), authority.not_valid_after_utc)
-    certificate = (
-        _builder(subject, authority.subject, key.public_key(), now, until)
+    return (
+        _builder(subject, authority.subject, public, now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(authority=False), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
-        .add_extension(x509.SubjectAlternativeName([*names, *map(_host, hosts)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*names, *map(host_name, hosts)]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    return _store_pair(folder / f"{party}.pem", certificate, key, replace)
 
 
 def show(path: Path, now: datetime | None = None) -> Summary:
     """What the certificate in a file says. ConfigError if there is none."""
-    certificate = _parse(_read(path))
+    certificate = pem.parse(pem.read(path))
     until = certificate.not_valid_after_utc
     own = _party(certificate)
     hosts = [host for host in _hosts(certificate) if own is None or host != server_name(own)]
@@ -184,6 +210,7 @@ def show(path: Path, now: datetime | None = None) -> Summary:
         hosts=tuple(hosts),
         issuer=_common_name(certificate.issuer),
         fingerprint=_fingerprint(certificate),
+        key=bytes.fromhex(pem.key_fingerprint(certificate.public_key())).hex(":"),
         valid_from=certificate.not_valid_before_utc,
         valid_until=until,
         days_left=(until - _now(now)) // timedelta(days=1),
@@ -194,15 +221,15 @@ def check_peer(peer: bytes, ca: bytes, expected_party: str, now: datetime | None
     """Whether the certificate `peer` (PEM or DER) is that of `expected_party`, signed by an authority in `ca` (PEM).
 
     Returns nothing if so; TransportError naming the cause if it is unreadable, self-signed, of an unknown authority,
-    not yet valid, expired, or of another party.
+    not yet valid, expired, revoked, or of another party.
     """
     now = _now(now)
     try:
-        certificate = _parse(peer)
+        certificate = pem.parse(peer)
         own = _party(certificate)
     except ConfigError:
         raise TransportError(f"{expected_party} showed something that is not a certificate") from None
-    authorities = _authorities(ca)
+    authorities = pem.authorities(ca)
     issuer = next((authority for authority in authorities if _signed_by(certificate, authority)), None)
     if _signed_by(certificate, certificate):
         raise TransportError(
@@ -216,15 +243,28 @@ def check_peer(peer: bytes, ca: bytes, expected_party: str, now: datetime | None
         )
     for what, each in (("the certificate of", certificate), ("the authority behind", issuer)):
         if now < each.not_valid_before_utc:
-            since = f"{each.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
-            raise TransportError(f"{what} {expected_party} is not yet valid, only from {since}; check both clocks")
+            start = f"{each.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+            raise TransportError(f"{what} {expected_party} is not yet valid, only from {start}; check both clocks")
         if now > each.not_valid_after_utc:
             until = f"{each.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
             raise TransportError(f"{what} {expected_party} has expired, on {until}; issue a new one")
+    if (since := revoked_on(certificate, issuer, ca)) is not None:
+        raise TransportError(
+            f"the certificate of {expected_party} was revoked by its authority on {since:%Y-%m-%d %H:%M} UTC; "
+            "issue a new one"
+        )
     if own != expected_party:
         raise TransportError(
             f"wrong name: expected a certificate of {expected_party}, it is of {own or 'no party'}; check the address"
         )
+
+
+def check_own(path: Path, certificate: bytes, ca: bytes, party: str, now: datetime | None = None) -> None:
+    """Whether peers would take a certificate, read from `path`. ConfigError with the cause if not."""
+    try:
+        check_peer(certificate, ca, party, now)
+    except TransportError as error:
+        raise ConfigError(f"{path}: peers would refuse it: {error}") from None
 
 
 def _now(now: datetime | None) -> datetime:
@@ -243,7 +283,8 @@ def _valid_name(name: str) -> str:
     return name
 
 
-def _host(host: str) -> x509.GeneralName:
+def host_name(host: str) -> x509.GeneralName:
+    """A host as it stands in a certificate. ConfigError if it is none, or stands for a party."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -251,6 +292,8 @@ def _host(host: str) -> x509.GeneralName:
             raise ConfigError(
                 f"host {host!r}: a DNS name in ASCII or an IP address, without port, was expected"
             ) from None
+        if host.casefold().endswith(_DOMAIN):
+            raise ConfigError(f"host {host!r}: names under {_DOMAIN[1:]} stand for parties; leave it out") from None
         return x509.DNSName(host)
 
 
@@ -281,43 +324,6 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; name the file that init or issue made") from None
-
-
-def _parse(data: bytes) -> x509.Certificate:
-    try:
-        if data.startswith(b"-----"):
-            return x509.load_pem_x509_certificate(data)
-        return x509.load_der_x509_certificate(data)
-    except (ValueError, x509.InvalidVersion):
-        raise ConfigError("a certificate (PEM or DER) was expected, something else came; name the .pem file") from None
-
-
-def _authorities(ca: bytes) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(ca)
-    except ValueError:
-        raise ConfigError("certificates of authorities (PEM) were expected, something else came; name ca.pem") from None
-
-
-def _key_of(path: Path, data: bytes) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(data, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path}: an ECDSA key in PEM, without password, was expected; name the .key file")
-    return key
-
-
-def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    return _key_of(path, _read(path))
 
 
 def _alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
@@ -367,32 +373,7 @@ def _store_pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurve
     if there and not replace:
         raise ConfigError(f"{there[0]} exists; ask for its replacement to make a new key and keep the old one aside")
     for each in there:
-        public = (_parse(_read(each)) if each == path else _read_key(each)).public_key()
-        tag = x509.SubjectKeyIdentifier.from_public_key(public).digest.hex()[:8]
-        aside = each.with_stem(f"{each.stem}.old-{tag}")
-        if not aside.exists():
-            os.link(each, aside)
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    _write(key_path, secret, 0o600, replace)
-    _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644, replace)
+        pem.set_aside(each)
+    pem.write(key_path, pem.private(key), 0o600, replace=replace)
+    pem.write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644, replace=replace)
     return path
-
-
-def _write(path: Path, data: bytes, mode: int, replace: bool) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        if replace:
-            os.replace(temporary, path)
-        else:
-            os.link(temporary, path)  # unlike a rename, fails if the file has appeared meanwhile
-    except FileExistsError:
-        raise ConfigError(f"{path} exists; ask for its replacement to make a new key and keep the old one") from None
-    finally:
-        Path(temporary).unlink(missing_ok=True)

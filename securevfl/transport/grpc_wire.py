@@ -20,7 +20,7 @@ from securevfl import eventlog
 from securevfl.codec import encode_message
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError
 from securevfl.peers import Peers, split_address
-from securevfl.transport.certs import server_name
+from securevfl.transport.certs import check_peer, server_name
 from securevfl.transport.line import PIECE, Line, Refusal
 from securevfl.transport.tls import Credentials, caller, diagnose, require_tls13
 
@@ -134,11 +134,15 @@ class Endpoint:
         eventlog.emit(self.me, "listening", {"at": bind})
 
     def _answer(self, requests: Any, context: Any) -> Iterator[bytes]:
+        line: Line | None = None
         try:
-            name = caller(context.auth_context(), self._credentials.ca, self.lines)
+            name, certificate = caller(context.auth_context(), self.lines)
             line = self.lines[name]
+            check_peer(certificate, self._credentials.ca, name)
             turn = line.begin(calling=False)
         except SecureVFLError as error:
+            if line is not None and not line.opened:
+                line.cause = f"it was refused: {error}"
             eventlog.warn(self.me, "refused", {"from": str(context.peer()), "reason": str(error)})
             yield encode_message(Refusal(str(error), True, isinstance(error, PeerLost)))
             return

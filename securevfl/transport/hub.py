@@ -143,7 +143,7 @@ class Seal(Secret):
         self._cipher_out, self._cipher_in = cipher(me, self._peer), cipher(self._peer, me)
         self._peer_offer = offer
         claim = self._claim(me, self._peer, self._offer, offer)
-        self.send(encode_message(Proof(self._credentials.sign(claim))))  # step 2
+        self.send(encode_message(Proof(self._credentials.identity.sign(claim))))  # step 2
 
     @staticmethod
     def _claim(sender: str, receiver: str, own: Offer, other: Offer) -> bytes:

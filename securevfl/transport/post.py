@@ -1,11 +1,13 @@
 """A party's conversations with all others: a session that nobody can replay, then frames; the `Wire` of a channel.
 
     1. all <-> all    Greeting   a random nonce, the job and the roles in full
-    2. all <-> all    Agreed     the session: SHA-256 of the terms and of everyone's nonces, 16 bytes
+    2. all <-> all    Agreed     the session: SHA-256 of the terms and of everyone's nonces, 16 bytes; signed
     3. frames of that session
 
-Everyone puts a fresh nonce in, so a session cannot be made to happen twice. Whoever stops before step 3 says so with
-Stopped; after that, `Channel.abort` does.
+Everyone puts a fresh nonce in, so a session cannot be made to happen twice. In step 2 everyone shows its certificate
+and signs the session for each receiver: TLS has checked the name before, but tells a caller nothing of the certificate,
+and so neither whether it was revoked nor which key to remember. Whoever stops before step 3 says so with Stopped; after
+that, `Channel.abort` does.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ from securevfl.clock import Stamp
 from securevfl.codec import FORMAT, SESSION_BYTES, Message, decode_message, encode_message
 from securevfl.errors import ConfigError, FrameError, PeerLost, ProtocolError, SecureVFLError, TransportError
 from securevfl.peers import Peers
+from securevfl.transport.certs import check_peer
 from securevfl.transport.grpc_wire import Endpoint
 from securevfl.transport.hub import Lost, Parcel, Seal, route
 from securevfl.transport.line import Line
-from securevfl.transport.tls import Credentials
+from securevfl.transport.tls import Credentials, verify
 
 _MAX_GREETING = 1 << 20  # bytes
 
@@ -45,9 +48,11 @@ class Greeting(Message, frozen=True):
 
 
 class Agreed(Message, frozen=True):
-    """The session as the sender has computed it."""
+    """The session as the sender has computed it. certificate: DER; signature: of `_claim` by its key."""
 
     session: bytes
+    certificate: bytes
+    signature: bytes
 
 
 class Stopped(Message, frozen=True):
@@ -61,7 +66,10 @@ _greetings = msgspec.msgpack.Decoder(Greeting | Agreed | Stopped)
 
 
 class Post:
-    """The wire of one party. `terms` are compared with everyone's: plain data that all parties may see."""
+    """The wire of one party. `terms` are compared with everyone's: plain data that all parties may see.
+
+    keys: fingerprints of all parties' certificate keys by name, this party's own too, known once it is open.
+    """
 
     def __init__(
         self,
@@ -73,6 +81,8 @@ class Post:
         patience: float = 60.0,
     ) -> None:
         self.me = credentials.party
+        self.keys = {self.me: credentials.identity.key}
+        self._credentials = credentials
         self._peers = peers
         self._terms = json.dumps(terms, sort_keys=True)
         self._others = [name for name in peers.parties if name != self.me]
@@ -108,10 +118,14 @@ class Post:
         if to not in self._others:
             raise TransportError(f"{self.me}: a party of this run was expected as receiver, {to!r} is none")
         self._line(to).room()
-        if to in self._seals:
-            self._seals[to].send(frame)
-        else:
-            self._put(to, frame)
+        try:
+            if to in self._seals:
+                self._seals[to].send(frame)
+            else:
+                self._put(to, frame)
+        except TransportError as error:
+            with self._changed:
+                raise self._failure or error from None  # the reason, if one was given before the goodbye
 
     def close(self, timeout: float) -> None:
         """Sends what is left, waits up to `timeout` seconds until the others are through as well, and hangs up."""
@@ -149,10 +163,15 @@ class Post:
             if self._failure is not None:
                 raise self._failure
         for name in self._others:
-            self._say(name, Agreed(session))
+            signature = self._credentials.identity.sign(_claim(session, self.me, name))
+            self._say(name, Agreed(session, self._credentials.certificate, signature))
         for name in self._others:
-            if self._next(name, Agreed, deadline, timeout).session != session:
+            agreed = self._next(name, Agreed, deadline, timeout)
+            if agreed.session != session:
                 raise PeerLost(f"{name} and {self.me} have not heard the same greetings; start the job anew")
+            check_peer(agreed.certificate, self._credentials.ca, name)
+            self.keys[name] = verify(agreed.certificate, agreed.signature, _claim(session, name, self.me))
+            eventlog.emit(self.me, "identified", {"peer": name, "key": self.keys[name]})
         eventlog.emit(self.me, "agreed", {"session": session.hex(), "parties": len(greetings)})
         return inbox
 
@@ -252,6 +271,11 @@ class Post:
             if self._inbox is not None:
                 self._inbox.fail(self._failure)
             self._changed.notify_all()
+
+
+def _claim(session: bytes, sender: str, receiver: str) -> bytes:
+    names = b"".join(hashlib.sha256(name.encode()).digest() for name in (sender, receiver))
+    return b"securevfl identity 1" + session + names
 
 
 def _difference(one: str, theirs: str, other: str, ours: str) -> str:

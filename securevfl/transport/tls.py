@@ -22,35 +22,27 @@ from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, CryptoError, TransportError
 from securevfl.transport import NO_TLS_12
 from securevfl.transport.certs import Identity, check_peer, server_name
-
-_ECDSA = ec.ECDSA(hashes.SHA256())
+from securevfl.transport.pem import key_fingerprint
 
 
 class Credentials(Secret):
     """What a party shows and trusts: <party>.pem, .key and ca.pem of one folder. ConfigError if they do not fit."""
 
-    __slots__ = ("_folder", "_key", "ca", "certificate", "identity", "party")
+    __slots__ = ("_folder", "ca", "certificate", "identity", "party")
 
     def __init__(self, folder: Path, party: str) -> None:
         if os.environ.get("GRPC_SSL_CIPHER_SUITES") != NO_TLS_12:
             raise ConfigError("TLS 1.3 alone cannot be had: grpc was imported first; import securevfl before grpc")
-        certificate, key = folder / f"{party}.pem", folder / f"{party}.key"
-        self.identity = Identity(certificate, key, folder / "ca.pem")
+        certificate = folder / f"{party}.pem"
+        self.identity = Identity(certificate, folder / f"{party}.key", folder / "ca.pem")
         self.party = party
         self.ca = self.identity.ca
         self.certificate = x509.load_pem_x509_certificate(self.identity.certificate).public_bytes(
             serialization.Encoding.DER
         )
         self._folder = folder
-        loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
-        assert isinstance(loaded, ec.EllipticCurvePrivateKey), "Identity has checked it"
-        self._key = loaded
         if self.identity.party != party:
             raise ConfigError(f"{certificate}: the certificate of {party} was expected, it names {self.identity.party}")
-
-    def sign(self, data: bytes) -> bytes:
-        """ECDSA-SHA256 by this party's certificate."""
-        return self._key.sign(data, _ECDSA)
 
     def context(self) -> ssl.SSLContext:
         """For a look at a server with the ssl module: shows this certificate, checks nothing."""
@@ -63,25 +55,27 @@ class Credentials(Secret):
         return context
 
 
-def verify(certificate: bytes, signature: bytes, data: bytes) -> None:
-    """Whether the holder of a certificate (DER, checked before) signed `data`. CryptoError if not."""
+def verify(certificate: bytes, signature: bytes, data: bytes) -> str:
+    """The fingerprint of the key of a certificate (DER, checked before), which signed `data`. CryptoError if not."""
     key = x509.load_der_x509_certificate(certificate).public_key()
     try:
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise InvalidSignature
-        key.verify(signature, data, _ECDSA)
+        key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
         raise CryptoError("a signature does not belong to the certificate that was shown; issue it again") from None
+    return key_fingerprint(key)
 
 
-def caller(auth: Mapping[str, Sequence[bytes]], ca: bytes, known: Collection[str]) -> str:
-    """Which of the `known` parties is calling, by gRPC's auth context. TransportError names why it is none."""
+def caller(auth: Mapping[str, Sequence[bytes]], known: Collection[str]) -> tuple[str, bytes]:
+    """Which of the `known` parties is calling, by gRPC's auth context, and its certificate, for `check_peer`.
+
+    TransportError if it is none of them.
+    """
     shown = [name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())]
-    certificate = next(iter(auth.get("x509_pem_cert", ())), b"")
     for party in known:
         if server_name(party) in shown:
-            check_peer(certificate, ca, party)
-            return party
+            return party, next(iter(auth.get("x509_pem_cert", ())), b"")
     raise TransportError(f"{shown[0] if shown else 'a caller without a name'} is no party here; compare peers.toml")
 
 

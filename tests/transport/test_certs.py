@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from securevfl.errors import ConfigError, TransportError
-from securevfl.transport import certs
+from securevfl.transport import certs, pem
 from securevfl.transport.certs import Identity, check_peer, init, issue, server_name, show
 
 NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
@@ -175,7 +175,7 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(folder: Path) -> None:
     path = folder / "bank.key"
     before = path.read_bytes()
     with pytest.raises(ConfigError, match="exists"):
-        certs._write(path, b"other", 0o600, replace=False)
+        pem.write(path, b"other", 0o600, replace=False)
     assert path.read_bytes() == before
     assert not list(folder.glob(".new-*"))
 
@@ -188,7 +188,7 @@ def test_a_write_that_fails_leaves_the_old_file(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        certs._write(folder / "bank.key", b"other", 0o600, replace=True)
+        pem.write(folder / "bank.key", b"other", 0o600, replace=True)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -239,7 +239,7 @@ def test_show(tmp_path: Path) -> None:
     assert summary.days_left == 9
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
     assert summary.fingerprint.replace(":", "") == certificate.fingerprint(hashes.SHA256()).hex()
-    assert len(summary.lines()) == 7
+    assert len(summary.lines()) == 8
     assert "valid until  2030-07-30 12:00 UTC" in summary.lines()
     assert show(path, NOW + timedelta(days=91)).days_left == -1
     assert show(tmp_path / "ca.pem", NOW).name == "consortium"
@@ -252,7 +252,11 @@ def test_names_that_cannot_be_used(folder: Path, party: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["", "bank.example:443", "https://bank", "*.bank.example", "b\u00e4nk.example", "-a", "a..b"]
+    "host",
+    [
+        *("", "bank.example:443", "https://bank", "*.bank.example", "b\u00e4nk.example", "-a", "a..b"),
+        *(server_name("bank"), "any.PARTY.securevfl.internal"),
+    ],
 )
 def test_hosts_that_cannot_be_used(folder: Path, host: str) -> None:
     with pytest.raises(ConfigError, match="host"):
@@ -290,7 +294,7 @@ def test_an_identity_is_checked_when_read(folder: Path, tmp_path: Path) -> None:
         Identity(bank, folder / "shop.key", ca)
     with pytest.raises(ConfigError, match="names no party"):
         Identity(ca, folder / "ca.key", ca)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"none is not there; put the key beside bank\.pem"):
         Identity(bank, tmp_path / "none", ca)
     with pytest.raises(ConfigError, match=r"expected; name the \.key file"):
         Identity(bank, bank_as_key(folder), ca)

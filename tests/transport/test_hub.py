@@ -90,7 +90,7 @@ class _Impostor:
     """Signs with another key than that of the certificate it shows."""
 
     def __init__(self, own: Credentials, party: str, certificate: bytes) -> None:
-        self.ca, self.party, self.certificate, self.sign = own.ca, party, certificate, own.sign
+        self.ca, self.party, self.certificate, self.identity = own.ca, party, certificate, own.identity
 
 
 def test_a_certificate_of_someone_else_is_refused(talk: Conversation, tmp_path: Path) -> None:

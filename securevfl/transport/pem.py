@@ -1,0 +1,122 @@
+"""Certificates, keys and lists of revoked certificates as PEM files, read with errors that name the file.
+
+Files are written at once or not at all, and what another takes the place of is kept beside it under another name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+
+from securevfl.errors import ConfigError
+
+_LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
+
+
+def read(path: Path) -> bytes:
+    """The file's bytes. ConfigError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; name the file that init or issue made") from None
+
+
+def parse(data: bytes) -> x509.Certificate:
+    """The first certificate, of PEM or DER. ConfigError if there is none."""
+    try:
+        if data.startswith(b"-----"):
+            return x509.load_pem_x509_certificate(data)
+        return x509.load_der_x509_certificate(data)
+    except (ValueError, x509.InvalidVersion):
+        raise ConfigError("a certificate (PEM or DER) was expected, something else came; name the .pem file") from None
+
+
+def authorities(ca: bytes) -> list[x509.Certificate]:
+    """All certificates of a ca.pem. ConfigError if there is none."""
+    try:
+        return x509.load_pem_x509_certificates(ca)
+    except ValueError:
+        raise ConfigError("certificates of authorities (PEM) were expected, something else came; name ca.pem") from None
+
+
+def revocation_lists(ca: bytes) -> list[x509.CertificateRevocationList]:
+    """All lists of revoked certificates of a ca.pem. ConfigError if one cannot be read."""
+    try:
+        return [x509.load_pem_x509_crl(each) for each in _LIST.findall(ca)]
+    except ValueError:
+        raise ConfigError("a list of revoked certificates in ca.pem cannot be read; get ca.pem again") from None
+
+
+def key_of(path: Path, data: bytes) -> ec.EllipticCurvePrivateKey:
+    """The key that was read from `path`. ConfigError if it is none of ours."""
+    try:
+        key = serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: an ECDSA key in PEM, without password, was expected; name the .key file")
+    return key
+
+
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """The key in a file. ConfigError if there is none."""
+    return key_of(path, read(path))
+
+
+def private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The key as its file holds it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def key_fingerprint(key: PublicKeyTypes) -> str:
+    """SHA-256 of a public key (DER, SubjectPublicKeyInfo) in hex; the same in every certificate of that key."""
+    info = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, info)).hexdigest()
+
+
+def set_aside(path: Path) -> None:
+    """Keeps a certificate or key that is about to be replaced as <name>.old-<key id>, or with its serial number too."""
+    if not path.exists():
+        return
+    data, serial = read(path), ""
+    if path.suffix == ".pem":
+        certificate = parse(data)
+        key, serial = certificate.public_key(), f"-{certificate.serial_number:x}"
+    else:
+        key = key_of(path, data).public_key()
+    tag = x509.SubjectKeyIdentifier.from_public_key(key).digest.hex()[:8]
+    aside = path.with_stem(f"{path.stem}.old-{tag}")
+    if aside.exists() and aside.read_bytes() != data:
+        aside = path.with_stem(f"{path.stem}.old-{tag}{serial}")
+    if not aside.exists():
+        os.link(path, aside)
+
+
+def write(path: Path, data: bytes, mode: int, *, replace: bool) -> None:
+    """Writes through a temporary file. ConfigError if the file exists and not `replace`."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        if replace:
+            os.replace(temporary, path)
+        else:
+            os.link(temporary, path)  # unlike a rename, fails if the file has appeared meanwhile
+    except FileExistsError:
+        raise ConfigError(f"{path} exists; ask for its replacement to make a new key and keep the old one") from None
+    finally:
+        Path(temporary).unlink(missing_ok=True)
