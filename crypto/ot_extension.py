@@ -140,7 +140,7 @@ def _stream(prgs: Sequence[Prg], number: int, rows: int) -> Words:
 def _transposed(columns: NDArray[np.uint8]) -> Words:
     """Row r of the result is bit r of every column: (512, k) octets to (8 k, 8) words, lowest bit first everywhere."""
     count = columns.shape[1]
-    squares = np.ascontiguousarray(columns.reshape(CODE_BITS // 8, 8, count).transpose(0, 2, 1)).view("<u8")[:, :, 0]
+    squares = columns.reshape(CODE_BITS // 8, 8, count).transpose(0, 2, 1).copy().view("<u8")[:, :, 0]
     # an 8 x 8 square of bits in each word, transposed in three swaps (Warren, Hacker's Delight, section 7-3)
     for shift, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0)):
         swap = (squares ^ (squares >> np.uint64(shift))) & np.uint64(mask)

@@ -1,0 +1,66 @@
+import os
+
+import pytest
+from nacl.bindings import (
+    crypto_core_ed25519_add,
+    crypto_core_ed25519_sub,
+    crypto_scalarmult_ed25519_base_noclamp,
+    crypto_scalarmult_ed25519_noclamp,
+)
+
+from securevfl.crypto.base_ot import Offerer, choose
+from securevfl.errors import CryptoError
+
+BITS = [bit == "1" for bit in "0110100110010110"]
+
+
+def test_each_choice_gives_its_key_and_no_other() -> None:
+    offerer = Offerer()
+    points, keys = choose(offerer.offer, BITS)
+    pairs = offerer.pairs(points)
+    for bit, key, pair in zip(BITS, keys, pairs, strict=True):
+        assert key == pair[bit]
+        assert key != pair[not bit]
+    assert len({key for pair in pairs for key in pair}) == 2 * len(BITS)
+
+
+def test_the_key_not_chosen_needs_the_scalar_of_the_offer() -> None:
+    """What the offerer derives for the other message is the paper's a (B - m A), by plain group operations."""
+    offerer = Offerer()
+    points, _ = choose(offerer.offer, BITS)
+    scalar = offerer._scalar
+    assert crypto_scalarmult_ed25519_base_noclamp(scalar) == offerer.offer
+    for start in range(0, len(points), 32):
+        point = points[start : start + 32]
+        by_difference = crypto_scalarmult_ed25519_noclamp(scalar, crypto_core_ed25519_sub(point, offerer.offer))
+        by_products = crypto_core_ed25519_sub(
+            crypto_scalarmult_ed25519_noclamp(scalar, point), crypto_scalarmult_ed25519_noclamp(scalar, offerer.offer)
+        )
+        assert by_difference == by_products
+
+
+def test_nothing_serves_twice() -> None:
+    offerer = Offerer()
+    assert offerer.offer != Offerer().offer
+    assert choose(offerer.offer, BITS)[0] != choose(offerer.offer, BITS)[0]
+
+
+SMALL = (0).to_bytes(32, "little"), (1).to_bytes(32, "little"), (2**255 - 20).to_bytes(32, "little")
+
+
+def with_cofactor(point: bytes) -> bytes:
+    """The point plus one of order four: on the curve, outside the group of prime order."""
+    return crypto_core_ed25519_add(point, bytes(32))
+
+
+@pytest.mark.parametrize("point", [*SMALL, b"\xff" * 32, os.urandom(31), b"", with_cofactor(Offerer().offer)])
+def test_points_outside_the_group_are_refused(point: bytes) -> None:
+    with pytest.raises(CryptoError, match="base transfers"):
+        choose(point, BITS)
+    if point:
+        with pytest.raises(CryptoError, match="base transfers"):
+            Offerer().pairs(point)
+
+
+def test_an_offerer_shows_nothing() -> None:
+    assert repr(Offerer()) == "<Offerer, secret>"
