@@ -114,18 +114,20 @@ def sections() -> list[Section]:
                 residual.declares(),
             )
         )
-    found += [
-        Section(
-            f"Alignment: private set intersection, {passives + 1} parties",
-            "decisional Diffie-Hellman on Curve25519, hashes as random oracles",
-            "the two parties together hold both sets"
-            if passives == 1
-            else "the active party with all passive parties but one learns which of its ids that one has",
-            psi.declares(_PASSIVES[:passives]),
-        )
-        for passives in (1, 3)
-    ]
-    return found
+    return [*found, *(_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3))]
+
+
+def _alignment(passives: int, *, transfers: bool) -> Section:
+    return Section(
+        f"Alignment: private set intersection, {passives + 1} parties, {'many' if transfers else 'few'} ids",
+        "computational Diffie-Hellman on Ed25519, ChaCha20 as a pseudorandom generator, hashes as random oracles"
+        if transfers
+        else "decisional Diffie-Hellman on Curve25519, hashes as random oracles",
+        "the two parties together hold both sets"
+        if passives == 1
+        else "the active party with all passive parties but one learns which of its ids that one has",
+        psi.declares(_PASSIVES[:passives], transfers=transfers),
+    )
 
 
 def _assumption(chosen: SumProtocol) -> str:

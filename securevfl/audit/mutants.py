@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 from securevfl.audit.mutant import Mutant
+from securevfl.audit.mutants_align import MUTANTS as ALIGNMENT
 from securevfl.audit.mutants_engines import MUTANTS as ENGINES
 from securevfl.audit.mutants_session import MUTANTS as SESSION
 from securevfl.audit.mutants_sums import MUTANTS as PROTOCOLS
 
-MUTANTS: list[Mutant] = [*PROTOCOLS, *ENGINES, *SESSION]
+MUTANTS: list[Mutant] = [*PROTOCOLS, *ENGINES, *SESSION, *ALIGNMENT]
 
 
 def table() -> str:

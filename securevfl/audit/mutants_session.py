@@ -1,26 +1,21 @@
-"""Mutants of the handshake, the frames, the guards, the consent sheet, secrets and alignment."""
+"""Mutants of the handshake, the frames, the guards, the consent sheet and secrets."""
 
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
 from securevfl import channel, codec, explain, leakage, session
 from securevfl.audit.mutant import Mutant, patched
 from securevfl.channel import Channel, Inbox
 from securevfl.codec import decode_message
-from securevfl.crypto import curve, masks, prg, scheme
-from securevfl.crypto.curve import Blinder
+from securevfl.crypto import masks, prg, scheme
 from securevfl.crypto.masks import Disclosures
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
-from securevfl.protocols import psi, psi_work
 from securevfl.protocols.dropout_sum import DropoutMember, Survivors
 
 
@@ -170,42 +165,6 @@ def _one_label(key: bytes, *context: Any) -> bytes:
     return key
 
 
-def _one_scalar(self: Any) -> None:
-    self._scalar = b"\x08" + bytes(range(30)) + b"\x40"
-
-
-def _scalar_of_name(self: Any, scalar: bytes) -> None:
-    self._scalar = hashlib.sha256(threading.current_thread().name.encode()).digest()
-
-
-def _unsorted(points: bytes) -> Any:
-    return points, np.arange(len(points) // 32)
-
-
-def _any_order(sender: str, what: str, data: bytes, size: int, last: bytes) -> bytes:
-    return data[-size:]
-
-
-def _any_points(points: bytes, executor: Any = None) -> int:
-    return len(points) // 32
-
-
-def _straight_to_x(canonical: bytes) -> bytes:
-    digest = hashlib.sha512(canonical).digest()
-    return (int.from_bytes(digest, "little") % curve._P).to_bytes(32, "little")
-
-
-def _unblinded(self: Any, points: bytes, executor: Any = None) -> bytes:
-    return points
-
-
-_psi_declares = psi.declares
-
-
-def _psi_declares_less(passives: Any) -> Any:
-    return [item for item in _psi_declares(passives) if item.message.__name__ != "TwiceBlinded"]
-
-
 MUTANTS = [
     Mutant(
         "session: job digest ignored", "every job has one digest", "another job is refused", "refusal", _digest_ignored
@@ -349,54 +308,5 @@ MUTANTS = [
         "keys differ",
         "keys",
         patched((prg, "derive_key", _one_label)),
-    ),
-    Mutant(
-        "alignment: one scalar for ever",
-        "all blinders hold one scalar",
-        "blinders are fresh",
-        "fresh",
-        patched((Blinder, "__init__", _one_scalar)),
-    ),
-    Mutant(
-        "alignment: scalar kept between runs",
-        "each party blinds every alignment alike",
-        "alignment of two",
-        "fresh",
-        patched((psi_work.KeptBlinder, "__init__", _scalar_of_name)),
-    ),
-    Mutant(
-        "alignment: points unsorted",
-        "points travel in the order of rows",
-        "alignment of two",
-        "hidden",
-        patched((psi, "sort_points", _unsorted), (psi_work, "check_ascending", _any_order)),
-    ),
-    Mutant(
-        "alignment: points not blinded",
-        "hashed ids travel as they are",
-        "alignment of two",
-        "hidden",
-        patched((Blinder, "blind", _unblinded)),
-    ),
-    Mutant(
-        "alignment: any point is blinded",
-        "points off the curve and of small order pass",
-        "points are on the curve",
-        "refusal",
-        patched((curve, "check_points", _any_points)),
-    ),
-    Mutant(
-        "alignment: hash straight to x",
-        "a hashed id shows on which side it lies",
-        "points are on the curve",
-        "hidden",
-        patched((curve, "_hash_one", _straight_to_x)),
-    ),
-    Mutant(
-        "alignment: declares less",
-        "points blinded twice are not declared",
-        "alignment of two",
-        "declared",
-        patched((psi, "declares", _psi_declares_less)),
     ),
 ]
