@@ -20,6 +20,7 @@ from securevfl.codec import Message
 from securevfl.config import Named
 from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
+from securevfl.errors import PeerLost
 
 Phases = NDArray[np.uint32]
 
@@ -130,6 +131,18 @@ class SumRole(ABC):
     @abstractmethod
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         """The sum of all other parties' parts; only for the party the sum is for."""
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Who is missing from the last sum, where the protocol lets one finish without everyone."""
+        return ()
+
+    def collect_all(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        """`collect` for a model, which is another one without a party's columns: PeerLost if somebody has dropped."""
+        total = self.collect(shape, space)
+        if self.dropped:
+            raise PeerLost(f"a sum of all parties was expected, {', '.join(self.dropped)} dropped out of it")
+        return total
 
 
 class SumProtocol(Named, ABC):

@@ -36,7 +36,7 @@ class ActiveLink:
         self._residual.settle()
         self._epoch = batch.epoch
         self.rounds += 1
-        total: Floats = self._sums.collect((len(batch.X), self._outputs), Reals())
+        total: Floats = self._sums.collect_all((len(batch.X), self._outputs), Reals())
         return total
 
     def publish(self, g: Floats, *, to: Collection[str] | None = None) -> None:

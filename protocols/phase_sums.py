@@ -60,7 +60,7 @@ class PhaseSums:
             if worker != self.me:
                 sums.contribute(part, space)  # 1
                 continue
-            part += sums.collect(part.shape, space)  # 1
+            part += sums.collect_all(part.shape, space)  # 1
             part &= np.uint32(2**self.bits - 1)
             yield from zip(ks, part, strict=True)
 
@@ -72,5 +72,5 @@ class PhaseSums:
         if worker != self.me:
             self.sums[worker].contribute(own, Reals())  # 2
             return None
-        others: Floats = self.sums[worker].collect(own.shape, Reals())  # 2
+        others: Floats = self.sums[worker].collect_all(own.shape, Reals())  # 2
         return own + others

@@ -24,7 +24,7 @@ def predict_active(sums: SumRole, forward: Callable[[slice], Floats], rows: int,
     f = np.empty((rows, outputs))
     for block in _blocks(rows):
         own = forward(block)
-        f[block] = own + sums.collect(own.shape, Reals())  # 1
+        f[block] = own + sums.collect_all(own.shape, Reals())  # 1
     return f
 
 

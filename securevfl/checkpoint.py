@@ -4,7 +4,8 @@ After every `every` rounds a party writes its weights, its history and, of a ker
 from: never another party's data and no session or encryption key, which are made anew. Parties tell each other which
 rounds they have and go on from the last one that all have; a party that is through keeps its part until all are. What
 follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the final weights
-are those of the undisturbed run, bit for bit.
+are those of the undisturbed run, bit for bit. Features are drawn anew in every training, so states go together only if
+they are of the same one; else everyone starts anew.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ FINISHED = 1 << 62  # the round of a party whose part is on disk
 
 @dataclass(frozen=True)
 class State:
-    """One party after `round` rounds. theta (d x c); `key` as in `Part`."""
+    """One party after `round` rounds. theta (d x c); `key` and `run` as in `Part`."""
 
     round: int
     exchanges: int
     theta: Floats
     key: bytes
     history: list[dict[str, float]]
+    run: str
 
 
 class Checkpoints:
@@ -73,6 +75,7 @@ class Checkpoints:
             "theta": state.theta.ravel().tolist(),
             "key": state.key.hex(),
             "history": state.history,
+            "run": state.run,
         }
         write_whole(self._folder / self._name(job, state.round), json.dumps(kept).encode())
         for old in self._states(job)[:-KEPT]:
@@ -87,11 +90,19 @@ class Checkpoints:
             if kept["schema"] != SCHEMA or kept["round"] != there:
                 raise KeyError
             theta = np.array(kept["theta"], dtype=np.float64).reshape(kept["shape"])
-            return State(rounds, kept["exchanges"], theta, bytes.fromhex(kept["key"]), kept["history"])
+            key = bytes.fromhex(kept["key"])
+            return State(rounds, kept["exchanges"], theta, key, kept["history"], str(kept["run"]))
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{path}: a checkpoint of schema {SCHEMA} was expected; remove it to start anew") from None
+
+    def run(self, job: bytes) -> str:
+        """The training that the states and the outcome are of; empty if there are none."""
+        part, rounds = self.final(job), self._states(job)
+        if part is not None:
+            return part.run
+        return self.load(job, rounds[-1]).run if rounds else ""
 
     def finish(self, job: bytes, part: Part) -> None:
         """Keeps the outcome, until `clear` or `reopen`."""

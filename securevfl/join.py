@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
@@ -12,7 +13,7 @@ from securevfl.channel import Channel
 from securevfl.checkpoint import Checkpoints
 from securevfl.clock import Kind, Phase
 from securevfl.converse import converse, read_peers
-from securevfl.errors import PartiesError
+from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
 from securevfl.part import Part
 from securevfl.party import Party
@@ -42,7 +43,8 @@ def join(
     to bind where it is not the port of this party's address. timeout: seconds to wait for all parties at the start,
     for any one message, and at the end for the others. patience: seconds a party may be cut off. checkpoints: a folder
     of this party's own states; if every party has one, a party that was lost may be started again within `timeout`
-    and the training goes on from the last round that all have. save: writes the part there; with checkpoints, before
+    and the training goes on from the last round that all have; a party that had saved its part within the last
+    `patience` seconds, and meets nobody in as many, returns that. save: writes the part there; with checkpoints, before
     these are removed. executor, workers and on_round as in `simulate`.
 
     Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
@@ -52,8 +54,15 @@ def join(
     _check_role(party, peers, several_active=job.optimizer.several_active)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
     key = b"" if states is None else run_key(job, party)
+    saved = _just_saved(save, job, party, patience) if states is not None else None
+
+    def kept() -> Part | None:
+        assert states is not None
+        return states.final(key) or saved
 
     def talk(channel: Channel) -> Part:
+        nonlocal saved
+        saved = None  # all are here for a training of its own
         channel.clock.phase = Phase.SETUP
         return take_part(
             job,
@@ -78,7 +87,7 @@ def join(
             timeout=timeout,
             patience=patience,
             resumes=states is not None,
-            kept=None if states is None else lambda: states.final(key),
+            kept=None if states is None else kept,
         )
     if save is not None:
         part.save(save)
@@ -86,6 +95,18 @@ def join(
         states.clear(key)
     _finished(part)
     return part
+
+
+def _just_saved(save: str | Path | None, job: Job, party: Party, patience: float) -> Part | None:
+    """The part of this job that was saved within the last `patience` seconds, by a process killed on its way out."""
+    if save is None or not Path(save).exists() or time.time() - Path(save).stat().st_mtime > patience:
+        return None
+    try:
+        part = Part.load(save)
+        same = Job.from_dict(part.job).digest == job.digest
+    except (ConfigError, DataError):
+        return None
+    return part if same and (part.name, part.columns) == (party.name, party.columns) else None
 
 
 def _check_role(party: Party, peers: Peers, *, several_active: bool) -> None:

@@ -44,7 +44,7 @@ SAMPLE = 1024  # rows that the first weights are drawn from
 
 
 class Hello(Message, frozen=True):
-    """What a party says of itself before anything else."""
+    """What a party says of itself before anything else. saved, run: its states are of these rounds of this training."""
 
     job: bytes
     rows: int
@@ -52,6 +52,7 @@ class Hello(Message, frozen=True):
     outputs: int
     order: bytes
     saved: tuple[int, ...]
+    run: str
 
 
 class Verdict(Message, frozen=True):
@@ -80,7 +81,8 @@ def take_part(
     key = run_key(job, party) if checkpoints is not None else b""
     constant = isinstance(job.model, Kernel) and not party.active
     saved = checkpoints.rounds(key, constant=constant) if checkpoints is not None else ()
-    hellos = _greet(job, party, channel, active=active, passives=passives, saved=saved)
+    run = checkpoints.run(key) if checkpoints is not None else ""
+    hellos = _greet(job, party, channel, active=active, passives=passives, saved=saved, run=run)
     outputs = hellos[active].outputs
     schedule = Schedule(
         len(party),
@@ -103,13 +105,16 @@ def take_part(
         seed=job.seed,
     )
     labelled = [name for name in (active, *passives) if hellos[name].outputs]
-    start = common_round([hello.saved for hello in hellos.values()])
+    together = len({hello.run for hello in hellos.values()}) == 1
+    start = common_round([hello.saved for hello in hellos.values()]) if together else 0
     if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
         return done
     state = None
-    if checkpoints is not None:
+    if checkpoints is not None and start:
         checkpoints.reopen(key)
-        state = checkpoints.load(key, start) if start else None
+        state = checkpoints.load(key, start)
+    elif checkpoints is not None:
+        checkpoints.clear(key)
     save = None if checkpoints is None else partial(_save, checkpoints, key)
     worker = Worker(job, party, seat, schedule, labelled, on_round, save, state)
     channel.clock.phase = Phase.TRAIN
@@ -133,12 +138,12 @@ def _save(checkpoints: Checkpoints, key: bytes, rounds: int, state: Callable[[],
 
 
 def _greet(
-    job: Job, party: Party, channel: Channel, *, active: str, passives: Sequence[str], saved: tuple[int, ...]
+    job: Job, party: Party, channel: Channel, *, active: str, passives: Sequence[str], saved: tuple[int, ...], run: str
 ) -> dict[str, Hello]:
     loss = job.model.loss
     outputs = loss.outputs(loss.classes(party.y)) if party.y is not None else 0
     order = hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b""
-    own = Hello(job.digest, len(party), party.X.shape[1], outputs, order, saved)
+    own = Hello(job.digest, len(party), party.X.shape[1], outputs, order, saved, run)
     peers = [name for name in (active, *passives) if name != party.name]
     for peer in peers:
         channel.send(peer, own)
@@ -178,6 +183,7 @@ class Worker:
         self.schedule = schedule
         self.start = state.round if state is not None else 0
         self.history: list[dict[str, float]] = [] if state is None else state.history
+        self._run = seat.channel.session.hex() if state is None else state.run
         self._party = party
         self._active = party.name == seat.active
         self._on_round = on_round
@@ -280,7 +286,7 @@ class Worker:
             rounds=self._exchanged + self.learner.rounds if self._active else 0,
             ledger=seat.channel.ledger,
             path=path,
-            run=seat.channel.session.hex(),
+            run=self._run,
         )
 
     def _start(self) -> Floats | None:
@@ -292,7 +298,7 @@ class Worker:
 
     def _state(self) -> State:
         exchanges = self._exchanged + self.learner.rounds
-        return State(self._round, exchanges, self.learner.theta, self.learner.key, self.history)
+        return State(self._round, exchanges, self.learner.theta, self.learner.key, self.history, self._run)
 
     def _batch(self, visit: Visit) -> Batch:
         rows = visit.rows if self.learner.wants(visit.index) else visit.rows[:0]

@@ -79,12 +79,38 @@ def test_a_kernel_model_goes_on_too(tmp_path: Path) -> None:
         assert again.parts[party.name].key == state.key
 
 
+def test_states_of_another_training_are_not_mixed_in(tmp_path: Path) -> None:
+    parties = vfl.datasets.breast_cancer(parties=3)
+    model = vfl.Kernel(gamma=0.05, blocks=3, block_size=16)
+    work = job("tree", "none", model=model, optimizer=vfl.FDSKL())
+
+    def cut(folder: Path, at: int) -> dict[str, Checkpoints]:
+        states = own_checkpoints(folder, [party.name for party in parties])
+
+        def on_round(done: int, of: int) -> None:
+            if done == at:
+                raise Cut
+
+        with pytest.raises(Cut):
+            vfl.simulate(work, parties, checkpoints=states, on_round=on_round)
+        return states
+
+    one, other = cut(tmp_path / "one", 8), cut(tmp_path / "other", 8)
+    mixed = one | {"telco": other["telco"]}
+    drawn = {party.name: mixed[party.name].load(run_key(work, party), 3) for party in parties}
+    assert drawn["bank"].run != drawn["telco"].run
+    run = vfl.simulate(work, parties, checkpoints=mixed)
+    assert [record["round"] for record in run.history] == list(range(1, 19))
+    assert all(part.key != drawn[name].key for name, part in run.parts.items())
+    assert len({part.run for part in run.parts.values()} - {state.run for state in drawn.values()}) == 1
+
+
 def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
     own = Checkpoints(tmp_path, "shop", every=5)
     digest = bytes(range(32))
     theta = np.random.default_rng(0).normal(size=(3, 2))
     for rounds in range(5, 50, 5):
-        own.save(digest, State(rounds, rounds, theta, b"", []))
+        own.save(digest, State(rounds, rounds, theta, b"", [], "first"))
     assert own.rounds(digest) == (30, 35, 40, 45)
     assert len(own.rounds(digest)) == KEPT
     assert own.rounds(digest[::-1]) == ()

@@ -1,10 +1,7 @@
 """Parties that die, stall or are cut off: the same model, or an error with the reason at everyone else, in time."""
 
-import contextlib
 import random
 import signal
-import socket
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -49,63 +46,17 @@ def test_a_killed_or_stalled_party_ends_the_job(
     assert time.monotonic() - struck < 20
 
 
-class Proxy:
-    """Stands before a party's port; cuts or garbles what passes when told to."""
-
-    def __init__(self, port: int, behind: int) -> None:
-        self.behind = behind
-        self.garble = False
-        self._lines: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", port))
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                front, _ = self._listener.accept()
-                try:
-                    back = socket.create_connection(("127.0.0.1", self.behind))
-                except OSError:
-                    front.close()
-                    continue
-                self._lines += [front, back]
-                for pair in ((front, back), (back, front)):
-                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
-
-    def _pass(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if self.garble:
-                    self.garble = False
-                    data = bytes([data[0], *data[1:-1], data[-1] ^ 1])
-                target.sendall(data)
-        for line in (source, target):
-            with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
-
-    def cut(self) -> None:
-        lines, self._lines = self._lines, []
-        for line in lines:
-            with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
-            line.close()
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
-
-
 @pytest.fixture
-def proxied(meet: Any) -> Iterator[Any]:
+def proxied(meet: Any, benchmarks: None) -> Iterator[Any]:
     """Bank and shop, where the shop is reached through a proxy only."""
+    from proxy import Proxy
+
     meeting = meet(2, addressed=["shop"], job=meet.job(epochs=60))
     port = int(meeting.peers.address["shop"].split(":")[1])
     meeting.listen = f"127.0.0.1:{meet.free_port()}"
     own = meeting.peers.model_copy(update={"address": {"shop": meeting.listen}})
     write_kit(meeting.kit("shop"), "shop", meeting.job, own, meeting.folder / "authority")
-    meeting.proxy = Proxy(port, int(meeting.listen.split(":")[1]))
+    meeting.proxy = Proxy(int(meeting.listen.split(":")[1]), port)
     yield meeting
     meeting.proxy.close()
 

@@ -1,6 +1,9 @@
 import json
+import os
 import threading
+import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl import eventlog
-from securevfl.errors import ConfigError, PartiesError, TransportError
+from securevfl.errors import ConfigError, PartiesError, SecureVFLError, TransportError
 from securevfl.job import Job
 from securevfl.join import join
 from securevfl.kit import to_toml, write_kit
@@ -33,6 +36,27 @@ def together(meeting: Any, **jobs: vfl.Job) -> dict[str, Any]:
     roles = [
         threading.Thread(target=play, args=(party,)) for party in vfl.datasets.breast_cancer(len(meeting.peers.parties))
     ]
+    for role in roles:
+        role.start()
+    for role in roles:
+        role.join(60)
+        assert not role.is_alive()
+    return results
+
+
+def train(meeting: Any, parties: Sequence[vfl.Party], **options: Any) -> dict[str, Any]:
+    """Joins these parties from threads of this process, with states, a model file and a patience of 2 s."""
+    results: dict[str, Any] = {}
+
+    def play(party: vfl.Party) -> None:
+        kit = meeting.kit(party.name)
+        own = {"timeout": 10, "patience": 2, "save": kit / "part.json", "checkpoints": kit / "states"} | options
+        try:
+            results[party.name] = join(meeting.job, party, kit / "peers.toml", **own)
+        except SecureVFLError as error:
+            results[party.name] = error
+
+    roles = [threading.Thread(target=play, args=(party,)) for party in parties]
     for role in roles:
         role.start()
     for role in roles:
@@ -64,6 +88,34 @@ def test_a_party_without_an_address_calls(meet: Any) -> None:
     run = vfl.simulate(meeting.job, vfl.datasets.breast_cancer(3))
     for name, part in together(meeting).items():
         assert (part.theta == run.parts[name].theta).all()
+
+
+@pytest.mark.parametrize(("sums", "hub"), [("tree", None), ("pairwise", "shop")])
+def test_two_workers_train_a_kernel_model(meet: Any, sums: str, hub: str | None) -> None:
+    update = {"protocol": vfl.Protocol(sum=sums), "optimizer": vfl.FDSKL()}
+    job = meet.job().model_copy(update=update | {"model": vfl.Kernel(gamma=0.05, blocks=3, block_size=16)})
+    parties = vfl.datasets.breast_cancer(3)
+    parties[1].y = parties[0].y
+    parts = train(meet(3, hub, job), parties)
+    run = meet.simulate_with(job, parties, parts)
+    assert parts["bank"].metrics == run.metrics
+    assert run.metrics["auc"] > 0.85
+    for name, part in parts.items():
+        assert (part.theta == run.parts[name].theta).all()
+    assert {name for name, part in parts.items() if part.theta.any()} == {"bank", "shop"}
+
+
+def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
+    meeting, parties = meet(2), vfl.datasets.breast_cancer(2)
+    parts = train(meeting, parties)
+    assert not list(meeting.folder.glob("*/states"))
+    alone = train(meeting, parties[:1])
+    assert (alone["bank"].theta == parts["bank"].theta).all()
+    assert alone["bank"].run == parts["bank"].run
+    assert train(meeting, parties)["bank"].run != parts["bank"].run  # all are there: a training of its own
+    long_ago = time.time() - 3
+    os.utime(meeting.kit("bank") / "part.json", (long_ago, long_ago))
+    assert "has waited 3 s for shop" in str(train(meeting, parties[:1], timeout=3)["bank"])
 
 
 def test_a_relay_of_its_own(meet: Any) -> None:

@@ -1,21 +1,15 @@
 """A few runs of benchmarks/faults.py; docs/faults.md has the figures of many."""
 
-import sys
-from pathlib import Path
+from collections import Counter
 
-import pytest
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SEEDS = [140, 145, 147, 148, 149, 151]  # direct, tree under CKKS, cipher sums, dropouts, FDSKL
 
 
-@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="not beside a checkout")
-def test_random_faults_end_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def test_random_faults_end_well(benchmarks: None) -> None:
     import faults
 
-    outcomes = faults.campaign([0, 1, 3, 4, 5, 8], 2, lambda outcome: None)
-    assert len(outcomes) == 6
+    outcomes = faults.campaign(SEEDS, 2, lambda outcome: None)
+    assert Counter(outcome.seed for outcome in outcomes) == Counter(SEEDS)
     assert sum(len(outcome.blows) for outcome in outcomes) >= 6
     for outcome in outcomes:
         assert not outcome.fault, outcome
-    sys.modules.pop("faults")

@@ -38,20 +38,25 @@ def through(processes: dict[str, Any], within: float = 120) -> None:
         ("open", "pairwise", 3, "bank", [("telco", 4), ("bank", 8)], 0.0),
         (vfl.Paillier(bits=2048), "auto", 2, None, [("shop", 3)], 0.0),
         (vfl.Ckks(), "tree", 3, None, [("bank", 3), ("shop", 6)], 1e-3),
+        ("open", vfl.PairwiseSum(threshold=2, patience=1.0), 4, None, [("telco", 3), ("bank", 6)], 0.0),
+        ("none", "pairwise", 3, "bank", [("shop", 3), ("bank", 6)], 0.0),
     ],
-    ids=["open", "masked through a hub", "paillier", "ckks over trees"],
+    ids=["open", "masked through a hub", "paillier", "ckks over trees", "dropouts", "kernel"],
 )
 def test_killed_and_started_again(
     meet: Any,
     running: list[Any],
     residual: Any,
-    sums: str,
+    sums: Any,
     count: int,
     hub: str | None,
     kills: list[tuple[str, int]],
     bound: float,
 ) -> None:
     job = meet.job(epochs=3).model_copy(update={"protocol": vfl.Protocol(sum=sums, residual=residual)})
+    if residual == "none":
+        kernel = vfl.Kernel(gamma=0.05, blocks=3, block_size=16)
+        job = job.model_copy(update={"model": kernel, "optimizer": vfl.FDSKL()})
     meeting = meet(count, hub, job)
     start = {"patience": 20, "pause": 0.05, "every": 2}
     processes = {name: meeting.spawn(name, **start) for name in meeting.peers.parties}
@@ -67,6 +72,22 @@ def test_killed_and_started_again(
     assert '"event": "lost"' in "".join(map(meeting.log, meeting.peers.parties))
     assert not list(meeting.folder.glob("*/states"))
     assert len({vfl.part.Part.load(meeting.kit(name) / "part.json").run for name in processes}) == 1
+
+
+def test_a_training_without_a_dropped_party_does_not_go_on(meet: Any, running: list[Any]) -> None:
+    job = meet.job().model_copy(
+        update={"protocol": vfl.Protocol(sum=vfl.PairwiseSum(threshold=2, patience=1.0), residual="open")}
+    )
+    meeting = meet(4, None, job)
+    processes = {name: meeting.spawn(name, patience=20, pause=0.05, every=2) for name in meeting.peers.parties}
+    running += processes.values()
+    until(meeting, "telco", 5)
+    processes["telco"].send_signal(signal.SIGSTOP)
+    time.sleep(2.5)
+    processes["telco"].send_signal(signal.SIGCONT)
+    through(processes)
+    assert "telco dropped out of it" in meeting.log("bank")
+    meeting.compare()
 
 
 def test_who_stays_away_ends_the_job_everywhere(meet: Any, running: list[Any]) -> None:
