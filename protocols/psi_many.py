@@ -22,8 +22,6 @@ with fewer, P_1 learns of its ids which are common to the rest; passive parties 
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -88,7 +86,8 @@ def declares(passives: int) -> list[Declared]:
 
 def lead(work: Work, passive_rows: dict[str, int], done: dict[str, int]) -> NDArray[np.intp]:
     """P_1."""
-    answers = _prf(work).ask(work, done)  # 1
+    ask = psi_transfers.ask if work.transfers else psi_points.ask
+    answers = ask(work, done)  # 1
     total = work.zero_share()
     for passive, rows in passive_rows.items():
         own = answers(passive)  # 1
@@ -102,10 +101,6 @@ def lead(work: Work, passive_rows: dict[str, int], done: dict[str, int]) -> NDAr
         for start in range(0, len(tags), CHUNK * TAG_BYTES):
             work.channel.send(passive, Tags(tags[start : start + CHUNK * TAG_BYTES]))  # 3
     return shared
-
-
-def _prf(work: Work) -> ModuleType:
-    return psi_transfers if work.transfers else psi_points
 
 
 def _store_of(work: Work, passive: str, rows: int) -> tuple[bytes, Words]:
@@ -126,7 +121,8 @@ def _store_of(work: Work, passive: str, rows: int) -> tuple[bytes, Words]:
 def follow(work: Work, begin: Begin) -> NDArray[np.intp]:
     """P_i."""
     check_count(work.active, "chunks", begin.second, 0, chunks(okvs.slots(work.rows)))
-    values = _prf(work).serve(work, begin)  # 1
+    serve = psi_transfers.serve if work.transfers else psi_points.serve
+    values = serve(work, begin)  # 1
     if not work.journal.count("store"):
         # Kept before any of it leaves: a second store of the same pairs would show which ids are in both.
         seed, table = okvs.encode(work.keys, values() ^ work.zero_share(), work.executor)
