@@ -4,9 +4,10 @@
 
 Each party has a Parquet file of its own (float32, the second one in another order of rows), stores it with
 `securevfl.store` in the order of the job's batches, and trains by `securevfl.join` until the epoch or --seconds are
-over; a finished epoch ends with the evaluation of all held-out rows. One row of the result a step and party, each step
-a process of its own: rows a second, and the largest resident memory of the process, after imports and at its end.
-Files are made in a temporary folder and removed.
+over; a finished epoch ends with the evaluation of all held-out rows. A model that is through then predicts the whole
+files by the command `predict`: the bank's as it stands, the shop's by a copy in the bank's order. One row of the result
+a step and party, each step a process of its own: rows a second, and the largest resident memory of the process, after
+imports and at its end. Files are made in a temporary folder and removed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 import securevfl as vfl
+from securevfl.alignment import write_rows
 from securevfl.bench.record import record
+from securevfl.cli_parties import predict as predict_command
 from securevfl.errors import TransportError
 from securevfl.join import join
 from securevfl.kit import init_certs, write_kit
@@ -103,7 +106,14 @@ def train(folder: Path, name: str, residual: str, batch: int, seconds: float) ->
     found: dict[str, Any] = {"epoch": "not over"}
     try:
         party = open_table(name, folder / f"{name}.table")
-        part = join(job(residual, batch), party, folder / f"kit-{name}" / "peers.toml", timeout=WAIT, on_round=on_round)
+        part = join(
+            job(residual, batch),
+            party,
+            folder / f"kit-{name}" / "peers.toml",
+            timeout=WAIT,
+            save=folder / f"{name}.json",
+            on_round=on_round,
+        )
         found = {"epoch": "over", "seconds": round(time.perf_counter() - times[0], 1)}
         found |= {"auc": round(part.metrics["auc"], 4)} if part.metrics else {}
     except TimeIsUp:
@@ -114,6 +124,21 @@ def train(folder: Path, name: str, residual: str, batch: int, seconds: float) ->
     if len(times) > 2:
         found |= {"rounds": len(times) - 1, "rows_per_s": round((len(times) - 2) * batch / (times[-1] - times[1]))}
     return found
+
+
+def predict(folder: Path, name: str) -> dict[str, Any]:
+    """One party's part of a prediction of its whole file."""
+    data = folder / f"{name}.parquet"
+    if name == "shop":
+        write_rows(data, np.load(folder / "shop.npy"))
+    started = time.perf_counter()
+    kit = folder / f"kit-{name}"
+    predict_command(
+        folder / f"{name}.json", data, kit / "peers.toml", certs=kit, out=folder / f"{name}.csv", timeout=WAIT
+    )
+    seconds = time.perf_counter() - started
+    rows = parquet.ParquetFile(data).metadata.num_rows
+    return {"seconds": round(seconds, 1), "rows_per_s": round(rows / seconds)}
 
 
 def measure(folder: Path, step: str, head: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
@@ -163,6 +188,8 @@ def main() -> None:
         base = megabytes()
         if given.play == "store":
             found = store(given.folder, given.party, given.batch)
+        elif given.play == "predict":
+            found = predict(given.folder, given.party)
         else:
             found = train(given.folder, given.party, given.play, given.batch, given.seconds)
         print(json.dumps(found | {"imports_mb": base, "peak_mb": megabytes()}))
@@ -175,7 +202,9 @@ def main() -> None:
     given.json.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         generate(Path(name), given.rows, given.columns)
-        for step in ("store", *given.residual):
+        for step in ("store", *given.residual, "predict"):
+            if step == "predict" and not (Path(name) / "bank.json").exists():
+                break
             kits(Path(name))
             rows += measure(Path(name), step, head, given.seconds)
             given.json.write_text(json.dumps(record("securevfl.bench.scale/1", rows), indent=1) + "\n")

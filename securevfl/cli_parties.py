@@ -154,7 +154,7 @@ def join(
             save=save,
             on_round=on_round,
         )
-    forget(data)
+    forget(own, data)
     if part.metrics:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in part.metrics.items())
         typer.echo(f"{figures} on the {'held-out' if job.test_fraction else 'training'} rows")

@@ -19,7 +19,7 @@ from securevfl.job import Job
 from securevfl.parquet_source import ParquetSource
 from securevfl.party import Party, join_ids
 from securevfl.schedule import Rows
-from securevfl.store import OnRows, borrow_table, store_table, table_path
+from securevfl.store import OnRows, StoredParty, borrow_table, store_table, table_path
 
 LARGE = 256 << 20  # bytes of numbers in memory; reading them whole takes some four times as much
 
@@ -67,9 +67,10 @@ def read_aligned(
     )
 
 
-def forget(data: Path) -> None:
-    """Removes the copy of a table that `read_aligned` has left."""
-    table_path(data).unlink(missing_ok=True)
+def forget(own: Party, data: Path) -> None:
+    """Removes the copy that `read_aligned` has made for this party, if it has."""
+    if isinstance(own, StoredParty):
+        table_path(data).unlink(missing_ok=True)
 
 
 def read_parties(

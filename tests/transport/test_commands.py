@@ -1,0 +1,172 @@
+"""The commands in real processes, on Parquet files taken for large: killed and started again, seen on a terminal."""
+
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+import securevfl as vfl
+from securevfl.alignment import write_rows
+from securevfl.part import Part
+from securevfl.store import table_path
+
+LARGE = """
+from securevfl import new_rows, tables
+from securevfl.cli import main
+tables.LARGE, new_rows.BLOCK = 0, 100
+main()
+"""
+BAR = "━"
+ROUND = '"event": "round"'
+TERMINAL = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+
+
+@pytest.fixture
+def ready(meet: Any) -> Callable[[int], Any]:
+    """Kits of two parties for so many epochs, a Parquet file at each, and the shop's row order beside its own."""
+
+    def make(epochs: int) -> Any:
+        meeting = meet(2, job=meet.job(epochs=epochs, batch_size=64))
+        bank, shop = vfl.datasets.breast_cancer()
+        order = np.random.default_rng(2).permutation(len(shop))
+        for party in (bank, shop.take(order)):
+            labels = {} if party.y is None else {"y": party.y}
+            table = {"id": party.ids, **labels, **dict(zip(party.columns, party.X.T, strict=True))}
+            parquet.write_table(pa.table(table), meeting.folder / f"{party.name}.parquet")
+        write_rows(meeting.folder / "shop.parquet", np.argsort(order))
+        return meeting
+
+    return make
+
+
+def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subprocess.PIPE) -> "subprocess.Popen[str]":
+    """A command of this party."""
+    own = {
+        "align": ["align", "--party", party],
+        "join": ["join", f"{party}/job.toml", "--party", party, "--every", "5", "--log", f"{party}/log.jsonl"],
+        "predict": ["predict", f"{party}.model.json"],
+    }[verb]
+    return subprocess.Popen(
+        [sys.executable, "-c", LARGE, *own, "--peers", f"{party}/peers.toml", "--data", f"{party}.parquet", *options],
+        cwd=meeting.folder,
+        env=TERMINAL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    )
+
+
+def through(*processes: Any) -> list[str]:
+    """What each told on stdout and stderr."""
+    told = []
+    for process in processes:
+        out, errors = process.communicate(timeout=90)
+        assert process.returncode == 0, errors
+        told.append(out + (errors or ""))
+    return told
+
+
+def until_round(meeting: Any, party: str, done: int) -> None:
+    deadline = time.monotonic() + 60
+    while meeting.log(party).count(ROUND) < done:
+        assert time.monotonic() < deadline, meeting.log(party)
+        time.sleep(0.01)
+
+
+def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[Any]) -> None:
+    meeting = ready(100)
+    copy = table_path(meeting.folder / "shop.parquet")
+    bank, shop = start(meeting, "bank", "join"), start(meeting, "shop", "join")
+    running += [bank, shop]
+    until_round(meeting, "shop", 20)
+    shop.kill()
+    shop.wait()
+    before, done = copy.stat(), meeting.log("shop").count(ROUND)
+    shop = start(meeting, "shop", "join")
+    running.append(shop)
+    until_round(meeting, "shop", done + 1)
+    assert (copy.stat().st_ino, copy.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    through(bank, shop)
+    left = {path.name for path in meeting.folder.iterdir() if path.is_file()}
+    assert left == {"bank.parquet", "shop.parquet", "shop.parquet.rows.npy", "bank.model.json", "shop.model.json"}
+    run = vfl.simulate(meeting.job, vfl.datasets.breast_cancer())
+    for name, part in run.parts.items():
+        np.testing.assert_array_equal(Part.load(meeting.folder / f"{name}.model.json").theta, part.theta)
+
+    told = through(start(meeting, "bank", "predict", "--out", "found.csv"), start(meeting, "shop", "predict"))
+    assert told == ["569 predictions are in found.csv\n", "569 rows predicted, for bank to see\n"]
+    found = csv.read_csv(meeting.folder / "found.csv")
+    tables = {party.name: party.X for party in vfl.datasets.breast_cancer()}
+    np.testing.assert_allclose(found["probability"].to_numpy(), run.predict_proba(tables)[:, 1], atol=1e-12)
+    assert found["prediction"].to_pylist() == run.predict(tables).tolist()
+    assert found["id"].to_pylist() == list(range(569))
+    told = through(start(meeting, "bank", "predict"), start(meeting, "shop", "predict"))
+    assert told[0] == (meeting.folder / "found.csv").read_text()
+    assert {path.name for path in meeting.folder.iterdir() if path.is_file()} == left | {"found.csv"}
+
+
+def test_predictions_that_break_off_leave_no_file(ready: Any, running: list[Any]) -> None:
+    meeting = ready(1)
+    for name, part in vfl.simulate(meeting.job, vfl.datasets.breast_cancer()).parts.items():
+        part.save(meeting.folder / f"{name}.model.json")
+    write_rows(meeting.folder / "shop.parquet", np.arange(569))  # no longer the bank's order
+    running += [start(meeting, "bank", "predict", "--out", "found.csv"), start(meeting, "shop", "predict")]
+    for process in running:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert "different order" in errors
+    assert not list(meeting.folder.glob("*found.csv*"))
+
+
+def on_a_terminal(begin: Any) -> str:
+    """What the process that `begin` makes shows on its stderr, which is a terminal."""
+    ours, theirs = pty.openpty()
+    process = begin(theirs)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, shown.decode()
+    assert BAR not in out
+    return shown.decode()
+
+
+@pytest.mark.parametrize("verb", ["align", "join"])
+def test_a_bar_on_a_terminal_and_nowhere_else(ready: Any, running: list[Any], verb: str) -> None:
+    meeting = ready(3)
+    bank = start(meeting, "bank", verb)
+    running.append(bank)
+    shown = on_a_terminal(lambda terminal: start(meeting, "shop", verb, stderr=terminal))
+    assert BAR in shown
+    assert {"align": "aligning", "join": "FedBCD"}[verb] in shown
+    assert ("reading" in shown) == (verb == "join")
+    _, errors = bank.communicate(timeout=60)
+    assert (bank.returncode, errors) == (0, "")
+
+
+def test_training_shows_a_bar_on_a_terminal_and_nowhere_else(ready: Any) -> None:
+    meeting = ready(3)
+    options = [f"--data={name}={meeting.folder / name}.parquet" for name in ("bank", "shop")]
+    line = [sys.executable, "-c", LARGE, "train", str(meeting.kit("bank") / "job.toml"), *options]
+    shown = on_a_terminal(
+        lambda terminal: subprocess.Popen(line, env=TERMINAL, stdout=subprocess.PIPE, stderr=terminal, text=True)
+    )
+    assert BAR in shown
+    assert "reading" in shown
+    assert "FedBCD" in shown
+    quiet = subprocess.run(line, env=TERMINAL, capture_output=True, check=True, text=True)
+    assert quiet.stderr == ""
+    assert BAR not in quiet.stdout
+    assert not list(meeting.folder.glob(".*"))
