@@ -259,7 +259,7 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
         outcome.fault = judge(outcome.ends, folder, setting)
     finally:
         for member in members.values():
-            wake(member.process)
+            tell(member.process, signal.SIGCONT)
             member.process.join(0 if outcome.fault else 10)
             member.process.kill()
             member.process.join()
@@ -280,9 +280,9 @@ def strike(blow: str, member: Member, proxy: Proxy, draw: random.Random, gone: s
         if not member.end:
             member.start()
     elif blow == "stall":
-        os.kill(member.process.pid, signal.SIGSTOP)
+        tell(member.process, signal.SIGSTOP)
         pause = draw.choice([0.2, PATIENCE / 2, 2 * PATIENCE])
-        threading.Timer(pause, wake, (member.process,)).start()
+        threading.Timer(pause, tell, (member.process, signal.SIGCONT)).start()
     elif blow == "cut":
         proxy.cut()
     elif blow == "garble":
@@ -291,10 +291,10 @@ def strike(blow: str, member: Member, proxy: Proxy, draw: random.Random, gone: s
         member.mangle.set()
 
 
-def wake(process: Any) -> None:
-    """Lets a stopped process go on."""
-    if process.is_alive():
-        os.kill(process.pid, signal.SIGCONT)
+def tell(process: Any, what: signal.Signals) -> None:
+    """Sends a signal, unless the process has just ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, what)
 
 
 def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
@@ -377,14 +377,14 @@ def main() -> None:
     options = parser.parse_args()
     outcomes: list[Outcome] = []
 
-    def tell(outcome: Outcome) -> None:
+    def show(outcome: Outcome) -> None:
         outcomes.append(outcome)
         ends = Counter(end.partition(":")[0] for end in outcome.ends.values())
         print(outcome.seed, outcome.setting, outcome.blows, dict(ends), outcome.seconds, outcome.fault, flush=True)
         if options.json is not None:
             options.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
 
-    campaign(range(options.first, options.first + options.runs), options.at_once, tell)
+    campaign(range(options.first, options.first + options.runs), options.at_once, show)
     right = sum(set(each.ends.values()) == {"model"} for each in outcomes)
     faults = sum(bool(each.fault) for each in outcomes)
     print(
