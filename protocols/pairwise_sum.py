@@ -18,7 +18,8 @@ nobody can stand in the middle.
 With a `threshold` the sum outlives parties that drop: see `dropout_sum`, which costs two more exchanges of messages a
 sum and shares of secrets. A synchronous round (FedBCD, FDSKL) needs every party anyway, and a party that falls silent
 there ends the job with a TransportError, having revealed nothing: pair masks of a sum that never came together are
-never opened. So training does without, and self masks, which guard what was opened for a drop, are not needed.
+never opened. So training does without, and self masks, which guard what was opened for a drop, are not needed. Where a
+job has a threshold all the same, a party that drops counts as lost (`SumRole.collect_all`).
 """
 
 from __future__ import annotations
