@@ -1,9 +1,10 @@
-"""Mutated frames against the decoder and the inbox: what is refused, what passes, whether memory grows.
+"""Mutants against the decoder and against a live endpoint: what is refused, what passes, whether memory grows.
 
-    python benchmarks/fuzz.py --frames 1000000 --json out/fuzz.json
+    python benchmarks/fuzz.py --frames 1000000 --live 2500 --json out/fuzz.json
 
-A frame passes here if it is well formed: that its bytes are those that were sent is what TLS (and, through a hub, the
-seal of the parcel) vouches for, one layer below. Row: frames, refused, passed, crashed, grown_bytes, seconds.
+A frame passes decoder and inbox if it is well formed: that its bytes are those that were sent is what TLS (and, through
+a hub, the seal of the parcel) vouches for, one layer below. Row: frames, refused, passed, crashed, grown_bytes after
+the first tenth, seconds. The rows of the live endpoint, so many mutants of each kind: see fuzz_live.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from fuzz_live import live, resident
 
 from securevfl.channel import Inbox
 from securevfl.codec import decode_message, encode_frame
@@ -43,14 +45,10 @@ def mutate(good: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--frames", type=int, default=1_000_000)
+    options.add_argument("--live", type=int, default=2500, help="mutants of each kind")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--json", type=Path, default=Path("out/fuzz.json"))
     given = options.parse_args()
@@ -83,9 +81,13 @@ def main() -> None:
         "seconds": time.perf_counter() - started,
     }
     print(format_table([row]))
+    rows = live(given.live, mutate, given.seed)
+    print(format_table(rows))
     given.json.parent.mkdir(parents=True, exist_ok=True)
     machine = {"platform": platform.platform(), "python": platform.python_version()}
-    given.json.write_text(json.dumps({"schema": "securevfl.bench.fuzz/1", "machine": machine, "rows": [row]}, indent=1))
+    given.json.write_text(
+        json.dumps({"schema": "securevfl.bench.fuzz/2", "machine": machine, "decoder": row, "live": rows}, indent=1)
+    )
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class Inbox:
         self._peers = frozenset(peers)
         self._max = max_frame
         self._queues: dict[tuple[str, str], deque[Arrival]] = defaultdict(deque)
-        self._next: dict[tuple[str, str], int] = defaultdict(int)
+        self._next: dict[tuple[str, str], int] = {}
         self._failure: SecureVFLError | None = None
         self._changed = threading.Condition()
 
@@ -82,12 +82,13 @@ class Inbox:
             raise ProtocolError(f"{self.me}: a frame came that is not addressed to this party by one of its peers")
         place = (frame.sender, frame.lane)
         with self._changed:
-            if frame.seq != self._next[place]:
+            expected = self._next.get(place, 0)  # a refused frame leaves no trace, not even of its lane's name
+            if frame.seq != expected:
                 raise FrameError(
-                    f"{self.me}: frame {self._next[place]} of {frame.sender} was expected, {frame.seq} came: "
+                    f"{self.me}: frame {expected} of {frame.sender} was expected, {frame.seq} came: "
                     "replayed, lost or out of order"
                 )
-            self._next[place] += 1
+            self._next[place] = expected + 1
             if frame.kind == Abort.__name__:
                 reason = decode_message(Abort, frame.payload).reason
                 self._fail(TransportError(f"{frame.sender} has stopped: {reason}"))

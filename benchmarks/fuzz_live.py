@@ -1,0 +1,330 @@
+"""A live endpoint, in a process of its own, under bytes that its one authenticated peer or anyone else may send.
+
+The endpoint is a party's real `Post`: mutual TLS 1.3, greetings, signed session, then frames. Its peer agrees on the
+session as usual and hands its line over to the fuzzer, which speaks as the peer from then on. Kinds:
+
+    handshake   a ClientHello, altered or made up, from someone without a certificate; TLS is never there
+    record      the peer's own good message, one TLS record altered on its way
+    http2       the peer's bytes altered before they are encrypted
+    line        messages of the line, altered
+    parcel      parcels in good messages of the line, altered
+    frame       frames in good parcels, altered
+
+After every third a good one must arrive. A mutant of the last four kinds that is itself a well-formed message of this
+peer passes, as the peer might have sent it; or it ends the line, as the peer may. Row: sent, refused, passed, ended,
+altered (taken though altered on the way or by a stranger), good and lost of them, crashed, grown_bytes of the endpoint
+after the first tenth, seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import random
+import socket
+import ssl
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from securevfl.codec import decode_message, encode_frame, encode_message
+from securevfl.errors import SecureVFLError
+from securevfl.job import Job
+from securevfl.kit import init_certs, write_kit
+from securevfl.peers import Peers
+from securevfl.protocols.direct_sum import Part
+from securevfl.transport.certs import server_name
+from securevfl.transport.grpc_wire import METHOD
+from securevfl.transport.hub import Parcel
+from securevfl.transport.line import Ack, Bye, Data, Open, Refusal
+from securevfl.transport.post import Post
+from securevfl.transport.tls import Credentials
+
+import grpc  # isort: skip  # after securevfl, which turns TLS 1.2 off
+
+GOOD = Part(np.arange(6.0).reshape(3, 2))
+KINDS = ("handshake", "record", "http2", "line", "parcel", "frame")
+TERMS = {"task": "fuzz"}
+SILENCE = 0.2  # seconds after which an endpoint that waits for more is left alone
+
+
+Mutate = Callable[[bytes, random.Random], bytes]
+
+
+class State(NamedTuple):
+    """What the endpoint says of itself. intact, altered: frames taken in since the last time."""
+
+    packet: int
+    seq: int
+    over: bool
+    intact: int
+    altered: int
+    crashed: int
+    resident: int
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def serve(kit: Path, pipe: Any) -> None:
+    """The endpoint: answers "state", starts a new session at "anew", until told otherwise."""
+    crashes: list[object] = []
+    threading.excepthook = crashes.append
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = crashes.append  # type: ignore[method-assign]
+    logging.getLogger("grpc").addHandler(handler)
+    peers, credentials = Peers.load(kit / "peers.toml"), Credentials(kit, "bank")
+    good = encode_message(GOOD)
+    post = inbox = None
+    while (word := pipe.recv()) != "end":
+        if word == "anew":
+            if post is not None:
+                post.abandon()
+            post = Post(credentials, peers, TERMS, patience=3600)
+            inbox = post.open(60)
+        assert post is not None
+        assert inbox is not None
+        line = post._endpoint.lines["shop"]
+        counts = [0, 0]
+        with inbox._changed:
+            for queue in inbox._queues.values():
+                while queue:
+                    frame = queue.popleft().frame
+                    with suppress(SecureVFLError):
+                        decode_message(Part, frame.payload)
+                        counts[bytes(frame.payload) != good] += 1
+            seq = inbox._next.get(("shop", ""), 0)
+        odd = line._failure is not None and "cannot take" in str(line._failure)
+        pipe.send(State(line._expected, seq, line.finished, *counts, len(crashes) + odd, resident()))
+    assert post is not None
+    post.abandon()
+
+
+class Peer:
+    """The shop, whose line the fuzzer has."""
+
+    def __init__(self, kit: Path, pipe: Any) -> None:
+        self._pipe = pipe
+        self._peers, self.credentials = Peers.load(kit / "peers.toml"), Credentials(kit, "shop")
+        host, _, port = self._peers.address["bank"].rpartition(":")
+        self.address = host, int(port)
+        options = [("grpc.ssl_target_name_override", server_name("bank"))]
+        self._channel = grpc.secure_channel(f"{host}:{port}", self.credentials.identity.channel_credentials(), options)
+        self.anew()
+
+    def anew(self) -> State:
+        """A new session and its line."""
+        self._pipe.send("anew")
+        post = Post(self.credentials, self._peers, TERMS, patience=60)
+        self.session = post.open(60).session
+        line = post._endpoint.lines["bank"]
+        with line._changed:
+            line._changed.wait_for(lambda: not line._out, 5)
+            self.open = Open(line._start, line._peer_start, line._expected)
+        post.abandon()
+        state: State = self._pipe.recv()
+        while self.state().seq or self.state().packet < 2:
+            time.sleep(0.01)
+        return state
+
+    def state(self) -> State:
+        """What has become of the endpoint."""
+        self._pipe.send("state")
+        state: State = self._pipe.recv()
+        return state
+
+    def frame(self, state: State) -> bytes:
+        """The next good frame."""
+        return encode_frame(GOOD, session=self.session, sender="shop", receiver="bank", seq=state.seq)
+
+    def packet(self, state: State, parcel: bytes | None = None) -> bytes:
+        """A message of the line with the next parcel in it, a good one by default."""
+        whole = encode_message(Parcel("shop", "bank", self.frame(state))) if parcel is None else parcel
+        return encode_message(Data(state.packet, False, self.open.expected, whole))
+
+    def says(self, *messages: bytes) -> None:
+        """One stream that brings these messages; returns when the endpoint has ended it or confirmed one."""
+        call = self._channel.stream_stream(METHOD)(iter(messages), timeout=10)
+        with suppress(grpc.RpcError):
+            for _ in call:
+                pass
+
+    def bytes_of(self, state: State) -> bytes:
+        """A good packet as HTTP/2, from the first byte of the connection to the end of the stream."""
+
+        def header(name: bytes, value: bytes) -> bytes:
+            return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+        def block(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+            return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
+
+        headers = (
+            b"\x83\x87\x04"
+            + bytes([len(METHOD)])
+            + METHOD.encode()
+            + header(b":authority", b"bank")
+            + header(b"content-type", b"application/grpc")
+            + header(b"te", b"trailers")
+        )
+        messages = [encode_message(self.open), self.packet(state)]
+        body = b"".join(b"\0" + struct.pack(">I", len(each)) + each for each in messages)
+        return (
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + block(4, 0, 0, b"") + block(1, 4, 1, headers) + block(0, 1, 1, body)
+        )
+
+    def dial(self, plain: bytes, tamper: Callable[[bytes], bytes] | None) -> None:
+        """A connection by hand: handshake, these bytes, and what comes back until it ends or is silent."""
+        context, inward, outward = self.credentials.context(), ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(inward, outward, server_hostname=server_name("bank"))
+        with socket.create_connection(self.address, 5) as line, suppress(OSError, ssl.SSLError):
+            line.settimeout(5)
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    line.sendall(outward.read())
+                    inward.write(line.recv(65536))
+            tls.write(plain)
+            sealed = outward.read()
+            line.settimeout(SILENCE)
+            line.sendall(sealed if tamper is None else tamper(sealed))
+            answer = b""
+            while not _ended(answer) and (data := line.recv(65536)):
+                inward.write(data)
+                with suppress(ssl.SSLWantReadError):
+                    while part := tls.read(65536):
+                        answer += part
+
+
+def _ended(answer: bytes) -> bool:
+    """Whether these HTTP/2 frames end a stream or the connection."""
+    while len(answer) >= 9:
+        size, kind, flags = int.from_bytes(answer[:3], "big"), answer[3], answer[4]
+        if kind in (3, 7) or (kind == 1 and flags & 1):
+            return True
+        answer = answer[9 + size :]
+    return False
+
+
+def attempt(kind: str, peer: Peer, state: State, mutate: Mutate, draw: random.Random) -> None:
+    """Sends one mutant."""
+    opened = encode_message(peer.open)
+    match kind:
+        case "handshake":
+            outward = ssl.MemoryBIO()
+            tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outward, server_hostname="bank")
+            with suppress(ssl.SSLWantReadError):
+                tls.do_handshake()
+            hello = outward.read()
+            data = mutate(hello, draw) if draw.random() < 0.7 else draw.randbytes(draw.randint(1, 400))
+            with socket.create_connection(peer.address, 5) as line, suppress(OSError):
+                line.settimeout(5)
+                line.sendall(data)
+                line.shutdown(socket.SHUT_WR)
+                while line.recv(65536):
+                    pass
+        case "record":
+
+            def flip(sealed: bytes) -> bytes:
+                data, at = bytearray(sealed), draw.randrange(len(sealed))
+                data[at] ^= 1 << draw.randrange(8)
+                return bytes(data)
+
+            peer.dial(peer.bytes_of(state), flip)
+        case "http2":
+            peer.dial(mutate(peer.bytes_of(state), draw), lambda sealed: sealed)
+        case "line":
+            kinds = [peer.packet(state), encode_message(Ack(peer.open.expected))]
+            rare = [opened, encode_message(Bye(peer.open.expected)), encode_message(Refusal("no", False))]
+            data = mutate(draw.choice(rare if draw.random() < 0.1 else kinds), draw)
+            peer.says(*([data] if draw.random() < 0.1 else [opened, data]))
+        case "parcel":
+            whole = encode_message(Parcel("shop", "bank", peer.frame(state)))
+            peer.says(opened, peer.packet(state, mutate(whole, draw)))
+        case "frame":
+            parcel = encode_message(Parcel("shop", "bank", mutate(peer.frame(state), draw)))
+            peer.says(opened, peer.packet(state, parcel))
+
+
+def live(count: int, mutate: Mutate, seed: int) -> list[dict[str, str | int | float]]:
+    """`count` mutants of every kind at one endpoint; a row a kind."""
+    os.environ["GRPC_VERBOSITY"] = "NONE"  # one line for each altered record, else
+    with tempfile.TemporaryDirectory() as place, socket.socket() as probe:
+        folder = Path(place)
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        peers = Peers(active="bank", passives=("shop",), address={"bank": f"127.0.0.1:{port}"})
+        init_certs(folder / "authority", peers)
+        job = Job.from_dict(
+            {
+                "model": {"name": "logistic"},
+                "optimizer": {"name": "fedbcd", "lr": 0.1},
+                "protocol": {"residual": "open"},
+            }
+        )
+        for name in peers.parties:
+            write_kit(folder / name, name, job, peers, folder / "authority")
+        pipe, other = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(folder / "bank", other), daemon=True)
+        process.start()
+        peer = Peer(folder / "shop", pipe)
+        try:
+            return [_kind(kind, peer, count, mutate, random.Random(f"{seed} {kind}")) for kind in KINDS]
+        finally:
+            pipe.send("end")
+            process.join(10)
+
+
+def _kind(kind: str, peer: Peer, count: int, mutate: Mutate, draw: random.Random) -> dict[str, str | int | float]:
+    row: dict[str, str | int | float] = {"kind": kind}
+    row |= dict.fromkeys(("sent", "refused", "passed", "ended", "altered", "good", "lost"), 0)
+
+    def add(name: str, more: int = 1) -> None:
+        row[name] = int(row[name]) + more
+
+    started, first = time.perf_counter(), peer.state()
+    early = first.resident
+    for k in range(count):
+        state = peer.state()
+        if state.over:
+            add("ended")
+            state = peer.anew()
+        attempt(kind, peer, state, mutate, draw)
+        after = peer.state()
+        add("sent")
+        add("passed" if kind not in ("handshake", "record") else "altered", after.altered)
+        add("passed", after.intact)  # the change was undone by a second one
+        add("refused", int(not after.over and not after.altered and not after.intact))
+        if after.over:
+            add("ended")
+            peer.anew()
+        if k % 3 == 2 or k == count - 1:
+            before = peer.state()
+            if kind in ("record", "http2"):
+                peer.dial(peer.bytes_of(before), None)
+            else:
+                peer.says(encode_message(peer.open), peer.packet(before))
+            deadline = time.monotonic() + 2
+            while (arrived := peer.state()).intact == 0 and time.monotonic() < deadline:
+                time.sleep(0.001)
+            add("good")
+            add("lost", int(arrived.intact == 0))
+        if k == count // 10:
+            early = peer.state().resident
+    last = peer.state()
+    row["crashed"] = last.crashed - first.crashed
+    row["grown_bytes"] = last.resident - early
+    row["seconds"] = round(time.perf_counter() - started, 1)
+    return row
