@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl import new_rows
 from securevfl.errors import ConfigError, IdError, PartiesError, SecureVFLError, TableError, TransportError
 from securevfl.predict_parties import predict_with
 
@@ -68,7 +69,9 @@ def test_many_rows_and_one(meet: Any, run: vfl.Run, tables: dict[str, Any]) -> N
     np.testing.assert_allclose(one["bank"].proba[0], results["bank"].proba[4], rtol=0, atol=1e-9)  # BLAS by shape
 
 
-def test_a_kernel_model(meet: Any) -> None:
+@pytest.mark.parametrize("block", [16_384, 7])
+def test_a_kernel_model(meet: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_rows, "BLOCK", block)
     parties = vfl.datasets.breast_cancer(3)
     job = vfl.Job(
         model=vfl.Kernel(gamma=0.05, blocks=2, block_size=16),
@@ -81,6 +84,18 @@ def test_a_kernel_model(meet: Any) -> None:
     tables = {party.name: party.X[:30] for party in parties}
     results = asked(meet(3, "bank"), run, tables)
     np.testing.assert_allclose(results["bank"].proba, run.predict_proba(tables), atol=1e-9)
+
+
+@pytest.mark.parametrize("block", [7, 15])
+def test_blocks_of_rows(
+    meet: Any, run: vfl.Run, tables: dict[str, Any], block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new_rows, "BLOCK", block)
+    ids = {name: np.arange(30) for name in tables}
+    found = asked(meet(3), run, tables, ids=ids)["bank"]
+    np.testing.assert_allclose(found.proba, run.predict_proba(tables), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(found.label, run.predict(tables))
+    assert found.decision.shape == (30, 1)
 
 
 def test_parts_of_another_training(meet: Any, run: vfl.Run, tables: dict[str, Any]) -> None:
