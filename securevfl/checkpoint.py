@@ -1,7 +1,9 @@
 """A party's own state on disk, so that a run goes on where it was cut off.
 
 After every `every` rounds a party writes its weights, its history and, of a kernel model, what its features are drawn
-from: never another party's data and no session or encryption key, which are made anew. Parties tell each other which
+from: never another party's data and no session or encryption key, which are made anew. Beside them stand the
+fingerprints of the certificate keys it has trained with, its own too, so that it notices who comes back with another
+one. Parties tell each other which
 rounds they have and go on from the last one that all have; a party that is through keeps its part until all are. What
 follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the final weights
 are those of the undisturbed run, bit for bit. Features are drawn anew in every training, so states go together only if
@@ -23,14 +25,14 @@ from securevfl.errors import DataError
 from securevfl.files import write_whole
 from securevfl.part import Part
 
-SCHEMA = "securevfl.checkpoint/1"
+SCHEMA = "securevfl.checkpoint/2"
 KEPT = 4  # parties are at most this many checkpoints apart
 FINISHED = 1 << 62  # the round of a party whose part is on disk
 
 
 @dataclass(frozen=True)
 class State:
-    """One party after `round` rounds. theta (d x c); `key` and `run` as in `Part`."""
+    """One party after `round` rounds. theta (d x c); `key` and `run` as in `Part`; identities as `Channel.keys`."""
 
     round: int
     exchanges: int
@@ -38,6 +40,7 @@ class State:
     key: bytes
     history: list[dict[str, float]]
     run: str
+    identities: dict[str, str]
 
 
 class Checkpoints:
@@ -76,6 +79,7 @@ class Checkpoints:
             "key": state.key.hex(),
             "history": state.history,
             "run": state.run,
+            "identities": state.identities,
         }
         write_whole(self._folder / self._name(job, state.round), json.dumps(kept).encode())
         for old in self._states(job)[:-KEPT]:
@@ -87,14 +91,20 @@ class Checkpoints:
         path = self._folder / self._name(job, there)
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["schema"] != SCHEMA or kept["round"] != there:
+            if kept["schema"] != SCHEMA:
+                raise DataError(
+                    f"{path}: a checkpoint of schema {SCHEMA} was expected, another version wrote this one; "
+                    "end the run with that version, or remove it to start anew"
+                )
+            if kept["round"] != there:
                 raise KeyError
             theta = np.array(kept["theta"], dtype=np.float64).reshape(kept["shape"])
             key = bytes.fromhex(kept["key"])
-            return State(rounds, kept["exchanges"], theta, key, kept["history"], str(kept["run"]))
+            identities = {str(name): str(each) for name, each in kept["identities"].items()}
+            return State(rounds, kept["exchanges"], theta, key, kept["history"], str(kept["run"]), identities)
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise DataError(f"{path}: a checkpoint of schema {SCHEMA} was expected; remove it to start anew") from None
 
     def run(self, job: bytes) -> str:

@@ -303,9 +303,8 @@ def _events(verbose: bool, log: Path | None) -> Iterator[None]:
     from securevfl import eventlog
 
     handlers = [eventlog.write_to(log)] if log is not None else []
-    if verbose:
-        handlers.append(eventlog.write_to(sys.stderr))
-        handlers[-1].setFormatter(_ForPeople())
+    handlers.append(eventlog.write_to(sys.stderr, logging.INFO if verbose else logging.ERROR))
+    handlers[-1].setFormatter(_ForPeople())
     try:
         yield
     finally:

@@ -31,12 +31,16 @@ def warn(party: str, event: str, facts: Mapping[str, str | int | float]) -> None
 
 
 def write_to(target: TextIO | Path, level: int = logging.INFO) -> logging.Handler:
-    """Sends the lines to a stream or to the end of a file; returns the handler, for `LOGGER.removeHandler`."""
+    """Sends the lines of a level and above to a stream or to the end of a file.
+
+    Returns the handler, for `LOGGER.removeHandler`.
+    """
     handler: logging.Handler
     handler = (
         logging.FileHandler(target, encoding="utf-8") if isinstance(target, Path) else logging.StreamHandler(target)
     )
     handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setLevel(level)
     LOGGER.addHandler(handler)
-    LOGGER.setLevel(min(level, LOGGER.level or level))
+    LOGGER.setLevel(min(level, LOGGER.getEffectiveLevel()))
     return handler

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl import metrics
+from securevfl import eventlog, metrics
 from securevfl.channel import Channel
 from securevfl.checkpoint import FINISHED, Checkpoints, State, common_round
 from securevfl.clock import Kind, Phase
@@ -113,6 +114,7 @@ def take_part(
     if checkpoints is not None and start:
         checkpoints.reopen(key)
         state = checkpoints.load(key, start)
+        _recognise(party.name, state, channel.keys)
     elif checkpoints is not None:
         checkpoints.clear(key)
     save = None if checkpoints is None else partial(_save, checkpoints, key)
@@ -130,6 +132,16 @@ def run_key(job: Job, party: Party) -> bytes:
     """What the states of a party are filed under: the job and the table it trains on, 32 bytes."""
     table = json.dumps([len(party), party.columns]).encode()
     return hashlib.sha256(job.digest + party.order.ljust(32, b"\0") + table).digest()
+
+
+def _recognise(me: str, state: State, keys: Mapping[str, str]) -> None:
+    """Tells from where the run goes on, and whose certificate key is not the one of that state."""
+    eventlog.emit(me, "resumed", {"round": state.round})
+    for name, before in state.identities.items():
+        if keys.get(name, before) != before:
+            why = f"{name} shows another key than up to round {state.round}; if it has not renewed it, stop and ask it"
+            facts = {"peer": name, "before": before, "now": keys[name], "reason": why}
+            eventlog.emit(me, "key changed", facts, logging.ERROR)
 
 
 def _save(checkpoints: Checkpoints, key: bytes, rounds: int, state: Callable[[], State]) -> None:
@@ -298,7 +310,8 @@ class Worker:
 
     def _state(self) -> State:
         exchanges = self._exchanged + self.learner.rounds
-        return State(self._round, exchanges, self.learner.theta, self.learner.key, self.history, self._run)
+        learner, keys = self.learner, dict(self.seat.channel.keys)
+        return State(self._round, exchanges, learner.theta, learner.key, self.history, self._run, keys)
 
     def _batch(self, visit: Visit) -> Batch:
         rows = visit.rows if self.learner.wants(visit.index) else visit.rows[:0]

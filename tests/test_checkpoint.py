@@ -110,15 +110,30 @@ def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
     digest = bytes(range(32))
     theta = np.random.default_rng(0).normal(size=(3, 2))
     for rounds in range(5, 50, 5):
-        own.save(digest, State(rounds, rounds, theta, b"", [], "first"))
+        own.save(digest, State(rounds, rounds, theta, b"", [], "first", {"shop": "ab" * 32}))
     assert own.rounds(digest) == (30, 35, 40, 45)
     assert len(own.rounds(digest)) == KEPT
     assert own.rounds(digest[::-1]) == ()
     assert own.rounds(digest, constant=True) == tuple(range(5, 50, 5))
     np.testing.assert_array_equal(own.load(digest, 45).theta, theta)
+    assert own.load(digest, 45).identities == {"shop": "ab" * 32}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
     spoilt = max(tmp_path.iterdir())
-    spoilt.write_text(spoilt.read_text()[:40])
+    whole = spoilt.read_text()
+    spoilt.write_text(whole.replace("checkpoint/2", "checkpoint/1"))
+    with pytest.raises(
+        DataError, match=r"of schema securevfl\.checkpoint/2 was expected, another version wrote this one"
+    ):
+        own.load(digest, 45)
+    for other in (
+        "[]",
+        '{"schema": "securevfl.checkpoint/2"}',
+        whole.replace('{"shop"', '["shop"').replace('"}', '"]'),
+    ):
+        spoilt.write_text(other)
+        with pytest.raises(DataError, match="start anew"):
+            own.load(digest, 45)
+    spoilt.write_text(whole[:40])
     with pytest.raises(DataError, match="start anew"):
         own.load(digest, 45)
 

@@ -118,6 +118,13 @@ def test_events_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     eventlog.emit("bank", "later", {})
     told = capsys.readouterr().err
     assert told.endswith(" bank: round, round 3, of 8\n")
+    with _events(False, None):
+        eventlog.emit("bank", "round", {"round": 4})
+        eventlog.warn("bank", "cut", {"peer": "shop"})
+        eventlog.emit("bank", "key changed", {"peer": "shop"}, logging.ERROR)
+    told = capsys.readouterr().err
+    assert told.endswith(" bank: key changed, peer shop\n")
+    assert told.count("\n") == 1
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert json.loads(line)["event"] == "round"
     assert not [each for each in eventlog.LOGGER.handlers if not isinstance(each, logging.NullHandler)]

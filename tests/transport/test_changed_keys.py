@@ -1,0 +1,102 @@
+"""Who comes back to a run with another certificate key is noticed; a new certificate of the same key is not news."""
+
+import json
+import logging
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import securevfl as vfl
+from securevfl.checkpoint import Checkpoints
+from securevfl.join import join
+from securevfl.session import run_key
+from securevfl.transport import certs, requests
+from securevfl.transport.certs import show
+
+
+class Cut(Exception):
+    """What takes the place of a lost process."""
+
+
+def run(meeting: Any, cut_at: int | None = None) -> dict[str, Any]:
+    """All parties join in threads; what each returned or raised."""
+    results: dict[str, Any] = {}
+
+    def on_round(done: int, of: int) -> None:
+        if done == cut_at:
+            raise Cut
+
+    def play(party: vfl.Party) -> None:
+        kit = meeting.kit(party.name)
+        states = Checkpoints(kit / "states", party.name, every=2)
+        try:
+            results[party.name] = join(
+                meeting.job,
+                party,
+                kit / "peers.toml",
+                timeout=20,
+                patience=5,
+                checkpoints=states,
+                on_round=on_round,
+            )
+        except Exception as error:
+            results[party.name] = error
+
+    roles = [threading.Thread(target=play, args=(party,)) for party in vfl.datasets.breast_cancer(2)]
+    for role in roles:
+        role.start()
+    for role in roles:
+        role.join(60)
+        assert not role.is_alive()
+    return results
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    told = [json.loads(record.getMessage()) for record in caplog.records if record.name == "securevfl"]
+    return [event for event in told if event["event"] == name]
+
+
+@pytest.mark.parametrize("change", ["new key", "same key"])
+def test_a_changed_key_is_told(meet: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str) -> None:
+    authority = tmp_path / "authority"
+    certs.init(authority)
+    for name in ("bank", "shop"):
+        requests.grant(authority, requests.read_request(requests.request(tmp_path / name, name)))
+    meeting = meet(2)
+    caplog.set_level(logging.INFO, "securevfl")
+    run(meeting, cut_at=5)
+    before = {name: show(authority / f"{name}.pem").key.replace(":", "") for name in ("bank", "shop")}
+    told = [(event["party"], event["peer"], event["key"]) for event in events(caplog, "identified")]
+    assert sorted(told) == [("bank", "shop", before["shop"]), ("shop", "bank", before["bank"])]
+    for party in vfl.datasets.breast_cancer(2):
+        states, key = Checkpoints(meeting.kit(party.name) / "states", party.name), run_key(meeting.job, party)
+        assert states.load(key, states.rounds(key)[-1]).identities == before
+
+    if change == "new key":
+        certs.issue(authority, "bank", replace=True)
+        shutil.copy(authority / "bank.key", meeting.kit("bank") / "bank.key")
+    else:
+        requests.grant(authority, requests.read_request(meeting.kit("bank") / "bank.csr"), replace=True)
+    assert (authority / "bank.pem").read_bytes() != (meeting.kit("bank") / "bank.pem").read_bytes()
+    shutil.copy(authority / "bank.pem", meeting.kit("bank") / "bank.pem")
+    caplog.clear()
+    parts = run(meeting)
+
+    assert {event["round"] for event in events(caplog, "resumed")} == {4}
+    now = show(authority / "bank.pem").key.replace(":", "")
+    changed = events(caplog, "key changed")
+    if change == "new key":
+        assert {event["party"] for event in changed} == {"bank", "shop"}
+        for event in changed:
+            assert (event["peer"], event["before"], event["now"]) == ("bank", before["bank"], now)
+            assert "bank shows another key than up to round 4" in event["reason"]
+        assert {record.levelname for record in caplog.records if "key changed" in record.getMessage()} == {"ERROR"}
+    else:
+        assert changed == []
+        assert now == before["bank"]
+    whole = vfl.simulate(meeting.job, vfl.datasets.breast_cancer(2))
+    for name, part in parts.items():
+        assert (part.theta == whole.parts[name].theta).all()
