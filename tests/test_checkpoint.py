@@ -100,7 +100,6 @@ def test_states_of_another_training_are_not_mixed_in(tmp_path: Path) -> None:
     drawn = {party.name: mixed[party.name].load(run_key(work, party), 3) for party in parties}
     assert drawn["bank"].run != drawn["telco"].run
     run = vfl.simulate(work, parties, checkpoints=mixed)
-    assert [record["round"] for record in run.history] == list(range(1, 19))
     assert all(part.key != drawn[name].key for name, part in run.parts.items())
     assert len({part.run for part in run.parts.values()} - {state.run for state in drawn.values()}) == 1
 
