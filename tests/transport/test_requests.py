@@ -1,6 +1,7 @@
 """Certificates for keys that stay with their party, and certificates that are taken back."""
 
 import os
+import re
 import shutil
 import threading
 from datetime import UTC, datetime, timedelta
@@ -252,6 +253,23 @@ def test_commands(tmp_path: Path) -> None:
     assert "no certificate of bank that is not revoked yet" in done.stderr
     done = run(*ask[:3], "bank", *ask[3:], "--replace")
     assert "this key was revoked" in done.stderr
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "two-organisations.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked, made, signed = re.findall(r"^    securevfl (certs .*)$", PAGE.read_text(), re.MULTILINE)
+    assert run(*asked.split()).exit_code == 0
+    shutil.copy("own/bank.csr", "bank.csr")  # by mail
+    assert run(*made.split()).exit_code == 0
+    assert run(*signed.split(), answer="y\n").exit_code == 0
+    told = run("kit", "kits", "--party", "bank=localhost:7301", "--party", "shop=localhost:7302").stdout
+    assert "put bank.key" in told
+    shutil.copy("own/bank.key", "kits/bank/bank.key")
+    assert Credentials(Path("kits/bank"), "bank").party == "bank"
 
 
 def test_a_kit_without_a_key(tmp_path: Path) -> None:
