@@ -87,8 +87,8 @@ def encode_frame(
     message: Message, *, session: bytes, sender: str, receiver: str, lane: str = "", seq: int = 0
 ) -> bytes:
     """The frame that crosses the line; its length is what the cost ledger counts."""
-    payload = msgspec.Raw(encode_message(message))
-    return _encoder.encode(Frame(FORMAT, session, sender, receiver, lane, seq, type(message).__name__, payload))
+    # the fields of a Frame, the message among them: written in one go, as copying large ones costs
+    return _encoder.encode((FORMAT, session, sender, receiver, lane, seq, type(message).__name__, message))
 
 
 def decode_frame(data: bytes | memoryview) -> Frame:
