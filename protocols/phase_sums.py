@@ -23,7 +23,7 @@ import numpy as np
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import Circle, Phases, Reals, Seat, SumProtocol, SumRole
 
-MESSAGE = 2**22  # phases a message, unless one block of features is more
+MESSAGE = 2**19  # phases a message, unless one block of features is more: larger ones cost page faults
 
 
 class PhaseSums:
