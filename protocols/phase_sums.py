@@ -10,6 +10,11 @@ active party and a lane of its own, so that one channel carries them all and eac
 
 With one worker there is no step 2. A worker learns the sums over the other parties and what the job's sum protocol
 declares beside them; the others learn nothing.
+
+Nobody waits for an answer, so a party could send a whole table of phases ahead of a worker that is busy. It stays
+within two windows of 2^23 phases, 32 MB each at 4 bytes:
+
+3. worker -> all others l    a window of phases has been summed
 """
 
 from __future__ import annotations
@@ -20,10 +25,21 @@ from typing import Literal
 
 import numpy as np
 
+from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
-from securevfl.protocols.base import Circle, Phases, Reals, Seat, SumProtocol, SumRole
+from securevfl.protocols.base import Circle, Declared, Phases, Reals, Reveal, Seat, SumProtocol, SumRole
 
 MESSAGE = 2**19  # phases a message, unless one block of features is more: larger ones cost page faults
+WINDOW = 2**23  # phases
+
+
+class Taken(Message, frozen=True):
+    """The sender has summed one window more of its phases."""
+
+
+def declares() -> list[Declared]:
+    """What the messages beside those of the sums reveal."""
+    return [Declared(Taken, "active", "passive", Reveal("public"), phases=True)]
 
 
 class PhaseSums:
@@ -36,6 +52,10 @@ class PhaseSums:
         self.workers = tuple(workers)
         self.bits = bits
         self.rounds = 0  # exchanges so far
+        self._channel = seat.channel
+        self._others = [name for name in seat.parties if name != seat.me]
+        self._summed = dict.fromkeys(workers, 0)  # phases so far
+        self._taken = dict.fromkeys(workers, 0)  # windows that others have been told of, or have heard of
         self.sums: dict[str, SumRole] = {}
         for worker in workers:
             others = tuple(name for name in seat.parties if name != worker)
@@ -58,11 +78,30 @@ class PhaseSums:
                 slot[:] = own(k)
             self.rounds += 1
             if worker != self.me:
+                self._wait(worker)
                 sums.contribute(part, space)  # 1
+                self._summed[worker] += part.size
                 continue
             part += sums.collect_all(part.shape, space)  # 1
+            self._summed[worker] += part.size
+            self._tell()
             part &= np.uint32(2**self.bits - 1)
             yield from zip(ks, part, strict=True)
+
+    def _wait(self, worker: str) -> None:
+        """Until no more than two windows are on their way."""
+        while self._taken[worker] < self._summed[worker] // WINDOW - 1:
+            self._channel.recv(worker, Taken, self._lane(worker))  # 3
+            self._taken[worker] += 1
+
+    def _tell(self) -> None:
+        while self._taken[self.me] < self._summed[self.me] // WINDOW:
+            for other in self._others:
+                self._channel.send(other, Taken(), self._lane(self.me))  # 3
+            self._taken[self.me] += 1
+
+    def _lane(self, worker: str) -> str:
+        return f"to {worker}/taken"
 
     def total(self, worker: str, own: Floats) -> Floats | None:
         """At the worker: f (n x c), the sum of all workers' parts; None elsewhere."""

@@ -15,6 +15,7 @@ from securevfl.leakage import leaks
 from securevfl.models.base import Model
 from securevfl.models.kernel import Kernel
 from securevfl.party import Party, check_parties
+from securevfl.protocols import phase_sums
 from securevfl.protocols.base import Declared
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.scaling import moments
@@ -35,7 +36,8 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         active, passives, known = lead.name, [party.name for party in others], (lead, others)
     sums, residual = job.protocol.sum_for(len(passives)), job.protocol.residual
     kernel = isinstance(job.model, Kernel)
-    declared = [item for item in (*sums.declares(passives), *residual.declares()) if kernel or not item.phases]
+    every = (*sums.declares(passives), *residual.declares(), *phase_sums.declares())
+    declared = [item for item in every if kernel or not item.phases]
     down = "no residual" if kernel else f"{residual.name} residual"
     lines = [
         f"{job.optimizer.label} on a {job.model.name} model, protocol {sums.name} sum / {down}",

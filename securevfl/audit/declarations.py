@@ -12,7 +12,8 @@ from pathlib import Path
 
 from securevfl.channel import Abort
 from securevfl.job import Job
-from securevfl.protocols import psi
+from securevfl.models.kernel import Kernel
+from securevfl.protocols import phase_sums, psi
 from securevfl.protocols.base import Declared, ResidualProtocol, Reveal, SumProtocol
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.direct_sum import DirectSum
@@ -53,7 +54,8 @@ class Section:
 
 def declared_of(job: Job, passives: Sequence[str]) -> list[Declared]:
     """What each message of a run of this job reveals, handshake included."""
-    return [*SESSION, *job.protocol.sum_for(len(passives)).declares(passives), *job.protocol.residual.declares()]
+    flow = phase_sums.declares() if isinstance(job.model, Kernel) else []
+    return [*SESSION, *job.protocol.sum_for(len(passives)).declares(passives), *job.protocol.residual.declares(), *flow]
 
 
 def sums() -> list[SumProtocol]:
@@ -114,6 +116,7 @@ def sections() -> list[Section]:
                 residual.declares(),
             )
         )
+    found.append(Section("Phases: beside their sums", "none needed: public", "nothing to learn", phase_sums.declares()))
     return [*found, *(_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3))]
 
 

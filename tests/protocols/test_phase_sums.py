@@ -1,0 +1,80 @@
+"""Sums of phases stay within their windows, whoever is slow."""
+
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.channel import Channel
+from securevfl.clock import VirtualClock
+from securevfl.costs import Meter
+from securevfl.protocols import phase_sums
+from securevfl.protocols.base import Phases, Seat, SumProtocol
+from securevfl.protocols.direct_sum import DirectSum
+from securevfl.protocols.pairwise_sum import PairwiseSum
+from securevfl.protocols.phase_sums import PhaseSums
+from securevfl.protocols.tree_sum import TreeSum
+from securevfl.transport.threads import run_threads
+
+NAMES = ["bank", "shop", "post"]
+BLOCKS, ROWS, SIZE, BATCHES = 12, 5, 20, 6
+BLOCK = ROWS * SIZE
+WINDOW = 3 * BLOCK
+
+
+def part(name: str, batch: int, k: int) -> Phases:
+    generator = np.random.default_rng([ord(name[0]), batch, k])
+    return generator.integers(2**32, size=(ROWS, SIZE), dtype=np.uint64).astype(np.uint32)
+
+
+class Lead:
+    """How far the others have come before the workers, in phases."""
+
+    def __init__(self) -> None:
+        self.summed = dict.fromkeys(NAMES, 0)
+        self.furthest = 0
+
+
+def role(
+    channel: Channel, *, lead: Lead, chosen: SumProtocol, workers: list[str], slow: str
+) -> list[tuple[str, int, int, Phases]]:
+    others = tuple(name for name in NAMES if name != workers[0])
+    seat = Seat(channel, workers[0], others, Meter(channel.clock, channel.ledger))
+    sums, found = PhaseSums(chosen, seat, workers), []
+    for batch in range(BATCHES):
+        for worker in workers:
+
+            def own(k: int, worker: str = worker, batch: int = batch) -> Phases:
+                if channel.me == slow:
+                    time.sleep(0.002)
+                elif channel.me != worker:
+                    lead.furthest = max(lead.furthest, sums._summed[worker] - lead.summed[worker])
+                return part(channel.me, batch, k)
+
+            for k, phases in sums.phases(worker, BLOCKS, ROWS, SIZE, own):
+                lead.summed[worker] = sums._summed[worker]
+                found.append((worker, batch, k, phases.copy()))
+    return found
+
+
+@pytest.mark.parametrize("chosen", [DirectSum(), TreeSum(), PairwiseSum()], ids=lambda chosen: chosen.name)
+@pytest.mark.parametrize("workers", [["bank"], ["bank", "post"]], ids=len)
+@pytest.mark.parametrize("slow", NAMES)
+def test_nobody_is_more_than_two_windows_ahead(
+    chosen: SumProtocol, workers: list[str], slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(phase_sums, "WINDOW", WINDOW)
+    monkeypatch.setattr(phase_sums, "MESSAGE", BLOCK)
+    lead = Lead()
+    play = partial(role, lead=lead, chosen=chosen, workers=workers, slow=slow)
+    found = run_threads(dict.fromkeys(NAMES, play), lambda: VirtualClock(vfl.Network()), timeout=30)
+    for worker in workers:
+        assert len(found[worker]) == BATCHES * BLOCKS
+        for _, batch, k, phases in found[worker]:
+            expected = sum(part(name, batch, k).astype(np.uint64) for name in NAMES)
+            np.testing.assert_array_equal(phases, np.asarray(expected).astype(np.uint32))
+    assert lead.furthest <= 2 * WINDOW + BLOCK
+    if slow == "bank" and workers == ["bank"]:
+        assert lead.furthest > WINDOW, "the others run ahead where they may"
