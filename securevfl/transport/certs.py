@@ -29,7 +29,6 @@ from urllib.parse import quote, unquote
 
 import grpc
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -37,7 +36,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, TransportError
 from securevfl.transport import pem
-from securevfl.transport.revocation import read_authority, revoked_on
+from securevfl.transport.revocation import read_authority, revoked_on, signed_by
 
 __all__ = ["Identity", "Summary", "certify", "check_own", "check_peer", "init", "issue", "server_name", "show"]
 
@@ -230,8 +229,8 @@ def check_peer(peer: bytes, ca: bytes, expected_party: str, now: datetime | None
     except ConfigError:
         raise TransportError(f"{expected_party} showed something that is not a certificate") from None
     authorities = pem.authorities(ca)
-    issuer = next((authority for authority in authorities if _signed_by(certificate, authority)), None)
-    if _signed_by(certificate, certificate):
+    issuer = next((authority for authority in authorities if signed_by(certificate, authority)), None)
+    if signed_by(certificate, certificate):
         raise TransportError(
             f"the certificate shown for {expected_party} is self-signed; expected one signed by your authority"
         )
@@ -356,14 +355,6 @@ def _common_name(name: x509.Name) -> str:
 
 def _fingerprint(certificate: x509.Certificate) -> str:
     return certificate.fingerprint(hashes.SHA256()).hex(":")
-
-
-def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
 
 
 def _store_pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, replace: bool) -> Path:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -29,14 +30,15 @@ def read_authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.El
 
 
 def revoke(folder: Path, party: str, now: datetime | None = None) -> Path:
-    """Revokes all certificates of a party in the authority's folder; returns folder/ca.pem, written anew.
+    """Revokes all certificates of a party that are in the authority's folder and its own; returns folder/ca.pem.
 
-    ConfigError if the folder has none that was not revoked before, or no authority.
+    ConfigError if there is none that was not revoked before, or no authority.
     """
     now = datetime.now(UTC) if now is None else now.astimezone(UTC)
     authority, key = read_authority(folder, now)
     ca = pem.read(folder / "ca.pem")
-    new = {each.serial_number for each in issued(folder, party) if revoked_on(each, authority, ca) is None}
+    theirs = [each for each in issued(folder, party) if signed_by(each, authority) and each != authority]
+    new = {each.serial_number for each in theirs if revoked_on(each, authority, ca) is None}
     if not new:
         raise ConfigError(f"{folder} has no certificate of {party} that is not revoked yet; check the name")
     lists = pem.revocation_lists(ca)
@@ -64,6 +66,15 @@ def issued(folder: Path, party: str) -> list[x509.Certificate]:
     """What the authority's folder has of a party: its certificate and those that were set aside."""
     own = [path for path in folder.glob("*.pem") if path.stem == party or path.stem.startswith(f"{party}.old-")]
     return [pem.parse(pem.read(path)) for path in own]
+
+
+def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether this authority has issued the certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 def revoked_on(certificate: x509.Certificate, issuer: x509.Certificate, ca: bytes) -> datetime | None:

@@ -345,7 +345,9 @@ def test_a_list_is_signed_and_grows(authority: Path, tmp_path: Path) -> None:
         Identity(authority / "bank.pem", authority / "bank.key", authority / "ca.pem")
     new = issue(authority, "bank", replace=True).read_bytes()
     check_peer(new, ca, "bank")
-    for party in ("*", "shop.old-", "ba", "none"):
+    init(tmp_path / "old")
+    shutil.copy(issue(tmp_path / "old", "stray"), authority / "stray.pem")  # of another authority
+    for party in ("*", "shop.old-", "ba", "none", "ca", "stray"):
         with pytest.raises(ConfigError, match="has no certificate of"):
             revoke(authority, party)
     both = revoke(authority, "shop").read_bytes()
