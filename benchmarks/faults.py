@@ -250,7 +250,7 @@ def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:
                 due.pop(0)
                 victim = draw.choice(names)
                 blow = draw.choices(BLOWS, [4, 1, 2, 2, 2, 2])[0]
-                if not members[victim].end:
+                if not members[victim].end and victim not in gone:
                     outcome.blows.append(f"{blow} {victim} at {done}")
                     time.sleep(draw.uniform(0, 0.05 if done < ROUNDS else 0.4))
                     strike(blow, members[victim], proxies.get(victim) or next(iter(proxies.values())), draw, gone)

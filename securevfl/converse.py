@@ -59,7 +59,7 @@ def converse(
     terms: compared with everyone's, plain data that all may see. timeout: seconds to wait for all parties at the start
     and after a loss, for any one message, and at the end for the others. patience: seconds a party may be cut off.
     resumes: `talk` can begin anew after a loss. kept: the outcome if it is on disk from an earlier try; it counts if
-    the others are gone.
+    the others are gone, or have theirs as well.
 
     Raises TransportError if a party is away, refused or has stopped, with the reason; what `talk` raises.
     """
@@ -73,7 +73,8 @@ def converse(
     others = [name for name in peers.parties if name != me]
     deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else timeout)
     while True:
-        post = Post(credentials, peers, terms, listen=listen, patience=patience)
+        through = kept is not None and kept() is not None
+        post = Post(credentials, peers, terms, through=through, listen=listen, patience=patience)
         goodbye: float | None = _LAST_WORD
         channel: Channel | None = None
         try:
@@ -98,7 +99,8 @@ def converse(
                     channel.abort(others, reason)
                 elif isinstance(error, PeerLost):
                     post.stop(reason)
-                done = kept() if kept is not None and channel is None and isinstance(error, TransportError) else None
+                alone = channel is None and isinstance(error, TransportError) and not post.unfinished
+                done = kept() if kept is not None and alone else None
                 if done is not None:
                     eventlog.warn(me, "unconfirmed", {"reason": reason})
                     return done

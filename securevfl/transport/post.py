@@ -40,11 +40,12 @@ _MAX_GREETING = 1 << 20  # bytes
 
 
 class Greeting(Message, frozen=True):
-    """nonce: 32 bytes; terms: JSON of the job and the roles."""
+    """nonce: 32 bytes; terms: JSON of the job and the roles; through: whether the sender has its outcome already."""
 
     format: int
     nonce: bytes
     terms: str
+    through: bool
 
 
 class Agreed(Message, frozen=True):
@@ -77,6 +78,7 @@ class Post:
         peers: Peers,
         terms: Mapping[str, Any],
         *,
+        through: bool = False,
         listen: str | None = None,
         patience: float = 60.0,
     ) -> None:
@@ -84,6 +86,8 @@ class Post:
         self.keys = {self.me: credentials.identity.key}
         self._credentials = credentials
         self._peers = peers
+        self.unfinished: set[str] = set()  # who has greeted without an outcome of its own
+        self._through = through
         self._terms = json.dumps(terms, sort_keys=True)
         self._others = [name for name in peers.parties if name != self.me]
         self._endpoint = Endpoint(credentials, peers, self._deliver, self._lost, listen=listen, patience=patience)
@@ -141,16 +145,19 @@ class Post:
         self._endpoint.abandon()
 
     def _agree(self, deadline: float, timeout: float) -> Inbox:
-        own = Greeting(FORMAT, secrets.token_bytes(32), self._terms)
+        own = Greeting(FORMAT, secrets.token_bytes(32), self._terms, self._through)
         for seal in self._seals.values():
             seal.start()
         for name in self._others:
             if name not in self._seals:
                 self._put(name, encode_message(own))
-        for name, seal in self._seals.items():
-            while not seal.wait(0.1):
-                self._check(name, deadline, timeout)
-            seal.send(encode_message(own))
+        waiting = dict(self._seals)
+        while waiting:
+            for name, seal in [*waiting.items()]:  # one that is away keeps nobody from greeting the next
+                if seal.wait(0.1 / len(waiting)):
+                    waiting.pop(name).send(encode_message(own))
+                else:
+                    self._check(name, deadline, timeout)
         greetings = {self.me: own}
         for name in self._others:
             greetings[name] = self._next(name, Greeting, deadline, timeout)
@@ -245,6 +252,8 @@ class Post:
             self._fail(TransportError(f"{sender} has stopped: {message.reason[:2000]}"))
             return
         if isinstance(message, Greeting):
+            if not message.through:
+                self.unfinished.add(sender)
             try:
                 self._compare(sender, message)
             except SecureVFLError as error:

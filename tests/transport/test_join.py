@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl import eventlog
+from securevfl.checkpoint import Checkpoints
 from securevfl.errors import ConfigError, PartiesError, SecureVFLError, TransportError
 from securevfl.job import Job
 from securevfl.join import join
 from securevfl.kit import to_toml, write_kit
 from securevfl.peers import Peers
+from securevfl.session import run_key
 from securevfl.transport.hub import Relay
 from securevfl.transport.tls import Credentials
 
@@ -116,6 +118,18 @@ def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
     long_ago = time.time() - 3
     os.utime(meeting.kit("bank") / "part.json", (long_ago, long_ago))
     assert "has waited 3 s for shop" in str(train(meeting, parties[:1], timeout=3)["bank"])
+
+
+def test_who_is_through_does_not_end_well_beside_one_who_is_not(meet: Any) -> None:
+    meeting, parties = meet(3), vfl.datasets.breast_cancer(3)
+    parts = train(meeting, parties, save=None)
+    states, key = Checkpoints(meeting.kit("shop") / "states", "shop"), run_key(meeting.job, parties[1])
+    states.finish(key, parts["shop"])
+    both = train(meeting, parties[:2], timeout=4)
+    assert all(isinstance(error, TransportError) and "telco" in str(error) for error in both.values())
+    assert states.final(key) is not None
+    alone = train(meeting, parties[1:2])
+    assert (alone["shop"].theta == parts["shop"].theta).all()
 
 
 def test_a_relay_of_its_own(meet: Any) -> None:
