@@ -40,7 +40,7 @@ from securevfl.crypto.masks import double_mask, unmask
 from securevfl.crypto.prg import KEY_BYTES, derive_key
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.shamir import SHARE_BYTES, Share, combine_many, split
-from securevfl.errors import ProtocolError, TransportError
+from securevfl.errors import PeerLost, ProtocolError, TransportError
 from securevfl.protocols.base import Declared, Phases, Reveal, Seat, Space, SumRole
 from securevfl.protocols.residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.sum_keys import exchange_keys, session
@@ -110,7 +110,7 @@ class DropoutCollector(SumRole):
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         """The sum over those who stayed; what the others have sent stays hidden.
 
-        TransportError if fewer than `threshold` answer, ProtocolError if shares do not fit.
+        PeerLost if fewer than `threshold` answer, ProtocolError if shares do not fit.
         """
         commits = self._gather(Commit, self._members)  # 1
         self._hand_out(commits)  # 2
@@ -182,7 +182,7 @@ class DropoutCollector(SumRole):
         if failure is not None:
             self._seat.channel.clock.offloaded(Kind.COMMUNICATION, self._patience)
         if len(found) < self._threshold:
-            raise TransportError(
+            raise PeerLost(
                 f"pairwise sum: {kind.__name__} of at least {self._threshold} passive parties was expected within "
                 f"{self._patience:g} s, {len(found)} came; start those that are away"
             ) from failure

@@ -12,7 +12,7 @@ import securevfl as vfl
 from securevfl.channel import Channel, Event
 from securevfl.clock import VirtualClock
 from securevfl.costs import Meter
-from securevfl.errors import ConfigError, ProtocolError, TransportError
+from securevfl.errors import ConfigError, PeerLost, ProtocolError, TransportError
 from securevfl.protocols.base import Circle, Reals, Seat, Space
 from securevfl.protocols.dropout_sum import Commit, Commits, DropoutCollector, DropoutMember, Shares, Survivors
 from securevfl.protocols.pairwise_sum import PairwiseMember, PairwiseSum
@@ -140,7 +140,7 @@ def test_many_parties_and_real_values() -> None:
 @pytest.mark.parametrize("step", [1, 3, 5])
 def test_too_few_end_the_sum(step: int) -> None:
     names = ["b", "c", "d", "e"]
-    with pytest.raises(TransportError, match="of at least 3 passive parties was expected"):
+    with pytest.raises(PeerLost, match="of at least 3 passive parties was expected"):
         run_sums(
             PairwiseSum(threshold=3, patience=1.0),
             circle_parts(names),
