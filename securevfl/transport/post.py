@@ -28,7 +28,15 @@ from securevfl import eventlog
 from securevfl.channel import Inbox
 from securevfl.clock import Stamp
 from securevfl.codec import FORMAT, SESSION_BYTES, Message, decode_message, encode_message
-from securevfl.errors import ConfigError, FrameError, PeerLost, ProtocolError, SecureVFLError, TransportError
+from securevfl.errors import (
+    ConfigError,
+    CryptoError,
+    FrameError,
+    PeerLost,
+    ProtocolError,
+    SecureVFLError,
+    TransportError,
+)
 from securevfl.peers import Peers
 from securevfl.transport.certs import check_peer
 from securevfl.transport.grpc_wire import Endpoint
@@ -234,7 +242,13 @@ class Post:
         seal = self._seals.get(parcel.sender)
         if seal is None:
             self._take(parcel.sender, parcel.body)
-        elif (body := seal.receive(parcel.body)) is not None:
+            return
+        try:
+            body = seal.receive(parcel.body)
+        except (TransportError, CryptoError) as error:  # not who it should be, and no better when sent again
+            self._fail(error)
+            return
+        if body is not None:
             self._take(parcel.sender, body)
             seal.taken()
 
