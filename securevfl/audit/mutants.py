@@ -1,7 +1,7 @@
 """Ways to break the library, each applied to the real code while a block runs, each with the check that catches it.
 
-A mutant is proof that its check can fail. Kinds, by what they break: `sums`, `residuals`, `engines`, `session`,
-`secrets`, `alignment` (mutants_*.py). `python -m securevfl.audit.mutants docs/mutants.md` writes the table.
+A mutant is proof that its check can fail. They lie in mutants_*.py, by what they break.
+`python -m securevfl.audit.mutants docs/mutants.md` writes the table.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from pathlib import Path
 
 from securevfl.audit.mutant import Mutant
 from securevfl.audit.mutants_align import MUTANTS as ALIGNMENT
-from securevfl.audit.mutants_engines import MUTANTS as ENGINES
+from securevfl.audit.mutants_lattice import MUTANTS as LATTICE
+from securevfl.audit.mutants_masks import MUTANTS as MASKS
+from securevfl.audit.mutants_paillier import MUTANTS as PAILLIER
+from securevfl.audit.mutants_protocols import MUTANTS as PROTOCOLS
 from securevfl.audit.mutants_session import MUTANTS as SESSION
-from securevfl.audit.mutants_sums import MUTANTS as PROTOCOLS
 
-MUTANTS: list[Mutant] = [*PROTOCOLS, *ENGINES, *SESSION, *ALIGNMENT]
+MUTANTS: list[Mutant] = [*MASKS, *PROTOCOLS, *PAILLIER, *LATTICE, *SESSION, *ALIGNMENT]
 
 
 def table() -> str:

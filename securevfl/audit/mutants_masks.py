@@ -1,4 +1,4 @@
-"""Mutants of the sums and the residuals, and of what is declared about them."""
+"""Mutants of masked sums: over trees, pairwise, with dropouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -21,13 +20,8 @@ from securevfl.codec import Message
 from securevfl.crypto import masks
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.prg import Prg, derive_key
-from securevfl.protocols import dropout_sum, pairwise_sum, sealed_residual, topology, tree_sum
-from securevfl.protocols.base import Reveal
-from securevfl.protocols.cipher_sum import CipherAdder, CipherHolder, PartialSum
-from securevfl.protocols.direct_sum import DirectSum, DirectSumRole
+from securevfl.protocols import dropout_sum, pairwise_sum, topology, tree_sum
 from securevfl.protocols.dropout_sum import DropoutMember
-from securevfl.protocols.open_residual import OpenActive, OpenReply
-from securevfl.protocols.sealed_residual import SealedG
 from securevfl.protocols.tree_sum import TreeSum, TreeSumRole
 
 
@@ -78,6 +72,8 @@ def _one_tree(shape: Any, parties: int) -> Any:
 
 
 _two_passes = topology.two_passes
+
+
 _pair_masks = pairwise_sum.add_pair_masks
 
 
@@ -139,40 +135,6 @@ def _one_aead_key(self: Any, holder: str, owner: str) -> Any:
     return vars(dropout_sum)["ChaCha20Poly1305"](derive_key(self._keys[peer], "shares", owner))
 
 
-def _clear_partial(self: Any, values: Any, space: Any) -> None:
-    for child in self._below:
-        self._channel.recv(child, PartialSum, self._lane)
-    self._channel.send(self._above, PartialSum(np.ravel(values).astype(np.float64).tobytes()), self._lane)
-
-
-def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
-    return np.frombuffer(self._channel.recv(self._head, PartialSum, self._lane).ciphertext).reshape(shape)
-
-
-def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any) -> None:
-    for passive in to:
-        self._seat.channel.send(passive, SealedG(np.ascontiguousarray(g).tobytes()))
-
-
-def _nothing_owed(self: Any) -> None:
-    return
-
-
-def _read_open(self: Any, *, epoch: int) -> Any:
-    data = self._seat.channel.recv(self._seat.active, SealedG).ciphertext
-    return OpenReply(np.frombuffer(data).reshape(-1, self._seat.outputs))
-
-
-def _per_sample(self: Any, sealed: bytes, model: Any, batch: Any) -> Any:
-    """Asks for the gradient by the identity: every row's own residual."""
-    X = model.jacobian(batch.X)
-    prepared = self._evaluator.prepare(np.eye(len(X)))
-    blinded, r = self._evaluator.blind(self._evaluator.transpose_product(prepared, sealed))
-    self._seat.channel.send(self._seat.active, sealed_residual.Blinded(blinded))
-    opened = self._seat.channel.recv(self._seat.active, sealed_residual.Opened)
-    return X.T @ self._evaluator.unblind(opened.values, r)
-
-
 class Diagnostics(Message, frozen=True):
     """A message that no protocol has."""
 
@@ -180,8 +142,6 @@ class Diagnostics(Message, frozen=True):
 
 
 _contribute = TreeSumRole.contribute
-_publish = sealed_residual.SealedActive.publish
-_open_publish = OpenActive.publish
 
 
 def _chatty(self: Any, values: Any, space: Any) -> None:
@@ -203,55 +163,11 @@ def _undeclared_message() -> Iterator[None]:
         yield
 
 
-def _repeated(self: Any, g: Any, *, epoch: int, to: Any) -> None:
-    """One ciphertext for every batch of a shape in an epoch, as a cache keyed by shape would."""
-    inner = self._holder.encrypt
-
-    class Cached:
-        kept = getattr(self, "_cached", {})
-
-        def encrypt(self, g: Any, *, bound: float) -> bytes:
-            return self.kept.setdefault((epoch, g.shape), inner(g, bound=bound))  # type: ignore[no-any-return]
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(holder, name)
-
-    holder, self._cached = self._holder, Cached.kept
-    if epoch == self._epoch:
-        self._holder = Cached()
-    try:
-        _publish(self, g, epoch=epoch, to=to)
-    finally:
-        if isinstance(self._holder, Cached):
-            self._holder = holder
-
-
-def _noisy_publish(self: Any, g: Any, *, epoch: int, to: Any) -> None:
-    _open_publish(self, np.sign(g), epoch=epoch, to=to)
-
-
 _tree_declares = TreeSum.declares
-_sealed_declares = sealed_residual.SealedResidual.declares
 
 
 def _declares_less(self: Any, passives: Any) -> Any:
     return [item for item in _tree_declares(self, passives) if item.receiver == "active"]
-
-
-def _declares_without_blinded(self: Any) -> Any:
-    return [item for item in _sealed_declares(self) if item.message.__name__ != "Blinded"]
-
-
-def _calls_output_uniform(self: Any, passives: Any) -> Any:
-    return [replace(item, reveals=Reveal("uniform")) for item in _direct_declares(self, passives)]
-
-
-_direct_declares = DirectSum.declares
-_direct_contribute = DirectSumRole.contribute
-
-
-def _other_values(self: Any, values: Any, space: Any) -> None:
-    _direct_contribute(self, np.rint(values * 10) / 10, space)
 
 
 MUTANTS = [
@@ -418,65 +334,5 @@ MUTANTS = [
         "sum dropout",
         "nonce",
         patched((DropoutMember, "_cipher", _one_aead_key)),
-    ),
-    Mutant(
-        "cipher: partial sums in the clear",
-        "bytes of floats under the name of a ciphertext",
-        "sum cipher ckks",
-        "hidden",
-        patched((CipherAdder, "contribute", _clear_partial), (CipherHolder, "collect", _clear_collect)),
-    ),
-    Mutant(
-        "direct: other numbers",
-        "rounded outputs where forward outputs are declared",
-        "sum direct",
-        "plain",
-        patched((DirectSumRole, "contribute", _other_values)),
-    ),
-    Mutant(
-        "direct: called uniform",
-        "parts in the clear are declared uniform",
-        "sum direct",
-        "plain",
-        patched((DirectSum, "declares", _calls_output_uniform)),
-    ),
-    Mutant(
-        "open: other numbers",
-        "signs where residuals are declared",
-        "residual open",
-        "plain",
-        patched((OpenActive, "publish", _noisy_publish)),
-    ),
-    Mutant(
-        "sealed: open under a sealed name",
-        "g as bytes of floats in a SealedG",
-        "residual ckks",
-        "hidden",
-        patched(
-            (sealed_residual.SealedActive, "publish", _open_under_sealed_name),
-            (sealed_residual.SealedActive, "settle", _nothing_owed),
-            (sealed_residual.SealedPassive, "reply", _read_open),
-        ),
-    ),
-    Mutant(
-        "sealed: per-sample residuals opened",
-        "a party asks for I^T g and sees every row's residual",
-        "residual ckks",
-        "output",
-        patched((sealed_residual.SealedPassive, "gradient", _per_sample)),
-    ),
-    Mutant(
-        "sealed: a ciphertext again",
-        "a cache keyed by shape hands out the last [[g]]",
-        "residual ckks",
-        "fresh",
-        patched((sealed_residual.SealedActive, "publish", _repeated)),
-    ),
-    Mutant(
-        "sealed: declares less",
-        "the blinded product is not declared",
-        "residual ckks",
-        "declared",
-        patched((sealed_residual.SealedResidual, "declares", _declares_without_blinded)),
     ),
 ]
