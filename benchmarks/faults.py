@@ -312,8 +312,12 @@ def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
         left = [each.name for each in path.parent.iterdir() if each.name == "states" or each.name.startswith(".")]
         if end == "model" and left:
             return f"{name}: {', '.join(left)} left beside the model"
-    if parts:
-        wanted = weights(setting, keys(folder, setting) if setting.kernel else None)
+    drawn = keys(folder, setting) if parts and setting.kernel else None
+    if setting.kernel and parts and drawn is None:
+        if any(part.theta.size for part in parts.values()):
+            return "coefficients of a training that cannot have ended"
+    elif parts:
+        wanted = weights(setting, drawn)
         for name, part in parts.items():
             if np.abs(part.theta - wanted[name]).max(initial=0.0) > setting.bound:
                 return f"{name}: another model"
@@ -323,13 +327,18 @@ def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
     return "some have a model, some an error" if len(kinds) == 2 and "killed" not in ends.values() else ""
 
 
-def keys(folder: Path, setting: Setting) -> dict[str, bytes]:
-    """What each party has drawn its frequencies from: in its part, or in the states of one that was killed for good."""
+def keys(folder: Path, setting: Setting) -> dict[str, bytes] | None:
+    """What each party has drawn its frequencies from: in its part, or in the states of one that was killed for good.
+
+    None if one has left neither: it was killed before its first state.
+    """
     found = {}
     for party in setting.tables:
         path = folder / party.name / "part.json"
         states, job = Checkpoints(folder / party.name / "states", party.name), run_key(setting.job, party)
         part = Part.load(path) if path.exists() else states.final(job)
+        if part is None and not states.rounds(job):
+            return None
         found[party.name] = part.key if part is not None else states.load(job, max(states.rounds(job))).key
     return found
 
