@@ -8,7 +8,7 @@ key-value store. C is a linear code of 512 bits and distance 172 (linear_code.py
     base transfers   the holder chooses s, 512 bits, and has one seed of each of 512 pairs; the evaluator has all
     T, T'            bits (rows, 512): column j is the PRG on seed 0, on seed 1, of pair j; a row for a row of D
     evaluator        D: a store of x -> h(x);  U = T ^ T' ^ C(D) row by row; sends U
-    holder           Q = T + s (T' ^ U) by columns = T ^ (s & C(D)) by rows
+    holder           Q: column j is T's where s_j = 0, that of T' ^ U where it is 1; by rows Q = T ^ (s & C(D))
     F(x)             holder: Hash(x, [Q](x) ^ (s & C(h(x))));  evaluator, for a key it has stored: Hash(x, [T](x))
 
 To the holder U is uniform: it lacks one of T, T' in each column. For a key that is not stored [D](x) ^ h(x) is not 0

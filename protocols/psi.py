@@ -14,11 +14,11 @@ B sees points that are noise under decisional Diffie-Hellman, then which of its 
 noise and matches it with its own: which of its ids are common. So each learns X n Y and the other's number of rows,
 not which of the other's rows a match is in, nor anything of ids that do not match.
 
-Larger sets, and three parties or more, take the flow of psi_many.py: its PRF by transfers costs a seventh of the time
-of two products on the curve for each id. `benchmarks/psi.py` measures both.
+Larger sets, and three parties or more, take the flow of psi_many.py: for larger sets without products on the curve for
+each id, which are what takes the time here (docs/benchmarks.md).
 
-The shared order is ascending by Hash(nonce, H(x)), 16 bytes: it depends on the common ids and the nonce, not on
-anyone's rows.
+The shared order is ascending by Hash(nonce, H(x)), 16 bytes, H(x) a digest where no points are made: it depends on the
+common ids and the nonce, not on anyone's rows.
 
 A party may ask only about ids it puts into its set, and the size of its set is seen. Nothing here stops it from
 putting in ids it does not have: that is an assumption (semi-honest), and guessing costs one entry a guess.

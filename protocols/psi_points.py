@@ -23,6 +23,7 @@ from securevfl.protocols.psi_work import (
     Begin,
     TwiceBlinded,
     Work,
+    as_rows,
     check_count,
     check_size,
     chunk_rows,
@@ -78,5 +79,5 @@ def serve(work: Work, begin: Begin) -> Callable[[], Words]:
 
 
 def _prf(work: Work, points: bytes, blinded: bytes) -> Words:
-    both = [np.frombuffer(each, np.uint8).reshape(-1, POINT_BYTES) for each in (points, blinded)]
-    return work.digests(np.concatenate(both, axis=1).tobytes(), b"", b"oblivious prf", 2 * POINT_BYTES)
+    both = np.concatenate([as_rows(points, POINT_BYTES), as_rows(blinded, POINT_BYTES)], axis=1)
+    return work.digests(both.tobytes(), b"", b"oblivious prf", 2 * POINT_BYTES)
