@@ -10,6 +10,7 @@ import numpy as np
 from securevfl.audit.curve import expected_label_auc
 from securevfl.audit.leverage import measure
 from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import sizes_of
 from securevfl.errors import LabelError
 from securevfl.leakage import leaks
 from securevfl.models.base import Model
@@ -127,7 +128,7 @@ def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> 
     lead, others = known
     schedule, outputs = _sizes(job, lead)
     rows, X = schedule.smallest_batch, next(party for party in others if party.name == name).X
-    p = X.shape[1] * outputs
+    p = job.model.parameters(X.shape[1], outputs)
     times = (
         f"new in each of {job.epochs} epochs" if job.reshuffle else f"the same {schedule.batches} batches every epoch"
     )
@@ -162,7 +163,7 @@ def _leaks(job: Job, known: tuple[Party, list[Party]] | None) -> list[str]:
     except LabelError as error:
         return ["", f"would be refused: {error}"]
     columns = {party.name: party.X.shape[1] for party in others}
+    own = sizes_of(job, schedule, active=lead.name, columns=columns, outputs=outputs)
     return [
-        ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak)
-        for leak in leaks(job, columns, batch_rows=schedule.smallest_batch, outputs=outputs, rows=len(schedule.train))
+        ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak) for leak in leaks(job, own)
     ]

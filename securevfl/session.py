@@ -29,6 +29,7 @@ from securevfl.codec import Message
 from securevfl.config import plain
 from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import sizes_of
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.job import Job
 from securevfl.leakage import guard
@@ -94,7 +95,7 @@ def take_part(
         reshuffle=job.reshuffle,
     )
     columns = {name: hellos[name].columns for name in passives}
-    guard(job, columns, batch_rows=schedule.smallest_batch, outputs=outputs, rows=len(schedule.train))
+    guard(job, sizes_of(job, schedule, active=active, columns=columns, outputs=outputs))
     seat = Seat(
         channel=channel,
         active=active,
