@@ -8,9 +8,9 @@ Both are options (frozen, named) that make one role object for each party.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from securevfl.config import Named
 from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PeerLost
+from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
 
 Phases = NDArray[np.uint32]
 
@@ -40,18 +41,18 @@ class Circle:
 
 
 Space = Reals | Circle
+KindOfSpace: TypeAlias = "type[Reals] | type[Circle]"
 
 
 @dataclass(frozen=True)
 class Seat:
-    """One party's place in a run: who it is, who the others are, what is agreed.
+    """One party's place in a run or in a protocol: its line, who plays which part, what is agreed.
 
-    A party may hold several seats over one channel, each with another party as the active one and a lane of its own.
+    A party may hold several seats over one channel, each with a cast and a lane of its own.
     """
 
     channel: Channel
-    active: str
-    passives: tuple[str, ...]
+    roles: Roles
     meter: Meter
     outputs: int = 1
     residual_bound: float = 1.0
@@ -65,8 +66,33 @@ class Seat:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """Everyone, the active party first."""
-        return (self.active, *self.passives)
+        """Everyone, in the order of the cast."""
+        return self.roles.parties
+
+    @property
+    def active(self) -> str:
+        """The one party with labels."""
+        return self.roles.the(ACTIVE)
+
+    @property
+    def passives(self) -> tuple[str, ...]:
+        """The parties with columns alone."""
+        return self.roles.having(PASSIVE)
+
+    @property
+    def collector(self) -> str:
+        """Whom a sum is for."""
+        return self.roles.the(COLLECTOR)
+
+    @property
+    def contributors(self) -> tuple[str, ...]:
+        """Whose parts are in a sum."""
+        return self.roles.having(CONTRIBUTOR)
+
+    def sum_to(self, collector: str, *, lane: str | None = None) -> Seat:
+        """This party's seat at a sum of everybody else's parts for `collector`."""
+        cast = Roles.sum(collector, self.roles.others(collector))
+        return replace(self, roles=cast, lane=self.lane if lane is None else lane)
 
 
 @dataclass(frozen=True)
@@ -91,14 +117,37 @@ class Reveal:
 class Declared:
     """One kind of message: who sends it to whom, and what the receiver learns from it.
 
-    `phases`: it is sent only where phases of a kernel model are summed.
+    `space`: the kind of numbers it is sent with, where a protocol has another message for another kind.
     """
 
     message: type[Message]
-    sender: str
-    receiver: str
+    sender: Role
+    receiver: Role
     reveals: Reveal
-    phases: bool = False
+    space: KindOfSpace | None = None
+
+
+def recast(
+    declared: Iterable[Declared], cast: Mapping[Role, Sequence[Role]], *, space: KindOfSpace | None = None
+) -> list[Declared]:
+    """Declarations of a protocol in the roles of a run, each once. `cast`: which roles of the run play each part.
+
+    With a `space` those are left out that are sent with other numbers alone. What names a key names its holder anew.
+    """
+    found: list[Declared] = []
+    for item in declared:
+        if space is not None and item.space not in (None, space):
+            continue
+        reveals = item.reveals
+        if reveals.kind == "ciphertext" and reveals.what in cast:
+            reveals = Reveal("ciphertext", " or ".join(cast[reveals.what]))
+        senders, receivers = cast.get(item.sender, (item.sender,)), cast.get(item.receiver, (item.receiver,))
+        found += [
+            replace(item, sender=sender, receiver=receiver, reveals=reveals)
+            for sender in senders
+            for receiver in receivers
+        ]
+    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
@@ -153,8 +202,8 @@ class SumProtocol(Named, ABC):
         """This party's side; exchanges keys if the protocol has any. All parties call it at the same point."""
 
     @abstractmethod
-    def declares(self, passives: Sequence[str]) -> list[Declared]:
-        """What each message reveals when these passive parties take part."""
+    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+        """What each message reveals when these parties contribute, in the roles of a sum."""
 
     @abstractmethod
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
@@ -249,6 +298,21 @@ class ResidualProtocol(Named, ABC):
         """Assumption and key strength, one line for people."""
 
     @property
+    def label(self) -> str:
+        """Its name in a cost table."""
+        return self.name
+
+    @property
     def seals(self) -> bool:
         """Whether passive parties are kept from seeing g."""
+        return False
+
+    @property
+    def shows(self) -> str:
+        """What a passive party learns, in a few words."""
+        return "its own gradient J^T g" if self.seals else "g of every row of every batch"
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its calls take so long that a pool of processes gains."""
         return False

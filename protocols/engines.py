@@ -19,6 +19,8 @@ from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 class Engine(Named, ABC):
     """Which encryption, at which strength."""
 
+    pooled: ClassVar[bool] = False  # whether its calls take so long that a pool of processes gains
+
     @abstractmethod
     def scheme(self) -> LinearScheme:
         """For J^T [[g]]."""
@@ -32,6 +34,7 @@ class Paillier(Engine):
     """Paillier; 3072 bits are 128-bit security, 2048 (112-bit) is for comparison with papers, less is refused."""
 
     name: ClassVar[str] = "paillier"
+    pooled: ClassVar[bool] = True
     bits: int = 3072
 
     def model_post_init(self, context: object) -> None:

@@ -10,26 +10,18 @@ from collections.abc import Collection
 
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
-from securevfl.protocols.phase_sums import PhaseSums
 
 
 class ActiveLink:
     """The active party's link."""
 
-    def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual, phases: PhaseSums | None = None) -> None:
+    def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual) -> None:
         self.passives = seat.passives
         self.rounds = 0  # exchanges so far
-        self._phases = phases
         self._outputs = seat.outputs
         self._sums = sums
         self._residual = residual
         self._epoch = 0
-
-    @property
-    def phases(self) -> PhaseSums:
-        """The sums of a kernel model, which has several places where sums end."""
-        assert self._phases is not None, "only a kernel model sums phases"
-        return self._phases
 
     def sum(self, batch: Batch) -> Floats:
         """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes."""
@@ -51,19 +43,12 @@ class ActiveLink:
 class PassiveLink:
     """A passive party's link."""
 
-    def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual, phases: PhaseSums | None = None) -> None:
-        self._phases = phases
+    def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual) -> None:
         self.me = seat.me
         self.passives = seat.passives
         self._sums = sums
         self._residual = residual
         self._epoch = 0
-
-    @property
-    def phases(self) -> PhaseSums:
-        """The sums of a kernel model, which has several places where sums end."""
-        assert self._phases is not None, "only a kernel model sums phases"
-        return self._phases
 
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Sends this party's H_k (n x c) up."""

@@ -57,6 +57,12 @@ class OpenResidual(ResidualProtocol):
         return [Declared(Residual, "active", "passive", Reveal("plain", what))]
 
     @property
+    def shows(self) -> str:
+        if self.defence is not None:
+            return f"g of every row of every batch, blurred once a visit ({self.defence.promise})"
+        return "g of every row of every batch: its sign is the label"
+
+    @property
     def strength(self) -> str:
         return "none: g is sent in the clear" if self.defence is None else f"none: {self.defence.name} noise alone"
 

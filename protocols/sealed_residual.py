@@ -92,8 +92,16 @@ class SealedResidual(ResidualProtocol):
         return self.engine.scheme().strength
 
     @property
+    def label(self) -> str:
+        return self.engine.name
+
+    @property
     def seals(self) -> bool:
         return True
+
+    @property
+    def pooled(self) -> bool:
+        return self.engine.pooled
 
 
 class SealedActive(ActiveResidual):

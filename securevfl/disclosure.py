@@ -24,8 +24,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from securevfl.job import Job
+    from securevfl.methods.options import JobOptions
     from securevfl.schedule import Schedule
+
+LeakName = Literal["rank", "fresh_equations", "single_passive", "label_auc", "columns", "sequential"]
 
 Kind = Literal["labels", "columns", "scores"]
 Group = Literal["training", "held out"]
@@ -64,7 +66,7 @@ class Sizes:
 
 
 def sizes_of(
-    job: Job,
+    job: JobOptions,
     schedule: Schedule,
     *,
     active: str,
@@ -114,7 +116,7 @@ class Disclosure:
         return self.count / self.of if self.of else 0.0
 
 
-def counts(job: Job, sizes: Sizes) -> list[Disclosure]:
+def counts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     """What this job discloses if it runs to its end, all exchanges and evaluations counted."""
     return [*_labels(job, sizes), *_columns(job, sizes), *_scores(job, sizes)]
 
@@ -137,17 +139,15 @@ def earlier(own: Disclosure, before: Sequence[Disclosure]) -> float:
     return total
 
 
-def evaluations(job: Job, sizes: Sizes) -> int:
+def evaluations(job: JobOptions, sizes: Sizes) -> int:
     """How often all parties predict together in a run: where it is due between rounds, and at the end."""
     interval = job.evaluation_interval
     return 1 + (sizes.epochs * sizes.batches // interval if interval else 0)
 
 
-def _labels(job: Job, sizes: Sizes) -> list[Disclosure]:
-    if job.optimizer.trains_kernels:
-        return []
+def _labels(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     about, of = (sizes.active,), sizes.residuals
-    if not job.protocol.residual.seals:
+    if not job.protocol.seals:
         return [Disclosure("labels", name, about, of, of, "every residual") for name in sizes.passives]
     times = sizes.epochs if job.reshuffle else 1
     return [
@@ -156,7 +156,7 @@ def _labels(job: Job, sizes: Sizes) -> list[Disclosure]:
     ]
 
 
-def _basis(job: Job, sizes: Sizes, name: str) -> str:
+def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
     """Names the equations that this passive party opens, which are the rows of its J^T on every batch."""
     table = sizes.tables.get(name, "")
     if not table:
@@ -166,9 +166,7 @@ def _basis(job: Job, sizes: Sizes, name: str) -> str:
     return f"{job.model.name}, {job.scale} scale, columns {table}, {partition}, {parted}"
 
 
-def _columns(job: Job, sizes: Sizes) -> list[Disclosure]:
-    if job.optimizer.trains_kernels:
-        return []
+def _columns(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     c, passives = sizes.outputs, sizes.passives
     hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
@@ -193,7 +191,7 @@ def _added_up(sizes: Sizes, names: Sequence[str]) -> int:
     return sum(sizes.columns[name] for name in names)
 
 
-def _scores(job: Job, sizes: Sizes) -> list[Disclosure]:
+def _scores(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     rows = sizes.held_out or sizes.rows
     told = evaluations(job, sizes) * rows * sizes.outputs
     return [Disclosure("scores", sizes.active, sizes.passives, told, 0)]

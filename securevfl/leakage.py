@@ -22,15 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import get_args
 
-from securevfl.disclosure import Disclosure, Sizes, counts, earlier
+from securevfl.disclosure import Disclosure, LeakName, Sizes, earlier
 from securevfl.errors import LeakageError
+from securevfl.job import Job
+from securevfl.roles import PASSIVE
 
-if TYPE_CHECKING:
-    from securevfl.job import Job
-
-LeakName = Literal["rank", "fresh_equations", "single_passive", "label_auc", "columns", "sequential"]
 LEAKS: tuple[str, ...] = get_args(LeakName)
 
 
@@ -81,8 +79,8 @@ def _single(job: Job, sizes: Sizes) -> Iterator[Leak]:
 
 def _opened(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator[tuple[str, float]]:
     """Each passive party, and the share of a batch's residuals that its opened gradients are equations for."""
-    if job.protocol.residual.seals:
-        for own in counts(job, sizes):
+    if job.protocol.seals:
+        for own in job.method.counts(job, sizes):
             if own.kind == "labels":
                 yield own.learner, earlier(own, before)
 
@@ -105,7 +103,7 @@ def _equations(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
             )
         if share:
             again.append(name)
-    if job.reshuffle and job.protocol.residual.seals:
+    if job.reshuffle and job.protocol.seals:
         yield Leak(
             "fresh_equations",
             ", ".join(sizes.passives),
@@ -126,10 +124,10 @@ def _label_auc(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
     from securevfl.audit.curve import expected_label_auc, smallest_batch
 
     limit, residual, c = job.max_label_auc, job.protocol.residual, sizes.outputs
-    if limit is None:
+    if limit is None or residual is None:
         return
     if not residual.seals:
-        shown = any(item.receiver == "passive" and item.reveals.kind == "plain" for item in residual.declares())
+        shown = any(item.receiver == PASSIVE and item.reveals.kind == "plain" for item in residual.declares())
         what = f"an {residual.name} residual shows the labels, the job allows an AUC of {limit:g}"
         if shown:
             yield Leak("label_auc", ", ".join(sizes.passives), what, "seal the residual")
@@ -155,7 +153,7 @@ def _label_auc(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
 def _columns(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator[Leak]:
     """One line for each set of columns that are added up, of the rows that most is told about."""
     most: dict[tuple[str, ...], Disclosure] = {}
-    for own in sorted(counts(job, sizes), key=lambda item: item.count):
+    for own in sorted(job.method.counts(job, sizes), key=lambda item: item.count):
         if own.kind == "columns":
             most[own.about] = own
     for about, own in most.items():

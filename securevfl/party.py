@@ -12,6 +12,7 @@ from securevfl.crypto.curve import canonical_ids
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
 from securevfl.ids import Keys, id_keys, order_digest, shared_rows
+from securevfl.roles import Role
 
 
 class Party:
@@ -20,6 +21,8 @@ class Party:
     X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names.
     A table with column names (pandas, polars, pyarrow) brings its own. Raises DataError of the kind that fits.
     """
+
+    role: Role | None = None  # what it says it is in a run; else its method goes by its labels
 
     def __init__(
         self,
@@ -30,9 +33,7 @@ class Party:
         ids: Sequence[Any] | NDArray[Any] | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
-        if not name or not name.replace("-", "").replace("_", "").isalnum():
-            raise PartiesError(f"party {name!r}: a name of letters, digits, - and _ was expected; rename it")
-        self.name = name
+        self.name = _name(name)
         if columns is None:
             columns = getattr(X, "columns", None) if hasattr(X, "columns") else None
         self.X = _numbers(name, X)
@@ -58,8 +59,8 @@ class Party:
         return len(self.X)
 
     def __repr__(self) -> str:
-        role = "active" if self.active else "passive"
-        return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns, {role})"
+        labels = ", labels" if self.active else ""
+        return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
 
     def take(self, rows: NDArray[np.intp]) -> Party:
         """The same party with these rows, in this order."""
@@ -68,6 +69,27 @@ class Party:
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
         return kept
+
+
+class Helper(Party):
+    """A party without a table: a server, say, or a holder of keys. `role` is a word that its job's method knows."""
+
+    def __init__(self, name: str, role: Role) -> None:
+        self.name = _name(name)
+        self.role = role
+        self.X = np.empty((0, 0))
+        self.columns = []
+        self.y = None
+        self.ids = None
+
+    def __repr__(self) -> str:
+        return f"Helper({self.name!r}, {self.role!r})"
+
+
+def _name(name: str) -> str:
+    if not name or not name.replace("-", "").replace("_", "").isalnum():
+        raise PartiesError(f"party {name!r}: a name of letters, digits, - and _ was expected; rename it")
+    return name
 
 
 def _numbers(name: str, X: ArrayLike) -> Floats:
@@ -133,10 +155,10 @@ def _keys(party: Party) -> list[bytes]:
     return canonical_ids(() if party.ids is None else party.ids)
 
 
-def check_parties(parties: Sequence[Party], *, several_active: bool = False) -> tuple[Party, list[Party]]:
-    """The active party and the others. PartiesError or IdError if they do not make a job.
+def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
+    """The party that leads, which is the first with labels, and the others. DataError if they do not fit together.
 
-    With `several_active` others may have labels too; the first party that has leads.
+    Whether they make a run of a job its method says (`Method.cast`).
     """
     names = [party.name for party in parties]
     if len(parties) < 2:
@@ -144,10 +166,9 @@ def check_parties(parties: Sequence[Party], *, several_active: bool = False) -> 
     if len(set(names)) < len(names):
         raise PartiesError(f"parties of different names were expected, {', '.join(names)} came; rename one")
     active = [party for party in parties if party.active]
-    if not active or (len(active) > 1 and not several_active):
-        who = ", ".join(party.name for party in active) or "none"
-        raise PartiesError(f"exactly one party with labels was expected, with labels: {who}; pass y to one Party only")
-    sizes = {party.name: len(party) for party in parties}
+    if not active:
+        raise PartiesError("exactly one party with labels was expected, with labels: none; pass y to one Party only")
+    sizes = {party.name: len(party) for party in parties if not isinstance(party, Helper)}
     if len(set(sizes.values())) > 1:
         raise TableError(f"the same rows at every party were expected, counts are {sizes}; align them: vfl.align")
     with_ids = [party for party in parties if party.ids is not None]

@@ -13,6 +13,7 @@ from pyarrow import csv, parquet
 import securevfl as vfl
 from securevfl import errors, new_rows, parquet_source
 from securevfl.alignment import write_rows
+from securevfl.methods.state import State
 from securevfl.new_rows import NewRows, rows_of_array, rows_of_file
 from securevfl.part import Part
 
@@ -128,6 +129,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from securevfl import new_rows, parquet_source, store
+from securevfl.methods.state import State
 from securevfl.part import Part
 
 def peak():
@@ -155,7 +157,7 @@ def grown(folder: Path, part: Part, rows: int, *, aligned: bool) -> int:
             "columns": [f"c{j}" for j in range(100)],
             "mean": np.zeros(100),
             "deviation": np.ones(100),
-            "theta": np.zeros((100, 1)),
+            "state": State(theta=np.zeros((100, 1))),
         }
     )
     wide.save(folder / "part.json")

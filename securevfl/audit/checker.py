@@ -40,8 +40,8 @@ from securevfl.audit.wire import (
 from securevfl.channel import Event
 from securevfl.codec import encode_message
 from securevfl.protocols.base import Circle, Reveal
+from securevfl.protocols.meeting import Meeting
 from securevfl.protocols.sealed_residual import PublicKey
-from securevfl.session import Hello
 
 _TOLERANCE = 2e-3  # of a gradient, relative to its size; engines as their docstrings say
 _SUM_TOLERANCE = 2e-3
@@ -129,8 +129,8 @@ def plain(received: Received, outcome: Outcome) -> None:
 
 
 def _hellos(received: Received, outcome: Outcome) -> None:
-    """Hello says the same digest and rows at all, and no order that is not keyed by the session."""
-    hellos = [event for event, *_ in received.items if isinstance(event.message, Hello)]
+    """Meeting says the same digest and rows at all, and no order that is not keyed by the session."""
+    hellos = [event for event, *_ in received.items if isinstance(event.message, Meeting)]
     if len({(event.message.job, event.message.rows) for event in hellos}) > 1:  # type: ignore[attr-defined]
         outcome.add("plain", "all", "parties of one run say different jobs or numbers of rows")
 
@@ -221,7 +221,7 @@ def uniformity(received: Received, outcome: Outcome) -> None:
         for part in parts:
             covered = reveals is not None and reveals.kind in ("uniform", "ciphertext")
             if covered or part.form in ("ciphertext", "opened"):
-                grouped[type(event.message).__name__, received.transcript.roles[event.me]].append(part)
+                grouped[type(event.message).__name__, received.transcript.roles.role(event.me)].append(part)
     battery = Battery()
     for (name, role), parts in grouped.items():
         if name in ("Commit", "Commits", "Points", "TwiceBlinded"):  # short, structured: the simulators take these
@@ -240,7 +240,8 @@ def differences(received: Received, outcome: Outcome) -> None:
     spaces = received.transcript.witness.spaces
     word = spaces[0].bits // 8 if spaces and isinstance(spaces[0], Circle) else 8
     streams: dict[tuple[str, str, str], list[NDArray[Any]]] = defaultdict(list)
-    passive: dict[tuple[str, str], list[NDArray[Any]]] = defaultdict(list)
+    received_by: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    masked: set[tuple[str, str]] = set()
     for event, reveals, parts in received.items:
         data = [item for item in byte_fields(event.message) if len(item) % word == 0 and item]
         uniform_or_total = reveals is not None and reveals.kind in ("uniform", "output")
@@ -249,8 +250,9 @@ def differences(received: Received, outcome: Outcome) -> None:
         values = np.frombuffer(data[0], f"<u{word}")
         name = type(event.message).__name__
         streams[name, event.peer, event.me].append(values)
-        if received.transcript.roles[event.me] == "passive" or (reveals is not None and reveals.kind == "uniform"):
-            passive[event.me, ""].append(values)
+        if reveals is not None and reveals.kind == "uniform":
+            masked.add((name, event.me))
+            received_by[event.me].append(values)
     battery = Battery()
 
     def compare(name: str, pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> None:
@@ -261,24 +263,24 @@ def differences(received: Received, outcome: Outcome) -> None:
 
     for (name, sender, receiver), arrays in streams.items():
         several = sum(1 for key in streams if key[0] == name and key[2] == receiver) > 1
-        if received.transcript.roles[receiver] == "passive" or several:
+        if (name, receiver) in masked or several:
             compare(f"{name} of {sender} in turn", pairwise(arrays))
-    for (receiver, _), arrays in passive.items():
+    for receiver, arrays in received_by.items():
         compare(f"messages to {receiver}", ((a, b) for i, a in enumerate(arrays) for b in arrays[i + 1 : i + 6]))
     outcome.statistics("difference", "all", battery)
 
 
 def outputs(received: Received, outcome: Outcome) -> None:
     transcript = received.transcript
-    witness = transcript.witness
-    totals = witness.totals.get(transcript.active, [])
+    witness, others = transcript.witness, transcript.roles.others(transcript.roles.lead)
+    totals = witness.totals.get(transcript.roles.lead, [])
     for number, total in enumerate(totals):
-        parts = [witness.parts[name][number] for name in transcript.passives if len(witness.parts[name]) > number]
+        parts = [witness.parts[name][number] for name in others if len(witness.parts[name]) > number]
         wrong = _wrong_total(parts, total, witness.spaces[number])
         if wrong:
-            outcome.add("output", transcript.active, "collected another sum than that of the parts")
+            outcome.add("output", transcript.roles.lead, "collected another sum than that of the parts")
             break
-    for name in transcript.passives:
+    for name in others:
         sent = [g for owner in witness.residuals.values() for g, to in owner if name in to]
         for (J, gradient), g in zip(witness.gradients[name], sent, strict=False):
             exact = J.T @ g
@@ -312,7 +314,7 @@ def keys(received: Received, outcome: Outcome) -> None:
     epochs = len(transcript.witness.epochs)
     if not transcript.rotates or epochs < 2:
         return
-    for name in transcript.passives:
+    for name in transcript.roles.others(transcript.roles.lead):
         got = {byte_fields(event.message)[0] for event, *_ in received.items if _is_key(event, name)}
         if got and len(got) < epochs:
             outcome.add("keys", name, f"{len(got)} keys in {epochs} epochs; the engine asks for one an epoch")

@@ -6,15 +6,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from securevfl.channel import Abort
-from securevfl.job import Job
-from securevfl.models.kernel import Kernel
-from securevfl.protocols import phase_sums, psi
-from securevfl.protocols.base import Declared, ResidualProtocol, Reveal, SumProtocol
+from securevfl.protocols import meeting, phase_sums, psi
+from securevfl.protocols.base import Declared, ResidualProtocol, SumProtocol
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.engines import Ckks, Paillier
@@ -22,24 +18,10 @@ from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.protocols.tree_sum import TreeSum
-from securevfl.session import Hello, Verdict
-
-_COUNTS = "digest of the job, numbers of rows, columns and outputs, and a digest of the row order keyed by the session"
-_STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
-
-SESSION = [
-    *(
-        Declared(Hello, sender, receiver, Reveal("plain", _COUNTS))
-        for sender, receiver in (("active", "passive"), ("passive", "active"), ("passive", "passive"))
-    ),
-    Declared(Verdict, "active", "passive", Reveal("plain", "whether the target metric is reached")),
-    *(
-        Declared(Abort, sender, receiver, Reveal("plain", _STOPPED))
-        for sender, receiver in (("active", "passive"), ("passive", "active"), ("passive", "passive"))
-    ),
-]
+from securevfl.roles import Roles
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]
+_ROLES = Roles.labelled("A", _PASSIVES)
 
 
 @dataclass(frozen=True)
@@ -50,12 +32,6 @@ class Section:
     assumes: str
     breaks: str
     declared: list[Declared]
-
-
-def declared_of(job: Job, passives: Sequence[str]) -> list[Declared]:
-    """What each message of a run of this job reveals, handshake included."""
-    flow = phase_sums.declares() if isinstance(job.model, Kernel) else []
-    return [*SESSION, *job.protocol.sum_for(len(passives)).declares(passives), *job.protocol.residual.declares(), *flow]
 
 
 def sums() -> list[SumProtocol]:
@@ -88,7 +64,7 @@ def sections() -> list[Section]:
     """All protocols, for four passive parties."""
     missing = set(SUMS.values()) - {type(protocol) for protocol in sums()}
     assert not missing, f"sums without a row in the declarations: {missing}"
-    found = [Section("Session", "authenticated lines", "none needed: plain", SESSION)]
+    found = [Section("Session", "authenticated lines", "none needed: plain", meeting.declares(_ROLES))]
     for chosen in sums():
         options = ", ".join(
             getattr(value, "name", str(value)) if not isinstance(value, float) else f"{value:.2g}"

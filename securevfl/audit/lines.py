@@ -6,7 +6,6 @@ Each makes what must be refused and finds it accepted, or finds nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from securevfl.audit.checker import Outcome
 from securevfl.channel import Channel, Event, Inbox
 from securevfl.clock import WallClock
 from securevfl.codec import encode_frame
+from securevfl.costs import Meter
 from securevfl.disclosure import Sizes
 from securevfl.errors import ConfigError, FrameError, IdError, LeakageError, ProtocolError, SecureVFLError
 from securevfl.explain import explain
@@ -27,9 +27,11 @@ from securevfl.protocols.base import Reals, Seat
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.dropout_sum import Survivors
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.meeting import Meeting, Verdict
 from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.tree_sum import TreeSum
-from securevfl.session import Hello, Verdict, take_part
+from securevfl.roles import Roles
+from securevfl.session import take_part
 from securevfl.simulate import simulate
 from securevfl.transport.threads import run_threads
 
@@ -62,7 +64,7 @@ def _meet(jobs: dict[str, Job], tables: list[Party]) -> None:
     bank, shop = tables
 
     def play(party: Party) -> Callable[[Channel], Any]:
-        return lambda channel: take_part(jobs[party.name], party, channel, active=bank.name, passives=[shop.name])
+        return lambda channel: take_part(jobs[party.name], party, channel, parties=[bank.name, shop.name])
 
     run_threads({party.name: play(party) for party in tables}, WallClock, timeout=20.0)
 
@@ -94,7 +96,7 @@ def order_is_keyed() -> Outcome:
     for _ in range(2):
         events: list[Event] = []
         simulate(_job(), parties, observe=events.append)
-        hellos = [event.message for event in events if isinstance(event.message, Hello)]
+        hellos = [event.message for event in events if isinstance(event.message, Meeting)]
         orders.append({hello.order for hello in hellos})
         sessions.append(len(hellos))
     if orders[0] & orders[1]:
@@ -188,7 +190,7 @@ def consent_sheet() -> Outcome:
         events: list[Event] = []
         simulate(job, parties, observe=events.append)
         seen = {(event.me, type(event.message).__name__) for event in events if event.direction == "recv"}
-        for name, message in sorted(seen - {(event.me, "Hello") for event in events}):
+        for name, message in sorted(seen - {(event.me, Meeting.__name__) for event in events}):
             own = ("\n" + sheet).split(places[name])[1].split("\n\n")[0]
             if f"{message} from" not in own:
                 outcome.add("declared", name, f"the sheet does not say that it receives {message}")
@@ -205,18 +207,18 @@ def survivors_guard() -> Outcome:
         from securevfl.protocols.dropout_sum import Commit, DoubleMasked, DropoutCollector, Shares
 
         assert isinstance(role, DropoutCollector)
-        role._hand_out(role._gather(Commit, seat.passives))
-        role._gather(DoubleMasked, seat.passives)
-        for name in seat.passives[:2]:
-            channel.send(name, Survivors(list(seat.passives[:2])), "")
-        for name in seat.passives[:2]:
+        role._hand_out(role._gather(Commit, seat.contributors))
+        role._gather(DoubleMasked, seat.contributors)
+        for name in seat.contributors[:2]:
+            channel.send(name, Survivors(list(seat.contributors[:2])), "")
+        for name in seat.contributors[:2]:
             channel.recv(name, Shares, "")
 
     def member(channel: Channel) -> None:
         role = PairwiseSum(threshold=3).role(_seat(channel))
         role.contribute(np.zeros((4, 1)), Reals())
 
-    roles = {"active": collector} | dict.fromkeys(("P1", "P2", "P3"), member)
+    roles = {"A": collector} | dict.fromkeys(("P1", "P2", "P3"), member)
     return _expect("two survivors of a threshold of three", ProtocolError, lambda: _quiet(roles))
 
 
@@ -225,15 +227,7 @@ def _quiet(roles: Mapping[str, Callable[[Channel], None]]) -> None:
 
 
 def _seat(channel: Channel) -> Seat:
-    from securevfl.costs import Meter
-
-    seat = Seat(
-        channel=channel,
-        active="active",
-        passives=("P1", "P2", "P3"),
-        meter=Meter(channel.clock, channel.ledger),
-    )
-    return replace(seat)
+    return Seat(channel, Roles.sum("A", ("P1", "P2", "P3")), Meter(channel.clock, channel.ledger))
 
 
 CHECKS: dict[str, Callable[[], Outcome]] = {

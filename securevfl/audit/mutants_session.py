@@ -16,6 +16,7 @@ from securevfl.crypto import masks, prg, scheme
 from securevfl.crypto.masks import Disclosures
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
+from securevfl.protocols import meeting
 from securevfl.protocols.dropout_sum import DropoutMember, Survivors
 
 
@@ -26,9 +27,9 @@ def _hello_with(**forged: Any) -> Iterator[None]:
 
     def accept(self: Any, sender: str, kind: Any, lane: str = "", **keys: Any) -> Any:
         message = recv(self, sender, kind, lane, **keys)
-        if isinstance(message, session.Hello):
+        if isinstance(message, meeting.Meeting):
             values = {name: getattr(message, name) for name in message.__struct_fields__}
-            return session.Hello(**(values | {name: value(self) for name, value in forged.items()}))
+            return meeting.Meeting(**(values | {name: value(self) for name, value in forged.items()}))
         return message
 
     with mock.patch.object(Channel, "recv", accept):
@@ -137,7 +138,7 @@ class _Hmac:
 
 
 def _any_survivors(self: Any, commits: Any) -> Any:
-    return frozenset(self._seat.channel.recv(self._seat.active, Survivors, self._seat.lane).names)
+    return frozenset(self._seat.channel.recv(self._seat.collector, Survivors, self._seat.lane).names)
 
 
 def _key_speaks(self: Any) -> str:

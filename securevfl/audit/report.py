@@ -25,17 +25,16 @@ from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.base import Attack, LabelAttack, Score
 from securevfl.audit.checker import Finding, Outcome, check_transcript
 from securevfl.audit.curve import smallest_batch
-from securevfl.audit.declarations import declared_of
 from securevfl.audit.transcript import record
 from securevfl.audit.views import Stage
 from securevfl.disclosure import Sizes, sizes_of
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.leakage import leaks
-from securevfl.models.kernel import Kernel
+from securevfl.methods.declared import declared_of
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
-from securevfl.schedule import Schedule
+from securevfl.roles import Roles
 
 MARGIN = 0.03
 _FEW_SEEDS_MARGIN = 0.1
@@ -122,19 +121,19 @@ def run_audit(
     """
     started, say = time.monotonic(), on_step or (lambda step: None)
     active, passives = check_parties(parties)
-    names = [party.name for party in passives]
+    roles = job.method.cast([active, *passives])
     say("transcripts")
     short_job, short_parties = _short(job, parties)
     outcome = check_transcript(*(record(short_job, short_parties)[0] for _ in range(2)))
     say("simulators")
-    outcome = outcome.merge(_simulators(job, len(passives)))
+    outcome = outcome.merge(_simulators(job, roles))
     inferences, failed = _attacks(job, parties, seeds, say)
     rows = _sizes(job, parties).smallest_batch
     return Audit(
-        label=f"{job.optimizer.label} on a {job.model.name} model, {job.protocol.sum_for(len(names)).name} sum, "
-        f"{job.protocol.label(len(names)).split('/')[-1]} residual, batches of {rows} rows",
-        roles={active.name: "active"} | dict.fromkeys(names, "passive"),
-        declared=[item for item in declared_of(job, names) if isinstance(job.model, Kernel) or not item.phases],
+        label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
+        f"batches of {rows} rows",
+        roles=dict(roles.cast),
+        declared=declared_of(job.method, job, roles),
         findings=outcome.findings,
         inferences=inferences,
         leaks=[
@@ -175,12 +174,10 @@ def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     return short, [party.take(chosen) for party in parties]
 
 
-def _simulators(job: Job, passives: int) -> Outcome:
+def _simulators(job: Job, roles: Roles) -> Outcome:
     outcome = Outcome()
-    if passives > 1:
-        outcome = outcome.merge(simulators.sum_views(job.protocol.sum_for(passives), rounds=3, sessions=1))
-    if job.protocol.residual.name != "none":
-        outcome = outcome.merge(simulators.residual_views(job.protocol.residual))
+    for protocol in job.method.protocols(job, roles):
+        outcome = outcome.merge(simulators.views(protocol, parties=len(roles.cast)))
     return outcome
 
 
@@ -188,14 +185,7 @@ def _sizes(job: Job, parties: Sequence[Party]) -> Sizes:
     active, passives = check_parties(parties)
     loss = job.model.loss
     assert active.y is not None
-    schedule = Schedule(
-        len(active),
-        batch_size=job.batch_size,
-        epochs=job.epochs,
-        seed=job.seed,
-        test_fraction=job.test_fraction,
-        reshuffle=job.reshuffle,
-    )
+    schedule = job.schedule(len(active))
     columns = {party.name: party.X.shape[1] for party in passives}
     return sizes_of(job, schedule, active=active.name, columns=columns, outputs=loss.outputs(loss.classes(active.y)))
 
@@ -245,7 +235,7 @@ def _inference(
     excess = real - simulated
     error = float(excess.std(ddof=1) / np.sqrt(len(excess))) if len(excess) > 1 else 0.0
     allowed = MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN
-    hides = job.protocol.residual.seals if isinstance(attack, LabelAttack) else True
+    hides = job.protocol.seals if isinstance(attack, LabelAttack) else True
     exceeds = bool(hides and excess.mean() > allowed)
     return Inference(
         who=_who(attack, attacker, active),
@@ -272,7 +262,7 @@ def _who(attack: Attack, attacker: str, active: str) -> str:
 
 def _remedy(job: Job, parties: Sequence[Party], attack: Attack, attacker: str) -> str:
     party = next(party for party in parties if party.name == attacker)
-    silent = job.protocol.residual.name == "none"
+    silent = job.protocol.residual is None
     if attack.name == "model_completion" or (attack.name == "transcript" and silent):
         return "none: it needs no message, only the party's own columns and a few labels; keep labels from it"
     if attack.name == "differencing":
@@ -287,7 +277,7 @@ def _remedy(job: Job, parties: Sequence[Party], attack: Attack, attacker: str) -
         return "a masked or encrypted sum among parties that do not pool what they hold"
     if attack.name in ("phases", "phase_map"):
         return "frequencies of one's own; scale columns so that phases wrap"
-    if not job.protocol.residual.seals:
+    if not job.protocol.seals:
         return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
     own = _sizes(job, parties)
     p, rows = own.parameters[party.name], own.smallest_batch

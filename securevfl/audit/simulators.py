@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from securevfl.audit.checker import Outcome
 from securevfl.audit.statistics import Battery, alike, told_apart
-from securevfl.audit.transcript import Transcript, record_residual, record_sum
+from securevfl.audit.transcript import COLLECTS, Transcript, record_residual, record_sum
 from securevfl.audit.wire import bodies, byte_fields, public_moduli
 from securevfl.crypto.scheme import Floats
+from securevfl.errors import ConfigError
 from securevfl.protocols.base import Circle, Reals, ResidualProtocol, Space, SumProtocol
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.direct_sum import DirectSum
@@ -48,10 +49,10 @@ _MOST_ROWS = 600
 
 def made_up_parts(protocol: SumProtocol, receiver: str, parts: Parts, space: Space) -> dict[str, NDArray[Any]]:
     """Parts that agree with what `receiver` puts in and is told."""
-    if not protocol.hides_parts and receiver == "active":
+    if not protocol.hides_parts and receiver == COLLECTS:
         return dict(parts)
     zeros = {name: np.zeros_like(values) for name, values in parts.items()}
-    if receiver != "active":
+    if receiver != COLLECTS:
         return zeros | {receiver: parts[receiver]}
     total = np.sum(list(parts.values()), axis=0, dtype=next(iter(parts.values())).dtype)
     if isinstance(space, Circle):
@@ -64,7 +65,7 @@ def made_up_residual(
 ) -> tuple[list[Floats], dict[str, list[Floats]]]:
     """g and every J that agree with what `receiver` puts in and is told."""
     blank = {name: [_blank(one) for one in own] for name, own in J.items()}
-    if receiver == "active":
+    if receiver == COLLECTS:
         return list(g), blank
     if not protocol.seals:
         return list(g), blank | {receiver: list(J[receiver])}
@@ -167,13 +168,22 @@ def _parts(seed: int, space: Space, rounds: int, rows: int) -> list[dict[str, ND
     return [{name: own + 1e-3 * generator.normal(size=own.shape) for name, own in base.items()} for _ in range(rounds)]
 
 
+def views(protocol: SumProtocol | ResidualProtocol, *, parties: int) -> Outcome:
+    """Every role's view in a protocol of a run of so many parties, in few rounds. ConfigError if none knows it."""
+    if isinstance(protocol, SumProtocol):
+        return sum_views(protocol, rounds=3, sessions=1) if parties > 2 else Outcome()
+    if isinstance(protocol, ResidualProtocol):
+        return residual_views(protocol)
+    raise ConfigError(f"protocol {protocol.name} has no simulator; add one to securevfl.audit.simulators")
+
+
 def sum_views(protocol: SumProtocol, space: Space | None = None, *, rounds: int = 8, sessions: int = 2) -> Outcome:
     """Every role's view in a sum, real against simulated."""
     chosen = space or Reals()
     data = [_parts(seed, chosen, rounds, 128) for seed in range(sessions)]
     real = [record_sum(protocol, parts, chosen) for parts in data]
     outcome = Outcome()
-    for receiver in ("active", *_PASSIVES):
+    for receiver in (COLLECTS, *_PASSIVES):
         made = [[made_up_parts(protocol, receiver, parts, chosen) for parts in rounds_] for rounds_ in data]
         simulated = [record_sum(protocol, parts, chosen) for parts in made]
         outcome = outcome.merge(compare(real, simulated, receiver))
@@ -187,7 +197,7 @@ def residual_views(protocol: ResidualProtocol, *, rows: int = 60, batches: int =
     J = {name: [generator.normal(size=(rows, 6)) for _ in g] for name in _PASSIVES[:passives]}
     real = [record_residual(protocol, g, J, epochs=2)]
     outcome = Outcome()
-    for receiver in ("active", _PASSIVES[0]):
+    for receiver in (COLLECTS, _PASSIVES[0]):
         made_g, made_J = made_up_residual(protocol, receiver, g, J)
         simulated = [record_residual(protocol, made_g, made_J, epochs=2)]
         outcome = outcome.merge(compare(real, simulated, receiver)).merge(_errors(real[0], simulated[0], receiver))

@@ -28,13 +28,10 @@ from numpy.typing import NDArray
 from securevfl.channel import Event
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.optim.base import Optimizer
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Batch, Phases, Reply
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.no_residual import NoResidual
-from securevfl.protocols.open_residual import OpenResidual
 from securevfl.run import Run
 from securevfl.schedule import Rows, Schedule
 from securevfl.simulate import simulate
@@ -226,10 +223,6 @@ class _ActiveTap:
     def __getattr__(self, key: str) -> Any:
         return getattr(self._link, key)
 
-    @property
-    def phases(self) -> _PhaseTap:
-        return _PhaseTap(self._link.phases, self._tape)
-
     def sum(self, batch: Batch, *args: Any, **keys: Any) -> Floats:
         total: Floats = self._link.sum(batch, *args, **keys)
         self._tape.summed(self._name, total.copy(), batch.index)
@@ -273,11 +266,11 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
     """The same optimizer, of the same kind, that writes to the tape."""
     kind = type(optimizer)
 
-    def run_active(self: Any, party: Any, link: Any) -> None:
-        kind.active(self, _Watched(party, tape, active), _ActiveTap(link, tape, active))  # type: ignore[arg-type]
+    def run_active(self: Any, party: Any, link: Any) -> Any:
+        return kind.active(self, _Watched(party, tape, active), _ActiveTap(link, tape, active))  # type: ignore
 
-    def run_passive(self: Any, party: Any, link: Any) -> None:
-        kind.passive(self, _Watched(party, tape, link.me), _PassiveTap(link, tape))  # type: ignore[arg-type]
+    def run_passive(self: Any, party: Any, link: Any) -> Any:
+        return kind.passive(self, _Watched(party, tape, link.me), _PassiveTap(link, tape))  # type: ignore
 
     traced = type(kind.__name__, (kind,), {"__module__": __name__, "active": run_active, "passive": run_passive})
     options = {name: getattr(optimizer, name) for name in kind.model_fields}
@@ -287,18 +280,14 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
-    active = check_parties(parties, several_active=job.optimizer.several_active)[0].name
+    active = check_parties(parties)[0].name
     watched = job.model_copy(update={"optimizer": recorded(job.optimizer, tape, active)})
     return simulate(watched, parties, observe=tape.observe), tape
 
 
 def ideal_job(job: Job) -> Job:
     """The same training with nothing hidden: what the declared outputs are computed from."""
-    defence = getattr(job.protocol.residual, "defence", None)
-    silent = isinstance(job.protocol.residual, NoResidual)
-    residual = NoResidual() if silent else OpenResidual(**({"defence": defence} if defence else {}))
-    protocol = Protocol(sum=DirectSum(), residual=residual)
-    return job.model_copy(update={"protocol": protocol, "max_label_auc": None})
+    return job.method.ideal(job)
 
 
 class Stage:
@@ -310,7 +299,7 @@ class Stage:
         self.job = job.model_copy(update=plain)
         self.parties = list(parties)
         self.seed = seed
-        self.active, self.passives = check_parties(parties, several_active=job.optimizer.several_active)
+        self.active, self.passives = check_parties(parties)
         self.attacker = attacker or max(self.passives, key=lambda party: party.X.shape[1]).name
 
     @cached_property
@@ -323,15 +312,7 @@ class Stage:
 
     @cached_property
     def schedule(self) -> Schedule:
-        job = self.job
-        return Schedule(
-            len(self.active),
-            batch_size=job.batch_size,
-            epochs=job.epochs,
-            seed=job.seed,
-            test_fraction=job.test_fraction,
-            reshuffle=job.reshuffle,
-        )
+        return self.job.schedule(len(self.active))
 
     def real(self, name: str | None = None) -> View:
         """The view of this party (the attacker if None) in the job as it stands."""
@@ -359,7 +340,7 @@ class Stage:
             receipts=tuple(tape.receipts[name]),
             events=tuple(tape.events[name]),
             phases=tuple(tape.phases[name]),
-            key=part.key,
+            key=part.state.get("key", b""),
         )
 
     @cached_property

@@ -6,11 +6,11 @@ from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.clock import Phase
+from securevfl.methods.rounds import SAMPLE
 from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.base import Optimizer
 from securevfl.schedule import Schedule
-from securevfl.session import SAMPLE
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,6 @@ from securevfl.audit.views import Stage, View
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 from securevfl.party import Party
-from securevfl.protocols.no_residual import NoResidual
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class LabelAttack(Attack):
     measures: ClassVar[str] = "AUC of the labels"
 
     def applies_to(self, job: Job) -> bool:
-        return job.model.loss.classifies and not isinstance(job.protocol.residual, NoResidual)
+        return job.model.loss.classifies and job.protocol.residual is not None
 
     @abstractmethod
     def guess(self, view: View, stage: Stage) -> Floats:
