@@ -12,6 +12,7 @@ from securevfl.audit.leverage import measure
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure import sizes_of
 from securevfl.errors import LabelError
+from securevfl.exposure import ROWS, enough
 from securevfl.leakage import leaks
 from securevfl.models.base import Model
 from securevfl.models.kernel import Kernel
@@ -162,8 +163,10 @@ def _leaks(job: Job, known: tuple[Party, list[Party]] | None) -> list[str]:
         schedule, outputs = _sizes(job, lead)
     except LabelError as error:
         return ["", f"would be refused: {error}"]
-    columns = {party.name: party.X.shape[1] for party in others}
-    own = sizes_of(job, schedule, active=lead.name, columns=columns, outputs=outputs)
+    parties = (lead, *others)
+    columns = {party.name: party.X.shape[1] for party in parties}
+    found = {party.name: enough(party.X[schedule.flow[:ROWS]]) for party in parties}
+    own = sizes_of(job, schedule, active=lead.name, columns=columns, outputs=outputs, enough=found)
     return [
         ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak) for leak in leaks(job, own)
     ]

@@ -31,6 +31,7 @@ from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure import sizes_of
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
+from securevfl.exposure import ROWS, enough
 from securevfl.job import Job
 from securevfl.leakage import guard
 from securevfl.learner import KernelLearner, LinearLearner, make_learner
@@ -94,8 +95,9 @@ def take_part(
         test_fraction=job.test_fraction,
         reshuffle=job.reshuffle,
     )
-    columns = {name: hellos[name].columns for name in passives}
-    guard(job, sizes_of(job, schedule, active=active, columns=columns, outputs=outputs))
+    columns = {name: hellos[name].columns for name in (active, *passives)}
+    own = {party.name: enough(party.X[schedule.flow[:ROWS]])}
+    guard(job, sizes_of(job, schedule, active=active, columns=columns, outputs=outputs, enough=own))
     seat = Seat(
         channel=channel,
         active=active,

@@ -30,6 +30,7 @@ from securevfl.audit.transcript import record
 from securevfl.audit.views import Stage
 from securevfl.disclosure import Sizes, sizes_of
 from securevfl.errors import SecureVFLError
+from securevfl.exposure import ROWS, enough
 from securevfl.job import Job
 from securevfl.leakage import leaks
 from securevfl.models.kernel import Kernel
@@ -196,8 +197,10 @@ def _sizes(job: Job, parties: Sequence[Party]) -> Sizes:
         test_fraction=job.test_fraction,
         reshuffle=job.reshuffle,
     )
-    columns = {party.name: party.X.shape[1] for party in passives}
-    return sizes_of(job, schedule, active=active.name, columns=columns, outputs=loss.outputs(loss.classes(active.y)))
+    columns = {party.name: party.X.shape[1] for party in (active, *passives)}
+    found = {party.name: enough(party.X[schedule.flow[:ROWS]]) for party in (active, *passives)}
+    outputs = loss.outputs(loss.classes(active.y))
+    return sizes_of(job, schedule, active=active.name, columns=columns, outputs=outputs, enough=found)
 
 
 def _attacks(
