@@ -10,6 +10,8 @@ columns   Whoever collects a sum learns c numbers a row in every exchange, each 
           columns on, they span these columns. A sum in the clear shows the d_k columns of one party at a time; one
           that hides its parts shows those of all parties behind it together. Where parties take their steps in turn
           (sequential FedBCD), consecutive sums differ by one party's part alone, so each party is counted alone too.
+          A residual that is not sealed shows f to the passive parties, who know y from its sign: each takes its own
+          part off and has the sum of all others, the active party's among them.
           Rows that are held out take part in evaluations only, so they are counted apart.
 scores    How many numbers f the joint evaluations tell the active party.
 
@@ -22,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from securevfl.exposure import HALF
 
 if TYPE_CHECKING:
     from securevfl.methods.options import JobOptions
@@ -38,9 +42,10 @@ class Sizes:
     """The public sizes of a run: what every party knows once all have said hello.
 
     `rows` train and `held_out` rows do not; `batches` of at least `smallest_batch` rows are visited in each of
-    `epochs`; `outputs` is c. `parameters` holds p_k, and `columns` d_k, of every passive party, in their order.
-    `tables` may hold a digest of a passive party's columns by its name: only where it is known can two jobs be told to
-    have asked the same equations.
+    `epochs`; `outputs` is c. `columns` holds d_k of every party, the active one first, and `parameters` p_k of every
+    passive party, in the same order. `tables` may hold a digest of a passive party's columns by its name: only where it
+    is known can two jobs be told to have asked the same equations. `enough` may hold, for parties whose tables are at
+    hand, how many numbers a row are enough to find their columns (`securevfl.exposure.enough`).
     """
 
     active: str
@@ -53,11 +58,17 @@ class Sizes:
     parameters: Mapping[str, int]
     columns: Mapping[str, int]
     tables: Mapping[str, str] = field(default_factory=dict)
+    enough: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def passives(self) -> tuple[str, ...]:
         """The passive parties, in their order."""
-        return tuple(self.columns)
+        return tuple(self.parameters)
+
+    def enough_for(self, names: Sequence[str]) -> float:
+        """Numbers a row that are enough to find the columns of these parties together; of an unknown table, half of
+        as many as its columns."""
+        return sum(self.enough.get(name, HALF * self.columns[name]) for name in names)
 
     @property
     def residuals(self) -> int:
@@ -73,8 +84,9 @@ def sizes_of(
     columns: Mapping[str, int],
     outputs: int,
     tables: Mapping[str, str] | None = None,
+    enough: Mapping[str, float] | None = None,
 ) -> Sizes:
-    """The sizes of this job on this schedule, with d_k `columns` at each passive party and c `outputs`."""
+    """The sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; more as in `Sizes`."""
     return Sizes(
         active=active,
         rows=len(schedule.train),
@@ -83,9 +95,10 @@ def sizes_of(
         smallest_batch=schedule.smallest_batch,
         epochs=job.epochs,
         outputs=outputs,
-        parameters={name: job.model.parameters(d, outputs) for name, d in columns.items()},
-        columns=dict(columns),
+        parameters={name: job.model.parameters(d, outputs) for name, d in columns.items() if name != active},
+        columns={active: columns[active]} | dict(columns),
         tables=dict(tables or {}),
+        enough=dict(enough or {}),
     )
 
 
@@ -184,6 +197,10 @@ def _columns(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
         found += [
             Disclosure("columns", sizes.active, (name,), c * sizes.epochs, sizes.columns[name]) for name in passives
         ]
+    if not job.protocol.seals:  # parallel or in turn, each passive party gets one residual a visit
+        for learner in passives:
+            others = tuple(name for name in sizes.columns if name != learner)
+            found.append(Disclosure("columns", learner, others, c * sizes.epochs, _added_up(sizes, others)))
     return found
 
 

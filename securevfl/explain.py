@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securevfl.disclosure import sizes_of
 from securevfl.errors import LabelError
 from securevfl.job import Job
 from securevfl.leakage import leaks
 from securevfl.methods.base import Known
+from securevfl.methods.known import known_run
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
 from securevfl.roles import ACTIVE, PASSIVE, Role, Roles
@@ -24,7 +24,7 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         lead, others = check_parties(parties)
         roles = method.cast([lead, *others])
         try:
-            known = _known(job, lead, others)
+            known = known_run(job, [lead, *others])
             refused = _leaks(job, known)
         except LabelError as error:
             refused = ["", f"would be refused: {error}"]
@@ -36,21 +36,10 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
     ]
     for name in roles.parties:
         lines += ["", _heading(roles, name), *_role(declared, roles.role(name))]
-        lines += [line for item in method.learns(job, roles, name, known) for line in _told("learns", item)]
+        lines += _told("learns", "\n".join(method.learns(job, roles, name, known)))
         if name == roles.lead:
             lines += _told("pooling", method.pooling(job, roles))
     return "\n".join(lines + refused)
-
-
-def _known(job: Job, lead: Party, others: Sequence[Party]) -> Known:
-    """Sizes and schedule of a run of these parties."""
-    loss = job.model.loss
-    assert lead.y is not None, "the leading party has labels"
-    schedule = job.schedule(len(lead))
-    columns = {party.name: party.X.shape[1] for party in others if len(party)}
-    outputs = loss.outputs(loss.classes(lead.y))
-    sizes = sizes_of(job, schedule, active=lead.name, columns=columns, outputs=outputs)
-    return Known((lead, *others), schedule, sizes)
 
 
 def _heading(roles: Roles, name: str) -> str:

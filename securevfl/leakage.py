@@ -10,7 +10,9 @@ recover labels to AUC .98 in 40 epochs. Jobs with other batches or columns on th
 *Label AUC.* A job may set `max_label_auc`: what columns of noise may tell of the labels through opened gradients
 (`securevfl.audit.curve`). Larger batches hide more, so the limit is a smallest batch size.
 
-*Columns.* From as many numbers a row as columns on, the sums that a party collects span these columns.
+*Columns.* From as many numbers a row as columns on, what a party receives spans these columns. Far fewer are enough
+where columns go together or have few values (`securevfl.exposure`), so a job is refused from half of them on, and a
+party that has the table at hand, as each has its own, refuses as soon as the numbers are enough for it.
 
 *Sequential.* Where parties take their steps in turn, two consecutive sums differ by one party's part alone.
 
@@ -151,24 +153,35 @@ def _label_auc(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
 
 
 def _columns(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator[Leak]:
-    """One line for each set of columns that are added up, of the rows that most is told about."""
-    most: dict[tuple[str, ...], Disclosure] = {}
+    """One line for each learner and set of columns that are added up, of the rows that most is told about."""
+    most: dict[tuple[str, tuple[str, ...]], Disclosure] = {}
     for own in sorted(job.method.counts(job, sizes), key=lambda item: item.count):
         if own.kind == "columns":
-            most[own.about] = own
-    for about, own in most.items():
-        share = own.share + earlier(own, before)
-        if share < 1:
+            most[own.learner, own.about] = own
+    for own in most.values():
+        told = own.count + round(earlier(own, before) * own.of)
+        if told < sizes.enough_for(own.about):
             continue
-        told = ceil(share * own.of)
-        whose = f"the {own.of} columns of {', '.join(about)}" + (" together" if len(about) > 1 else "")
+        whose = f"{own.of} columns of {', '.join(own.about)}" + (" together" if len(own.about) > 1 else "")
+        span = "span" if told >= own.of else "are enough to find most of"
         yield Leak(
             "columns",
             own.learner,
-            f"the sums it collects are {told} numbers about each row, which span {whose}: columns of two values can "
-            f"be read, and {own.of} known rows give all others",
-            "use fewer epochs and evaluations (or earlier jobs), more columns, or a sum that hides more parties' parts",
+            f"it receives {told} numbers about each row, which {span} the {whose}: values that repeat can be read, and "
+            "some known rows give all others",
+            _fewer(job, sizes, own),
         )
+
+
+def _fewer(job: Job, sizes: Sizes, own: Disclosure) -> str:
+    """What would make the numbers too few, of what there is."""
+    if own.learner != sizes.active:
+        return "seal the residual"
+    choices = ["fewer epochs", "fewer evaluations"] if job.evaluation_interval else ["fewer epochs"]
+    hides = job.protocol.sum_for(len(sizes.passives)).hides_parts
+    if not hides and len(sizes.passives) > 1:
+        choices.append('a sum that hides single parts (sum = "pairwise")')
+    return f"use {', '.join(choices)} or larger tables of columns, of more parties"
 
 
 def _sequential(job: Job, sizes: Sizes) -> Iterator[Leak]:

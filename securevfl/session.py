@@ -23,6 +23,7 @@ from securevfl.clock import Phase
 from securevfl.costs import Meter
 from securevfl.disclosure import sizes_of
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
+from securevfl.exposure import ROWS, enough
 from securevfl.job import Job
 from securevfl.leakage import guard
 from securevfl.methods.data import TrainingData
@@ -53,10 +54,11 @@ def take_part(
     key = run_key(job, party) if checkpoints is not None else b""
     heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key))
     roles = _check(job, channel.me, heard)
-    lead, tables = heard[roles.lead], [name for name in parties if heard[name].rows]
+    lead = heard[roles.lead]
     schedule = job.schedule(lead.rows)
-    columns = {name: heard[name].columns for name in tables if name != roles.lead}
-    guard(job, sizes_of(job, schedule, active=roles.lead, columns=columns, outputs=lead.outputs))
+    columns = {name: other.columns for name, other in heard.items() if other.columns}
+    own = {party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {}
+    guard(job, sizes_of(job, schedule, active=roles.lead, columns=columns, outputs=lead.outputs, enough=own))
     seat = Seat(
         channel=channel,
         roles=roles,

@@ -173,7 +173,7 @@ def single_guard() -> Outcome:
 
 def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
     outcome = Outcome()
-    sizes = Sizes("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"shop": columns})
+    sizes = Sizes("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
     if name not in {leak.name for leak in leakage.leaks(job, sizes)}:
         outcome.add("refusal", "leaks", f"{name} is not named")
     return outcome

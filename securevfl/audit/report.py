@@ -27,11 +27,11 @@ from securevfl.audit.checker import Finding, Outcome, check_transcript
 from securevfl.audit.curve import smallest_batch
 from securevfl.audit.transcript import record
 from securevfl.audit.views import Stage
-from securevfl.disclosure import Sizes, sizes_of
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.leakage import leaks
 from securevfl.methods.declared import declared_of
+from securevfl.methods.known import known_run
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
 from securevfl.roles import Roles
@@ -128,7 +128,7 @@ def run_audit(
     say("simulators")
     outcome = outcome.merge(_simulators(job, roles))
     inferences, failed = _attacks(job, parties, seeds, say)
-    rows = _sizes(job, parties).smallest_batch
+    rows = known_run(job, _in_order(parties)).sizes.smallest_batch
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
         f"batches of {rows} rows",
@@ -138,7 +138,7 @@ def run_audit(
         inferences=inferences,
         leaks=[
             ("accepted: " if leak.name in job.accepts else "would be refused: ") + str(leak)
-            for leak in leaks(job, _sizes(job, parties))
+            for leak in leaks(job, known_run(job, _in_order(parties)).sizes)
         ],
         failed=failed,
         tests=outcome.tests,
@@ -181,13 +181,10 @@ def _simulators(job: Job, roles: Roles) -> Outcome:
     return outcome
 
 
-def _sizes(job: Job, parties: Sequence[Party]) -> Sizes:
-    active, passives = check_parties(parties)
-    loss = job.model.loss
-    assert active.y is not None
-    schedule = job.schedule(len(active))
-    columns = {party.name: party.X.shape[1] for party in passives}
-    return sizes_of(job, schedule, active=active.name, columns=columns, outputs=loss.outputs(loss.classes(active.y)))
+def _in_order(parties: Sequence[Party]) -> list[Party]:
+    """The leading party first."""
+    lead, others = check_parties(parties)
+    return [lead, *others]
 
 
 def _attacks(
@@ -279,7 +276,7 @@ def _remedy(job: Job, parties: Sequence[Party], attack: Attack, attacker: str) -
         return "frequencies of one's own; scale columns so that phases wrap"
     if not job.protocol.seals:
         return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
-    own = _sizes(job, parties)
+    own = known_run(job, _in_order(parties)).sizes
     p, rows = own.parameters[party.name], own.smallest_batch
     needed = smallest_batch(p, own.outputs, job.epochs, job.reshuffle, _MODEST_LIMIT)
     if needed <= rows:
