@@ -14,7 +14,7 @@ from securevfl.errors import LabelError
 from securevfl.leakage import leaks
 from securevfl.models.base import Model
 from securevfl.models.kernel import Kernel
-from securevfl.party import Party, check_parties
+from securevfl.party import Party, check_parties, register_of
 from securevfl.protocols import phase_sums
 from securevfl.protocols.base import Declared
 from securevfl.protocols.open_residual import OpenResidual
@@ -98,18 +98,11 @@ def _role(declared: Sequence[Declared], role: str) -> list[str]:
     ]
 
 
-def _sizes(job: Job, lead: Party) -> tuple[Schedule, int]:
+def _sizes(job: Job, lead: Party, others: Sequence[Party]) -> tuple[Schedule, int]:
     """The schedule and the outputs."""
     loss = job.model.loss
     assert lead.y is not None
-    schedule = Schedule(
-        len(lead),
-        batch_size=job.batch_size,
-        epochs=job.epochs,
-        seed=job.seed,
-        test_fraction=job.test_fraction,
-        reshuffle=job.reshuffle,
-    )
+    schedule = job.schedule(register_of([lead, *others]))
     return schedule, loss.outputs(loss.classes(lead.y))
 
 
@@ -125,7 +118,7 @@ def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> 
             "            projects the labels and is a leak that larger batches make smaller",
         ]
     lead, others = known
-    schedule, outputs = _sizes(job, lead)
+    schedule, outputs = _sizes(job, lead, others)
     rows, X = schedule.smallest_batch, next(party for party in others if party.name == name).X
     p = X.shape[1] * outputs
     times = (
@@ -158,7 +151,7 @@ def _leaks(job: Job, known: tuple[Party, list[Party]] | None) -> list[str]:
         return []
     lead, others = known
     try:
-        schedule, outputs = _sizes(job, lead)
+        schedule, outputs = _sizes(job, lead, others)
     except LabelError as error:
         return ["", f"would be refused: {error}"]
     columns = {party.name: party.X.shape[1] for party in others}

@@ -26,6 +26,8 @@ from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.no_residual import NoResidual
 from securevfl.protocols.registry import RESIDUALS, SUMS, auto_sum
 from securevfl.protocols.sealed_residual import SealedResidual
+from securevfl.register import Register
+from securevfl.schedule import Schedule
 
 
 class Protocol(Config):
@@ -83,7 +85,8 @@ class Target(Config):
 class Job(Config):
     """One training.
 
-    batch_size, epochs: rows a batch, passes over the fixed partition. seed: shared by all parties, for sampling only.
+    batch_size, epochs: rows a batch, passes over the fixed partition. seed: shared by all parties; orders the visits to
+    batches and starts the weights, and does not change the batches (`securevfl.schedule`).
     test_fraction: share of rows held out from training, on which metrics are taken; 0 takes them on the training rows.
     evaluate_every: rounds between joint evaluations; 0 evaluates at the end only (with a target: every round).
     scale: "standard" lets each party scale its own columns by its own training rows.
@@ -158,6 +161,17 @@ class Job(Config):
     def digest(self) -> bytes:
         """SHA-256 of the job; parties compare it before they start."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).digest()
+
+    def schedule(self, rows: int | Register) -> Schedule:
+        """Which rows of a table are held out and which make a batch: of a table without ids, or by its register."""
+        return Schedule(
+            rows,
+            batch_size=self.batch_size,
+            epochs=self.epochs,
+            seed=self.seed,
+            test_fraction=self.test_fraction,
+            reshuffle=self.reshuffle,
+        )
 
     def explain(self, parties: Sequence[Party] | None = None) -> str:
         """What each party sends, receives and can infer, before anything runs. The consent sheet, as text."""

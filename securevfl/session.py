@@ -85,14 +85,7 @@ def take_part(
     run = checkpoints.run(key) if checkpoints is not None else ""
     hellos = _greet(job, party, channel, active=active, passives=passives, saved=saved, run=run)
     outputs = hellos[active].outputs
-    schedule = Schedule(
-        len(party),
-        batch_size=job.batch_size,
-        epochs=job.epochs,
-        seed=job.seed,
-        test_fraction=job.test_fraction,
-        reshuffle=job.reshuffle,
-    )
+    schedule = job.schedule(party.register if all(hello.order for hello in hellos.values()) else len(party))
     columns = {name: hellos[name].columns for name in passives}
     guard(job, columns, batch_rows=schedule.smallest_batch, outputs=outputs, rows=len(schedule.train))
     seat = Seat(

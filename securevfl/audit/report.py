@@ -34,7 +34,6 @@ from securevfl.leakage import leaks
 from securevfl.models.kernel import Kernel
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
-from securevfl.schedule import Schedule
 
 MARGIN = 0.03
 _FEW_SEEDS_MARGIN = 0.1
@@ -187,14 +186,7 @@ def _simulators(job: Job, passives: int) -> Outcome:
 def _batch(job: Job, active: Party) -> tuple[int, int]:
     loss = job.model.loss
     assert active.y is not None
-    schedule = Schedule(
-        len(active),
-        batch_size=job.batch_size,
-        epochs=job.epochs,
-        seed=job.seed,
-        test_fraction=job.test_fraction,
-        reshuffle=job.reshuffle,
-    )
+    schedule = job.schedule(len(active))
     return schedule.smallest_batch, loss.outputs(loss.classes(active.y))
 
 

@@ -30,7 +30,7 @@ from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job, Protocol
 from securevfl.optim.base import Optimizer
-from securevfl.party import Party, check_parties
+from securevfl.party import Party, check_parties, register_of
 from securevfl.protocols.base import Batch, Phases, Reply
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.no_residual import NoResidual
@@ -323,15 +323,7 @@ class Stage:
 
     @cached_property
     def schedule(self) -> Schedule:
-        job = self.job
-        return Schedule(
-            len(self.active),
-            batch_size=job.batch_size,
-            epochs=job.epochs,
-            seed=job.seed,
-            test_fraction=job.test_fraction,
-            reshuffle=job.reshuffle,
-        )
+        return self.job.schedule(register_of(self.parties))
 
     def real(self, name: str | None = None) -> View:
         """The view of this party (the attacker if None) in the job as it stands."""
