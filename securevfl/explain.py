@@ -10,7 +10,9 @@ import numpy as np
 from securevfl.audit.curve import expected_label_auc
 from securevfl.audit.leverage import measure
 from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import sizes_of
 from securevfl.errors import LabelError
+from securevfl.exposure import ROWS, enough
 from securevfl.leakage import leaks
 from securevfl.models.base import Model
 from securevfl.models.kernel import Kernel
@@ -120,7 +122,7 @@ def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> 
     lead, others = known
     schedule, outputs = _sizes(job, lead, others)
     rows, X = schedule.smallest_batch, next(party for party in others if party.name == name).X
-    p = X.shape[1] * outputs
+    p = job.model.parameters(X.shape[1], outputs)
     times = (
         f"new in each of {job.epochs} epochs" if job.reshuffle else f"the same {schedule.batches} batches every epoch"
     )
@@ -154,8 +156,10 @@ def _leaks(job: Job, known: tuple[Party, list[Party]] | None) -> list[str]:
         schedule, outputs = _sizes(job, lead, others)
     except LabelError as error:
         return ["", f"would be refused: {error}"]
-    columns = {party.name: party.X.shape[1] for party in others}
+    parties = (lead, *others)
+    columns = {party.name: party.X.shape[1] for party in parties}
+    found = {party.name: enough(party.X[schedule.flow[:ROWS]]) for party in parties}
+    own = sizes_of(job, schedule, active=lead.name, columns=columns, outputs=outputs, enough=found)
     return [
-        ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak)
-        for leak in leaks(job, columns, batch_rows=schedule.smallest_batch, outputs=outputs, rows=len(schedule.train))
+        ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak) for leak in leaks(job, own)
     ]

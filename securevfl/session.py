@@ -29,7 +29,9 @@ from securevfl.codec import Message
 from securevfl.config import plain
 from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import sizes_of
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
+from securevfl.exposure import ROWS, enough
 from securevfl.job import Job
 from securevfl.leakage import guard
 from securevfl.learner import KernelLearner, LinearLearner, make_learner
@@ -86,8 +88,9 @@ def take_part(
     hellos = _greet(job, party, channel, active=active, passives=passives, saved=saved, run=run)
     outputs = hellos[active].outputs
     schedule = job.schedule(party.register if all(hello.order for hello in hellos.values()) else len(party))
-    columns = {name: hellos[name].columns for name in passives}
-    guard(job, columns, batch_rows=schedule.smallest_batch, outputs=outputs, rows=len(schedule.train))
+    columns = {name: hellos[name].columns for name in (active, *passives)}
+    own = {party.name: enough(party.X[schedule.flow[:ROWS]])}
+    guard(job, sizes_of(job, schedule, active=active, columns=columns, outputs=outputs, enough=own))
     seat = Seat(
         channel=channel,
         active=active,

@@ -16,6 +16,7 @@ from securevfl.audit.checker import Outcome
 from securevfl.channel import Channel, Event, Inbox
 from securevfl.clock import WallClock
 from securevfl.codec import encode_frame
+from securevfl.disclosure import Sizes
 from securevfl.errors import ConfigError, FrameError, IdError, LeakageError, ProtocolError, SecureVFLError
 from securevfl.explain import explain
 from securevfl.job import Job, Protocol
@@ -148,7 +149,7 @@ def rank_guard() -> Outcome:
     """A gradient that determines g is refused where the job starts, and in the list of its leaks."""
     tables = _tables()
     return _expect("p >= n c", LeakageError, lambda: simulate(_job(batch_size=14), tables)).merge(
-        _named(_job(batch_size=14), {"shop": 15}, 14, "rank")
+        _named(_job(batch_size=14), 15, 14, "rank")
     )
 
 
@@ -163,9 +164,10 @@ def single_guard() -> Outcome:
     return _expect("a hiding sum of one part", LeakageError, lambda: simulate(job, _tables()))
 
 
-def _named(job: Job, columns: dict[str, int], rows: int, name: str) -> Outcome:
+def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
     outcome = Outcome()
-    if name not in {leak.name for leak in leakage.leaks(job, columns, batch_rows=rows, outputs=1)}:
+    sizes = Sizes("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
+    if name not in {leak.name for leak in leakage.leaks(job, sizes)}:
         outcome.add("refusal", "leaks", f"{name} is not named")
     return outcome
 

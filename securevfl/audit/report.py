@@ -28,11 +28,13 @@ from securevfl.audit.curve import smallest_batch
 from securevfl.audit.declarations import declared_of
 from securevfl.audit.transcript import record
 from securevfl.audit.views import Stage
+from securevfl.disclosure import Sizes, sizes_of
 from securevfl.errors import SecureVFLError
+from securevfl.exposure import ROWS, enough
 from securevfl.job import Job
 from securevfl.leakage import leaks
 from securevfl.models.kernel import Kernel
-from securevfl.party import Party, check_parties
+from securevfl.party import Party, check_parties, register_of
 from securevfl.protocols.base import Declared
 
 MARGIN = 0.03
@@ -127,8 +129,7 @@ def run_audit(
     say("simulators")
     outcome = outcome.merge(_simulators(job, len(passives)))
     inferences, failed = _attacks(job, parties, seeds, say)
-    rows, outputs = _batch(job, active)
-    columns = {party.name: party.X.shape[1] for party in passives}
+    rows = _sizes(job, parties).smallest_batch
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.protocol.sum_for(len(names)).name} sum, "
         f"{job.protocol.label(len(names)).split('/')[-1]} residual, batches of {rows} rows",
@@ -138,7 +139,7 @@ def run_audit(
         inferences=inferences,
         leaks=[
             ("accepted: " if leak.name in job.accepts else "would be refused: ") + str(leak)
-            for leak in leaks(job, columns, batch_rows=rows, outputs=outputs)
+            for leak in leaks(job, _sizes(job, parties))
         ],
         failed=failed,
         tests=outcome.tests,
@@ -183,11 +184,15 @@ def _simulators(job: Job, passives: int) -> Outcome:
     return outcome
 
 
-def _batch(job: Job, active: Party) -> tuple[int, int]:
+def _sizes(job: Job, parties: Sequence[Party]) -> Sizes:
+    active, passives = check_parties(parties)
     loss = job.model.loss
     assert active.y is not None
-    schedule = job.schedule(len(active))
-    return schedule.smallest_batch, loss.outputs(loss.classes(active.y))
+    schedule = job.schedule(register_of(parties))
+    columns = {party.name: party.X.shape[1] for party in (active, *passives)}
+    found = {party.name: enough(party.X[schedule.flow[:ROWS]]) for party in (active, *passives)}
+    outputs = loss.outputs(loss.classes(active.y))
+    return sizes_of(job, schedule, active=active.name, columns=columns, outputs=outputs, enough=found)
 
 
 def _attacks(
@@ -279,8 +284,10 @@ def _remedy(job: Job, parties: Sequence[Party], attack: Attack, attacker: str) -
         return "frequencies of one's own; scale columns so that phases wrap"
     if not job.protocol.residual.seals:
         return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
-    p, (rows, outputs) = party.X.shape[1], _batch(job, next(party for party in parties if party.active))
-    needed = smallest_batch(p * outputs, outputs, job.epochs, job.reshuffle, _MODEST_LIMIT)
+    own = _sizes(job, parties)
+    p, rows = own.parameters[party.name], own.smallest_batch
+    needed = smallest_batch(p, own.outputs, job.epochs, job.reshuffle, _MODEST_LIMIT)
     if needed <= rows:
         return f"its gradient alone says little at {rows} rows a batch; columns that go with the label say the rest"
-    return f"batches of {needed:,} rows or more, so that p / (n c) falls below {p / needed:.3f}; fewer columns"
+    share = p / (needed * own.outputs)
+    return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; fewer columns"

@@ -19,3 +19,7 @@ class Model(Named, ABC):
     @abstractmethod
     def loss(self) -> Loss:
         """What it minimises."""
+
+    @abstractmethod
+    def parameters(self, columns: int, outputs: int) -> int:
+        """p, the weights of a passive party with so many columns (d), for c outputs."""

@@ -66,6 +66,9 @@ class Kernel(Model):
         """M = K D, the features of one worker."""
         return self.blocks * self.block_size
 
+    def parameters(self, columns: int, outputs: int) -> int:
+        return 0  # coefficients are with the workers
+
     def frequencies(self, uniform: Floats) -> Floats:
         """w in turns per unit of x, from uniform numbers in (0, 1) of any shape."""
         if self.kernel == "rbf":

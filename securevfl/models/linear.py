@@ -27,6 +27,9 @@ class LinearModel(Model):
         """The loss of the same name."""
         return LOSSES[self.name]
 
+    def parameters(self, columns: int, outputs: int) -> int:
+        return columns * outputs
+
     def build(self, columns: int, outputs: int, *, intercept: bool) -> Linear:
         """A party's own part, weights at zero."""
         return Linear(np.zeros((columns + intercept, outputs)), l2=self.l2, intercept=intercept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal, Protocol
 
 from pydantic import Field
@@ -66,6 +66,11 @@ class Optimizer(Named, ABC):
     @property
     def steps(self) -> int:
         """Q, the local steps a round."""
+        return 1
+
+    def exchanges(self, passives: Sequence[str]) -> int:
+        """Exchanges of forward outputs in one visit to a batch. With more than one, parties take their steps in turn,
+        so that one party alone moves between two exchanges."""
         return 1
 
     @abstractmethod

@@ -12,7 +12,7 @@ active party renews g with its own weights (section 3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -46,6 +46,9 @@ class FedBCD(Optimizer):
     def turns(self, passives: Iterable[str]) -> list[tuple[str, ...]]:
         """Which passive parties answer to each exchange of a pass."""
         return [tuple(passives)] if self.mode == "parallel" else [(name,) for name in passives]
+
+    def exchanges(self, passives: Sequence[str]) -> int:
+        return len(self.turns(passives))
 
     def active(self, party: Trainee, link: ActiveLink) -> None:
         for t, batch in enumerate(party.batches(), party.start):
