@@ -37,10 +37,18 @@ def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
 def order_by_value(keys: Keys) -> NDArray[np.intp]:
     """Row numbers (n,) by rising digest: the same order of ids in whatever order the rows stand."""
     high, low = _halves(keys)
-    order = np.argsort(high)
-    first = high[order]
-    if (first[1:] == first[:-1]).any():  # not once in a hundred thousand tables of 10,000,000 different ids
-        order = np.lexsort((low, high))
+    return rising(high, low)
+
+
+def rising(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = None) -> NDArray[np.intp]:
+    """Places (n,) of the numbers in rising order; equal ones by `then`, or as they stand.
+
+    As a stable sort, and for random numbers twice as fast: two of 10,000,000 are equal once in 400,000 times.
+    """
+    order = np.argsort(numbers)
+    first = numbers[order]
+    if (first[1:] == first[:-1]).any():
+        order = np.argsort(numbers, kind="stable") if then is None else np.lexsort((then, numbers))
     return order
 
 

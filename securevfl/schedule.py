@@ -13,6 +13,7 @@ anew, and not moved a little, since the difference of two batches that share all
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.prg import Prg, derive_key
+from securevfl.crypto.prg import derive_key
+from securevfl.ids import rising
 from securevfl.register import Register
 
 Rows = NDArray[np.intp]
@@ -96,6 +98,6 @@ class Schedule:
     def _drawn(self, *what: str | int) -> Rows:
         """All rows, in the order of random numbers that go with their ids."""
         register = self._register
-        numbers = Prg(derive_key(register.key, *what), "schedule").array(register.rows, np.uint64)
-        drawn = np.argsort(numbers, kind="stable")  # stable: equal numbers fall alike at every party
+        stream = hashlib.shake_256(derive_key(register.key, "schedule", *what)).digest(8 * register.rows)
+        drawn = rising(np.frombuffer(stream, "<u8"))
         return drawn if register.order is None else register.order[drawn]
