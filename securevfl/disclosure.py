@@ -44,7 +44,8 @@ class Sizes:
     `rows` train and `held_out` rows do not; `batches` of at least `smallest_batch` rows are visited in each of
     `epochs`; `outputs` is c. `columns` holds d_k of every party, the active one first, and `parameters` p_k of every
     passive party, in the same order. `tables` may hold a digest of a passive party's columns by its name: only where it
-    is known can two jobs be told to have asked the same equations. `enough` may hold, for parties whose tables are at
+    is known can two jobs be told to have asked the same equations; `partition` names their batches
+    (`securevfl.schedule.Schedule.name`). `enough` may hold, for parties whose tables are at
     hand, how many numbers a row are enough to find their columns (`securevfl.exposure.enough`).
     """
 
@@ -59,6 +60,7 @@ class Sizes:
     columns: Mapping[str, int]
     tables: Mapping[str, str] = field(default_factory=dict)
     enough: Mapping[str, float] = field(default_factory=dict)
+    partition: str = ""
 
     @property
     def passives(self) -> tuple[str, ...]:
@@ -99,6 +101,7 @@ def sizes_of(
         columns={active: columns[active]} | dict(columns),
         tables=dict(tables or {}),
         enough=dict(enough or {}),
+        partition=schedule.name,
     )
 
 
@@ -172,11 +175,10 @@ def _labels(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
 def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
     """Names the equations that this passive party opens, which are the rows of its J^T on every batch."""
     table = sizes.tables.get(name, "")
-    if not table:
+    if not (table and sizes.partition):
         return ""
-    partition = f"{sizes.rows} rows in {sizes.batches} batches, {sizes.held_out} held out, seed {job.seed}"
     parted = f"parted anew in each of {sizes.epochs} epochs" if job.reshuffle else "one partition"
-    return f"{job.model.name}, {job.scale} scale, columns {table}, {partition}, {parted}"
+    return f"{job.model.name}, {job.scale} scale, columns {table}, batches {sizes.partition}, {parted}"
 
 
 def _columns(job: JobOptions, sizes: Sizes) -> list[Disclosure]:

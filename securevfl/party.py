@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.curve import canonical_ids
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
 from securevfl.ids import Keys, id_keys, order_digest, shared_rows
+from securevfl.register import Register
 from securevfl.roles import Role
 
 
 class Party:
     """One organisation's side of the data.
 
-    X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names.
+    X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names. `keys`
+    are the digests of the ids (n x ID_DIGEST).
     A table with column names (pandas, polars, pyarrow) brings its own. Raises DataError of the kind that fits.
     """
 
@@ -43,7 +44,7 @@ class Party:
             raise TableError(f"party {name}: {d} column names were expected, {len(self.columns)} came")
         check_extremes(name, self.X.min(axis=0), self.X.max(axis=0), self.columns, len(self.X))
         self.y = None if y is None else check_labels(name, y, len(self.X))
-        self.ids = None if ids is None else _ids(name, ids, len(self.X))
+        self.ids, self.keys = (None, None) if ids is None else _ids(name, ids, len(self.X))
 
     @property
     def active(self) -> bool:
@@ -53,7 +54,12 @@ class Party:
     @property
     def order(self) -> bytes:
         """A digest of its ids in their order, by which parties compare; empty without ids."""
-        return b"" if self.ids is None else order_digest(id_keys(self.name, [self.ids]))
+        return b"" if self.keys is None else order_digest(self.keys)
+
+    @property
+    def register(self) -> Register:
+        """What its rows are drawn by: the ids, or the numbers of the rows without ids."""
+        return Register.of_numbers(len(self)) if self.keys is None else Register.of_ids(self.keys)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -68,6 +74,7 @@ class Party:
         kept.name, kept.columns, kept.X = self.name, self.columns, self.X[rows]
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
+        kept.keys = None if self.keys is None else self.keys[rows]
         return kept
 
 
@@ -80,7 +87,7 @@ class Helper(Party):
         self.X = np.empty((0, 0))
         self.columns = []
         self.y = None
-        self.ids = None
+        self.ids, self.keys = None, None
 
     def __repr__(self) -> str:
         return f"Helper({self.name!r}, {self.role!r})"
@@ -137,22 +144,17 @@ def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
     return labels
 
 
-def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> NDArray[Any]:
+def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
+    """Ids as an array, and their digests."""
     own = np.asarray(ids)
     if own.shape != (rows,):
         raise TableError(f"party {name}: one id for each of {rows} rows was expected, shape {own.shape} came")
-    id_keys(name, [own])
-    return own
+    return own, id_keys(name, [own])
 
 
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
-
-
-def _keys(party: Party) -> list[bytes]:
-    """What the party's ids are compared by."""
-    return canonical_ids(() if party.ids is None else party.ids)
 
 
 def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
@@ -171,12 +173,17 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
     sizes = {party.name: len(party) for party in parties if not isinstance(party, Helper)}
     if len(set(sizes.values())) > 1:
         raise TableError(f"the same rows at every party were expected, counts are {sizes}; align them: vfl.align")
-    with_ids = [party for party in parties if party.ids is not None]
-    first = _keys(with_ids[0]) if len(with_ids) > 1 else []
+    with_ids = [party for party in parties if party.keys is not None]
     for party in with_ids[1:]:
-        if _keys(party) != first:
+        if not np.array_equal(party.keys, with_ids[0].keys):
             raise IdError(f"the same ids in the same order were expected, {party.name} differs; align them: vfl.align")
     return active[0], [party for party in parties if party is not active[0]]
+
+
+def register_of(parties: Sequence[Party]) -> Register:
+    """What the rows of these parties are drawn by in a job: their ids if every party has them, else their numbers."""
+    lead = parties[0]
+    return lead.register if all(party.order for party in parties if party.columns) else Register.of_numbers(len(lead))
 
 
 def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
@@ -189,9 +196,9 @@ def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
     for party in parties:
         if party.ids is None:
             raise IdError(f"party {party.name}: ids were expected to join on, none came; name the id column")
-    ids = {party.name: party.ids for party in parties if party.ids is not None}
+    ids = {party.name: (party.ids, party.keys) for party in parties if party.keys is not None}
     lead = next((party for party in parties if party.active), parties[0])
-    rows, missing = join_ids({name: (own, id_keys(name, [own])) for name, own in ids.items()}, lead.name)
+    rows, missing = join_ids(ids, lead.name)
     return [party.take(rows[party.name]) for party in parties], missing
 
 

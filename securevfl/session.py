@@ -54,8 +54,9 @@ def take_part(
     key = run_key(job, party) if checkpoints is not None else b""
     heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key))
     roles = _check(job, channel.me, heard)
-    lead = heard[roles.lead]
-    schedule = job.schedule(lead.rows)
+    lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
+    by_ids = len(party) > 0 and all(other.order for other in tables)
+    schedule = job.schedule(party.register if by_ids else lead.rows)
     columns = {name: other.columns for name, other in heard.items() if other.columns}
     own = {party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {}
     guard(job, sizes_of(job, schedule, active=roles.lead, columns=columns, outputs=lead.outputs, enough=own))

@@ -11,8 +11,8 @@ Both read and write in sequence. Rows lie in the order in which the job's batche
 batch is one read; without a job they lie in shared order, and a batch is a read a row. Any rows can be asked of any
 table: the job only makes it fast.
 
-The table is a header in JSON, labels, places, and rows from `offset` on, float32 where that is exact for every column
-and float64 elsewhere. It shows what the Parquet file shows: keep it where that is kept.
+The table is a header in JSON, labels, places, the rows' register, and rows from `offset` on, float32 where that is
+exact for every column and float64 elsewhere. It shows what the Parquet file shows: keep it where that is kept.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -41,9 +42,10 @@ from securevfl.ids import order_digest
 from securevfl.job import Job
 from securevfl.parquet_source import ParquetSource
 from securevfl.party import Party
-from securevfl.schedule import Rows, Schedule
+from securevfl.register import Register
+from securevfl.schedule import Rows
 
-MAGIC = b"securevfl.table/1\n"
+MAGIC = b"securevfl.table/2\n"
 BUCKET = 128 << 20  # bytes of rows that are put in order at a time
 ALIGNMENT = 4096
 
@@ -58,13 +60,11 @@ class StoredTable:
 
     ndim = 2
 
-    def __init__(
-        self, path: Path, offset: int, shape: tuple[int, int], kind: np.dtype[Any], place: Rows | None
-    ) -> None:
-        self.shape = shape
-        self._kind = kind
-        self._offset = offset
-        self._place = place
+    def __init__(self, path: Path, head: Head) -> None:
+        self.shape = head.shape
+        self._kind = head.kind
+        self._offset = head.offset
+        self._place = head.place
         self._path = path
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
@@ -85,6 +85,12 @@ class StoredTable:
         table = np.empty((len(at), self.shape[1]))
         table[order] = self._runs(at[order])
         return table
+
+    def numbers(self, offset: int) -> Rows:
+        """A whole number for each row (n,), as it stands in the file from `offset` on."""
+        read = np.empty(len(self), "<i8")
+        self._fill(read.data.cast("B"), offset)
+        return read.astype(np.intp, copy=False)
 
     def _runs(self, at: Rows) -> Floats:
         """Rows at rising places, neighbours by one read."""
@@ -108,17 +114,22 @@ class StoredTable:
 class StoredParty(Party):
     """A party whose columns stay on disk. It has no ids: its rows are in shared order already."""
 
-    def __init__(self, name: str, table: StoredTable, columns: list[str], y: NDArray[Any] | None, order: bytes) -> None:
+    def __init__(self, name: str, table: StoredTable, head: Head) -> None:
         self.name = name
-        self.columns = columns
+        self.columns = head.columns
         self.X = cast(Floats, table)  # training asks of X its shape, its length and X[rows]
-        self.y = y
-        self.ids = None
-        self._order = order
+        self.y = head.y
+        self.ids, self.keys = None, None
+        self._head = head
 
     @property
     def order(self) -> bytes:
-        return self._order
+        return self._head.order
+
+    @property
+    def register(self) -> Register:
+        table = cast(StoredTable, self.X)
+        return Register(len(table), self._head.key, table.numbers(self._head.register))
 
 
 def store_table(
@@ -137,7 +148,7 @@ def store_table(
     A table that is there already, of the same file, rows and job, is taken as it is.
 
     rows: row numbers of the file in the order that all parties share (`securevfl.alignment`); as they stand in the
-    file without. job: whose batches the table will serve. on_rows(rows read, of). Disk: the table, 24 bytes a row and
+    file without. job: whose batches the table will serve. on_rows(rows read, of). Disk: the table, 32 bytes a row and
     `BUCKET` bytes. Raises DataError as `read_party` does, and where the disk lacks room.
     """
     parquet, table = Path(parquet), Path(table)
@@ -145,7 +156,7 @@ def store_table(
         rows = np.asarray(rows)
     stamp = _stamp(parquet, rows, job, id_column, label_column)
     with suppress(DataError):
-        if _read_head(table)[0].get("stamp") == stamp:
+        if _read_head(table).stamp == stamp:
             return open_table(name, table)
     source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column)
     with _drafts(table) as folder, _writing(table):
@@ -185,7 +196,7 @@ def _stamp(parquet: Path, rows: Rows | None, job: Job | None, id_column: str, la
     with named(parquet):
         found = parquet.stat()
     facts = [found.st_size, found.st_mtime_ns, id_column, label_column]
-    facts += [] if job is None else [job.batch_size, job.seed, job.test_fraction]  # what `_batch_order` depends on
+    facts += [] if job is None else [job.batch_size, job.test_fraction]  # what `_batch_order` depends on
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:
         stamp.update(np.ascontiguousarray(rows).data)
@@ -199,7 +210,8 @@ def _write(
     keys = source.keys()
     y = source.labels()
     rows = np.arange(source.rows, dtype=np.intp) if rows is None else _checked(source.path, rows, source.rows)
-    order = None if job is None else _batch_order(job, len(rows))
+    register = Register.of_ids(keys[rows])
+    order = None if job is None else _batch_order(job, register)
     header: dict[str, Any] = {
         "columns": source.columns,
         "rows": len(rows),
@@ -207,11 +219,12 @@ def _write(
         "labels": y is not None,
         "places": order is not None,
         "order": order_digest(keys[rows]).hex(),
+        "key": register.key.hex(),
         "stamp": stamp,
     }
     del keys
     buckets = _Buckets(folder, len(rows), source)
-    _check_room(source.path, folder, buckets.room + 16 * len(rows))
+    _check_room(source.path, folder, buckets.room + 24 * len(rows))
     at = np.full(source.rows, -1, dtype=np.int64)
     at[rows if order is None else rows[order]] = np.arange(len(rows))
     read = 0
@@ -222,7 +235,7 @@ def _write(
             on_rows(read, source.rows)
     draft = folder / "table"
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        _write_head(file, header, None if y is None else y[rows], order)
+        _write_head(file, header, None if y is None else y[rows], order, register)
         buckets.empty_into(file)
         file.flush()
         os.fsync(file.fileno())
@@ -268,14 +281,27 @@ def _remove_if_left(folder: Path) -> None:
 def open_table(name: str, table: str | Path) -> StoredParty:
     """The party of a table that `store_table` wrote. DataError if it is none or is not whole."""
     path = Path(table)
-    header, y, place, offset = _read_head(path)
-    shape = header["rows"], len(header["columns"])
-    stored = StoredTable(path, offset, shape, np.dtype(header["kind"]), place)
-    return StoredParty(name, stored, header["columns"], y, bytes.fromhex(header["order"]))
+    head = _read_head(path)
+    return StoredParty(name, StoredTable(path, head), head)
 
 
-def _read_head(path: Path) -> tuple[dict[str, Any], NDArray[Any] | None, Rows | None, int]:
-    """What a whole table says of itself, its labels, its places, and where its rows begin."""
+@dataclass(frozen=True)
+class Head:
+    """What a whole table says of itself: its labels, its places, where its register and its rows begin."""
+
+    columns: list[str]
+    shape: tuple[int, int]
+    kind: np.dtype[Any]
+    y: NDArray[Any] | None
+    place: Rows | None
+    order: bytes
+    key: bytes = field(repr=False)
+    stamp: str
+    register: int
+    offset: int
+
+
+def _read_head(path: Path) -> Head:
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
@@ -283,12 +309,13 @@ def _read_head(path: Path) -> tuple[dict[str, Any], NDArray[Any] | None, Rows | 
             header = json.loads(file.readline())
             y = np.load(file, allow_pickle=False) if header["labels"] else None
             place = np.load(file, allow_pickle=False) if header["places"] else None
-            offset = -(-file.tell() // ALIGNMENT) * ALIGNMENT
-            row = len(header["columns"]) * np.dtype(header["kind"]).itemsize
-            if file.seek(0, os.SEEK_END) != offset + int(header["rows"]) * row:
+            rows, columns, kind = int(header["rows"]), list(header["columns"]), np.dtype(header["kind"])
+            register = file.tell()
+            offset = -(-(register + 8 * rows) // ALIGNMENT) * ALIGNMENT
+            if file.seek(0, os.SEEK_END) != offset + rows * len(columns) * kind.itemsize:
                 raise ValueError
-        bytes.fromhex(header["order"])
-        return header, y, place, offset
+        order, key = bytes.fromhex(header["order"]), bytes.fromhex(header["key"])
+        return Head(columns, (rows, len(columns)), kind, y, place, order, key, header["stamp"], register, offset)
     except OSError as cause:
         raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
     except (ValueError, KeyError, TypeError, EOFError):
@@ -330,7 +357,9 @@ class _Buckets:
             path.unlink()
 
 
-def _write_head(file: BinaryIO, header: dict[str, Any], y: NDArray[Any] | None, order: Rows | None) -> None:
+def _write_head(
+    file: BinaryIO, header: dict[str, Any], y: NDArray[Any] | None, order: Rows | None, register: Register
+) -> None:
     file.write(MAGIC + json.dumps(header).encode() + b"\n")
     if y is not None:
         np.save(file, y, allow_pickle=False)
@@ -338,20 +367,15 @@ def _write_head(file: BinaryIO, header: dict[str, Any], y: NDArray[Any] | None, 
         place = np.empty(len(order), "<i8")
         place[order] = np.arange(len(order))
         np.save(file, place, allow_pickle=False)
+    assert register.order is not None, "a Parquet file has ids"
+    file.write(register.order.astype("<i8", copy=False).data)
     file.write(bytes(-file.tell() % ALIGNMENT))
     file.flush()
 
 
-def _batch_order(job: Job, rows: int) -> Rows:
+def _batch_order(job: Job, register: Register) -> Rows:
     """Shared rows, batch after batch, and then those held out."""
-    schedule = Schedule(
-        rows,
-        batch_size=job.batch_size,
-        epochs=job.epochs,
-        seed=job.seed,
-        test_fraction=job.test_fraction,
-        reshuffle=job.reshuffle,
-    )
+    schedule = job.schedule(register)
     return np.concatenate([schedule.flow, schedule.test])
 
 

@@ -79,19 +79,14 @@ def other_order() -> Outcome:
     """A peer whose rows are in another order is refused."""
     bank, shop = _tables()
     ids = np.arange(len(bank))
-    for party, own in ((bank, ids), (shop, ids[::-1])):
-        party.ids = own.astype(str)
-    return _expect(
-        "rows in another order", IdError, lambda: _meet(dict.fromkeys(("bank", "shop"), _job()), [bank, shop])
-    )
+    parties = [Party(own.name, own.X, own.y, ids=each) for own, each in ((bank, ids), (shop, ids[::-1]))]
+    return _expect("rows in another order", IdError, lambda: _meet(dict.fromkeys(("bank", "shop"), _job()), parties))
 
 
 def order_is_keyed() -> Outcome:
     """The digest of the row order changes with the session, so that two runs cannot be linked by it."""
     outcome = Outcome()
-    parties = _tables()
-    for party in parties:
-        party.ids = np.arange(len(party)).astype(str)
+    parties = [Party(own.name, own.X, own.y, ids=np.arange(len(own))) for own in _tables()]
     orders, sessions = [], []
     for _ in range(2):
         events: list[Event] = []

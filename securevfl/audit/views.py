@@ -30,7 +30,7 @@ from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 from securevfl.optim.base import Optimizer
-from securevfl.party import Party, check_parties
+from securevfl.party import Party, check_parties, register_of
 from securevfl.protocols.base import Batch, Phases, Reply
 from securevfl.run import Run
 from securevfl.schedule import Rows, Schedule
@@ -312,7 +312,7 @@ class Stage:
 
     @cached_property
     def schedule(self) -> Schedule:
-        return self.job.schedule(len(self.active))
+        return self.job.schedule(register_of(self.parties))
 
     def real(self, name: str | None = None) -> View:
         """The view of this party (the attacker if None) in the job as it stands."""

@@ -13,6 +13,7 @@ from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.base import Optimizer
 from securevfl.protocols.choice import Protocol
+from securevfl.register import Register
 from securevfl.schedule import Schedule
 
 
@@ -26,7 +27,8 @@ class Target(Config):
 class JobOptions(Config):
     """All that a job says (`securevfl.job.Job` adds its method, its file and its digest).
 
-    batch_size, epochs: rows a batch, passes over the fixed partition. seed: shared by all parties, for sampling only.
+    batch_size, epochs: rows a batch, passes over the fixed partition. seed: shared by all parties; orders the visits to
+    batches and starts the weights, and does not change the batches (`securevfl.schedule`).
     test_fraction: share of rows held out from training, on which metrics are taken; 0 takes them on the training rows.
     evaluate_every: rounds between joint evaluations; 0 evaluates at the end only (with a target: every round).
     scale: "standard" lets each party scale its own columns by its own training rows.
@@ -67,8 +69,8 @@ class JobOptions(Config):
     def _read_target(cls, value: Any) -> Any:
         return read_nested(Target, value)
 
-    def schedule(self, rows: int) -> Schedule:
-        """Which of so many rows are held out, which make a batch, which batch comes when."""
+    def schedule(self, rows: int | Register) -> Schedule:
+        """Which rows of a table are held out and which make a batch: of a table without ids, or by its register."""
         return Schedule(
             rows,
             batch_size=self.batch_size,
