@@ -4,14 +4,15 @@
     recv: inbox -> frame checked (session, receiver, order) -> clock and ledger -> message of the expected type
 
 A *lane* separates conversations of the same two parties, so that several threads of a party can share one channel;
-each lane is in order on its own. A `Wire` only carries bytes: threads in one process, gRPC between organisations.
+each lane is in order on its own. `recv_any` serves several parties on one lane, whoever comes first. A `Wire` only
+carries bytes: threads in one process, gRPC between organisations.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
@@ -19,7 +20,7 @@ from typing import Literal, NamedTuple, Protocol
 from securevfl.clock import Clock, Kind, Stamp
 from securevfl.codec import Frame, M, Message, decode_frame, decode_message, encode_frame
 from securevfl.costs import Ledger
-from securevfl.errors import FrameError, ProtocolError, SecureVFLError, TransportError
+from securevfl.errors import FrameError, ProtocolError, TransportError
 
 MAX_FRAME = 1 << 30  # bytes; a larger message is split by its protocol
 
@@ -32,9 +33,17 @@ class Wire(Protocol):
 
 
 class Arrival(NamedTuple):
+    """A frame that waits to be taken; `number` counts all that have come to this party."""
+
     frame: Frame
     stamp: Stamp | None
     nbytes: int
+    number: int
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """What came first: by virtual time where there is one, then as it came."""
+        return (0.0 if self.stamp is None else self.stamp.start, self.number)
 
 
 class Abort(Message, frozen=True):
@@ -65,7 +74,8 @@ class Inbox:
         self._max = max_frame
         self._queues: dict[tuple[str, str], deque[Arrival]] = defaultdict(deque)
         self._next: dict[tuple[str, str], int] = {}
-        self._failure: SecureVFLError | None = None
+        self._arrived = 0
+        self._failure: BaseException | None = None
         self._changed = threading.Condition()
 
     def deliver(self, data: bytes | memoryview, stamp: Stamp | None = None, *, peer: str | None = None) -> None:
@@ -93,26 +103,28 @@ class Inbox:
                 reason = decode_message(Abort, frame.payload).reason
                 self._fail(TransportError(f"{frame.sender} has stopped: {reason}"))
             else:
-                self._queues[place].append(Arrival(frame, stamp, len(data)))
+                self._queues[place].append(Arrival(frame, stamp, len(data), self._arrived))
+                self._arrived += 1
                 self._changed.notify_all()
 
-    def fail(self, error: SecureVFLError) -> None:
+    def fail(self, error: BaseException) -> None:
         """Wakes everyone who waits, with this error. The first failure stays."""
         with self._changed:
             self._fail(error)
 
-    def _fail(self, error: SecureVFLError) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._changed.notify_all()
 
-    def take(self, sender: str, lane: str, timeout: float) -> Arrival:
-        """The next frame of that sender and lane; what had arrived before a failure is still handed out."""
-        queue = self._queues[sender, lane]
+    def take(self, senders: Collection[str], lane: str, timeout: float) -> Arrival:
+        """The first frame of any of them on that lane; what had arrived before a failure is still handed out."""
         with self._changed:
-            if not self._changed.wait_for(lambda: queue or self._failure is not None, timeout):
-                raise TransportError(f"{self.me}: nothing came from {sender} within {timeout:g} s; is it running?")
-            if queue:
-                return queue.popleft()
+            queues = [self._queues[sender, lane] for sender in senders]
+            if not self._changed.wait_for(lambda: any(queues) or self._failure is not None, timeout):
+                names = " or ".join(sorted(senders))
+                raise TransportError(f"{self.me}: nothing came from {names} within {timeout:g} s; is it running?")
+            if any(queues):
+                return min((queue for queue in queues if queue), key=lambda queue: queue[0].order).popleft()
             assert self._failure is not None
             raise self._failure
 
@@ -120,7 +132,8 @@ class Inbox:
 class Channel:
     """One party's end. Safe to use from several threads as long as each lane has one sender and one receiver.
 
-    keys: fingerprints of all parties' certificate keys by name; empty where parties have none, within one process.
+    timeout: seconds on the wall that a message is waited for. keys: fingerprints of all parties' certificate keys by
+    name; empty where parties have none, within one process.
     """
 
     def __init__(
@@ -138,9 +151,9 @@ class Channel:
         self.keys = keys
         self.clock = clock
         self.ledger = ledger
+        self.timeout = timeout
         self._wire = wire
         self._inbox = inbox
-        self._timeout = timeout
         self._observe = observe
         self._sent: dict[tuple[str, str], int] = defaultdict(int)
 
@@ -167,21 +180,44 @@ class Channel:
 
         `timeout` is in seconds on the wall; the channel's own if None.
         """
+        return self.recv_any((sender,), kind, lane, timeout=timeout)[1]
+
+    def recv_any(
+        self,
+        senders: Collection[str],
+        kind: type[M] | tuple[type[M], ...],
+        lane: str = "",
+        *,
+        timeout: float | None = None,
+    ) -> tuple[str, M]:
+        """The next message of whichever of `senders` is first, with its sender, of one kind or several; else as `recv`.
+
+        Of those that are here the one that left first in virtual time is taken, or where there is none, came first.
+        """
         self.clock.tick(Kind.LOCAL)
-        arrival = self._inbox.take(sender, lane, self._timeout if timeout is None else timeout)
+        arrival = self._inbox.take(senders, lane, self.timeout if timeout is None else timeout)
         self.clock.arrives(arrival.stamp, arrival.nbytes)
-        if arrival.frame.kind != kind.__name__:
+        frame = arrival.frame
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        expected = next((each for each in kinds if each.__name__ == frame.kind), None)
+        if expected is None:
+            names = " or ".join(each.__name__ for each in kinds)
             raise ProtocolError(
-                f"{self.me}: {sender} was expected to send {kind.__name__}, {arrival.frame.kind[:64]} came; "
+                f"{self.me}: {frame.sender} was expected to send {names}, {frame.kind[:64]} came; "
                 "do both run the same job and version?"
             )
-        message = decode_message(kind, arrival.frame.payload)
+        message = decode_message(expected, frame.payload)
         if self._observe is not None:
-            self._observe(Event("recv", self.me, sender, lane, message, arrival.nbytes))
-        return message
+            self._observe(Event("recv", self.me, frame.sender, lane, message, arrival.nbytes))
+        return frame.sender, message
+
+    def fail(self, error: BaseException) -> None:
+        """Ends every wait of this party's threads with this error; the first one stays."""
+        self._inbox.fail(error)
 
     def abort(self, peers: Iterable[str], reason: str) -> None:
-        """Tells the peers that this party stops. Peers that are away already are passed over."""
+        """Tells the peers, and this party's other threads, that it stops. Peers that are away are passed over."""
+        self.fail(TransportError(f"{self.me} has stopped: {reason}"))
         for peer in peers:
             try:
                 self.send(peer, Abort(reason))

@@ -8,20 +8,31 @@ the CPU time of its own thread, work handed to an executor by that work's own me
 A party has one line: two messages sent (or received) at once follow each other on it. `WallClock` has the same face
 and measures what really passes; between organisations the table shows that.
 
-The clock is a 3 x 3 array of seconds, phase by kind: whoever is waited for passes the split of its own path on, so
+A path is a 3 x 3 array of seconds, phase by kind: whoever is waited for passes the split of its own path on, so
 the last clock of the run holds the split of the critical path.
+
+Two threads of a party go along two paths: `fork` makes the second, which starts where the first one is; a thread that
+goes `along` it books its time there; `join` waits for that thread and leaves one path, the one that took longer. So
+work that overlaps counts once. It is assumed that a party has a processor for each of its threads. A thread that goes
+along no path of its own adds to its party's.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+SPANS = 256  # of a line's last transfers that are remembered
 
 
 class Kind(IntEnum):
@@ -71,10 +82,23 @@ class Stamp(NamedTuple):
     path: Path
 
 
+@dataclass
+class Branch:
+    """The path of one thread (phase x kind, seconds), and the phase that it is in."""
+
+    phase: Phase
+    path: Path
+
+
 class Clock(Protocol):
     """One party's time."""
 
-    phase: Phase
+    @property
+    def phase(self) -> Phase:
+        """The phase that this thread's time is booked in."""
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None: ...
 
     def tick(self, kind: Kind) -> None:
         """Books the time since the last call (of this thread) as `kind`."""
@@ -89,70 +113,128 @@ class Clock(Protocol):
         """A frame has been waited for and is here."""
 
     def path(self) -> Path:
-        """The split so far (phase x kind, seconds)."""
+        """The split so far on this thread's path (phase x kind, seconds)."""
+
+    def fork(self) -> Branch:
+        """A second path, which starts where this thread's path is and in its phase."""
+
+    def along(self, branch: Branch) -> AbstractContextManager[None]:
+        """While it is entered, this thread's time is booked on that path."""
+
+    def join(self, branch: Branch, wait: Callable[[], object]) -> None:
+        """Calls `wait`, which returns when the branch's thread is through, and goes on from the later of the two."""
 
 
-class VirtualClock:
+class _Threads:
+    """What both clocks have in common: a path and a mark for each thread."""
+
+    def __init__(self) -> None:
+        self._trunk = Branch(Phase.SETUP, np.zeros((len(Phase), len(Kind))))
+        self._here = threading.local()
+        self._lock = threading.Lock()
+
+    def _now(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def _branch(self) -> Branch:
+        branch: Branch = getattr(self._here, "branch", self._trunk)
+        return branch
+
+    @property
+    def phase(self) -> Phase:
+        return self._branch.phase
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._branch.phase = phase
+
+    def tick(self, kind: Kind) -> None:
+        spent, branch = self._since(), self._branch
+        with self._lock:
+            branch.path[branch.phase, kind] += spent
+
+    def _since(self) -> float:
+        """Seconds since this thread's last mark, which moves to now."""
+        now = self._now()
+        spent = now - getattr(self._here, "at", now)
+        self._here.at = now
+        return float(spent)
+
+    def path(self) -> Path:
+        branch = self._branch
+        with self._lock:
+            return branch.path.copy()
+
+    def fork(self) -> Branch:
+        self.tick(Kind.LOCAL)
+        return Branch(self.phase, self.path())
+
+    @contextmanager
+    def along(self, branch: Branch) -> Iterator[None]:
+        before = self._branch
+        self._here.branch, self._here.at = branch, self._now()
+        try:
+            yield
+        finally:
+            self.tick(Kind.LOCAL)
+            self._here.branch = before
+
+
+class VirtualClock(_Threads):
     """CPU seconds of this party plus the network's."""
 
     def __init__(self, network: Network) -> None:
+        super().__init__()
         self.network = network
-        self.phase = Phase.SETUP
-        self._path = np.zeros((len(Phase), len(Kind)))
-        self._up_free = 0.0
-        self._down_free = 0.0
-        self._marks = threading.local()
-        self._lock = threading.Lock()
+        self._up = _Line()
+        self._down = _Line()
 
-    def tick(self, kind: Kind) -> None:
-        now = time.thread_time()
-        spent = now - getattr(self._marks, "at", now)
-        self._marks.at = now
-        self.offloaded(kind, spent)
+    def _now(self) -> float:
+        return time.thread_time()
 
     def offloaded(self, kind: Kind, seconds: float) -> None:
+        branch = self._branch
         with self._lock:
-            self._path[self.phase, kind] += seconds
+            branch.path[branch.phase, kind] += seconds
 
     def departs(self, nbytes: int) -> Stamp:
+        branch = self._branch
         with self._lock:
-            now = float(self._path.sum())
-            start = max(now, self._up_free)
-            self._up_free = start + self.network.transfer(nbytes)
-            path = self._path.copy()
-            path[self.phase, Kind.COMMUNICATION] += start - now
+            now = float(branch.path.sum())
+            start = self._up.take(now, self.network.transfer(nbytes))
+            path = branch.path.copy()
+            path[branch.phase, Kind.COMMUNICATION] += start - now
             return Stamp(start, path)
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
         assert stamp is not None, "a frame of a simulation carries its stamp"
+        branch, seconds = self._branch, self.network.transfer(nbytes)
         with self._lock:
-            done = max(stamp.start + self.network.latency, self._down_free) + self.network.transfer(nbytes)
-            self._down_free = done
-            if done > self._path.sum():
+            done = self._down.take(stamp.start + self.network.latency, seconds) + seconds
+            if done > branch.path.sum():
                 path = stamp.path.copy()
-                path[self.phase, Kind.COMMUNICATION] += done - path.sum()
-                self._path = path
+                path[branch.phase, Kind.COMMUNICATION] += done - path.sum()
+                branch.path = path
 
-    def path(self) -> Path:
+    def join(self, branch: Branch, wait: Callable[[], object]) -> None:
+        self.tick(Kind.LOCAL)
+        wait()
+        own = self._branch
         with self._lock:
-            return self._path.copy()
+            if branch.path.sum() > own.path.sum():
+                own.path = branch.path.copy()
 
 
-class WallClock:
-    """Seconds on the wall: waiting for a peer is communication, the rest is what it is."""
+class WallClock(_Threads):
+    """Seconds on the wall: waiting for a peer is communication, the rest is what it is.
 
-    def __init__(self) -> None:
-        self.phase = Phase.SETUP
-        self._path = np.zeros((len(Phase), len(Kind)))
-        self._marks = threading.local()
-        self._lock = threading.Lock()
+    A path is as long as the time that has passed since it began, whatever other threads did meanwhile. Where a thread
+    waits in `join`, that time is split as the branch spent it.
+    """
 
-    def tick(self, kind: Kind) -> None:
-        now = time.perf_counter()
-        spent = now - getattr(self._marks, "at", now)
-        self._marks.at = now
-        with self._lock:
-            self._path[self.phase, kind] += spent
+    def _now(self) -> float:
+        return time.perf_counter()
 
     def offloaded(self, kind: Kind, seconds: float) -> None:
         """Nothing: the time that passed meanwhile is booked by `tick`."""
@@ -163,6 +245,37 @@ class WallClock:
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
         self.tick(Kind.COMMUNICATION)
 
-    def path(self) -> Path:
+    def join(self, branch: Branch, wait: Callable[[], object]) -> None:
+        self.tick(Kind.LOCAL)
         with self._lock:
-            return self._path.copy()
+            before = branch.path.copy()
+        wait()
+        waited, own = self._since(), self._branch
+        with self._lock:
+            spent = branch.path - before
+            if spent.sum() > 0:
+                own.path += spent * (waited / spent.sum())
+            else:
+                own.path[own.phase, Kind.LOCAL] += waited
+
+
+class _Line:
+    """The spans of seconds in which one direction of a line is taken, in order.
+
+    A transfer takes the first gap that is long enough. Threads ask in any order of their own times: one that is ahead
+    must not hold up one that is behind.
+    """
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []
+
+    def take(self, earliest: float, seconds: float) -> float:
+        """When a transfer of so many seconds starts."""
+        spans, start = self._spans, earliest
+        place = bisect_right(spans, earliest, key=itemgetter(1))
+        while place < len(spans) and spans[place][0] < start + seconds:
+            start = max(start, spans[place][1])
+            place += 1
+        spans.insert(place, (start, start + seconds))
+        del spans[:-SPANS]
+        return start

@@ -92,6 +92,8 @@ def converse(
         except BaseException as error:
             if resumes and _lost(error) and (channel is not None or time.monotonic() < deadline):
                 eventlog.warn(me, "lost", {"reason": str(error)})
+                if channel is not None:
+                    channel.fail(error)  # to its other threads
                 goodbye = None
             else:
                 reason = str(error) if isinstance(error, SecureVFLError) else type(error).__name__

@@ -6,6 +6,7 @@ books seconds and counts of keygen, encode, encrypt, compute, mask and decrypt. 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -32,16 +33,22 @@ class Tally:
 
 @dataclass
 class Ledger:
-    """One party's books. `ops` by (phase, operation) in seconds; `traffic` by (phase, message) in bytes sent."""
+    """One party's books. `ops` by (phase, operation) in seconds; `traffic` by (phase, message) in bytes sent.
+
+    Several threads of the party may write.
+    """
 
     ops: dict[tuple[Phase, str], Tally] = field(default_factory=dict)
     traffic: dict[tuple[Phase, str], Tally] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def did(self, phase: Phase, op: str, seconds: float) -> None:
-        self.ops.setdefault((phase, op), Tally()).add(seconds)
+        with self._lock:
+            self.ops.setdefault((phase, op), Tally()).add(seconds)
 
     def sent(self, phase: Phase, message: str, nbytes: int) -> None:
-        self.traffic.setdefault((phase, message), Tally()).add(nbytes)
+        with self._lock:
+            self.traffic.setdefault((phase, message), Tally()).add(nbytes)
 
     def bytes_sent(self, phase: Phase | None = None) -> int:
         return int(sum(t.amount for (p, _), t in self.traffic.items() if phase in (None, p)))

@@ -127,12 +127,12 @@ class TimedExecutor(Executor):
     def __init__(self, inner: Executor, workers: int) -> None:
         self.workers = workers
         self._inner = inner
-        self._pieces: list[float] = []
+        self._mine = threading.local()
         self._reported: set[str] = set()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         piece = Piece(partial(fn, *args, **kwargs))
-        outcome = Outcome(piece, self._book, self._report)
+        outcome = Outcome(piece, self._pieces().append, self._report)
         try:
             inner = self._inner.submit(_run, piece)
         except Exception as error:  # broken, shut down or closed
@@ -142,12 +142,14 @@ class TimedExecutor(Executor):
         return outcome
 
     def makespan(self) -> float:
-        """Seconds that the pieces since the last call take on `workers` machines; forgets them."""
-        pieces, self._pieces = self._pieces, []
+        """Seconds that this thread's pieces since its last call take on `workers` machines; forgets them."""
+        pieces, self._mine.pieces = self._pieces(), []
         return max(max(pieces), sum(pieces) / self.workers) if pieces else 0.0
 
-    def _book(self, seconds: float) -> None:
-        self._pieces.append(seconds)
+    def _pieces(self) -> list[float]:
+        """Seconds of each piece that came back for this thread."""
+        pieces: list[float] = self._mine.__dict__.setdefault("pieces", [])
+        return pieces
 
     def _report(self, error: str) -> None:
         if error not in self._reported:

@@ -95,7 +95,7 @@ def _careless_inbox(self: Any, *args: Any, **keys: Any) -> None:
 
 
 def _any_kind(self: Any, sender: str, kind: Any, lane: str = "", *, timeout: float | None = None) -> Any:
-    arrival = self._inbox.take(sender, lane, self._timeout)
+    arrival = self._inbox.take((sender,), lane, self.timeout)
     kinds = [kind, Survivors]
     return decode_message(next(k for k in kinds if k.__name__ == arrival.frame.kind), arrival.frame.payload)
 
