@@ -24,14 +24,14 @@ import numpy as np
 
 from securevfl.audit import simulators
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.attacks.base import Attack, LabelAttack, Score
+from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.checker import Finding, Outcome, check_transcript
-from securevfl.audit.curve import smallest_batch
 from securevfl.audit.transcript import record
 from securevfl.audit.views import Stage
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.leakage import LEAKS, leaks
+from securevfl.methods.base import Known
 from securevfl.methods.declared import declared_of
 from securevfl.methods.known import known_run
 from securevfl.party import Party, check_parties
@@ -41,7 +41,6 @@ from securevfl.roles import Roles
 MARGIN = 0.03
 _FEW_SEEDS_MARGIN = 0.1
 _STRONG, _WEAK = 0.8, 0.6  # label AUC from which an inference is called strong, and below which weak
-_MODEST_LIMIT = 0.6  # label AUC that the proposed batch size keeps noise columns at
 _ROWS = 2000  # of the short runs at most
 _MOST_ATTACKERS = 4  # passive parties whose view is attacked: those with the most columns
 
@@ -131,12 +130,12 @@ def run_audit(
     outcome = check_transcript(*(record(short_job, short_parties)[0] for _ in range(2)))
     say("simulators")
     outcome = outcome.merge(_simulators(job, roles))
-    inferences, failed = _attacks(job, parties, seeds, say)
-    sizes = known_run(job, [active, *passives]).sizes
-    found = leaks(job, sizes)
+    known = known_run(job, [active, *passives])
+    inferences, failed = _attacks(job, known, seeds, say)
+    found = leaks(job, known.sizes)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
-        f"batches of {sizes.smallest_batch} rows",
+        f"batches of {known.sizes.smallest_batch} rows",
         roles=dict(roles.cast),
         declared=declared_of(job.method, job, roles),
         findings=outcome.findings,
@@ -184,62 +183,43 @@ def _simulators(job: Job, roles: Roles) -> Outcome:
     return outcome
 
 
-def _in_order(parties: Sequence[Party]) -> list[Party]:
-    """The leading party first."""
-    lead, others = check_parties(parties)
-    return [lead, *others]
-
-
 def _attacks(
-    job: Job, parties: Sequence[Party], seeds: Sequence[int], say: Callable[[str], None]
+    job: Job, known: Known, seeds: Sequence[int], say: Callable[[str], None]
 ) -> tuple[list[Inference], list[str]]:
-    """Every attack that applies; those on labels from the view of each passive party in turn."""
-    active, passives = check_parties(parties)
-    attackers = sorted((party.name for party in passives), key=lambda name: -_columns(parties, name))[:_MOST_ATTACKERS]
+    """Every attack that applies; those that each passive party can carry out from the view of each in turn."""
+    without = [party for party in known.parties if not party.active]
+    passives = [party.name for party in sorted(without, key=lambda party: -len(party.columns))][:_MOST_ATTACKERS]
     scores: dict[tuple[str, str], list[Score]] = {}
     failed: dict[str, str] = {}
     for seed in seeds:
         say(f"attacks, seed {seed}")
-        stage = Stage(job, parties, seed)
+        stage = Stage(job, known.parties, seed)
         stage.real_run, stage.ideal_run  # noqa: B018  made once, before the stage is copied for each attacker
         for name, attack in ATTACKS.items():
             if not attack.applies_to(job) or name in failed:
                 continue
-            for attacker in attackers if _after_labels(attack) else attackers[:1]:
+            for attacker in passives if attack.by is By.EACH else [known.sizes.active]:
                 own = copy(stage)
                 own.attacker = attacker
                 try:
                     scores.setdefault((name, attacker), []).append(attack.score(own))
                 except SecureVFLError as error:
                     failed[name] = f"{name}: {error}"
-    found = [
-        _inference(job, parties, ATTACKS[name], own, attacker, active.name) for (name, attacker), own in scores.items()
-    ]
+    found = [_inference(job, known, ATTACKS[name], own, attacker) for (name, attacker), own in scores.items()]
     return sorted(found, key=lambda each: each.chance - each.real), list(failed.values())
 
 
-def _columns(parties: Sequence[Party], name: str) -> int:
-    return int(next(party.X.shape[1] for party in parties if party.name == name))
-
-
-def _after_labels(attack: Attack) -> bool:
-    return isinstance(attack, LabelAttack) or attack.name == "rare_values"
-
-
-def _inference(
-    job: Job, parties: Sequence[Party], attack: Attack, scores: list[Score], attacker: str, active: str
-) -> Inference:
+def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], attacker: str) -> Inference:
     real, simulated, chance = (
         np.array([getattr(score, name) for score in scores]) for name in ("real", "simulated", "chance")
     )
     excess = real - simulated
     error = float(excess.std(ddof=1) / np.sqrt(len(excess))) if len(excess) > 1 else 0.0
     allowed = MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN
-    hides = job.protocol.seals if isinstance(attack, LabelAttack) else True
     carried_out = attack.leak is not None and attack.leak not in job.accepts and real.mean() > attack.beyond
-    exceeds = carried_out or bool(hides and excess.mean() > allowed)
+    exceeds = carried_out or bool(attack.hidden(job) and excess.mean() > allowed)
     return Inference(
-        who=_who(job, attack, attacker, active),
+        who=attack.who(job, attacker, known.sizes.active),
         name=attack.name.replace("_", " "),
         what=attack.measures,
         paper=attack.paper,
@@ -248,49 +228,6 @@ def _inference(
         chance=float(chance.mean()),
         error=error,
         exceeds=exceeds,
-        remedy=_remedy(job, parties, attack, attacker),
+        remedy=attack.remedy(job, known, attacker),
         detail=scores[-1].detail,
     )
-
-
-def _who(job: Job, attack: Attack, attacker: str, active: str) -> str:
-    """Whose view the attack starts from."""
-    if _after_labels(attack):
-        return attacker
-    if attack.name in ("collusion", "masked_phases", "membership"):
-        return "any party"
-    return "any party" if attack.leak == "columns" and not job.protocol.residual.seals else active
-
-
-def _remedy(job: Job, parties: Sequence[Party], attack: Attack, attacker: str) -> str:
-    party = next(party for party in parties if party.name == attacker)
-    silent = job.protocol.residual is None
-    if attack.name == "model_completion" or (attack.name == "transcript" and silent):
-        return "none: it needs no message, only the party's own columns and a few labels; keep labels from it"
-    if attack.name == "own_part":
-        return "none: the party needs these weights to predict; keep columns that go with the label from it"
-    if attack.leak == "columns":
-        return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
-    if attack.leak == "sequential":
-        return "the parallel mode, in which all parts move at once"
-    if attack.name == "differencing":
-        if getattr(job.optimizer, "mode", "parallel") == "sequential":
-            return "the parallel mode, in which all parts move at once"
-        return "more parties in the sum: it is in what the sum itself tells, and one part outweighs the others"
-    if attack.name == "membership":
-        return "stronger l2, fewer epochs"
-    if attack.name == "rare_values":
-        return "drop or group values that stand alone in a batch, or larger batches"
-    if attack.name in ("collusion", "masked_phases"):
-        return "a masked or encrypted sum among parties that do not pool what they hold"
-    if attack.name in ("phases", "phase_map"):
-        return "frequencies of one's own; scale columns so that phases wrap"
-    if not job.protocol.seals:
-        return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
-    own = known_run(job, _in_order(parties)).sizes
-    p, rows = own.parameters[party.name], own.smallest_batch
-    needed = smallest_batch(p, own.outputs, job.epochs, job.reshuffle, _MODEST_LIMIT)
-    if needed <= rows:
-        return f"its gradient alone says little at {rows} rows a batch; columns that go with the label say the rest"
-    share = p / (needed * own.outputs)
-    return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; fewer columns"

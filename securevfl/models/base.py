@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -13,6 +14,7 @@ from securevfl.models.losses import Loss
 class Model(Named, ABC):
     """`l2` is the weight of ||theta||^2 / 2."""
 
+    by_column: ClassVar[bool] = False  # whether forward outputs are X theta, with weights for each column
     l2: float = Field(default=0.0, ge=0)
 
     @property

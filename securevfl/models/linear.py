@@ -22,6 +22,8 @@ START = 0.5  # spread of f at the start
 class LinearModel(Model):
     """What every linear model is told: `l2`, which spares the intercept."""
 
+    by_column: ClassVar[bool] = True
+
     @property
     def loss(self) -> Loss:
         """The loss of the same name."""

@@ -21,6 +21,7 @@ class Loss(ABC):
 
     name: ClassVar[str]
     classifies: ClassVar[bool] = True
+    single: ClassVar[bool] = True  # whether f has one column
     bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
 
     @abstractmethod
@@ -118,6 +119,7 @@ class SoftmaxLoss(Loss):
     """-log softmax(f)[y], one output a class."""
 
     name = "softmax"
+    single = False
 
     def value(self, f: Floats, y: Floats) -> Floats:
         value: Floats = logsumexp(f, axis=1) - (f * y).sum(axis=1)

@@ -22,15 +22,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.attacks.column_space import space
 from securevfl.audit.attacks.two_values import reduce
 from securevfl.audit.received import Received, received
 from securevfl.audit.views import Stage, Tape
 from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import LeakName
 from securevfl.job import Job
-from securevfl.leakage import LeakName
-from securevfl.models.linear import LinearModel
+from securevfl.methods.base import Known
 from securevfl.schedule import Rows
 
 Bits = NDArray[np.bool_]
@@ -51,7 +51,13 @@ class BinaryColumns(Attack):
     leak: ClassVar[LeakName | None] = "columns"
 
     def applies_to(self, job: Job) -> bool:
-        return isinstance(job.model, LinearModel)
+        return job.model.by_column
+
+    def who(self, job: Job, attacker: str, lead: str) -> str:
+        return lead if job.protocol.seals else str(By.ANYONE)
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
 
     def score(self, stage: Stage) -> Score:
         real, ideal = (_read(stage, tape) for tape in (stage.whole_run[1], stage.ideal_run[1]))

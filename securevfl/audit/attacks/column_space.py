@@ -15,14 +15,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.received import Received, received
 from securevfl.audit.views import Stage, Tape
 from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import LeakName
 from securevfl.exposure import NEARLY_ALL
 from securevfl.job import Job
-from securevfl.leakage import LeakName
-from securevfl.models.linear import LinearModel
+from securevfl.methods.base import Known
 
 INSIDE = 0.99  # share of a column from which it is called inside
 FLOOR = 1e-11  # of the largest singular value; below is rounding
@@ -37,7 +37,13 @@ class ColumnSpace(Attack):
     beyond = NEARLY_ALL
 
     def applies_to(self, job: Job) -> bool:
-        return isinstance(job.model, LinearModel)
+        return job.model.by_column
+
+    def who(self, job: Job, attacker: str, lead: str) -> str:
+        return lead if job.protocol.seals else str(By.ANYONE)
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
 
     def score(self, stage: Stage) -> Score:
         real, ideal = (_worst(stage, tape) for tape in (stage.whole_run[1], stage.ideal_run[1]))

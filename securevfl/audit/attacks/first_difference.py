@@ -15,9 +15,9 @@ import numpy as np
 
 from securevfl.audit.attacks.base import Attack, Score
 from securevfl.audit.views import Stage, Tape
+from securevfl.disclosure import LeakName
 from securevfl.job import Job
-from securevfl.leakage import LeakName
-from securevfl.models.linear import LinearModel
+from securevfl.methods.base import Known
 
 EXACT = 1e-6  # relative error from which a part counts as found
 
@@ -30,7 +30,10 @@ class FirstDifference(Attack):
 
     def applies_to(self, job: Job) -> bool:
         in_turn = job.optimizer.exchanges(("one", "two")) > 1
-        return in_turn and job.protocol.sum_for(2).hides_parts and isinstance(job.model, LinearModel)
+        return in_turn and job.protocol.sum_for(2).hides_parts and job.model.by_column
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "the parallel mode, in which all parts move at once"
 
     def score(self, stage: Stage) -> Score:
         real, ideal = (_found(stage, tape) for tape in (stage.real_run[1], stage.ideal_run[1]))

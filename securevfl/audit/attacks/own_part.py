@@ -13,7 +13,7 @@ from securevfl.audit.attacks.base import LabelAttack
 from securevfl.audit.views import Stage, View
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
-from securevfl.models.linear import LinearModel
+from securevfl.methods.base import Known
 
 
 class OwnPart(LabelAttack):
@@ -21,7 +21,10 @@ class OwnPart(LabelAttack):
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
 
     def applies_to(self, job: Job) -> bool:
-        return isinstance(job.model, LinearModel) and job.model.loss.classifies
+        return job.model.by_column and job.model.loss.classifies
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "none: the party needs these weights to predict; keep columns that go with the label from it"
 
     def guess(self, view: View, stage: Stage) -> Floats:
         own: Floats = view.X @ view.theta
