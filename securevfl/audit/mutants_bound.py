@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         "start: weights of the seed and the shape",
         "anyone can compute the active party's first weights",
-        "starting weights are known answers",
+        "first weights follow the table",
         "derived",
         patched((linear, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
     ),
