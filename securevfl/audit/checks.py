@@ -16,6 +16,7 @@ from securevfl import datasets
 from securevfl.audit import (
     align,
     answers,
+    bindings,
     engines,
     hygiene,
     lattice_draws,
@@ -176,6 +177,7 @@ CHECKS: dict[str, Check] = {
     **hygiene.CHECKS,
     **align.CHECKS,
     **answers.CHECKS,
+    **bindings.CHECKS,
     **recompute_sums.CHECKS,
     **recompute_psi.CHECKS,
     **lattice_draws.CHECKS,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -120,7 +121,7 @@ def masks() -> Outcome:
     for reply in range(_REPLIES):
         own = slice(reply * blocks, (reply + 1) * blocks)
         masks, dithers, fills = drawn.masks[own], drawn.dithers[own], drawn.fills[own]
-        if not _as_drawn(primes, k, masks, iter(drawn.for_masks[reply])):
+        if not _as_drawn(primes, masks, iter(drawn.for_masks[reply])):
             outcome.add("derived", "evaluator", "a mask is not what was drawn for it")
         if not _as_opened(primes, k, list(zip(dithers, fills, strict=True)), iter(drawn.for_openings[reply])):
             outcome.add("derived", "holder", "a dither or a fill is not what was drawn for it")
@@ -153,7 +154,7 @@ def _uniform(p: int, count: int, draws: Iterator[bytes]) -> NDArray[np.uint64]:
     return found
 
 
-def _as_drawn(primes: Sequence[int], k: int, masks: Sequence[Residues], draws: Iterator[bytes]) -> bool:
+def _as_drawn(primes: Sequence[int], masks: Sequence[Residues], draws: Iterator[bytes]) -> bool:
     return all(
         np.array_equal(row, _uniform(p, len(row), draws)) for mask in masks for p, row in zip(primes, mask, strict=True)
     )
@@ -223,7 +224,7 @@ def _relations(
             if len(np.intersect1d(row, other)) > _MOST_ALIKE:
                 outcome.add("related", what, "an encryption of zero is another, up to sign and order")
                 return
-    for a, b in [*zip(rows, rows[1:], strict=False), *((rows[0], row) for row in rows[2:])]:
+    for a, b in [*pairwise(rows), *((rows[0], row) for row in rows[2:])]:
         ratio = [int(x) * int(gmpy2.invert(int(y), p)) % p for x, y in zip(a, b, strict=True)]
         ntt = np.zeros((2, len(primes), ring.degree), np.uint64)
         ntt[:, 0], ntt[1] = np.array(ratio, np.uint64), 1

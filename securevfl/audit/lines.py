@@ -209,6 +209,8 @@ def survivors_guard() -> Outcome:
             channel.send(name, Survivors(list(seat.passives[:2])), "")
         for name in seat.passives[:2]:
             channel.recv(name, Shares, "")
+        channel.send(seat.passives[2], Survivors(list(seat.passives)), "")  # so that it need not wait in vain
+        channel.recv(seat.passives[2], Shares, "")
 
     def member(channel: Channel) -> None:
         role = PairwiseSum(threshold=3).role(_seat(channel))

@@ -11,8 +11,7 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.audit.mutant import Mutant, patched
-from securevfl.audit.mutants_lost import Stand
+from securevfl.audit.mutant import Mutant, Stand, patched
 from securevfl.crypto import lattice, paillier
 from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder
 from securevfl.crypto.lattice_profile import PROFILES

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.mutant import Mutant, patched
-from securevfl.audit.mutants_lost import Stand
+from securevfl.audit.mutant import Mutant, Stand, patched
 from securevfl.crypto import agreement, base_ot, okvs, ot_extension, prg
 from securevfl.models import linear
 from securevfl.protocols import dropout_sum

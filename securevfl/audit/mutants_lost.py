@@ -15,7 +15,7 @@ import gmpy2
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from securevfl.audit.mutant import Mutant, patched
+from securevfl.audit.mutant import Mutant, Stand, patched
 from securevfl.crypto import okvs, ot_extension, paillier_keys, paillier_worker, shamir
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.paillier_keys import SecretKey
@@ -31,17 +31,6 @@ _WORD = 2**32 - 1
 def narrow(key: bytes, octets: int) -> bytes:
     """A key that looks like another and has so many bytes of it behind it."""
     return hashlib.sha256(key[:octets]).digest()
-
-
-class Stand:
-    """A module with other attributes where given."""
-
-    def __init__(self, inner: Any, **others: Any) -> None:
-        self._inner = inner
-        self.__dict__.update(others)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 def _narrow_scalar() -> bytes:

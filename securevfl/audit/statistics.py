@@ -1,7 +1,8 @@
 """Tests of randomness with a false-alarm rate over the whole suite.
 
 Every p-value of the suite is held against LEVEL = SUITE_FALSE_ALARM / MOST_TESTS (Bonferroni): with at most MOST_TESTS
-p-values, all hypotheses true, the chance that any check fails is at most SUITE_FALSE_ALARM. The suite counts them.
+p-values, all hypotheses true, the chance that any check fails is at most SUITE_FALSE_ALARM. The suite counts them
+(suite/budget.py).
 """
 
 from __future__ import annotations
