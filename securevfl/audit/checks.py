@@ -13,7 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl import datasets
-from securevfl.audit import align, engines, hygiene, lines, simulators, theorem
+from securevfl.audit import (
+    align,
+    answers,
+    bindings,
+    engines,
+    hygiene,
+    lattice_draws,
+    lines,
+    recompute_psi,
+    recompute_sums,
+    simulators,
+    theorem,
+)
 from securevfl.audit.checker import Outcome, check_transcript, same_shape
 from securevfl.audit.entropy import watched
 from securevfl.audit.transcript import Transcript, record, record_residual, record_sum
@@ -164,6 +176,11 @@ CHECKS: dict[str, Check] = {
     **lines.CHECKS,
     **hygiene.CHECKS,
     **align.CHECKS,
+    **answers.CHECKS,
+    **bindings.CHECKS,
+    **recompute_sums.CHECKS,
+    **recompute_psi.CHECKS,
+    **lattice_draws.CHECKS,
     **theorem.CHECKS,
     **simulators.CHECKS,
 }

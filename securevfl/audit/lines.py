@@ -208,6 +208,8 @@ def survivors_guard() -> Outcome:
             channel.send(name, Survivors(list(seat.contributors[:2])), "")
         for name in seat.contributors[:2]:
             channel.recv(name, Shares, "")
+        channel.send(seat.contributors[2], Survivors(list(seat.contributors)), "")  # so that it need not wait in vain
+        channel.recv(seat.contributors[2], Shares, "")
 
     def member(channel: Channel) -> None:
         role = PairwiseSum(threshold=3).role(_seat(channel))

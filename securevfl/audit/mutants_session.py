@@ -12,8 +12,7 @@ from securevfl import channel, codec, explain, leakage, session
 from securevfl.audit.mutant import Mutant, patched
 from securevfl.channel import Channel, Inbox
 from securevfl.codec import decode_message
-from securevfl.crypto import masks, prg, scheme
-from securevfl.crypto.masks import Disclosures
+from securevfl.crypto import prg, scheme
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.protocols import meeting
@@ -153,15 +152,6 @@ def _any_number(self: Any, number: int | None) -> int:
     return number or 0
 
 
-def _any_round(self: Any, round: int, values: Any) -> Any:
-    seeds = {peer: self.pair_seed(round, peer) for peer in self._pair_keys}
-    return masks.double_mask(self.name, values, self.self_seed(round), seeds)
-
-
-def _settles(self: Any, peer: str, *, survived: bool) -> None:
-    return
-
-
 def _one_label(key: bytes, *context: Any) -> bytes:
     return key
 
@@ -288,20 +278,6 @@ MUTANTS = [
         "streams serve once",
         "fresh",
         patched((Prg, "_take", _any_number)),
-    ),
-    Mutant(
-        "masks: rounds serve twice",
-        "a masker masks a round again",
-        "streams serve once",
-        "fresh",
-        patched((masks.Masker, "mask", _any_round)),
-    ),
-    Mutant(
-        "masks: both masks opened",
-        "a party helps to open both masks of another",
-        "streams serve once",
-        "fresh",
-        patched((Disclosures, "_settle", _settles)),
     ),
     Mutant(
         "keys: purposes share a stream",
