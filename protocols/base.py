@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +117,9 @@ class Reveal:
 class Declared:
     """One kind of message: who sends it to whom, and what the receiver learns from it.
 
-    `space`: the kind of numbers it is sent with, where a protocol has another message for another kind.
+    space: the kind of numbers it is sent with, where a protocol has another message for another kind. structured: its
+    bytes are short pieces with a form of their own (points, sealed boxes, shares), neither an engine's format nor words
+    of a ring. relays: it passes on bytes of others. renewed: a key that is sent anew every epoch if the engine asks.
     """
 
     message: type[Message]
@@ -125,6 +127,9 @@ class Declared:
     receiver: Role
     reveals: Reveal
     space: KindOfSpace | None = None
+    structured: bool = False
+    relays: bool = False
+    renewed: bool = False
 
 
 def recast(
@@ -194,8 +199,41 @@ class SumRole(ABC):
         return total
 
 
-class SumProtocol(Named, ABC):
+class MessageProtocol(Named, ABC):
+    """What a job can name and an audit can hold to its word, whatever it does."""
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        """One of each kind that others see differently, by the name that checks and documents give it."""
+        return {cls.name: cls()}
+
+    @property
+    def quick(self) -> Self:
+        """The same with the smallest keys that are allowed, for tests."""
+        return self
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether it works on ciphertexts, so that a round takes long."""
+        return False
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its calls take so long that a pool of processes gains."""
+        return False
+
+    @property
+    @abstractmethod
+    def strength(self) -> str:
+        """Assumption and key strength, one line for people."""
+
+
+class SumProtocol(MessageProtocol):
     """How the parts go up."""
+
+    @property
+    def strength(self) -> str:
+        return "see its docstring"
 
     @abstractmethod
     def role(self, seat: Seat) -> SumRole:
@@ -207,15 +245,15 @@ class SumProtocol(Named, ABC):
 
     @abstractmethod
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
-        """Who must collude: for each passive party the fewest others that learn its part. `parties`: active first.
+        """Who must collude: for each contributor the fewest others that learn its part. `parties`: collector first.
 
         Exact for parties that follow the protocol: a set of others learns the part if and only if it holds such a
         coalition, or is everybody else (who are left with the part when they take theirs off the sum).
         """
 
-    def coalition(self, passives: Sequence[str]) -> str:
+    def coalition(self, contributors: Sequence[str], collector: str = "the active party") -> str:
         """The weakest of `coalitions`, as one line for people."""
-        found = self.coalitions(("the active party", *passives))
+        found = self.coalitions((collector, *contributors))
         name, fewest = min(found.items(), key=lambda item: item[1].size)
         if fewest.size == 1:
             return f"{fewest} learns the part of {name}"
@@ -277,7 +315,7 @@ class PassiveResidual(ABC):
         """The next residual that the active party publishes."""
 
 
-class ResidualProtocol(Named, ABC):
+class ResidualProtocol(MessageProtocol):
     """How g goes down."""
 
     @abstractmethod
@@ -293,11 +331,6 @@ class ResidualProtocol(Named, ABC):
         """What each message reveals."""
 
     @property
-    @abstractmethod
-    def strength(self) -> str:
-        """Assumption and key strength, one line for people."""
-
-    @property
     def label(self) -> str:
         """Its name in a cost table."""
         return self.name
@@ -311,8 +344,3 @@ class ResidualProtocol(Named, ABC):
     def shows(self) -> str:
         """What a passive party learns, in a few words."""
         return "its own gradient J^T g" if self.seals else "g of every row of every batch"
-
-    @property
-    def pooled(self) -> bool:
-        """Whether its calls take so long that a pool of processes gains."""
-        return False

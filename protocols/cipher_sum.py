@@ -16,7 +16,7 @@ Paillier are exact; under CKKS a phase of 32 bits is rounded to about 2^-26 of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from securevfl.crypto.scheme import Adder, AdditiveScheme, Floats, SumHolder
 from securevfl.crypto.trees import Tree
 from securevfl.errors import ProtocolError
 from securevfl.protocols.base import Circle, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
-from securevfl.protocols.engines import AnyEngine, Ckks
+from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
 from securevfl.protocols.topology import Topology, one_pass
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
 
@@ -50,6 +50,27 @@ class CipherSum(SumProtocol):
     engine: AnyEngine = Ckks()
     topology: Topology = "tree"
 
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        by_engine = {f"cipher {name}": cls(engine=kind()) for name, kind in ENGINES.items()}
+        return by_engine | {"cipher star": cls(topology="star"), "cipher ring": cls(topology="ring")}
+
+    @property
+    def quick(self) -> Self:
+        return self.model_copy(update={"engine": self.engine.quick})
+
+    @property
+    def encrypts(self) -> bool:
+        return True
+
+    @property
+    def pooled(self) -> bool:
+        return self.engine.pooled
+
+    @property
+    def strength(self) -> str:
+        return self.engine.assumption
+
     def role(self, seat: Seat) -> SumRole:
         scheme = seat.meter.additive(self.engine.sums())
         tree = self.tree(len(seat.contributors))
@@ -63,7 +84,7 @@ class CipherSum(SumProtocol):
         return [
             Declared(SumKey, COLLECTOR, CONTRIBUTOR, Reveal("public")),
             Declared(PartialSum, CONTRIBUTOR, CONTRIBUTOR, Reveal("ciphertext", COLLECTOR)),
-            Declared(PartialSum, CONTRIBUTOR, COLLECTOR, Reveal("output", "the sum of the passive parties' parts")),
+            Declared(PartialSum, CONTRIBUTOR, COLLECTOR, Reveal("output", "the sum of the parts")),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:

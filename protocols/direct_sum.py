@@ -65,6 +65,10 @@ class DirectSum(SumProtocol):
         return {passive: Coalition(frozenset(parties[:1])) for passive in parties[1:]}
 
     @property
+    def strength(self) -> str:
+        return "none: parts are sent in the clear"
+
+    @property
     def hides_parts(self) -> bool:
         return False
 

@@ -30,6 +30,7 @@ from securevfl.protocols.base import (
     Seat,
 )
 from securevfl.protocols.defences import AnyDefence, Defence
+from securevfl.roles import ACTIVE, PASSIVE
 
 
 class Residual(Message, frozen=True):
@@ -54,7 +55,7 @@ class OpenResidual(ResidualProtocol):
         what = "g of every row, and so the labels"
         if self.defence is not None:
             what = f"g of every row, blurred ({self.defence.name}: {self.defence.promise})"
-        return [Declared(Residual, "active", "passive", Reveal("plain", what))]
+        return [Declared(Residual, ACTIVE, PASSIVE, Reveal("plain", what))]
 
     @property
     def shows(self) -> str:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,19 @@ class PairwiseSum(SumProtocol):
             raise ValueError("threshold: must be at least 2 parties; one party alone could open every mask")
         return self
 
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        return {
+            "pairwise": cls(),
+            "pairwise tree": cls(topology="tree"),
+            "pairwise ring": cls(topology="ring"),
+            "dropout": cls(threshold=2 / 3),
+        }
+
+    @property
+    def strength(self) -> str:
+        return "X25519 (computational Diffie-Hellman), HKDF, ChaCha20 as a pseudorandom generator"
+
     def role(self, seat: Seat) -> SumRole:
         passives = len(seat.contributors)
         if passives < 2:
@@ -113,7 +126,7 @@ class PairwiseSum(SumProtocol):
         key = Declared(SumPublic, CONTRIBUTOR, CONTRIBUTOR, Reveal("public"))
         if self.threshold is not None:
             return [key, *DROPOUT_MESSAGES]
-        total = Declared(PairMasked, CONTRIBUTOR, COLLECTOR, Reveal("output", "the sum of the passive parties' parts"))
+        total = Declared(PairMasked, CONTRIBUTOR, COLLECTOR, Reveal("output", "the sum of the parts"))
         if self.topology == "star":
             return [key, total]
         return [

@@ -16,7 +16,7 @@ Steps 2 and 3 are repeated for every local step when J moves with the weights, o
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from securevfl.codec import Message
 from securevfl.crypto.prg import Prg
@@ -33,7 +33,8 @@ from securevfl.protocols.base import (
     Seat,
 )
 from securevfl.protocols.defences import AnyDefence, Defence
-from securevfl.protocols.engines import AnyEngine
+from securevfl.protocols.engines import ENGINES, AnyEngine
+from securevfl.roles import ACTIVE, PASSIVE
 
 KEPT = 1 << 30  # bytes of prepared batches that a passive party keeps
 
@@ -81,11 +82,23 @@ class SealedResidual(ResidualProtocol):
 
     def declares(self) -> list[Declared]:
         return [
-            Declared(PublicKey, "active", "passive", Reveal("public")),
-            Declared(SealedG, "active", "passive", Reveal("ciphertext", "active")),
-            Declared(Blinded, "passive", "active", Reveal("uniform")),
-            Declared(Opened, "active", "passive", Reveal("output", "the receiver's own parameter gradient J^T g")),
+            Declared(PublicKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
+            Declared(SealedG, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
+            Declared(Blinded, PASSIVE, ACTIVE, Reveal("uniform")),
+            Declared(Opened, ACTIVE, PASSIVE, Reveal("output", "the receiver's own parameter gradient J^T g")),
         ]
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        return {name: cls(engine=engine) for kind in ENGINES.values() for name, engine in kind.variants().items()}
+
+    @property
+    def quick(self) -> Self:
+        return self.model_copy(update={"engine": self.engine.quick})
+
+    @property
+    def encrypts(self) -> bool:
+        return True
 
     @property
     def strength(self) -> str:

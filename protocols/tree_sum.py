@@ -22,7 +22,7 @@ as both, since masks wait for no values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,14 @@ class TreeSum(SumProtocol):
     name: ClassVar[str] = "tree"
     topology: Topology = "tree"
 
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        return {"tree": cls(), "tree star": cls(topology="star"), "tree ring": cls(topology="ring")}
+
+    @property
+    def strength(self) -> str:
+        return "ChaCha20 as a pseudorandom generator; masks uniform over the ring"
+
     def role(self, seat: Seat) -> SumRole:
         return TreeSumRole(seat, *self.trees(len(seat.parties)))
 
@@ -72,7 +80,7 @@ class TreeSum(SumProtocol):
         return [
             *(between[1:] if self.topology == "star" else between),
             Declared(MaskedPartial, CONTRIBUTOR, COLLECTOR, uniform),
-            Declared(MaskPartial, CONTRIBUTOR, COLLECTOR, Reveal("output", "the sum of the passive parties' parts")),
+            Declared(MaskPartial, CONTRIBUTOR, COLLECTOR, Reveal("output", "the sum of the parts")),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:

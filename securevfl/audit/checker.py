@@ -38,10 +38,9 @@ from securevfl.audit.wire import (
     raw,
 )
 from securevfl.channel import Event
-from securevfl.codec import encode_message
-from securevfl.protocols.base import Circle, Reveal
+from securevfl.codec import Message, encode_message
+from securevfl.protocols.base import Circle, Declared, Reveal
 from securevfl.protocols.meeting import Meeting
-from securevfl.protocols.sealed_residual import PublicKey
 
 _TOLERANCE = 2e-3  # of a gradient, relative to its size; engines as their docstrings say
 _SUM_TOLERANCE = 2e-3
@@ -88,11 +87,19 @@ class Received:
         self.transcript = transcript
         moduli = public_moduli(transcript.messages())
         self.items: list[tuple[Event, Reveal | None, list[Body]]] = []
+        self._declared: dict[type[Message], Declared] = {}
         for event in transcript.received:
             declared = transcript.declaration(event)
+            if declared is not None:
+                self._declared[type(event.message)] = declared
             self.items.append(
                 (event, declared.reveals if declared is not None else None, bodies(event.message, moduli))
             )
+
+    def says(self, event: Event, fact: str) -> bool:
+        """Whether a message is declared to be `structured`, to be one that `relays`, or one that is `renewed`."""
+        declared = self._declared.get(type(event.message))
+        return declared is not None and bool(getattr(declared, fact))
 
 
 def check_transcript(*runs: Transcript) -> Outcome:
@@ -179,18 +186,13 @@ def bare(received: Received, outcome: Outcome) -> None:
             outcome.add("bare", event.me, f"{name} from {event.peer} holds ciphertexts 1 + mN, open to anyone")
         if reveals is not None and reveals.kind == "ciphertext" and any(part.form == "raw" for part in parts):
             engines = any(part.form in ("ciphertext", "key") for _, _, others in received.items for part in others)
-            if engines and not _may_be_raw(name):
+            if engines and not received.says(event, "structured"):
                 outcome.add("bare", event.me, f"{name} from {event.peer} is declared encrypted and has no such format")
-
-
-def _may_be_raw(name: str) -> bool:
-    """Ciphertexts of no homomorphic engine: shares sealed by an AEAD, blinded points."""
-    return name in ("Commit", "Commits", "Points", "TwiceBlinded")
 
 
 def fresh(runs: Sequence[Received], outcome: Outcome) -> None:
     """One sender may send the same bytes to several receivers, once to each; nothing else occurs twice, in any run."""
-    seen: dict[bytes, tuple[int, str, str]] = {}
+    seen: dict[bytes, tuple[int, str, str, bool]] = {}
     for number, received in enumerate(runs):
         told: set[tuple[bytes, str]] = set()
         reported: set[tuple[str, str]] = set()
@@ -199,10 +201,11 @@ def fresh(runs: Sequence[Received], outcome: Outcome) -> None:
                 continue
             name = type(event.message).__name__
             for piece in (piece for part in parts for piece in part.fresh):
-                first = seen.setdefault(piece, (number, event.peer, name))
+                relays = received.says(event, "relays")
+                first = seen.setdefault(piece, (number, event.peer, name, relays))
                 again = (piece, event.me) in told
                 told.add((piece, event.me))
-                relayed = first[0] == number and "Commits" in (name, first[2])  # keys and shares on their second way
+                relayed = first[0] == number and (relays or first[3])  # keys and shares on their second way
                 if (first[:2] != (number, event.peer) and not relayed) or again:
                     if (name, event.me) not in reported:
                         where = "in another session" if first[0] != number else f"in a {first[2]} of {first[1]}"
@@ -218,14 +221,12 @@ def uniformity(received: Received, outcome: Outcome) -> None:
         if frame in counted:
             continue
         counted.add(frame)
-        for part in parts:
+        for part in () if received.says(event, "structured") else parts:  # the simulators take these
             covered = reveals is not None and reveals.kind in ("uniform", "ciphertext")
             if covered or part.form in ("ciphertext", "opened"):
                 grouped[type(event.message).__name__, received.transcript.roles.role(event.me)].append(part)
     battery = Battery()
     for (name, role), parts in grouped.items():
-        if name in ("Commit", "Commits", "Points", "TwiceBlinded"):  # short, structured: the simulators take these
-            continue
         uniform(
             battery,
             f"{name} at the {role} party",
@@ -315,13 +316,13 @@ def keys(received: Received, outcome: Outcome) -> None:
     if not transcript.rotates or epochs < 2:
         return
     for name in transcript.roles.others(transcript.roles.lead):
-        got = {byte_fields(event.message)[0] for event, *_ in received.items if _is_key(event, name)}
+        got = {
+            byte_fields(event.message)[0]
+            for event, *_ in received.items
+            if event.me == name and received.says(event, "renewed")
+        }
         if got and len(got) < epochs:
             outcome.add("keys", name, f"{len(got)} keys in {epochs} epochs; the engine asks for one an epoch")
-
-
-def _is_key(event: Event, name: str) -> bool:
-    return event.me == name and isinstance(event.message, PublicKey)
 
 
 def same_shape(a: Transcript, b: Transcript) -> Outcome:

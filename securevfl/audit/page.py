@@ -7,7 +7,6 @@ import textwrap
 
 from securevfl.audit.report import Audit, Inference
 
-_HANDSHAKE = ("Hello", "Verdict", "Abort")  # the same in every job
 _STYLE = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --real: #b23a2e; --sim: #3a6ea5; --chance: #9aa5b1; }
 * { box-sizing: border-box; }
@@ -45,7 +44,7 @@ def text(audit: Audit, width: int = 100) -> str:
     for name, role in audit.roles.items():
         lines += ["", f"{name} ({role})"]
         for item in audit.declared:
-            if item.receiver == role and item.message.__name__ not in _HANDSHAKE:
+            if item.receiver == role:
                 lines.append(f"  receives  {item.message.__name__} from {item.sender}: {item.reveals}")
         for each in _of(audit, name):
             lines += _inference(each, width)
@@ -125,7 +124,7 @@ def _received(audit: Audit, role: str) -> str:
     rows = [
         f"<tr><td>{item.message.__name__}</td><td>{item.sender}</td><td>{_say(str(item.reveals))}</td></tr>"
         for item in audit.declared
-        if item.receiver == role and item.message.__name__ not in _HANDSHAKE
+        if item.receiver == role
     ]
     if not rows:
         return '<p class="soft">Receives nothing after the handshake.</p>'

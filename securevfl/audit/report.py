@@ -32,7 +32,6 @@ from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.leakage import LEAKS, leaks
 from securevfl.methods.base import Known
-from securevfl.methods.declared import declared_of
 from securevfl.methods.known import known_run
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
@@ -137,7 +136,7 @@ def run_audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
         f"batches of {known.sizes.smallest_batch} rows",
         roles=dict(roles.cast),
-        declared=declared_of(job.method, job, roles),
+        declared=job.method.declares(job, roles),
         findings=outcome.findings,
         inferences=inferences,
         leaks=[f"accepted: {leak}" for leak in found if leak.name in job.accepts],

@@ -32,13 +32,7 @@ from securevfl.audit.wire import bodies, byte_fields, public_moduli
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ConfigError
 from securevfl.protocols.base import Circle, Reals, ResidualProtocol, Space, SumProtocol
-from securevfl.protocols.cipher_sum import CipherSum
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.open_residual import OpenResidual
-from securevfl.protocols.pairwise_sum import PairwiseSum
-from securevfl.protocols.sealed_residual import SealedResidual
-from securevfl.protocols.tree_sum import TreeSum
+from securevfl.protocols.registry import RESIDUALS, SUMS
 
 Parts = Mapping[str, NDArray[Any]]
 
@@ -119,7 +113,7 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
             if declared is None or declared.reveals.kind in ("plain", "public"):
                 continue
             for data, body in zip(byte_fields(event.message), bodies(event.message, moduli), strict=False):
-                if body.form != "raw" or len(data) % word or name in ("Commit", "Commits", "Shares"):
+                if body.form != "raw" or len(data) % word or declared.structured:
                     fractions[name].append(body.fractions)
                     rows[name] += _rows(body.fractions)
                     continue
@@ -220,22 +214,31 @@ def _errors(real: Transcript, simulated: Transcript, receiver: str) -> Outcome:
     return outcome
 
 
-CHECKS: dict[str, Callable[[], Outcome]] = {
-    "simulator sum direct": partial(sum_views, DirectSum()),
-    "simulator sum tree": partial(sum_views, TreeSum()),
-    "simulator sum tree star": partial(sum_views, TreeSum(topology="star")),
-    "simulator sum tree ring": partial(sum_views, TreeSum(topology="ring")),
-    "simulator sum pairwise": partial(sum_views, PairwiseSum()),
-    "simulator sum pairwise tree": partial(sum_views, PairwiseSum(topology="tree")),
-    "simulator sum pairwise ring": partial(sum_views, PairwiseSum(topology="ring")),
-    "simulator sum dropout": partial(sum_views, PairwiseSum(threshold=2 / 3)),
-    "simulator sum cipher ckks": partial(sum_views, CipherSum(engine=Ckks()), rounds=3, sessions=1),
-    "simulator phases tree": partial(sum_views, TreeSum(), Circle(32)),
-    "simulator phases pairwise": partial(sum_views, PairwiseSum(), Circle(32)),
-    "simulator residual open": partial(residual_views, OpenResidual()),
-    "simulator residual ckks": partial(residual_views, SealedResidual(engine=Ckks())),
-    "simulator residual ckks lean": partial(residual_views, SealedResidual(engine=Ckks(profile="lean"))),
-    "simulator residual paillier": partial(
-        residual_views, SealedResidual(engine=Paillier(bits=2048)), rows=40, batches=5, passives=1
-    ),
-}
+Check = Callable[[], Outcome]
+
+
+def sum_checks() -> dict[str, Check]:
+    """One a registered sum that is not too slow, and one a sum of phases that hides parts."""
+    found: dict[str, Check] = {}
+    for name, kind in SUMS.items():
+        for label, sums in kind.variants().items():
+            if not sums.pooled:
+                few: dict[str, int] = {"rounds": 3, "sessions": 1} if sums.encrypts else {}
+                found[f"simulator sum {label}"] = partial(sum_views, sums, **few)
+        first = next(iter(kind.variants().values()))
+        if first.hides_parts and not first.encrypts:
+            found[f"simulator phases {name}"] = partial(sum_views, first, Circle(32))
+    return found
+
+
+def residual_checks() -> dict[str, Check]:
+    """One a registered residual."""
+    found: dict[str, Check] = {}
+    for kind in RESIDUALS.values():
+        for label, residual in kind.variants().items():
+            few: dict[str, int] = {"rows": 40, "batches": 5, "passives": 1} if residual.pooled else {}
+            found[f"simulator residual {label}"] = partial(residual_views, residual.quick, **few)
+    return found
+
+
+CHECKS: dict[str, Check] = {**sum_checks(), **residual_checks()}

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
@@ -132,6 +132,10 @@ class Method(Named, ABC):
             found = ", ".join(f"{name} ({roles.role(name)})" for name in wrong)
             raise PartiesError(f"{self.name} has no place for {found}; leave them out")
         return roles
+
+    @abstractmethod
+    def examples(self) -> dict[str, dict[str, Any]]:
+        """The options of small jobs (model, optimizer, protocol), by name, that checks run whole and docs speak of."""
 
     @abstractmethod
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Hashable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from securevfl.protocols.base import Batch, Circle, Declared, Seat, recast
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.phase_sums import PhaseSums
+from securevfl.protocols.tree_sum import TreeSum
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
 from securevfl.schedule import Visit
 
@@ -53,6 +54,13 @@ class Phases(Method):
 
     def admits(self, role: Role, *, leads: bool) -> bool:
         return role == ACTIVE or (role == PASSIVE and not leads)
+
+    def examples(self) -> dict[str, dict[str, Any]]:
+        own = {"model": Kernel(gamma=0.01, blocks=2, block_size=32), "optimizer": FDSKL()}
+        return {
+            "kernel tree": own | {"protocol": Protocol(sum=TreeSum())},
+            "kernel direct": own | {"protocol": Protocol(sum=DirectSum())},
+        }
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
         found = []
@@ -94,7 +102,7 @@ class Phases(Method):
 
     def pooling(self, job: JobOptions, roles: Roles) -> str:
         others = roles.others(roles.lead)
-        return job.protocol.sum_for(len(others)).coalition(others)
+        return job.protocol.sum_for(len(others)).coalition(others, "the party with labels")
 
     def player(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> Player:
         return PhasesPlayer(job, seat, columns, state)

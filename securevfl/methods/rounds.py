@@ -12,7 +12,7 @@ others see of H_k and g is the sum's and the residual's.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,14 +24,17 @@ from securevfl.methods.options import JobOptions
 from securevfl.methods.rounds_told import counts, learns
 from securevfl.methods.state import State
 from securevfl.models.base import Model
-from securevfl.models.linear import LinearModel, starting_weights
+from securevfl.models.linear import LinearModel, Logistic, starting_weights
+from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsOptimizer
 from securevfl.protocols.base import Declared, Reals, ResidualProtocol, Seat, recast
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.direct_sum import DirectSum
+from securevfl.protocols.engines import Ckks
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.predict import predict_active, predict_passive
+from securevfl.protocols.tree_sum import TreeSum
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
 
 SAMPLE = 1024  # rows that the first weights are drawn from
@@ -48,6 +51,13 @@ class Rounds(Method):
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is None:
             raise ValueError("protocol.residual: is missing; add it")
+
+    def examples(self) -> dict[str, dict[str, Any]]:
+        own = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
+        return {
+            "ckks": own | {"protocol": Protocol(residual=Ckks())},
+            "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+        }
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
         sums = job.protocol.sum_for(len(roles.having(PASSIVE)))

@@ -29,6 +29,8 @@ from securevfl.audit.checker import Outcome
 from securevfl.audit.statistics import MOST_TESTS
 from securevfl.audit.suite.budget import Budget, budget
 from securevfl.job import Job, Protocol
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.engines import Ckks
 
 __all__ = [
@@ -68,7 +70,8 @@ def test_residual_shows_what_is_declared(protocol_under_test: Protocol, budget: 
 def test_job_shows_what_is_declared(protocol_under_test: Protocol, budget: Budget) -> None:
     if protocol_under_test.residual is None:
         pytest.skip("linear models need a residual")
-    _clean(budget, lambda: checks.job_check(protocol_under_test))
+    model, optimizer = Logistic(l2=1e-3), FedBCD(local_steps=3, lr=0.2)
+    _clean(budget, lambda: checks.job_check(model=model, optimizer=optimizer, protocol=protocol_under_test))
 
 
 def test_sum_views_can_be_simulated(protocol_under_test: Protocol, budget: Budget) -> None:
