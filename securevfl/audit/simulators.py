@@ -223,8 +223,8 @@ def sum_checks() -> dict[str, Check]:
     for name, kind in SUMS.items():
         for label, sums in kind.variants().items():
             if not sums.pooled:
-                few: dict[str, int] = {"rounds": 3, "sessions": 1} if sums.encrypts else {}
-                found[f"simulator sum {label}"] = partial(sum_views, sums, **few)
+                rounds, sessions = (3, 1) if sums.encrypts else (8, 2)
+                found[f"simulator sum {label}"] = partial(sum_views, sums, rounds=rounds, sessions=sessions)
         first = next(iter(kind.variants().values()))
         if first.hides_parts and not first.encrypts:
             found[f"simulator phases {name}"] = partial(sum_views, first, Circle(32))

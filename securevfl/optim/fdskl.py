@@ -32,7 +32,6 @@ from securevfl.protocols.base import Batch
 from securevfl.protocols.phase_sums import PhaseSums
 
 SAMPLE = 4096  # rows that preconditioners are made from
-CURVATURE = {"square": 1.0, "logistic": 0.25, "smooth_hinge": 1.0}  # largest second derivative of a loss by f
 
 
 class Learner(Protocol):
@@ -103,7 +102,7 @@ class FDSKL(Optimizer):
             phi = own.phi(batch.index, k)
             gram += phi.T @ phi
             rows += len(phi)
-        c = CURVATURE[own.model.loss_name]
+        c = own.model.loss.curvature
         P: Floats32 = np.linalg.inv(c / rows * gram + self.rho * np.eye(D)).astype(np.float32)
         return P
 

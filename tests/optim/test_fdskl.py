@@ -12,7 +12,7 @@ import securevfl as vfl
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.models.kernel import Expansion, Frequencies, Kernel, cosines
 from securevfl.models.losses import LOSSES
-from securevfl.optim.fdskl import CURVATURE, SAMPLE, blocks
+from securevfl.optim.fdskl import SAMPLE, blocks
 from securevfl.protocols.base import Phases, SumProtocol
 from securevfl.schedule import Schedule
 
@@ -68,7 +68,7 @@ def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
         move = features(run, rows, worker, k).T @ g / len(rows) + model.l2 * alpha[worker][k]
         if job.optimizer.precondition:
             phi = features(run, X, worker, k)
-            gram = CURVATURE[model.loss_name] / len(X) * phi.T @ phi
+            gram = model.loss.curvature / len(X) * phi.T @ phi
             move = np.linalg.solve(gram + job.optimizer.rho * np.eye(model.block_size), move)
         eta = job.optimizer.lr / (1 if job.optimizer.decay == "none" else (visit.epoch + 1))
         alpha[worker][k] -= eta * move
