@@ -34,6 +34,7 @@ from securevfl.protocols.base import Phases
 from securevfl.protocols.phase_sums import PhaseSums
 
 Bits = Literal[16, 32]
+_known = partial(known_loss, single=True)
 Floats32 = NDArray[np.float32]
 Cosines = NDArray[np.int16]
 
