@@ -155,6 +155,9 @@ def recast(
     return list(dict.fromkeys(found))
 
 
+TOTAL = Reveal("output", "the sum of the parts; of a linear model these span their columns over a run")
+
+
 @dataclass(frozen=True)
 class Coalition:
     """The fewest parties that learn a part by pooling what they hold: `members`, and any `further` of `among`."""
@@ -252,7 +255,7 @@ class SumProtocol(MessageProtocol):
         """
 
     def coalition(self, contributors: Sequence[str], collector: str = "the active party") -> str:
-        """The weakest of `coalitions`, as one line for people."""
+        """The weakest of `coalitions`, as one line for people. It speaks of the messages of one sum."""
         found = self.coalitions((collector, *contributors))
         name, fewest = min(found.items(), key=lambda item: item[1].size)
         if fewest.size == 1:

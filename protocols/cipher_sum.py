@@ -25,7 +25,18 @@ from securevfl.codec import Message
 from securevfl.crypto.scheme import Adder, AdditiveScheme, Floats, SumHolder
 from securevfl.crypto.trees import Tree
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Circle, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.base import (
+    TOTAL,
+    Circle,
+    Coalition,
+    Declared,
+    Phases,
+    Reveal,
+    Seat,
+    Space,
+    SumProtocol,
+    SumRole,
+)
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
 from securevfl.protocols.topology import Topology, one_pass
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
@@ -84,7 +95,7 @@ class CipherSum(SumProtocol):
         return [
             Declared(SumKey, COLLECTOR, CONTRIBUTOR, Reveal("public")),
             Declared(PartialSum, CONTRIBUTOR, CONTRIBUTOR, Reveal("ciphertext", COLLECTOR)),
-            Declared(PartialSum, CONTRIBUTOR, COLLECTOR, Reveal("output", "the sum of the parts")),
+            Declared(PartialSum, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:

@@ -3,8 +3,9 @@
 1. contributor k -> collector   H_k     in the clear
    collector                    adds up
 
-The collector learns each H_k, n x c numbers a round, and nothing of X_k or theta_k beyond them. Contributors
-learn nothing.
+The collector learns each H_k, n x c numbers a round. As theta_k moves from round to round, these span the columns
+X_k after d_k rounds or earlier: columns of few values can then be read, and a few known rows give all others (the leak
+`columns`; `securevfl.exposure` says from when on). Contributors learn nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class DirectSum(SumProtocol):
         return DirectSumRole(seat)
 
     def declares(self, contributors: Sequence[str]) -> list[Declared]:
-        part = Reveal("plain", "the sender's forward outputs H_k on the rows asked for, not its columns or weights")
+        part = Reveal(
+            "plain", "the sender's forward outputs H_k on the rows asked for, which over a run span its columns"
+        )
         phases = Reveal("plain", "the sender's phases w^T x_k")
         return [
             Declared(Part, CONTRIBUTOR, COLLECTOR, part, space=Reals),

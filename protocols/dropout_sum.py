@@ -82,16 +82,14 @@ class Shares(Message, frozen=True):
     shares: list[bytes]
 
 
-_STAYED = Reveal("output", "the sum of the parts of those that stayed")
+_STAYED = Reveal("output", "the sum of the parts of those that stayed, which over a run spans their columns")
 
 DROPOUT_MESSAGES = [
     Declared(Commit, CONTRIBUTOR, COLLECTOR, Reveal("ciphertext", "the other passive parties"), structured=True),
     Declared(Commits, COLLECTOR, CONTRIBUTOR, Reveal("uniform"), structured=True, relays=True),
     Declared(DoubleMasked, CONTRIBUTOR, COLLECTOR, Reveal("uniform")),
     Declared(Survivors, COLLECTOR, CONTRIBUTOR, Reveal("public")),
-    Declared(
-        Shares, CONTRIBUTOR, COLLECTOR, Reveal("output", "the sum of the parts of those that stayed"), structured=True
-    ),
+    Declared(Shares, CONTRIBUTOR, COLLECTOR, _STAYED, structured=True),
 ]
 
 

@@ -14,9 +14,12 @@ from collections.abc import Iterable
 from securevfl.channel import Abort, Channel
 from securevfl.codec import Message
 from securevfl.protocols.base import Declared, Reveal
-from securevfl.roles import Roles
+from securevfl.roles import LEAD, Roles
 
-_SIZES = "digest of the job, numbers of rows, columns and outputs, and a digest of the row order keyed by the session"
+_SIZES = (
+    "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, outputs and saved "
+    "rounds"
+)
 _STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
 
 
@@ -50,10 +53,9 @@ def meet(channel: Channel, parties: Iterable[str], own: Meeting) -> dict[str, Me
 
 def declares(roles: Roles) -> list[Declared]:
     """What these messages reveal, and `Abort`, which any party may send at any time."""
-    lead = roles.role(roles.lead)
     rest = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     return [
         *(Declared(Meeting, sender, receiver, Reveal("plain", _SIZES)) for sender, receiver in roles.pairs()),
-        *(Declared(Verdict, lead, role, Reveal("plain", "whether the target metric is reached")) for role in rest),
+        *(Declared(Verdict, LEAD, role, Reveal("plain", "whether the target metric is reached")) for role in rest),
         *(Declared(Abort, sender, receiver, Reveal("plain", _STOPPED)) for sender, receiver in roles.pairs()),
     ]

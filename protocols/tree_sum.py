@@ -32,7 +32,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.trees import Tree, smallest_coalition
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.base import TOTAL, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
 from securevfl.protocols.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.topology import Topology, two_passes
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
@@ -80,7 +80,7 @@ class TreeSum(SumProtocol):
         return [
             *(between[1:] if self.topology == "star" else between),
             Declared(MaskedPartial, CONTRIBUTOR, COLLECTOR, uniform),
-            Declared(MaskPartial, CONTRIBUTOR, COLLECTOR, Reveal("output", "the sum of the parts")),
+            Declared(MaskPartial, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:

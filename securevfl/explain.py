@@ -8,6 +8,7 @@ from securevfl.errors import LabelError
 from securevfl.job import Job
 from securevfl.leakage import leaks
 from securevfl.methods.base import Known
+from securevfl.methods.declared import declared_of
 from securevfl.methods.known import known_run
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
@@ -28,15 +29,18 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
             refused = _leaks(job, known)
         except LabelError as error:
             refused = ["", f"would be refused: {error}"]
-    declared = method.declares(job, roles)
+    declared = declared_of(method, job, roles)
     lines = [
         f"{job.optimizer.label} on a {job.model.name} model, protocol {method.title(job, roles)}",
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {method.strength(job)}",
     ]
     for name in roles.parties:
-        lines += ["", _heading(roles, name), *_role(declared, roles.role(name))]
-        lines += _told("learns", "\n".join(method.learns(job, roles, name, known)))
+        lines += ["", _heading(roles, name), *_role(declared, roles.plays(name))]
+        before = ""
+        for word, text in method.tells(job, roles, name, known):
+            lines += _told("" if word == before else word, text)
+            before = word
         if name == roles.lead:
             lines += _told("pooling", method.pooling(job, roles))
     return "\n".join(lines + refused)
@@ -53,9 +57,9 @@ def _told(word: str, text: str) -> list[str]:
     return [f"  {word:<9} {first}", *(f"            {line}" for line in rest)]
 
 
-def _role(declared: Sequence[Declared], role: Role) -> list[str]:
-    sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender == role))
-    received = [item for item in declared if item.receiver == role]
+def _role(declared: Sequence[Declared], plays: Sequence[Role]) -> list[str]:
+    sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender in plays))
+    received = [item for item in declared if item.receiver in plays]
     return [
         f"  sends     {', '.join(sent) or 'nothing'}",
         *(

@@ -20,6 +20,7 @@ SERVER: Role = "server"  # has no table; stands between the others
 HELPER: Role = "helper"  # has no table; is asked by others
 HOLDER: Role = "holder"  # keeps a share of what nobody has whole
 
+LEAD: Role = "lead"  # comes first, whatever it is beside: keeps the history and says when to stop
 COLLECTOR: Role = "collector"  # of a sum: is told it
 CONTRIBUTOR: Role = "contributor"  # of a sum: puts a part in
 
@@ -52,8 +53,12 @@ class Roles:
 
     @property
     def lead(self) -> str:
-        """Who comes first: it keeps the history and says when to stop."""
+        """Who comes first."""
         return self.cast[0][0]
+
+    def plays(self, party: str) -> tuple[Role, ...]:
+        """All that this party is: its role, and LEAD if it leads."""
+        return (self.role(party), LEAD) if party == self.lead else (self.role(party),)
 
     @property
     def kinds(self) -> tuple[Role, ...]:
@@ -86,3 +91,11 @@ class Roles:
     def pairs(self) -> list[tuple[Role, Role]]:
         """(sender, receiver) of every message that may pass between two different parties, as roles, each once."""
         return list(dict.fromkeys((one, other) for a, one in self.cast for b, other in self.cast if a != b))
+
+    def may_pass(self, sender: Role, receiver: Role) -> bool:
+        """Whether a message from this role to that one may pass between two different parties."""
+        return any(
+            sender in self.plays(one) and receiver in self.plays(other)
+            for one in self.parties
+            for other in self.others(one)
+        )

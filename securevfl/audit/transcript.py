@@ -78,10 +78,8 @@ class Transcript:
     def declaration(self, event: Event) -> Declared | None:
         """What is declared of a received message; None if nothing is."""
         for item in self.declared:
-            if item.message is type(event.message) and (item.sender, item.receiver) == (
-                self.roles.role(event.peer),
-                self.roles.role(event.me),
-            ):
+            between = item.sender in self.roles.plays(event.peer) and item.receiver in self.roles.plays(event.me)
+            if between and item.message is type(event.message):
                 return item
         return None
 

@@ -32,6 +32,7 @@ from securevfl.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.schedule import Schedule, Visit
 
 MessageProtocol = SumProtocol | ResidualProtocol
+Told = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one line or more
 J = TypeVar("J", bound=JobOptions)
 
 
@@ -158,8 +159,8 @@ class Method(Named, ABC):
         """Assumption and key strength of what is encrypted, one line for people."""
 
     @abstractmethod
-    def learns(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[str]:
-        """What a party can tell from what it receives, in words; without `known` sizes as formulas."""
+    def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
+        """What a party `learns` from what it receives and what it `keeps`, in words; without `known` as formulas."""
 
     @abstractmethod
     def pooling(self, job: JobOptions, roles: Roles) -> str:

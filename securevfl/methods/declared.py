@@ -11,6 +11,5 @@ from securevfl.roles import Roles
 
 def declared_of(method: Method, job: JobOptions, roles: Roles) -> list[Declared]:
     """All declarations between roles that two different parties of the run have."""
-    pairs = roles.pairs()
     every = [*meeting.declares(roles), *method.declares(job, roles)]
-    return [item for item in every if (item.sender, item.receiver) in pairs]
+    return [item for item in every if roles.may_pass(item.sender, item.receiver)]

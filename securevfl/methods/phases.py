@@ -19,7 +19,7 @@ import numpy as np
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure import Disclosure, Sizes
-from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round
+from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
 from securevfl.methods.data import TrainingData
 from securevfl.methods.options import JobOptions
 from securevfl.methods.state import State
@@ -35,6 +35,12 @@ from securevfl.protocols.tree_sum import TreeSum
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
 from securevfl.schedule import Visit
 
+PHASES_TELL = """\
+M = {M} phases of every row: the sum of x_l w_l over the other parties, modulo a turn. Each
+draws its w_l itself, so no system of equations leads to its columns. What no w hides is told:
+the kernel, and so the distance, of any two rows in the other parties' columns together; where
+phases seldom wrap (small gamma), these columns up to one unknown linear map, which as many known
+rows as columns give away"""
 ROWS = 4096  # rows of features that are held at a time while new rows are predicted
 
 
@@ -67,7 +73,7 @@ class Phases(Method):
         others = roles.others(roles.lead)
         for declared in (job.protocol.sum_for(len(others)).declares(others), phase_sums.declares()):
             found += recast(declared, _parts(roles), space=None if len(roles.having(ACTIVE)) > 1 else Circle)
-        return [item for item in found if (item.sender, item.receiver) in roles.pairs()]
+        return found
 
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
         """Nothing: what phases tell is exceeded in the first exchange, and `learns` says it in words."""
@@ -82,23 +88,18 @@ class Phases(Method):
     def strength(self, job: JobOptions) -> str:
         return "none on the way down, where nothing is sent"
 
-    def learns(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[str]:
+    def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         if roles.role(party) != ACTIVE:
-            return ["nothing"]
+            return [("learns", "nothing")]
         assert isinstance(job.model, Kernel), "Phases.trains says so"
         labelled = len(roles.having(ACTIVE))
         whose = "the other's f" if labelled == 2 else "the sum of the others' f"
         leading = "f = sum_k H_k on the rows predicted, and what is marked output or plain above"
-        return [
-            leading if party == roles.lead else "f on its minibatches",
-            *([f"{whose} on the rows of its minibatches, which follows their labels"] if labelled > 1 else []),
-            f"M = {job.model.features} phases of every row: the sum of x_l w_l over the other parties, modulo a turn. "
-            "Each\n"
-            "draws its w_l itself, so no system of equations leads to its columns. What no w hides is told:\n"
-            "the kernel, and so the distance, of any two rows in the other parties' columns together; where\n"
-            "phases seldom wrap (small gamma), these columns up to one unknown linear map, which as many known\n"
-            "rows as columns give away",
-        ]
+        found = [("learns", leading if party == roles.lead else "f on its minibatches")]
+        if labelled > 1:
+            found.append(("learns", f"{whose} on the rows of its minibatches, which follows their labels"))
+        found.append(("learns", PHASES_TELL.format(M=job.model.features)))
+        return found
 
     def pooling(self, job: JobOptions, roles: Roles) -> str:
         others = roles.others(roles.lead)

@@ -18,10 +18,10 @@ import numpy as np
 
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure import Disclosure, Sizes
-from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round
+from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
 from securevfl.methods.data import TrainingData
 from securevfl.methods.options import JobOptions
-from securevfl.methods.rounds_told import counts, learns
+from securevfl.methods.rounds_told import active_learns, counts, passive_learns
 from securevfl.methods.state import State
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel, Logistic, starting_weights
@@ -79,14 +79,20 @@ class Rounds(Method):
     def strength(self, job: JobOptions) -> str:
         return _residual(job).strength
 
-    def learns(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[str]:
+    def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         if roles.role(party) == ACTIVE:
-            return ["f = sum_k H_k on the rows predicted, and what is marked output or plain above"]
-        return learns(job, party, known)
+            return active_learns(job, party, known)
+        return passive_learns(job, party, known)
 
     def pooling(self, job: JobOptions, roles: Roles) -> str:
         passives = roles.having(PASSIVE)
-        return job.protocol.sum_for(len(passives)).coalition(passives)
+        sums = job.protocol.sum_for(len(passives))
+        if sums.hides_parts and len(passives) > 1 and job.optimizer.exchanges(passives) > 1:
+            return (
+                "needs nobody: one passive party moves between two sums, so their difference is that party's\n"
+                "part, and weights start at zero"
+            )
+        return sums.coalition(passives)
 
     def player(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> Player:
         return RoundsPlayer(job, seat, columns, state)
