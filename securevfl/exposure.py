@@ -11,8 +11,9 @@ as components that hold NEARLY_ALL of the variance of the columns show nearly al
 were received are short only if u is orthogonal to every column; lattice reduction (LLL) finds them, and with them the
 space of the columns: the hidden subset sum problem (Nguyen and Stern 1999; Coron and Gini 2020). Measured with LLL in
 double precision: the space of 14 columns of 0/1 from one number a row, of 24 from two; of 8 columns of 64 values from
-two, of 4,096 values from four; of 8 columns of 0/1 and one of reals from two. So a column of V values counts as
-(log2 V + 2) / BITS of a number, which is about 1/16 for 0/1.
+two, of 4,096 values from four; of 8 columns of 0/1 and one of reals from two. So a column whose values lie on a grid of
+V places counts as (log2 V + 1) / BITS of a number, 1/25 for 0/1, and one that others determine, as in one-hot groups,
+as nothing.
 
 No column counts as more than HALF a number. The weights follow from X and from residuals that the active party knows,
 so what it sees are products of X X^T with known vectors, and these have far fewer unknowns than X theta_t.
@@ -27,12 +28,14 @@ from securevfl.crypto.scheme import Floats
 NEARLY_ALL = 0.9
 HALF = 0.5
 BITS = 50
+SAME = 1e-9  # of the reach of a column: closer values differ by rounding
+ON_GRID = 1e-3  # of a step: how far off its place a value may be
 ROWS = 4096  # of a table that are looked at
 
 
 def enough(X: Floats) -> float:
     """Numbers a row that are enough to find the columns of X (n x d, some rows of a table, scaled or not)."""
-    by_value = sum(_numbers(column) for column in X.T)
+    by_value = sum(_numbers(column) for column in _independent(X).T)
     components = int((np.cumsum(_variances(X)) < NEARLY_ALL - 1e-12).sum()) + 1
     return min(by_value, HALF * len(X), float(components)) if by_value else np.inf
 
@@ -43,17 +46,34 @@ def held(X: Floats, numbers: int) -> float:
 
 
 def _numbers(column: Floats) -> float:
-    values = len(np.unique(column))
-    if values == len(column):
-        return HALF
-    return min(HALF, (np.log2(values) + 2) / BITS) if values > 1 else 0.0
+    """What one column counts as: by the grid that its values lie on, or as a column of 0/1 for each value but one."""
+    values = np.unique(column)
+    reach, steps = values[-1] - values[0], np.diff(values)
+    steps = steps[steps > SAME * reach]
+    places = (values - values[0]) / steps.min()
+    on_grid = bool((np.abs(places - np.rint(places)) < ON_GRID).all())
+    bits = np.log2(places[-1] + 1) + 1 if on_grid else BITS
+    return float(min(HALF, bits / BITS, 2 * len(steps) / BITS))
+
+
+def _independent(X: Floats) -> Floats:
+    """Columns that vary and that, with the constant 1, do not determine each other; those of few values first."""
+    order = np.argsort([len(np.unique(column)) for column in X.T])
+    varying = _standardised(X[:, order])
+    steps = np.abs(np.diag(np.linalg.qr(varying, mode="r"))) > 1e-9
+    return varying[:, : len(steps)][:, steps]
+
+
+def _standardised(X: Floats) -> Floats:
+    """The columns that vary, centred and of length 1."""
+    centred = X - X.mean(axis=0)
+    lengths = np.linalg.norm(centred, axis=0)
+    varying: Floats = centred[:, lengths > 0] / lengths[lengths > 0]
+    return varying
 
 
 def _variances(X: Floats) -> Floats:
     """Shares of the variance of the standardised columns along the principal components, largest first."""
-    centred = X - X.mean(axis=0)
-    lengths = np.linalg.norm(centred, axis=0)
-    varying = centred[:, lengths > 0] / lengths[lengths > 0]
-    squares = np.linalg.svd(varying, compute_uv=False) ** 2
+    squares = np.linalg.svd(_standardised(X), compute_uv=False) ** 2
     shares: Floats = squares / max(1.0, squares.sum())
     return shares

@@ -68,11 +68,12 @@ def _of(audit: Audit, who: str) -> list[Inference]:
 
 
 def _inference(each: Inference, width: int) -> list[str]:
-    word = "EXCEEDS THE DECLARATION" if each.exceeds else each.strength
+    word = "EXCEEDS WHAT IS DECLARED" if each.exceeds else each.strength
     figures = f"{each.real:.3f}   gradients or sums alone {each.simulated:.3f}   chance {each.chance:.3f}"
     return [
         f"  {each.name:<19} {figures}   {word}",
         *_wrap(f"{each.what}; less by: {each.remedy}", width, " " * 22),
+        *_wrap(each.detail, width, " " * 22),
     ]
 
 
@@ -135,7 +136,8 @@ def _scores(inferences: list[Inference]) -> str:
     if not inferences:
         return ""
     rows = [
-        f"<tr><td><strong>{_say(each.name)}</strong><br><span class='soft'>{_say(each.what)}</span></td>"
+        f"<tr><td><strong>{_say(each.name)}</strong><br><span class='soft'>{_say(each.what)}</span>"
+        f"<br><span class='soft'>{_say(each.detail)}</span></td>"
         f"<td class='fig'>{_bar(each)}</td><td class='fig'>{each.real:.3f}<br>{each.simulated:.3f}</td>"
         f"<td>{_tag(each)}</td><td>{_say(each.remedy)}</td></tr>"
         for each in inferences
@@ -157,5 +159,5 @@ def _bar(each: Inference) -> str:
 
 def _tag(each: Inference) -> str:
     kind = "exceeds" if each.exceeds else each.strength
-    word = "exceeds the declaration" if each.exceeds else each.strength
+    word = "exceeds what is declared" if each.exceeds else each.strength
     return f"<span class='tag {kind}'>{word}</span>"

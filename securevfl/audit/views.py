@@ -25,10 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.audit.transcript import Witness, WitnessedSum
 from securevfl.channel import Event
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job, Protocol
+from securevfl.leakage import LEAKS
+from securevfl.models.kernel import Kernel
 from securevfl.optim.base import Optimizer
 from securevfl.party import Party, check_parties, register_of
 from securevfl.protocols.base import Batch, Phases, Reply
@@ -145,7 +148,10 @@ def _as_numbers(value: Any, n: int, c: int) -> Floats | None:
 
 @dataclass
 class Tape:
-    """What the recorded parties did, by name. Each party writes from its own threads."""
+    """What the recorded parties did, by name. Each party writes from its own threads.
+
+    `sums` holds every part and every sum of the run, those of evaluations too; `trained` the places of the others.
+    """
 
     visits: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     openings: dict[str, list[Opening]] = field(default_factory=lambda: defaultdict(list))
@@ -153,7 +159,14 @@ class Tape:
     receipts: dict[str, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
+    sums: Witness = field(default_factory=Witness)
+    trained: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def evaluated(self, name: str) -> Floats:
+        """What this party collected in evaluations, or gave to them, one after the other (rows x c)."""
+        every = self.sums.totals[name] or self.sums.parts[name]
+        return np.concatenate([values for place, values in enumerate(every) if place not in self.trained[name]])
 
     def observe(self, event: Event) -> None:
         """For `simulate(observe=...)`."""
@@ -170,9 +183,12 @@ class Tape:
         with self.lock:
             self.openings[name].append(Opening(len(self.visits[name]) - 1, index, J, gradient))
 
-    def summed(self, name: str, values: Floats, index: int) -> None:
+    def summed(self, name: str, index: int) -> None:
+        """Right after a sum of the training: the last one that this party collected or gave to."""
         with self.lock:
-            self.totals[name].append(Total(len(self.visits[name]) - 1, index, values))
+            every = self.sums.totals[name] or self.sums.parts[name]
+            self.trained[name].add(len(every) - 1)
+            self.totals[name].append(Total(len(self.visits[name]) - 1, index, every[-1]))
 
     def learned(self, name: str, k: int, bits: int, phases: Phases) -> None:
         with self.lock:
@@ -232,7 +248,7 @@ class _ActiveTap:
 
     def sum(self, batch: Batch, *args: Any, **keys: Any) -> Floats:
         total: Floats = self._link.sum(batch, *args, **keys)
-        self._tape.summed(self._name, total.copy(), batch.index)
+        self._tape.summed(self._name, batch.index)
         return total
 
 
@@ -247,8 +263,8 @@ class _PassiveTap:
         return getattr(self._link, key)
 
     def contribute(self, H: Floats, batch: Batch, *args: Any, **keys: Any) -> None:
-        self._tape.summed(self._link.me, H.copy(), batch.index)
         self._link.contribute(H, batch, *args, **keys)
+        self._tape.summed(self._link.me, batch.index)
 
     def reply(self, *args: Any, **keys: Any) -> Reply:
         return _ReplyTap(self._link.reply(*args, **keys), self._tape, self._link.me)
@@ -288,8 +304,12 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
     active = check_parties(parties, several_active=job.optimizer.several_active)[0].name
-    watched = job.model_copy(update={"optimizer": recorded(job.optimizer, tape, active)})
-    return simulate(watched, parties, observe=tape.observe), tape
+    watched: dict[str, Any] = {"optimizer": recorded(job.optimizer, tape, active)}
+    if not isinstance(job.model, Kernel):  # whose sums are of phases, and many
+        sums = WitnessedSum(inner=job.protocol.sum_for(len(parties) - 1))
+        sums._witness = tape.sums
+        watched["protocol"] = Protocol(sum=sums, residual=job.protocol.residual)
+    return simulate(job.model_copy(update=watched), parties, observe=tape.observe), tape
 
 
 def ideal_job(job: Job) -> Job:
@@ -302,12 +322,16 @@ def ideal_job(job: Job) -> Job:
 
 
 class Stage:
-    """One job with one seed, run as it stands and as its ideal; each run is made once, when it is first asked for."""
+    """One job with one seed, run as it stands and as its ideal; each run is made once, when it is first asked for.
+
+    All leaks are accepted, as what they tell is to be seen, and no run ends early. `job` evaluates at the end only.
+    """
 
     def __init__(self, job: Job, parties: Sequence[Party], seed: int, *, attacker: str | None = None) -> None:
         """`attacker` is the passive party that attacks labels: the one with the most columns if None."""
-        plain = {"seed": seed, "evaluate_every": 0, "target": None}
+        plain = {"seed": seed, "evaluate_every": 0, "target": None, "accepts": LEAKS}
         self.job = job.model_copy(update=plain)
+        self._interval = job.evaluation_interval
         self.parties = list(parties)
         self.seed = seed
         self.active, self.passives = check_parties(parties, several_active=job.optimizer.several_active)
@@ -320,6 +344,13 @@ class Stage:
     @cached_property
     def ideal_run(self) -> tuple[Run, Tape]:
         return record(ideal_job(self.job), self.parties)
+
+    @cached_property
+    def whole_run(self) -> tuple[Run, Tape]:
+        """`real_run` with all evaluations that the job asks for."""
+        if not self._interval:
+            return self.real_run
+        return record(self.job.model_copy(update={"evaluate_every": self._interval}), self.parties)
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -13,17 +13,22 @@ from numpy.typing import NDArray
 from securevfl.audit.views import Stage, View
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
+from securevfl.leakage import LeakName
 from securevfl.party import Party
 from securevfl.protocols.no_residual import NoResidual
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well an attack does: with the transcript, with the declared output alone, and knowing nothing."""
+    """How well an attack does: with the transcript, with the declared output alone, and knowing nothing.
+
+    `detail` says whose data it is about and what of it was found, by the names of columns; never a value.
+    """
 
     real: float
     simulated: float
     chance: float
+    detail: str = ""
 
     @property
     def excess(self) -> float:
@@ -32,11 +37,14 @@ class Score:
 
 
 class Attack(ABC):
-    """One attack. `measures` says what its score is."""
+    """One attack. `measures` says what its score is; `leak` which leak of a job it carries out, if that has a name, and
+    `beyond` the score above which it has done so."""
 
     name: ClassVar[str]
     paper: ClassVar[str]
     measures: ClassVar[str]
+    leak: ClassVar[LeakName | None] = None
+    beyond: ClassVar[float] = 0.0
 
     def applies_to(self, job: Job) -> bool:
         """Whether the attack makes sense for this job."""
