@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.codec import Message
-from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -29,7 +28,7 @@ from securevfl.protocols.base import (
     Reveal,
     Seat,
 )
-from securevfl.protocols.defences import AnyDefence, Defence
+from securevfl.protocols.defences import AnyDefence, Defence, Noise
 
 
 class Residual(Message, frozen=True):
@@ -67,11 +66,11 @@ class OpenActive(ActiveResidual):
             defence.check(seat.outputs)
         self._channel = seat.channel
         self._defence = defence
-        self._prg = Prg.fresh("defence of an open residual")
+        self._noise = Noise(seat.noise, seat.lane, seat.released)
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         if self._defence is not None:
-            g = self._defence.apply(g, self._prg)
+            g = self._defence.apply(g, self._noise.take())
         for passive in to:
             self._channel.send(passive, Residual(g))  # 1
 

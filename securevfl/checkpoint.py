@@ -1,13 +1,14 @@
 """A party's own state on disk, so that a run goes on where it was cut off.
 
-After every `every` rounds a party writes its weights, its history and, of a kernel model, what its features are drawn
-from: never another party's data and no session or encryption key, which are made anew. Beside them stand the
-fingerprints of the certificate keys it has trained with, its own too, so that it notices who comes back with another
-one. Parties tell each other which
-rounds they have and go on from the last one that all have; a party that is through keeps its part until all are. What
-follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the final weights
-are those of the undisturbed run, bit for bit. Features are drawn anew in every training, so states go together only if
-they are of the same one; else everyone starts anew.
+Before the first round and after every `every` rounds a party writes its weights, its history and two secrets of its
+own: what the features of a kernel model are drawn from, and the key of the noise that a defence adds to residuals. Never
+another party's data, and no session or encryption key: these are made anew. Beside them stand the fingerprints of the
+certificate keys it has trained with, its own too, so that it notices who comes back with another one. Parties tell each
+other which rounds they have and go on from the last one that all have; a party that is through keeps its part until all
+are. What follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the final
+weights are those of the undisturbed run, bit for bit, and a round that is done again releases what it released before,
+noise and all. Features and noise are drawn anew in every training, so states go together only if they are of the same
+one; else everyone starts anew. As no residual goes down before all have a state, none is released twice.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,19 +26,23 @@ from securevfl.errors import DataError
 from securevfl.files import write_whole
 from securevfl.part import Part
 
-SCHEMA = "securevfl.checkpoint/2"
+SCHEMA = "securevfl.checkpoint/3"
 KEPT = 4  # parties are at most this many checkpoints apart
 FINISHED = 1 << 62  # the round of a party whose part is on disk
 
 
 @dataclass(frozen=True)
 class State:
-    """One party after `round` rounds. theta (d x c); `key` and `run` as in `Part`; identities as `Channel.keys`."""
+    """One party after `round` rounds. theta (d x c); `key` and `run` as in `Part`; identities as `Channel.keys`.
+
+    noise: the key of what it blurs (`securevfl.protocols.defences.Noise`).
+    """
 
     round: int
     exchanges: int
     theta: Floats
-    key: bytes
+    key: bytes = field(repr=False)
+    noise: bytes = field(repr=False)
     history: list[dict[str, float]]
     run: str
     identities: dict[str, str]
@@ -65,7 +70,7 @@ class Checkpoints:
         """
         rounds = self._states(job)
         if constant:
-            rounds = list(range(self.every, max(rounds, default=0) + 1, self.every))
+            rounds = list(range(0, max(rounds) + 1, self.every)) if rounds else []
         return (*rounds, *([FINISHED] if (self._folder / self._name(job, FINISHED)).exists() else ()))
 
     def save(self, job: bytes, state: State) -> None:
@@ -77,6 +82,7 @@ class Checkpoints:
             "shape": state.theta.shape,
             "theta": state.theta.ravel().tolist(),
             "key": state.key.hex(),
+            "noise": state.noise.hex(),
             "history": state.history,
             "run": state.run,
             "identities": state.identities,
@@ -99,9 +105,9 @@ class Checkpoints:
             if kept["round"] != there:
                 raise KeyError
             theta = np.array(kept["theta"], dtype=np.float64).reshape(kept["shape"])
-            key = bytes.fromhex(kept["key"])
+            key, noise = bytes.fromhex(kept["key"]), bytes.fromhex(kept["noise"])
             identities = {str(name): str(each) for name, each in kept["identities"].items()}
-            return State(rounds, kept["exchanges"], theta, key, kept["history"], str(kept["run"]), identities)
+            return State(rounds, kept["exchanges"], theta, key, noise, kept["history"], str(kept["run"]), identities)
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -146,6 +152,6 @@ class Checkpoints:
         return f"{self._party}.{job.hex()[:16]}.{last}.json"
 
 
-def common_round(saved: Sequence[Sequence[int]]) -> int:
-    """The last round that every party has a state for; 0, the start, if there is none."""
-    return max(set.intersection(*({0, *rounds} for rounds in saved)))
+def common_round(saved: Sequence[Sequence[int]]) -> int | None:
+    """The last round that every party has a state for; None if there is none."""
+    return max(set.intersection(*map(set, saved)), default=None)

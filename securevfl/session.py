@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -28,6 +29,7 @@ from securevfl.clock import Kind, Phase
 from securevfl.codec import Message
 from securevfl.config import plain
 from securevfl.costs import Meter
+from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure import sizes_of
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
@@ -91,6 +93,19 @@ def take_part(
     columns = {name: hellos[name].columns for name in (active, *passives)}
     own = {party.name: enough(party.X[schedule.flow[:ROWS]])}
     guard(job, sizes_of(job, schedule, active=active, columns=columns, outputs=outputs, enough=own))
+    labelled = [name for name in (active, *passives) if hellos[name].outputs]
+    together = len({hello.run for hello in hellos.values()}) == 1
+    start = common_round([hello.saved for hello in hellos.values()]) if together else None
+    if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
+        return done
+    state = None
+    if checkpoints is not None and start is not None:
+        checkpoints.reopen(key)
+        state = checkpoints.load(key, start)
+        _recognise(party.name, state, channel.keys)
+    elif checkpoints is not None:
+        checkpoints.clear(key)
+    save = None if checkpoints is None else partial(_save, checkpoints, key)
     seat = Seat(
         channel=channel,
         active=active,
@@ -100,20 +115,9 @@ def take_part(
         residual_bound=job.model.loss.bound,
         openings=dict.fromkeys(passives, 1),
         seed=job.seed,
+        noise=os.urandom(KEY_BYTES) if state is None else state.noise,
+        released=0 if state is None else state.exchanges,
     )
-    labelled = [name for name in (active, *passives) if hellos[name].outputs]
-    together = len({hello.run for hello in hellos.values()}) == 1
-    start = common_round([hello.saved for hello in hellos.values()]) if together else 0
-    if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
-        return done
-    state = None
-    if checkpoints is not None and start:
-        checkpoints.reopen(key)
-        state = checkpoints.load(key, start)
-        _recognise(party.name, state, channel.keys)
-    elif checkpoints is not None:
-        checkpoints.clear(key)
-    save = None if checkpoints is None else partial(_save, checkpoints, key)
     worker = Worker(job, party, seat, schedule, labelled, on_round, save, state)
     channel.clock.phase = Phase.TRAIN
     worker.train()
@@ -225,6 +229,8 @@ class Worker:
 
     def train(self) -> None:
         """Runs the optimizer's schedule for this party's role."""
+        if self._save is not None and not self._round:
+            self._save(0, self._state)
         self.learner.train(self)
         clock = self.seat.channel.clock
         clock.tick(Kind.LOCAL)
@@ -307,7 +313,7 @@ class Worker:
     def _state(self) -> State:
         exchanges = self._exchanged + self.learner.rounds
         learner, keys = self.learner, dict(self.seat.channel.keys)
-        return State(self._round, exchanges, learner.theta, learner.key, self.history, self._run, keys)
+        return State(self._round, exchanges, learner.theta, learner.key, self.seat.noise, self.history, self._run, keys)
 
     def _batch(self, visit: Visit) -> Batch:
         rows = visit.rows if self.learner.wants(visit.index) else visit.rows[:0]

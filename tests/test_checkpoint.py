@@ -109,24 +109,27 @@ def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
     digest = bytes(range(32))
     theta = np.random.default_rng(0).normal(size=(3, 2))
     for rounds in range(5, 50, 5):
-        own.save(digest, State(rounds, rounds, theta, b"", [], "first", {"shop": "ab" * 32}))
+        own.save(digest, State(rounds, rounds, theta, b"", b"secret noise", [], "first", {"shop": "ab" * 32}))
     assert own.rounds(digest) == (30, 35, 40, 45)
     assert len(own.rounds(digest)) == KEPT
     assert own.rounds(digest[::-1]) == ()
-    assert own.rounds(digest, constant=True) == tuple(range(5, 50, 5))
+    assert own.rounds(digest, constant=True) == tuple(range(0, 50, 5))
+    assert own.rounds(digest[::-1], constant=True) == ()
     np.testing.assert_array_equal(own.load(digest, 45).theta, theta)
     assert own.load(digest, 45).identities == {"shop": "ab" * 32}
+    assert own.load(digest, 45).noise == b"secret noise"
+    assert "secret noise" not in repr(own.load(digest, 45))
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
     spoilt = max(tmp_path.iterdir())
     whole = spoilt.read_text()
-    spoilt.write_text(whole.replace("checkpoint/2", "checkpoint/1"))
+    spoilt.write_text(whole.replace("checkpoint/3", "checkpoint/2"))
     with pytest.raises(
-        DataError, match=r"of schema securevfl\.checkpoint/2 was expected, another version wrote this one"
+        DataError, match=r"of schema securevfl\.checkpoint/3 was expected, another version wrote this one"
     ):
         own.load(digest, 45)
     for other in (
         "[]",
-        '{"schema": "securevfl.checkpoint/2"}',
+        '{"schema": "securevfl.checkpoint/3"}',
         whole.replace('{"shop"', '["shop"').replace('"}', '"]'),
     ):
         spoilt.write_text(other)
@@ -139,4 +142,5 @@ def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
 
 def test_the_last_round_that_all_have_is_taken() -> None:
     assert common_round([(3, 6, 9), (6, 9, 12), (3, 6)]) == 6
-    assert common_round([(3, 6), ()]) == 0
+    assert common_round([(0, 3, 6), (0,)]) == 0
+    assert common_round([(3, 6), ()]) is common_round([(3,), (6,)]) is None
