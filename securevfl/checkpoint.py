@@ -1,14 +1,15 @@
 """A party's own state on disk, so that a run goes on where it was cut off.
 
 Before the first round and after every `every` rounds a party writes its weights, its history and two secrets of its
-own: what the features of a kernel model are drawn from, and the key of the noise that a defence adds to residuals. Never
-another party's data, and no session or encryption key: these are made anew. Beside them stand the fingerprints of the
-certificate keys it has trained with, its own too, so that it notices who comes back with another one. Parties tell each
-other which rounds they have and go on from the last one that all have; a party that is through keeps its part until all
-are. What follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the final
-weights are those of the undisturbed run, bit for bit, and a round that is done again releases what it released before,
-noise and all. Features and noise are drawn anew in every training, so states go together only if they are of the same
-one; else everyone starts anew. As no residual goes down before all have a state, none is released twice.
+own: what the features of a kernel model are drawn from, and the key of the noise that a defence adds to residuals.
+Never another party's data, and no session or encryption key: these are made anew. Beside them stand the fingerprints
+of the certificate keys it has trained with, its own too, so that it notices who comes back with another one. Parties
+tell each other which rounds they have and go on from the last one that all have; a party that is through keeps its
+part until all are. What follows is the same arithmetic on the same numbers: in the open, under Paillier and under
+masked sums the final weights are those of the undisturbed run, bit for bit, and a round that is done again releases
+what it released before, noise and all. Features and noise are drawn anew in every training, so states go together only
+if they are of the same one; else everyone starts anew. As no residual goes down before all have a state, none is
+released twice.
 """
 
 from __future__ import annotations
