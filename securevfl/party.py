@@ -91,27 +91,30 @@ class Party:
 
 
 class ColumnSums:
-    """A digest of columns from blocks of rows in any order: each column's bits times weights of the rows, mod 2^64.
+    """A digest of columns from blocks of rows in any order: sums over the rows, modulo 2^64, of a random weight of each
+    row times each half of a value's 64 bits.
 
-    With odd weights, columns that differ in one value have other sums; those that differ in more have, but for one case
-    in 2^63. It guards against mistakes and not against people.
+    Sums of other columns differ but for one case in 2^32 (multiply-shift hashing, Dietzfelbinger 1996). It guards
+    against mistakes and not against people.
     """
 
     def __init__(self, columns: int) -> None:
-        self._sums = np.zeros(columns, np.uint64)
+        self._sums = np.zeros((columns, 2), np.uint64)
 
     def add(self, X: NDArray[Any], weights: NDArray[np.uint64]) -> None:
         """Takes rows (k x d) and their weights (k,), 0 for rows that do not count."""
-        self._sums += np.einsum("i,ij->j", weights, np.ascontiguousarray(X, np.float64).view(np.uint64))
+        halves = np.ascontiguousarray(X, np.float64).view(np.uint32).astype(np.uint64)
+        self._sums += np.einsum("i,ij->j", weights, halves).reshape(-1, 2)
 
     def digest(self) -> str:
         """32 hex digits."""
-        return hashlib.sha256(np.sort(self._sums).astype("<u8").tobytes()).hexdigest()[:32]
+        columns = sorted(column.astype("<u8").tobytes() for column in self._sums)
+        return hashlib.sha256(b"".join(columns)).hexdigest()[:32]
 
 
 def row_weights(register: Register) -> NDArray[np.uint64]:
-    """What `ColumnSums` takes the rows of a table by: odd numbers (n,) that go with their ids."""
-    return register.numbers("content") | np.uint64(1)
+    """What `ColumnSums` takes the rows of a table by: random numbers (n,) that go with their ids."""
+    return register.numbers("content")
 
 
 def _numbers(name: str, X: ArrayLike) -> Floats:
