@@ -106,6 +106,9 @@ class Declared:
     phases: bool = False
 
 
+TOTAL = Reveal("output", "the sum of the passive parties' parts; of a linear model these span their columns over a run")
+
+
 @dataclass(frozen=True)
 class Coalition:
     """The fewest parties that learn a part by pooling what they hold: `members`, and any `further` of `among`."""
@@ -170,7 +173,7 @@ class SumProtocol(Named, ABC):
         """
 
     def coalition(self, passives: Sequence[str]) -> str:
-        """The weakest of `coalitions`, as one line for people."""
+        """The weakest of `coalitions`, as one line for people. It speaks of the messages of one sum."""
         found = self.coalitions(("the active party", *passives))
         name, fewest = min(found.items(), key=lambda item: item[1].size)
         if fewest.size == 1:

@@ -25,7 +25,18 @@ from securevfl.codec import Message
 from securevfl.crypto.scheme import Adder, AdditiveScheme, Floats, SumHolder
 from securevfl.crypto.trees import Tree
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Circle, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.base import (
+    TOTAL,
+    Circle,
+    Coalition,
+    Declared,
+    Phases,
+    Reveal,
+    Seat,
+    Space,
+    SumProtocol,
+    SumRole,
+)
 from securevfl.protocols.engines import AnyEngine, Ckks
 from securevfl.protocols.topology import Topology, one_pass
 
@@ -62,7 +73,7 @@ class CipherSum(SumProtocol):
         return [
             Declared(SumKey, "active", "passive", Reveal("public")),
             Declared(PartialSum, "passive", "passive", Reveal("ciphertext", "active")),
-            Declared(PartialSum, "passive", "active", Reveal("output", "the sum of the passive parties' parts")),
+            Declared(PartialSum, "passive", "active", TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:

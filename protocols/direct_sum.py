@@ -3,8 +3,9 @@
 1. passive k -> active   H_k     in the clear
    active                adds up
 
-The active party learns each H_k, n x c numbers a round, and nothing of X_k or theta_k beyond them. Passive parties
-learn nothing.
+The active party learns each H_k, n x c numbers a round. As theta_k moves from round to round, these span the columns
+X_k after d_k rounds or earlier: columns of few values can then be read, and a few known rows give all others (the leak
+`columns`; `securevfl.exposure` says from when on). Passive parties learn nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class DirectSum(SumProtocol):
         return DirectSumRole(seat)
 
     def declares(self, passives: Sequence[str]) -> list[Declared]:
-        part = Reveal("plain", "the sender's forward outputs H_k on the rows asked for, not its columns or weights")
+        part = Reveal(
+            "plain", "the sender's forward outputs H_k on the rows asked for, which over a run span its columns"
+        )
         return [
             Declared(Part, "passive", "active", part),
             Declared(PhasePart, "passive", "active", Reveal("plain", "the sender's phases w^T x_k"), phases=True),

@@ -86,7 +86,12 @@ DROPOUT_MESSAGES = [
     Declared(Commits, "active", "passive", Reveal("uniform")),
     Declared(DoubleMasked, "passive", "active", Reveal("uniform")),
     Declared(Survivors, "active", "passive", Reveal("public")),
-    Declared(Shares, "passive", "active", Reveal("output", "the sum of the parts of the parties that stayed")),
+    Declared(
+        Shares,
+        "passive",
+        "active",
+        Reveal("output", "the sum of the parts of the parties that stayed, which over a run spans their columns"),
+    ),
 ]
 
 

@@ -3,8 +3,10 @@
 1. active -> passive   g      in the clear
    passive             J^T g
 
-A passive party sees g (n x c), and its sign is the label: this hides columns and weights only. It is the yardstick
-that the sealed residuals are measured against. A `defence` (see `securevfl.protocols.defences`) blurs g before it goes.
+A passive party sees g (n x c). Its sign is the label, and label and g give f: less its own part, that is the sum of all
+other parties' parts, the active party's among them, and over a run the space of their columns (the leak `columns`).
+This hides very little. It is the yardstick that the sealed residuals are measured against. A `defence` (see
+`securevfl.protocols.defences`) blurs g before it goes.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class OpenResidual(ResidualProtocol):
         return OpenPassive(seat)
 
     def declares(self) -> list[Declared]:
-        what = "g of every row, and so the labels"
+        what = "g of every row, and so the labels and f, which over a run spans the columns of all other parties"
         if self.defence is not None:
             what = f"g of every row, blurred ({self.defence.name}: {self.defence.promise})"
         return [Declared(Residual, "active", "passive", Reveal("plain", what))]

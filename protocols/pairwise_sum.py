@@ -38,7 +38,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.trees import Tree
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.protocols.base import Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.base import TOTAL, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
 from securevfl.protocols.dropout_sum import DROPOUT_MESSAGES, DropoutCollector, DropoutMember
 from securevfl.protocols.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.sum_keys import SumPublic, exchange_keys
@@ -112,7 +112,7 @@ class PairwiseSum(SumProtocol):
         key = Declared(SumPublic, "passive", "passive", Reveal("public"))
         if self.threshold is not None:
             return [key, *DROPOUT_MESSAGES]
-        total = Declared(PairMasked, "passive", "active", Reveal("output", "the sum of the passive parties' parts"))
+        total = Declared(PairMasked, "passive", "active", TOTAL)
         if self.topology == "star":
             return [key, total]
         return [

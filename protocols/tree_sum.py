@@ -32,7 +32,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.trees import Tree, smallest_coalition
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.base import TOTAL, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
 from securevfl.protocols.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.topology import Topology, two_passes
 
@@ -71,7 +71,7 @@ class TreeSum(SumProtocol):
         return [
             *(between[1:] if self.topology == "star" else between),
             Declared(MaskedPartial, "passive", "active", uniform),
-            Declared(MaskPartial, "passive", "active", Reveal("output", "the sum of the passive parties' parts")),
+            Declared(MaskPartial, "passive", "active", TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from securevfl.audit.curve import expected_label_auc
+from securevfl.audit.declarations import SESSION
 from securevfl.audit.leverage import measure
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import sizes_of
+from securevfl.disclosure import Sizes, counts, sizes_of
 from securevfl.errors import LabelError
-from securevfl.exposure import ROWS, enough
+from securevfl.exposure import ROWS, enough, held
 from securevfl.leakage import leaks
 from securevfl.models.base import Model
 from securevfl.models.kernel import Kernel
 from securevfl.party import Party, check_parties, register_of
 from securevfl.protocols import phase_sums
-from securevfl.protocols.base import Declared
+from securevfl.protocols.base import Declared, SumProtocol
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.scaling import moments
 from securevfl.schedule import Schedule
@@ -26,6 +27,7 @@ from securevfl.schedule import Schedule
 if TYPE_CHECKING:
     from securevfl.job import Job
 
+BATCHES = 8  # of a partition that are measured
 ASSUMPTIONS = "every party follows the protocol and may study what it received (semi-honest); lines are authenticated"
 
 
@@ -38,8 +40,10 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         active, passives, known = lead.name, [party.name for party in others], (lead, others)
     sums, residual = job.protocol.sum_for(len(passives)), job.protocol.residual
     kernel = isinstance(job.model, Kernel)
-    every = (*sums.declares(passives), *residual.declares(), *phase_sums.declares())
+    every = (*SESSION, *sums.declares(passives), *residual.declares(), *phase_sums.declares())
     declared = [item for item in every if kernel or not item.phases]
+    if len(passives) == 1:
+        declared = [item for item in declared if item.sender != item.receiver]
     down = "no residual" if kernel else f"{residual.name} residual"
     lines = [
         f"{job.optimizer.label} on a {job.model.name} model, protocol {sums.name} sum / {down}",
@@ -50,8 +54,8 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         *_role(declared, "active"),
         "  learns    f = sum_k H_k on the rows predicted, and what is marked output or plain above",
         *([_others_f(sum(p.active for p in parties))] if parties and sum(p.active for p in parties) > 1 else []),
-        *(_phases(job.model) if isinstance(job.model, Kernel) else []),
-        f"  pooling   {sums.coalition(passives)}",
+        *(_phases(job.model) if isinstance(job.model, Kernel) else _columns(job, active, known)),
+        *_pooling(job, sums, passives),
     ]
     labelled = {party.name for party in parties or () if party.active}
     for name in passives:
@@ -65,9 +69,59 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
             ]
             continue
         lines += ["", f"{name} (passive)", *_role(declared, "passive")]
-        lines += ["  learns    nothing"] if kernel else _equations(job, name, known)
+        lines += ["  learns    nothing"] if kernel else [*_equations(job, name, known), *_own_part(job)]
+        lines += [] if kernel or residual.seals else _columns(job, name, known)
     lines += _leaks(job, known)
     return "\n".join(lines)
+
+
+def _pooling(job: Job, sums: SumProtocol, passives: Sequence[str]) -> list[str]:
+    """Who must pool what they hold to see a single part."""
+    if sums.hides_parts and len(passives) > 1 and job.optimizer.exchanges(passives) > 1:
+        return [
+            "  pooling   needs nobody: one passive party moves between two sums, so their difference is that party's",
+            "            part, and weights start at zero",
+        ]
+    return [f"  pooling   {sums.coalition(passives)}"]
+
+
+def _own_part(job: Job) -> list[str]:
+    """What a passive party's weights say about labels."""
+    if not job.model.loss.classifies:
+        return []
+    return [
+        "  keeps     its weights, so its own part X_k theta_k, which ranks the labels as well as its columns can,",
+        "            whatever the protocol: to an AUC of .71 to .99 on public tables",
+    ]
+
+
+def _columns(job: Job, learner: str, known: tuple[Party, list[Party]] | None) -> list[str]:
+    """What the numbers that this party receives in a run tell of other parties' columns."""
+    if known is None:
+        return [
+            "            T c numbers about each row in T exchanges and evaluations: T c / d of the dimensions of the d",
+            "            columns behind them, and more of their variance; from half of d on, or fewer, these columns",
+        ]
+    lead, others = known
+    sizes, schedule = _sizes(job, lead, others)
+    groups = {"training": schedule.partition(0)[:BATCHES], "held out": [schedule.test[:ROWS]]}
+    lines: list[str] = []
+    for item in counts(job, sizes):
+        if item.kind != "columns" or item.learner != learner:
+            continue
+        behind = [party.X for party in (lead, *others) if party.name in item.about]
+        most = max(held(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
+        lines += [
+            f"            T c = {item.count // sizes.outputs} x {sizes.outputs} numbers about each {item.group} row: "
+            f"{min(1.0, item.share):.2f} of the dimensions of the {item.of} columns",
+            f"            of {', '.join(item.about)}, up to {most:.2f} of their variance: "
+            + (
+                "enough to find them"
+                if item.count >= sizes.enough_for(item.about)
+                else "too few to find them all, but what goes with the label shows first"
+            ),
+        ]
+    return lines
 
 
 def _others_f(labelled: int) -> str:
@@ -100,12 +154,16 @@ def _role(declared: Sequence[Declared], role: str) -> list[str]:
     ]
 
 
-def _sizes(job: Job, lead: Party, others: Sequence[Party]) -> tuple[Schedule, int]:
-    """The schedule and the outputs."""
+def _sizes(job: Job, lead: Party, others: Sequence[Party]) -> tuple[Sizes, Schedule]:
+    """What everybody will know of sizes, and the schedule. LabelError if the loss cannot use the labels."""
     loss = job.model.loss
     assert lead.y is not None
-    schedule = job.schedule(register_of([lead, *others]))
-    return schedule, loss.outputs(loss.classes(lead.y))
+    parties = (lead, *others)
+    schedule = job.schedule(register_of(parties))
+    columns = {party.name: party.X.shape[1] for party in parties}
+    found = {party.name: enough(party.X[schedule.flow[:ROWS]]) for party in parties}
+    outputs = loss.outputs(loss.classes(lead.y))
+    return sizes_of(job, schedule, active=lead.name, columns=columns, outputs=outputs, enough=found), schedule
 
 
 def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> list[str]:
@@ -120,9 +178,9 @@ def _equations(job: Job, name: str, known: tuple[Party, list[Party]] | None) -> 
             "            projects the labels and is a leak that larger batches make smaller",
         ]
     lead, others = known
-    schedule, outputs = _sizes(job, lead, others)
-    rows, X = schedule.smallest_batch, next(party for party in others if party.name == name).X
-    p = job.model.parameters(X.shape[1], outputs)
+    sizes, schedule = _sizes(job, lead, others)
+    rows, outputs, p = sizes.smallest_batch, sizes.outputs, sizes.parameters[name]
+    X = next(party for party in others if party.name == name).X
     times = (
         f"new in each of {job.epochs} epochs" if job.reshuffle else f"the same {schedule.batches} batches every epoch"
     )
@@ -151,15 +209,11 @@ def _alone(job: Job, X: Floats, schedule: Schedule) -> list[str]:
 def _leaks(job: Job, known: tuple[Party, list[Party]] | None) -> list[str]:
     if known is None:
         return []
-    lead, others = known
     try:
-        schedule, outputs = _sizes(job, lead, others)
+        sizes, _ = _sizes(job, *known)
     except LabelError as error:
         return ["", f"would be refused: {error}"]
-    parties = (lead, *others)
-    columns = {party.name: party.X.shape[1] for party in parties}
-    found = {party.name: enough(party.X[schedule.flow[:ROWS]]) for party in parties}
-    own = sizes_of(job, schedule, active=lead.name, columns=columns, outputs=outputs, enough=found)
     return [
-        ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak) for leak in leaks(job, own)
+        ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak)
+        for leak in leaks(job, sizes)
     ]

@@ -46,30 +46,35 @@ def held(X: Floats, numbers: int) -> float:
 
 
 def _numbers(column: Floats) -> float:
-    """What one column counts as: by the grid that its values lie on, or as a column of 0/1 for each value but one."""
+    """What one column counts as: by the grid that its values lie on, or as a column of 0/1 for each value but one.
+
+    Values that miss their places by a share e of a step leave log2(1 / e) bits of a number.
+    """
     values = np.unique(column)
     reach, steps = values[-1] - values[0], np.diff(values)
     steps = steps[steps > SAME * reach]
     places = (values - values[0]) / steps.min()
-    on_grid = bool((np.abs(places - np.rint(places)) < ON_GRID).all())
-    bits = np.log2(places[-1] + 1) + 1 if on_grid else BITS
-    return float(min(HALF, bits / BITS, 2 * len(steps) / BITS))
+    missed = float(np.abs(places - np.rint(places)).max())
+    bits = min(BITS, -np.log2(max(missed, 2.0**-BITS)))
+    on_grid = (np.log2(places[-1] + 1) + 1) / bits if missed < ON_GRID else HALF
+    return float(min(HALF, on_grid, 2 * len(steps) / BITS))
 
 
 def _independent(X: Floats) -> Floats:
     """Columns that vary and that, with the constant 1, do not determine each other; those of few values first."""
-    order = np.argsort([len(np.unique(column)) for column in X.T])
-    varying = _standardised(X[:, order])
-    steps = np.abs(np.diag(np.linalg.qr(varying, mode="r"))) > 1e-9
-    return varying[:, : len(steps)][:, steps]
+    values = np.array([len(np.unique(column)) for column in X.T])
+    own = X[:, np.argsort(values, kind="stable")]
+    new = np.abs(np.diag(np.linalg.qr(_standardised(own), mode="r"))) > SAME
+    return own[:, : len(new)][:, new]
 
 
 def _standardised(X: Floats) -> Floats:
-    """The columns that vary, centred and of length 1."""
+    """The columns centred and of length 1; those that do not vary are zero."""
     centred = X - X.mean(axis=0)
     lengths = np.linalg.norm(centred, axis=0)
-    varying: Floats = centred[:, lengths > 0] / lengths[lengths > 0]
-    return varying
+    vary = lengths > SAME * np.linalg.norm(X, axis=0)
+    scaled: Floats = np.where(vary, centred, 0.0) / np.where(vary, lengths, 1.0)
+    return scaled
 
 
 def _variances(X: Floats) -> Floats:

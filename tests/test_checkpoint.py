@@ -21,7 +21,9 @@ class Cut(Exception):
 def job(sums: SumProtocol | str, residual: Engine | str, **keys: object) -> vfl.Job:
     own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 3, "seed": 2}
     own |= {"optimizer": vfl.FedBCD(local_steps=2, lr=0.2, decay="sqrt_t")}
-    return vfl.Job(**(own | keys), protocol=vfl.Protocol(sum=sums, residual=residual))
+    return vfl.Job(
+        **(own | keys), protocol=vfl.Protocol(sum=sums, residual=residual), accepts=["columns", "sequential"]
+    )
 
 
 def own_checkpoints(folder: Path, names: list[str]) -> dict[str, Checkpoints]:

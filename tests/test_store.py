@@ -37,6 +37,7 @@ def job(*, test: float = 0.2, reshuffle: bool = False) -> vfl.Job:
         epochs=3,
         test_fraction=test,
         reshuffle=reshuffle,
+        accepts=["columns"],
     )
 
 

@@ -24,7 +24,9 @@ from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.protocols.tree_sum import TreeSum
 from securevfl.session import Hello, Verdict
 
-_COUNTS = "digest of the job, numbers of rows, columns and outputs, and a digest of the row order keyed by the session"
+_COUNTS = (
+    "digests of the job and, keyed by the session, of the row order; numbers of rows, columns, outputs, saved rounds"
+)
 _STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
 
 SESSION = [
@@ -155,6 +157,11 @@ def table() -> str:
         "",
         "Made from the declarations in the code by `python -m securevfl.audit.declarations`; the transcript checker",
         "holds every run against the same data. Parties follow the protocol and study what they receive.",
+        "",
+        "The tables speak of one message at a time. A whole run tells more: forward outputs and their sums span the",
+        "columns behind them, whatever hides the parts of one sum (the leak `columns`), and where parties take their",
+        "steps in turn, two sums differ by one party's part (the leak `sequential`). What a job at hand adds up to is",
+        "printed by `securevfl explain`; see [threat-model.md](threat-model.md).",
         "",
         "- `public`: nothing that is anyone's own",
         "- `uniform`: random bits, whatever the data",
