@@ -7,6 +7,7 @@ Both are options (frozen, named) that make one role object for each party.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from securevfl.channel import Channel
 from securevfl.codec import Message
 from securevfl.config import Named
 from securevfl.costs import Meter
+from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PeerLost
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
@@ -49,6 +51,7 @@ class Seat:
     """One party's place in a run or in a protocol: its line, who plays which part, what is agreed.
 
     A party may hold several seats over one channel, each with a cast and a lane of its own.
+    noise: the secret key of what this party blurs in this training; `released` residuals went before this run of it.
     """
 
     channel: Channel
@@ -59,6 +62,8 @@ class Seat:
     openings: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     lane: str = ""
+    noise: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
+    released: int = 0
 
     @property
     def me(self) -> str:

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.codec import Message
-from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -31,7 +30,7 @@ from securevfl.protocols.base import (
     Reveal,
     Seat,
 )
-from securevfl.protocols.defences import AnyDefence, Defence
+from securevfl.protocols.defences import AnyDefence, Defence, Noise
 from securevfl.roles import ACTIVE, PASSIVE
 
 
@@ -76,11 +75,11 @@ class OpenActive(ActiveResidual):
             defence.check(seat.outputs)
         self._channel = seat.channel
         self._defence = defence
-        self._prg = Prg.fresh("defence of an open residual")
+        self._noise = Noise(seat.noise, seat.lane, seat.released)
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         if self._defence is not None:
-            g = self._defence.apply(g, self._prg)
+            g = self._defence.apply(g, self._noise.take())
         for passive in to:
             self._channel.send(passive, Residual(g))  # 1
 

@@ -19,7 +19,6 @@ from collections.abc import Collection
 from typing import Any, ClassVar, Self
 
 from securevfl.codec import Message
-from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -32,7 +31,7 @@ from securevfl.protocols.base import (
     Reveal,
     Seat,
 )
-from securevfl.protocols.defences import AnyDefence, Defence
+from securevfl.protocols.defences import AnyDefence, Defence, Noise
 from securevfl.protocols.engines import ENGINES, AnyEngine
 from securevfl.roles import ACTIVE, PASSIVE
 
@@ -122,7 +121,7 @@ class SealedActive(ActiveResidual):
         self._seat = seat
         self._scheme = scheme
         self._defence = defence
-        self._prg = Prg.fresh("defence of a sealed residual")
+        self._noise = Noise(seat.noise, seat.lane, seat.released)
         self._bound = seat.residual_bound if defence is None else defence.reach(seat.residual_bound)
         self._holder: KeyHolder = scheme.keygen()
         self._epoch = 0
@@ -134,7 +133,7 @@ class SealedActive(ActiveResidual):
         if self._scheme.rotates and epoch != self._epoch:
             self._holder, self._epoch, self._told = self._scheme.keygen(), epoch, set()
         if self._defence is not None:
-            g = self._defence.apply(g, self._prg)
+            g = self._defence.apply(g, self._noise.take())
         ciphertext = self._holder.encrypt(g, bound=self._bound)
         for passive in to:
             if passive not in self._told:

@@ -1,12 +1,14 @@
 """A party's own state on disk, so that a run goes on where it was cut off.
 
-After every `every` rounds a party writes what its player keeps (`securevfl.methods.state`) and its history: never
-another party's data and no session or encryption key, which are made anew. Beside them stand the fingerprints of the
+Before the first round and after every `every` rounds a party writes what its player keeps (`securevfl.methods.state`),
+which may hold secrets of its own, as the key of the noise that a defence adds to residuals; and its history. Never
+another party's data, and no session or encryption key: these are made anew. Beside them stand the fingerprints of the
 certificate keys it has trained with, its own too, so that it notices who comes back with another one. Parties tell each
 other which rounds they have and go on from the last one that all have; a party that is through keeps its part until all
 are. What follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the
-final weights are those of the undisturbed run, bit for bit. What is drawn anew in every training, as features are, goes
-together only with states of the same one; else everyone starts anew.
+final weights are those of the undisturbed run, bit for bit, and a round that is done again releases what it released
+before, noise and all. Features and noise are drawn anew in every training, so states go together only if they are of
+the same one; else everyone starts anew. As no residual goes down before all have a state, none is released twice.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Checkpoints:
         """The rounds that states of this job are there for."""
         rounds = self._states(job)
         if rounds and self.load(job, rounds[-1]).constant:
-            rounds = list(range(self.every, rounds[-1] + 1, self.every))
+            rounds = list(range(0, rounds[-1] + 1, self.every))
         return (*rounds, *([FINISHED] if (self._folder / self._name(job, FINISHED)).exists() else ()))
 
     def save(self, job: bytes, saved: Saved) -> None:
@@ -145,6 +147,6 @@ class Checkpoints:
         return f"{self._party}.{job.hex()[:16]}.{last}.json"
 
 
-def common_round(saved: Sequence[Sequence[int]]) -> int:
-    """The last round that every party has a state for; 0, the start, if there is none."""
-    return max(set.intersection(*({0, *rounds} for rounds in saved)))
+def common_round(saved: Sequence[Sequence[int]]) -> int | None:
+    """The last round that every party has a state for; None if there is none."""
+    return max(set.intersection(*map(set, saved)), default=None)

@@ -13,7 +13,6 @@ anew, and not moved a little, since the difference of two batches that share all
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.prg import derive_key
-from securevfl.ids import rising
 from securevfl.register import Register
 
 Rows = NDArray[np.intp]
@@ -49,7 +47,7 @@ class Schedule:
     ) -> None:
         self._register = Register.of_numbers(rows) if isinstance(rows, int) else rows
         held_out = round(self._register.rows * test_fraction)
-        order = self._drawn("held out", held_out)
+        order = self._register.drawn("held out", held_out)
         self.test: Rows = np.sort(order[:held_out])
         self.train: Rows = np.sort(order[held_out:])
         self.epochs = epochs
@@ -88,16 +86,9 @@ class Schedule:
 
     def _parted(self, epoch: int) -> Rows:
         """The training rows in the order in which they are cut into batches."""
-        order = self._drawn("batches", len(self.test), self.batches, epoch)
+        order = self._register.drawn("batches", len(self.test), self.batches, epoch)
         if not len(self.test):
             return order
         trains = np.ones(len(order), dtype=bool)
         trains[self.test] = False
         return order[trains[order]]
-
-    def _drawn(self, *what: str | int) -> Rows:
-        """All rows, in the order of random numbers that go with their ids."""
-        register = self._register
-        stream = hashlib.shake_256(derive_key(register.key, "schedule", *what)).digest(8 * register.rows)
-        drawn = rising(np.frombuffer(stream, "<u8"))
-        return drawn if register.order is None else register.order[drawn]

@@ -122,15 +122,15 @@ def _check(job: Job, me: str, heard: Mapping[str, Meeting]) -> Roles:
     return Roles.of((name, other.role) for name, other in heard.items())
 
 
-def _common_start(heard: Mapping[str, Meeting]) -> int:
+def _common_start(heard: Mapping[str, Meeting]) -> int | None:
     """The last round that all have a state of, if these are of one training."""
     together = len({other.run for other in heard.values()}) == 1
-    return common_round([other.saved for other in heard.values()]) if together else 0
+    return common_round([other.saved for other in heard.values()]) if together else None
 
 
-def _reopen(checkpoints: Checkpoints, key: bytes, start: int, channel: Channel) -> Saved | None:
+def _reopen(checkpoints: Checkpoints, key: bytes, start: int | None, channel: Channel) -> Saved | None:
     """The state that the run goes on from; without one the folder is cleared."""
-    if not start:
+    if start is None:
         checkpoints.clear(key)
         return None
     checkpoints.reopen(key)

@@ -11,8 +11,8 @@ Both read and write in sequence. Rows lie in the order in which the job's batche
 batch is one read; without a job they lie in shared order, and a batch is a read a row. Any rows can be asked of any
 table: the job only makes it fast.
 
-The table is a header in JSON, labels, places, the rows' register, and rows from `offset` on, float32 where that is
-exact for every column and float64 elsewhere. It shows what the Parquet file shows: keep it where that is kept.
+The table is a head (`securevfl.table_head`) and then rows, float32 where that is exact for every column and float64
+elsewhere. It shows what the Parquet file shows: keep it where that is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -41,13 +40,12 @@ from securevfl.errors import DataError, TableError
 from securevfl.ids import order_digest
 from securevfl.job import Job
 from securevfl.parquet_source import ParquetSource
-from securevfl.party import Party
+from securevfl.party import ColumnSums, Party, row_weights
 from securevfl.register import Register
 from securevfl.schedule import Rows
+from securevfl.table_head import Head, read_head, write_head
 
-MAGIC = b"securevfl.table/2\n"
 BUCKET = 128 << 20  # bytes of rows that are put in order at a time
-ALIGNMENT = 4096
 
 OnRows = Callable[[int, int], None]
 
@@ -63,7 +61,7 @@ class StoredTable:
     def __init__(self, path: Path, head: Head) -> None:
         self.shape = head.shape
         self._kind = head.kind
-        self._offset = head.offset
+        self._offset = head.rows_at
         self._place = head.place
         self._path = path
         self._file = os.open(path, os.O_RDONLY)
@@ -129,7 +127,11 @@ class StoredParty(Party):
     @property
     def register(self) -> Register:
         table = cast(StoredTable, self.X)
-        return Register(len(table), self._head.key, table.numbers(self._head.register))
+        return Register(len(table), self._head.key, self._head.least, table.numbers(self._head.register_at))
+
+    @property
+    def content(self) -> str:
+        return self._head.content
 
 
 def store_table(
@@ -156,7 +158,7 @@ def store_table(
         rows = np.asarray(rows)
     stamp = _stamp(parquet, rows, job, id_column, label_column)
     with suppress(DataError):
-        if _read_head(table).stamp == stamp:
+        if read_head(table).stamp == stamp:
             return open_table(name, table)
     source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column)
     with _drafts(table) as folder, _writing(table):
@@ -212,30 +214,35 @@ def _write(
     rows = np.arange(source.rows, dtype=np.intp) if rows is None else _checked(source.path, rows, source.rows)
     register = Register.of_ids(keys[rows])
     order = None if job is None else _batch_order(job, register)
-    header: dict[str, Any] = {
-        "columns": source.columns,
-        "rows": len(rows),
-        "kind": source.kind.str,
-        "labels": y is not None,
-        "places": order is not None,
-        "order": order_digest(keys[rows]).hex(),
-        "key": register.key.hex(),
-        "stamp": stamp,
-    }
+    digest = order_digest(keys[rows])
     del keys
     buckets = _Buckets(folder, len(rows), source)
     _check_room(source.path, folder, buckets.room + 24 * len(rows))
     at = np.full(source.rows, -1, dtype=np.int64)
     at[rows if order is None else rows[order]] = np.arange(len(rows))
+    weights = np.zeros(source.rows, np.uint64)
+    weights[rows] = row_weights(register)
+    sums = ColumnSums(len(source.columns))
     read = 0
     for X in source.numbers():
         buckets.put(at[read : read + len(X)], X)
+        sums.add(X, weights[read : read + len(X)])
         read += len(X)
         if on_rows is not None:
             on_rows(read, source.rows)
     draft = folder / "table"
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        _write_head(file, header, None if y is None else y[rows], order, register)
+        write_head(
+            file,
+            columns=source.columns,
+            kind=source.kind,
+            y=None if y is None else y[rows],
+            places=order,
+            order=digest,
+            register=register,
+            content=sums.digest(),
+            stamp=stamp,
+        )
         buckets.empty_into(file)
         file.flush()
         os.fsync(file.fileno())
@@ -281,45 +288,8 @@ def _remove_if_left(folder: Path) -> None:
 def open_table(name: str, table: str | Path) -> StoredParty:
     """The party of a table that `store_table` wrote. DataError if it is none or is not whole."""
     path = Path(table)
-    head = _read_head(path)
+    head = read_head(path)
     return StoredParty(name, StoredTable(path, head), head)
-
-
-@dataclass(frozen=True)
-class Head:
-    """What a whole table says of itself: its labels, its places, where its register and its rows begin."""
-
-    columns: list[str]
-    shape: tuple[int, int]
-    kind: np.dtype[Any]
-    y: NDArray[Any] | None
-    place: Rows | None
-    order: bytes
-    key: bytes = field(repr=False)
-    stamp: str
-    register: int
-    offset: int
-
-
-def _read_head(path: Path) -> Head:
-    try:
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise ValueError
-            header = json.loads(file.readline())
-            y = np.load(file, allow_pickle=False) if header["labels"] else None
-            place = np.load(file, allow_pickle=False) if header["places"] else None
-            rows, columns, kind = int(header["rows"]), list(header["columns"]), np.dtype(header["kind"])
-            register = file.tell()
-            offset = -(-(register + 8 * rows) // ALIGNMENT) * ALIGNMENT
-            if file.seek(0, os.SEEK_END) != offset + rows * len(columns) * kind.itemsize:
-                raise ValueError
-        order, key = bytes.fromhex(header["order"]), bytes.fromhex(header["key"])
-        return Head(columns, (rows, len(columns)), kind, y, place, order, key, header["stamp"], register, offset)
-    except OSError as cause:
-        raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
-    except (ValueError, KeyError, TypeError, EOFError):
-        raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
 
 
 class _Buckets:
@@ -355,22 +325,6 @@ class _Buckets:
             ordered[records["at"] - start] = records["x"]
             ordered.tofile(file)
             path.unlink()
-
-
-def _write_head(
-    file: BinaryIO, header: dict[str, Any], y: NDArray[Any] | None, order: Rows | None, register: Register
-) -> None:
-    file.write(MAGIC + json.dumps(header).encode() + b"\n")
-    if y is not None:
-        np.save(file, y, allow_pickle=False)
-    if order is not None:
-        place = np.empty(len(order), "<i8")
-        place[order] = np.arange(len(order))
-        np.save(file, place, allow_pickle=False)
-    assert register.order is not None, "a Parquet file has ids"
-    file.write(register.order.astype("<i8", copy=False).data)
-    file.write(bytes(-file.tell() % ALIGNMENT))
-    file.flush()
 
 
 def _batch_order(job: Job, register: Register) -> Rows:

@@ -49,6 +49,8 @@ class Trainee:
 
     def train(self) -> None:
         """Plays until the rounds are over or the target is reached."""
+        if self._save is not None and not self._start:
+            self._save(0, lambda: self._saved(0))
         with closing(self._player.train(self._data, self._start)) as rounds:
             for done in rounds:
                 stop = self._after(done)

@@ -93,6 +93,7 @@ def test_a_residual_beyond_its_bound_is_told() -> None:
         protocol=vfl.Protocol(residual=vfl.Ckks()),
         batch_size=20,
         epochs=40,
+        accepts=["columns"],
     )
     with pytest.raises(errors.SecureVFLError, match=r"bound|finite"):
         vfl.simulate(job, [vfl.Party("bank", X, y), vfl.Party("shop", X + 1)])

@@ -33,6 +33,7 @@ def part() -> Part:
         protocol=vfl.Protocol(residual="open"),
         batch_size=30,
         epochs=1,
+        accepts=["columns"],
     )
     parties = [vfl.Party("bank", X[:, :1], X[:, 0] > 0), vfl.Party("shop", X, columns=["a", "b", "c"])]
     return vfl.simulate(job, parties).parts["shop"]

@@ -37,6 +37,7 @@ def job(*, test: float = 0.2, reshuffle: bool = False) -> vfl.Job:
         epochs=3,
         test_fraction=test,
         reshuffle=reshuffle,
+        accepts=["columns"],
     )
 
 
@@ -66,6 +67,7 @@ def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order:
     assert stored.order == kept.order != b""
     assert stored.register == kept.register
     np.testing.assert_array_equal(stored.register.order, kept.register.order)
+    assert stored.content == kept.content
     np.testing.assert_array_equal(stored.y, kept.y)
     np.testing.assert_array_equal(stored.X[:], kept.X)
     for asked in (GENERATOR.permutation(250)[:40], np.arange(3, 9), np.array([5]), np.array([7, 7, 2]), np.arange(0)):

@@ -12,6 +12,7 @@ others see of H_k and g is the sum's and the residual's.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -121,11 +122,10 @@ class RoundsPlayer(BatchPlayer):
         self._seat = seat
         self._optimizer = job.optimizer
         self.model = job.model.build(columns, seat.outputs, intercept=self._active)
-        self._fresh = state is None
-        self._before = 0
-        if state is not None:
-            self.model.theta = state["theta"]
-            self._before = state.get("exchanges", 0)
+        own = State() if state is None else state
+        self.model.theta = own.get("theta", self.model.theta)
+        self._before: int = own.get("exchanges", 0)
+        self._noise: bytes = own.get("noise", seat.noise)
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
         self._link: ActiveLink | None = None
 
@@ -135,12 +135,13 @@ class RoundsPlayer(BatchPlayer):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
-        if self._fresh and data.targets is not None:
+        if start == 0 and data.targets is not None:
             first = np.arange(len(data.targets))[:SAMPLE]
             self.model.theta = starting_weights(data.raw(first), data.scaled(first), data.targets, self.seed)
         residual = _residual(self._job)
         if self._active:
-            self._link = ActiveLink(self._seat, self._sums, residual.active(self._seat))
+            seat = replace(self._seat, noise=self._noise, released=self._before)
+            self._link = ActiveLink(seat, self._sums, residual.active(seat))
             yield from self.rounds(self._optimizer.active(self, self._link))
             self._link.settle()
         else:
@@ -159,7 +160,7 @@ class RoundsPlayer(BatchPlayer):
         return predict_active(self._sums, forward, len(rows), self._seat.outputs)
 
     def state(self) -> State:
-        return State(self.outcome(), exchanges=self.exchanges)
+        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise)
 
     def outcome(self) -> State:
         return State(theta=self.model.theta)

@@ -39,7 +39,8 @@ def job_of(sums: SumProtocol, residual: Engine | str, optimizer: Optimizer | Non
     own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 2, "seed": 5}
     optimizer = optimizer or vfl.FedBCD(local_steps=3, lr=0.2)
     protocol = vfl.Protocol(sum=sums, residual=residual)  # type: ignore[arg-type]
-    return vfl.Job(**(own | keys), optimizer=optimizer, protocol=protocol)
+    accepts = ["columns", "sequential"]
+    return vfl.Job(**(own | keys), optimizer=optimizer, protocol=protocol, accepts=accepts)
 
 
 @pytest.fixture(scope="module")

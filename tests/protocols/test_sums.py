@@ -147,7 +147,7 @@ def test_a_masked_sum_of_one_part_is_refused(sums: SumProtocol) -> None:
     with pytest.raises(LeakageError, match="protects nothing"):
         vfl.simulate(job, two)
     assert "would be refused" in job.explain(two)
-    accepted = vfl.Job(**(job.to_dict() | {"accepts": ("single_passive",)}))
+    accepted = vfl.Job(**(job.to_dict() | {"accepts": ("single_passive", "columns")}))
     with pytest.raises(ConfigError, match="two passive parties"):
         vfl.simulate(accepted, two)
 

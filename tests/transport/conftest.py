@@ -58,7 +58,7 @@ def a_job(residual: Any = "open", **options: Any) -> vfl.Job:
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FedBCD(lr=0.3, local_steps=3),
         protocol=vfl.Protocol(residual=residual),
-        **{"batch_size": 128, "epochs": 4, "test_fraction": 0.2, "seed": 3} | options,
+        **{"batch_size": 128, "epochs": 4, "test_fraction": 0.2, "seed": 3, "accepts": ["columns"]} | options,
     )
 
 
