@@ -94,9 +94,9 @@ class Seat:
         """Whose parts are in a sum."""
         return self.roles.having(CONTRIBUTOR)
 
-    def sum_to(self, collector: str, *, lane: str | None = None) -> Seat:
-        """This party's seat at a sum of everybody else's parts for `collector`."""
-        cast = Roles.sum(collector, self.roles.others(collector))
+    def sum_to(self, collector: str, contributors: Sequence[str] = (), *, lane: str | None = None) -> Seat:
+        """This party's seat at a sum for `collector` of the parts of `contributors`, or of everybody else."""
+        cast = Roles.sum(collector, contributors or self.roles.others(collector))
         return replace(self, roles=cast, lane=self.lane if lane is None else lane)
 
 

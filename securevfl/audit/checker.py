@@ -127,6 +127,7 @@ def plain(received: Received, outcome: Outcome) -> None:
             continue
         kind = type(event.message).__name__
         own = [*witness.parts[event.peer], *(g for g, _ in witness.residuals[event.peer])]
+        own = own or list(witness.totals[event.peer])  # of a party that puts nothing in itself: what it was told
         for values in array_fields(event.message):
             if reveals.kind != "plain":
                 outcome.add("plain", event.me, f"{kind} from {event.peer} holds numbers and is declared {reveals.kind}")
@@ -138,7 +139,7 @@ def plain(received: Received, outcome: Outcome) -> None:
 def _hellos(received: Received, outcome: Outcome) -> None:
     """Meeting says the same digest and rows at all, and no order that is not keyed by the session."""
     hellos = [event for event, *_ in received.items if isinstance(event.message, Meeting)]
-    if len({(event.message.job, event.message.rows) for event in hellos}) > 1:  # type: ignore[attr-defined]
+    if len({(event.message.job, event.message.rows) for event in hellos if event.message.rows}) > 1:  # type: ignore[attr-defined]
         outcome.add("plain", "all", "parties of one run say different jobs or numbers of rows")
 
 

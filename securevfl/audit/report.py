@@ -201,7 +201,8 @@ def _attacks(
                 own = copy(stage)
                 own.attacker = attacker
                 try:
-                    scores.setdefault((name, attacker), []).append(attack.score(own))
+                    score = attack.score(own)
+                    scores.setdefault((name, attacker), []).append(score)
                 except SecureVFLError as error:
                     failed[name] = f"{name}: {error}"
     found = [_inference(job, known, ATTACKS[name], own, attacker) for (name, attacker), own in scores.items()]

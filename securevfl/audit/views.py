@@ -361,7 +361,7 @@ class Stage:
         return View(
             name=name,
             X=(party.X - part.mean) / part.deviation,
-            theta=part.theta,
+            theta=part.state.get("theta", np.zeros((0, part.outputs))),
             outputs=part.outputs,
             rows={visit.index: visit.rows for visit in self.schedule.visits()},
             visits=tuple(tape.visits[name]),

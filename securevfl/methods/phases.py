@@ -55,6 +55,11 @@ class Phases(Method):
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is not None:
             raise ValueError(f"optimizer {job.optimizer.name} sends no residual; leave protocol.residual out")
+        if isinstance(job.optimizer, FDSKL) and job.optimizer.precondition and job.model.loss.curvature is None:
+            raise ValueError(
+                f"loss {job.model.loss.name} states no curvature, which preconditioners rest on; state it, or set "
+                "optimizer.precondition = false"
+            )
         if job.reshuffle:
             raise ValueError(f"optimizer {job.optimizer.name} keeps features by batch; set reshuffle = false")
 
