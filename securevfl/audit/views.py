@@ -322,7 +322,8 @@ class Stage:
         self._interval = job.evaluation_interval
         self.parties = list(parties)
         self.seed = seed
-        self.active, self.passives = check_parties(parties)
+        self.active, others = check_parties(parties)
+        self.passives = [party for party in others if party.columns]
         self.attacker = attacker or max(self.passives, key=lambda party: party.X.shape[1]).name
 
     @cached_property
