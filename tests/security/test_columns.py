@@ -125,13 +125,14 @@ def test_columns_of_two_values_are_read_from_fewer_numbers_than_columns() -> Non
 
 def test_vectors_of_two_values_are_found_in_small_and_large_spaces() -> None:
     generator = np.random.default_rng(2)
-    for reals in (3, 30):
+    for reals in (3, 20):
         X = np.column_stack([generator.random((400, 3)) < 0.4, generator.normal(size=(400, reals))])
         names = tuple(map(str, range(3 + reals)))
         numbers = X @ generator.normal(size=(3 + reals, 3 + reals))
         own = space(Received("bank", ("shop",), np.arange(400), numbers, X, names, 3 + reals))
         basis = np.column_stack([np.full(400, 400**-0.5), own])
-        found = {vector.tobytes() for vector in two_valued(basis)} | {(~v).tobytes() for v in two_valued(basis)}
+        vectors = two_valued(basis)
+        found = {vector.tobytes() for vector in vectors} | {(~vector).tobytes() for vector in vectors}
         assert {(X[:, j] > 0).tobytes() for j in range(3)} <= found
         assert len(found) == 6
 

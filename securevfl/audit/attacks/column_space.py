@@ -66,15 +66,13 @@ def _said(batch: Received, basis: Floats, share: Floats) -> str:
     whose = f"{batch.learner} about {', '.join(batch.about)}"
     if not named:
         return f"{whose}: no column within"
-    few, many = basis.shape[1] + SPARE, MANY * basis.shape[1]
-    given = [
+    said = [f"{whose}: {len(named)} of {len(share)} columns within ({', '.join(named)})"]
+    said += [
         f"{known} known rows give them to {recovery(batch, basis, known):.0e} of their deviation"
-        for known in (few, many)
+        for known in (basis.shape[1] + SPARE, MANY * basis.shape[1])
         if known < len(batch.rows)
     ]
-    return f"{whose}: {len(named)} of {len(share)} columns within ({', '.join(named)})" + "".join(
-        f"; {line}" for line in given
-    )
+    return "; ".join(said)
 
 
 def space(batch: Received) -> Floats:
