@@ -20,10 +20,11 @@ ASSUMPTIONS = "every party follows the protocol and may study what it received (
 def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
     """The sheet as text. Without parties it speaks of one active and one passive party and gives shares as formulas."""
     method = job.method
-    roles, known, refused = Roles.labelled(ACTIVE, [PASSIVE]), None, []
+    roles, known = Roles.labelled(ACTIVE, [PASSIVE]), None
+    refused = ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else []
     if parties is not None:
         lead, others = check_parties(parties)
-        roles = method.cast([lead, *others])
+        roles, refused = method.cast([lead, *others]), []
         try:
             known = known_run(job, [lead, *others])
             refused = _leaks(job, known)
