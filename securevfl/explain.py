@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from securevfl.audit.curve import expected_label_auc
 from securevfl.audit.declarations import SESSION
 from securevfl.audit.leverage import measure
+from securevfl.booking import foretell
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure import Sizes, counts, sizes_of
 from securevfl.errors import LabelError
@@ -26,13 +28,19 @@ from securevfl.schedule import Schedule
 
 if TYPE_CHECKING:
     from securevfl.job import Job
+    from securevfl.ledger import DisclosureLedger
 
 BATCHES = 8  # of a partition that are measured
 ASSUMPTIONS = "every party follows the protocol and may study what it received (semi-honest); lines are authenticated"
 
 
-def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
-    """The sheet as text. Without parties it speaks of one active and one passive party and gives shares as formulas."""
+def explain(
+    job: Job, parties: Sequence[Party] | None = None, *, ledgers: Mapping[str, DisclosureLedger] | None = None
+) -> str:
+    """The sheet as text. Without parties it speaks of one active and one passive party and gives shares as formulas.
+
+    ledgers: of some of the parties, by name; the sheet then says what was told before, and counts it.
+    """
     if parties is None:
         active, passives, known = "active", ["passive"], None
     else:
@@ -71,7 +79,7 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         lines += ["", f"{name} (passive)", *_role(declared, "passive")]
         lines += ["  learns    nothing"] if kernel else [*_equations(job, name, known), *_own_part(job)]
         lines += [] if kernel or residual.seals else _columns(job, name, known)
-    lines += _leaks(job, known)
+    lines += _leaks(job, known, ledgers or {})
     return "\n".join(lines)
 
 
@@ -206,14 +214,24 @@ def _alone(job: Job, X: Floats, schedule: Schedule) -> list[str]:
     ]
 
 
-def _leaks(job: Job, known: tuple[Party, list[Party]] | None) -> list[str]:
+def _leaks(job: Job, known: tuple[Party, list[Party]] | None, ledgers: Mapping[str, DisclosureLedger]) -> list[str]:
+    """What the ledgers say, and then a line for each leak that is accepted or would be refused."""
     if known is None:
         return []
     try:
         sizes, _ = _sizes(job, *known)
     except LabelError as error:
         return ["", f"would be refused: {error}"]
-    return [
+    parties = {party.name: party for party in (known[0], *known[1])}
+    kept = {name: ledger for name, ledger in ledgers.items() if name in parties and ledger.path.exists()}
+    sizes = replace(sizes, tables={name: ledger.tag(parties[name]) for name, ledger in kept.items()})
+    outlooks = {name: foretell(each, name, parties[name].register, job, sizes) for name, each in kept.items()}
+    before = dict.fromkeys((entry.run, entry.told) for outlook in outlooks.values() for entry in outlook.before)
+    lines = []
+    for name, outlook in outlooks.items():
+        lines += ["", f"by the disclosure ledger of {name}", *outlook.lines]
+    lines += [f"\nwould be refused: {why}" for outlook in outlooks.values() for why in outlook.refusals]
+    return lines + [
         ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak)
-        for leak in leaks(job, sizes)
+        for leak in leaks(job, sizes, [told for _, told in before])
     ]

@@ -29,6 +29,9 @@ from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.register import Register
 from securevfl.schedule import Schedule
 
+if TYPE_CHECKING:
+    from securevfl.ledger import DisclosureLedger
+
 
 class Protocol(Config):
     """How sums go up and how residuals go down; any of the one with any of the other.
@@ -173,11 +176,16 @@ class Job(Config):
             reshuffle=self.reshuffle,
         )
 
-    def explain(self, parties: Sequence[Party] | None = None) -> str:
-        """What each party sends, receives and can infer, before anything runs. The consent sheet, as text."""
+    def explain(
+        self, parties: Sequence[Party] | None = None, *, ledgers: Mapping[str, DisclosureLedger] | None = None
+    ) -> str:
+        """What each party sends, receives and can infer, before anything runs. The consent sheet, as text.
+
+        ledgers: of some of the parties, by name; what they told before counts.
+        """
         from securevfl.explain import explain
 
-        return explain(self, parties)
+        return explain(self, parties, ledgers=ledgers)
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:

@@ -3,7 +3,8 @@
 1. all <-> all           Asked    which training the part is of, rows, keyed digest of the row order, labels or none
 2. all                   the model's own sums (`securevfl.learner`); the active party alone learns f
 
-What a party learns is what it learns in the evaluation of a training, for these rows.
+What a party learns is what it learns in the evaluation of a training, for these rows. Passive parties enter the scores
+that they tell in their disclosure ledgers before step 2.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from securevfl.codec import Message
 from securevfl.converse import converse, read_peers
 from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import Disclosure
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 from securevfl.job import Job
 from securevfl.learner import Learner, make_learner
+from securevfl.ledger import DisclosureLedger
 from securevfl.new_rows import NewRows, rows_of_array
 from securevfl.part import Part
 from securevfl.peers import Peers
@@ -62,6 +65,7 @@ def predict_with(
     peers: Peers | str | Path = "peers.toml",
     *,
     ids: Sequence[Any] | NDArray[Any] | None = None,
+    ledger: DisclosureLedger | str | Path | None = None,
     certs: str | Path | None = None,
     listen: str | None = None,
     timeout: float = 600.0,
@@ -81,6 +85,7 @@ def predict_with(
         rows_of_array(part, X, ids),
         peers,
         on_block=lambda _, block: found.append(block),
+        ledger=ledger,
         certs=certs,
         listen=listen,
         timeout=timeout,
@@ -103,6 +108,7 @@ def predict_rows(
     *,
     on_block: Callable[[list[Any] | None, Predicted], None],
     on_rows: OnRows | None = None,
+    ledger: DisclosureLedger | str | Path | None = None,
     certs: str | Path | None = None,
     listen: str | None = None,
     timeout: float = 600.0,
@@ -119,8 +125,10 @@ def predict_rows(
             f"{', '.join(peers.parties)}; bring the peers of the training"
         )
 
+    own_ledger = DisclosureLedger.of(part.name, ledger)
+
     def talk(channel: Channel) -> None:
-        learner, done = _meet(part, rows, channel), 0
+        learner, done = _meet(part, rows, channel, own_ledger), 0
         for ids, X in rows.blocks():
             scaled = part.scaled(X)
             f = learner.decision(lambda block, own=scaled: own[block], len(scaled))  # type: ignore[misc]  # 2
@@ -145,8 +153,8 @@ def predicted(part: Part, f: Floats) -> Predicted:
     return Predicted(f, np.asarray(classes[proba.argmax(axis=1)]), proba, classes)
 
 
-def _meet(part: Part, rows: NewRows, channel: Channel) -> Learner:
-    """Compares with the others and takes this party's place in the model."""
+def _meet(part: Part, rows: NewRows, channel: Channel, ledger: DisclosureLedger) -> Learner:
+    """Compares with the others, enters the scores that the active party is told, and takes this party's place."""
     active, *passives = part.parties
     own = Asked(
         part.run,
@@ -160,6 +168,9 @@ def _meet(part: Part, rows: NewRows, channel: Channel) -> Learner:
     heard = {part.name: own} | {name: channel.recv(name, Asked) for name in others}  # 1
     for name in others:
         _compare(part.name, own, name, heard[name])
+    if part.name in passives:
+        scores = Disclosure("scores", active, tuple(passives), rows.count * part.outputs, 0)
+        ledger.answer(part.run, channel.session.hex(), scores)
     seat = Seat(
         channel=channel,
         active=active,

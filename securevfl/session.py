@@ -1,6 +1,7 @@
 """One party's whole run, whatever carries its messages: handshake, guards, training, evaluation.
 
-1. all <-> all        Hello      digest of the job, rows, columns, outputs, keyed digest of the row order, rounds saved
+1. all <-> all        Hello      digest of the job, rows, columns, outputs, keyed digest of the row order, rounds saved,
+                                 a name of its columns' content that its own ledger gives
 2. per round          the optimizer's exchanges
 3. where due          joint evaluation, then active -> passive: Verdict, go on or stop
 4. at the end         joint evaluation on the held-out rows
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl import eventlog, metrics
+from securevfl.booking import Booking
 from securevfl.channel import Channel
 from securevfl.checkpoint import FINISHED, Checkpoints, State, common_round
 from securevfl.clock import Kind, Phase
@@ -35,8 +37,8 @@ from securevfl.disclosure import sizes_of
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.exposure import ROWS, enough
 from securevfl.job import Job
-from securevfl.leakage import guard
 from securevfl.learner import KernelLearner, LinearLearner, make_learner
+from securevfl.ledger import DisclosureLedger
 from securevfl.models.kernel import Kernel, KernelShare
 from securevfl.models.linear import Linear, starting_weights
 from securevfl.part import Part
@@ -49,7 +51,11 @@ SAMPLE = 1024  # rows that the first weights are drawn from
 
 
 class Hello(Message, frozen=True):
-    """What a party says of itself before anything else. saved, run: its states are of these rounds of this training."""
+    """What a party says of itself before anything else. saved, run: its states are of these rounds of this training.
+
+    content: the same in two jobs if its columns are the same, by its own ledger, and else random; empty without a
+    ledger.
+    """
 
     job: bytes
     rows: int
@@ -58,6 +64,7 @@ class Hello(Message, frozen=True):
     order: bytes
     saved: tuple[int, ...]
     run: str
+    content: str
 
 
 class Verdict(Message, frozen=True):
@@ -77,31 +84,41 @@ def take_part(
     workers: int = 1,
     on_round: Callable[[int, int], None] | None = None,
     checkpoints: Checkpoints | None = None,
+    ledger: DisclosureLedger | None = None,
 ) -> Part:
     """Trains with the others over `channel` and returns this party's part.
 
     `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
-    parties have a state for, and the part is on disk when this returns (`Checkpoints.final`).
+    parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
+    party what the run tells is entered there before it is told, and earlier runs count.
     """
     key = run_key(job, party) if checkpoints is not None else b""
     constant = isinstance(job.model, Kernel) and not party.active
     saved = checkpoints.rounds(key, constant=constant) if checkpoints is not None else ()
     run = checkpoints.run(key) if checkpoints is not None else ""
-    hellos = _greet(job, party, channel, active=active, passives=passives, saved=saved, run=run)
-    outputs = hellos[active].outputs
-    schedule = job.schedule(party.register if all(hello.order for hello in hellos.values()) else len(party))
-    columns = {name: hellos[name].columns for name in (active, *passives)}
-    own = {party.name: enough(party.X[schedule.flow[:ROWS]])}
-    guard(job, sizes_of(job, schedule, active=active, columns=columns, outputs=outputs, enough=own))
+    content = "" if ledger is None else ledger.tag(party)
+    hellos = _greet(job, party, channel, active=active, passives=passives, saved=saved, run=run, content=content)
+    register, outputs = party.register, hellos[active].outputs
+    schedule = job.schedule(register if all(hello.order for hello in hellos.values()) else len(party))
+    sizes = sizes_of(
+        job,
+        schedule,
+        active=active,
+        columns={name: hellos[name].columns for name in (active, *passives)},
+        outputs=outputs,
+        tables={name: hellos[name].content for name in passives},
+        enough={party.name: enough(party.X[schedule.flow[:ROWS]])},
+    )
     labelled = [name for name in (active, *passives) if hellos[name].outputs]
     together = len({hello.run for hello in hellos.values()}) == 1
     start = common_round([hello.saved for hello in hellos.values()]) if together else None
     if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
         return done
-    state = None
-    if checkpoints is not None and start is not None:
+    state = None if checkpoints is None or start is None else checkpoints.load(key, start)
+    run = channel.session.hex() if state is None else state.run
+    booking = Booking(ledger, run, party.name, register, job, sizes)
+    if checkpoints is not None and state is not None:
         checkpoints.reopen(key)
-        state = checkpoints.load(key, start)
         _recognise(party.name, state, channel.keys)
     elif checkpoints is not None:
         checkpoints.clear(key)
@@ -118,11 +135,15 @@ def take_part(
         noise=os.urandom(KEY_BYTES) if state is None else state.noise,
         released=0 if state is None else state.exchanges,
     )
-    worker = Worker(job, party, seat, schedule, labelled, on_round, save, state)
-    channel.clock.phase = Phase.TRAIN
-    worker.train()
-    channel.clock.phase = Phase.EVALUATE
-    part = worker.finish()
+    worker = None
+    try:
+        worker = Worker(job, party, seat, run, schedule, labelled, on_round, save, state)
+        channel.clock.phase = Phase.TRAIN
+        worker.train()
+        channel.clock.phase = Phase.EVALUATE
+        part = worker.finish()
+    finally:
+        booking.settle(worker.rounds if worker is not None else start or 0)
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
@@ -150,12 +171,20 @@ def _save(checkpoints: Checkpoints, key: bytes, rounds: int, state: Callable[[],
 
 
 def _greet(
-    job: Job, party: Party, channel: Channel, *, active: str, passives: Sequence[str], saved: tuple[int, ...], run: str
+    job: Job,
+    party: Party,
+    channel: Channel,
+    *,
+    active: str,
+    passives: Sequence[str],
+    saved: tuple[int, ...],
+    run: str,
+    content: str,
 ) -> dict[str, Hello]:
     loss = job.model.loss
     outputs = loss.outputs(loss.classes(party.y)) if party.y is not None else 0
     order = hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b""
-    own = Hello(job.digest, len(party), party.X.shape[1], outputs, order, saved, run)
+    own = Hello(job.digest, len(party), party.X.shape[1], outputs, order, saved, run, content)
     peers = [name for name in (active, *passives) if name != party.name]
     for peer in peers:
         channel.send(peer, own)
@@ -182,6 +211,7 @@ class Worker:
         job: Job,
         party: Party,
         seat: Seat,
+        run: str,
         schedule: Schedule,
         labelled: Sequence[str],
         on_round: Callable[[int, int], None] | None,
@@ -195,7 +225,7 @@ class Worker:
         self.schedule = schedule
         self.start = state.round if state is not None else 0
         self.history: list[dict[str, float]] = [] if state is None else state.history
-        self._run = seat.channel.session.hex() if state is None else state.run
+        self._run = run
         self._party = party
         self._active = party.name == seat.active
         self._on_round = on_round
@@ -226,6 +256,11 @@ class Worker:
         """Its share of a kernel model."""
         assert isinstance(self.learner, KernelLearner)
         return self.learner.share
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are done, those before a resume among them."""
+        return self._round
 
     def train(self) -> None:
         """Runs the optimizer's schedule for this party's role."""
