@@ -28,6 +28,7 @@ class Trainee:
         job: Job,
         party: Party,
         seat: Seat,
+        run: str,
         data: TrainingData,
         on_round: Callable[[int, int], None] | None,
         save: Save | None,
@@ -41,11 +42,17 @@ class Trainee:
         self._save = save
         self._start = 0 if saved is None else saved.round
         self._history = [] if saved is None else saved.history
-        self._run = seat.channel.session.hex() if saved is None else saved.run
+        self._run = run
+        self._round = self._start
         self._leads = party.name == seat.roles.lead
         self._trained = seat.channel.clock.path()
         state = None if saved is None else saved.state
         self._player = job.method.player(job, seat, data.columns, state)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are done, those before a resume among them."""
+        return self._round
 
     def train(self) -> None:
         """Plays until the rounds are over or the target is reached."""
@@ -87,6 +94,7 @@ class Trainee:
 
     def _after(self, done: Round) -> bool:
         """All that happens between two rounds; whether to stop."""
+        self._round = done.number
         every, stop = self._job.evaluation_interval, False
         record = {"round": float(done.number), "epoch": float(done.epoch)}
         if done.loss is not None:
