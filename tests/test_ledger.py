@@ -140,7 +140,7 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
         "the columns) were told before, with this run it would be 8 numbers about each row (53% of the columns); run "
         "fewer epochs, or raise the limit: securevfl ledger --party shop --limit columns=8"
     )
-    assert set(sent) <= {"Hello", "Abort"}
+    assert set(sent) <= {"Meeting", "Abort"}
     assert own["shop"].path.read_bytes() == before
     vfl.simulate(job(seed=1, epochs=2), parties, ledgers=own)
     own["shop"].set_limit("columns", Limit(10))
@@ -206,7 +206,7 @@ def test_a_run_is_entered_before_it_tells_anything(tmp_path: Path) -> None:
 
     def observe(event: Event) -> None:
         named = type(event.message).__name__
-        if event.direction == "send" and named != "Hello" and not own[event.me].read().entries:
+        if event.direction == "send" and named != "Meeting" and not own[event.me].read().entries:
             missing.append(f"{event.me} {named}")
 
     vfl.simulate(job(), parties, ledgers=own, observe=observe)
