@@ -47,6 +47,8 @@ class Seat:
     """One party's place in a run: who it is, who the others are, what is agreed.
 
     A party may hold several seats over one channel, each with another party as the active one and a lane of its own.
+    `openings` and `widths` say what a passive party may have opened of a sealed residual: how many times, and J^T g for
+    how many columns of J.
     """
 
     channel: Channel
@@ -56,6 +58,7 @@ class Seat:
     outputs: int = 1
     residual_bound: float = 1.0
     openings: Mapping[str, int] = field(default_factory=dict)
+    widths: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     lane: str = ""
 
@@ -247,6 +250,13 @@ class ResidualProtocol(Named, ABC):
     @abstractmethod
     def strength(self) -> str:
         """Assumption and key strength, one line for people."""
+
+    def distance_bits(self, values: int) -> float | None:
+        """-log2 of the statistical distance, after so many opened values, to a run that opens gradients alone.
+
+        None where nothing is opened.
+        """
+        return None
 
     @property
     def seals(self) -> bool:

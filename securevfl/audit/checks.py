@@ -131,7 +131,6 @@ def residual_checks() -> dict[str, Check]:
     return {
         "residual open": partial(residual_check, OpenResidual()),
         "residual ckks": partial(residual_check, SealedResidual(engine=Ckks())),
-        "residual ckks lean": partial(residual_check, SealedResidual(engine=Ckks(profile="lean"))),
         "residual paillier": partial(residual_check, SealedResidual(engine=Paillier(bits=2048)), passives=1, rows=40),
         "job ckks": partial(job_check, Protocol(residual=Ckks())),
         "job tree open": partial(job_check, Protocol(sum=TreeSum(), residual=OpenResidual())),
@@ -144,7 +143,6 @@ def engine_checks() -> dict[str, Check]:
     """One an engine."""
     return {
         "engine ckks": lambda: _watch(lambda: engines.linear(LatticeScheme())),
-        "engine ckks lean": lambda: _watch(lambda: engines.linear(LatticeScheme("lean"))),
         "engine paillier": lambda: _watch(lambda: engines.linear(PaillierScheme(2048))),
         "engine ckks sums": lambda: _watch(lambda: engines.additive(LatticeSum())),
         "engine paillier sums": lambda: _watch(lambda: engines.additive(PaillierSum(2048))),

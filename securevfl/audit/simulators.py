@@ -224,7 +224,6 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "simulator phases pairwise": partial(sum_views, PairwiseSum(), Circle(32)),
     "simulator residual open": partial(residual_views, OpenResidual()),
     "simulator residual ckks": partial(residual_views, SealedResidual(engine=Ckks())),
-    "simulator residual ckks lean": partial(residual_views, SealedResidual(engine=Ckks(profile="lean"))),
     "simulator residual paillier": partial(
         residual_views, SealedResidual(engine=Paillier(bits=2048)), rows=40, batches=5, passives=1
     ),
