@@ -135,7 +135,7 @@ def message_types() -> Outcome:
     outcome = Outcome()
 
     def send(channel: Channel) -> None:
-        channel.send("bank", Survivors(["bank"]))
+        channel.send("bank", Survivors(["bank"], [b""]))
 
     def receive(channel: Channel) -> None:
         channel.recv("shop", Verdict)
@@ -204,9 +204,10 @@ def survivors_guard() -> Outcome:
 
         assert isinstance(role, DropoutCollector)
         role._hand_out(role._gather(Commit, seat.passives))
-        role._gather(DoubleMasked, seat.passives)
-        for name in seat.passives[:2]:
-            channel.send(name, Survivors(list(seat.passives[:2])), "")
+        masked = role._gather(DoubleMasked, seat.passives)
+        two = list(seat.passives[:2])
+        for place, name in enumerate(two):
+            channel.send(name, Survivors(two, [masked[who].tags[place] for who in two]), "")
         for name in seat.passives[:2]:
             channel.recv(name, Shares, "")
 
