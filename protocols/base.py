@@ -251,12 +251,9 @@ class ResidualProtocol(Named, ABC):
     def strength(self) -> str:
         """Assumption and key strength, one line for people."""
 
-    def distance_bits(self, values: int) -> float | None:
-        """-log2 of the statistical distance, after so many opened values, to a run that opens gradients alone.
-
-        None where nothing is opened.
-        """
-        return None
+    def openings(self, values: int, epochs: int) -> str:
+        """What openings tell beside gradients, one line for people: `values` in each epoch. Empty where none are made."""
+        return ""
 
     @property
     def seals(self) -> bool:

@@ -42,6 +42,7 @@ from securevfl.protocols.base import (
 from securevfl.protocols.defences import AnyDefence, Defence
 from securevfl.protocols.engines import AnyEngine
 
+DISTANCE = 40  # bits: how far the openings of a run should at most be from ones that tell J^T g alone
 KEPT = 1 << 30  # bytes of prepared batches that a passive party keeps
 
 
@@ -98,8 +99,15 @@ class SealedResidual(ResidualProtocol):
     def strength(self) -> str:
         return self.engine.scheme().strength
 
-    def distance_bits(self, values: int) -> float:
-        return self.engine.scheme().distance_bits(values)
+    def openings(self, values: int, epochs: int) -> str:
+        scheme = self.engine.scheme()
+        run = scheme.distance_bits(values * epochs)
+        key = scheme.distance_bits(values) if scheme.rotates else run
+        text = (
+            f"{values * epochs:,} values in a run, within 2^-{run:.1f} of openings that tell J^T g alone "
+            f"(2^-{key:.1f} a key, 2^-{scheme.distance_bits(1):.1f} a value)"
+        )
+        return text if run >= DISTANCE else f"{text}; 2^-{DISTANCE} is meant, so use fewer epochs or larger batches"
 
     @property
     def seals(self) -> bool:

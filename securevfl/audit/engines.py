@@ -5,7 +5,7 @@ blind       two blindings of one product share no randomness, and open to differ
 open        what is returned of one ciphertext twice differs where the engine dithers
 unblind     gives J^T g; a mask serves once
 add         a sum of the same vectors twice differs; the holder reads the sum
-refusal     another key's, altered and invalid ciphertexts are refused, alike whatever the plaintext
+refusal     another key's, altered and invalid ciphertexts are refused, alike whatever the plaintext, and wider products
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from securevfl.crypto.lattice import LatticeScheme
 from securevfl.crypto.paillier import PaillierHolder, PaillierScheme
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.scheme import AdditiveScheme, Floats, KeyHolder, LinearScheme, Shape, SumHolder
-from securevfl.errors import CryptoError, KeyMismatch
+from securevfl.errors import CryptoError, KeyMismatch, ShapeMismatch
 
 _ROWS, _COLUMNS = 48, 6
 _SHAPE = Shape(_ROWS, 1, _COLUMNS)
@@ -120,6 +120,8 @@ def refusals(outcome: Outcome, scheme: LinearScheme, holder: KeyHolder, other: K
     _refused(outcome, "a cut ciphertext", CryptoError, lambda: evaluator.transpose_product(prepared, sealed[:-9]))
     blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, sealed))
     _refused(outcome, "a blinded product of another key", KeyMismatch, lambda: other.open(blinded, _SHAPE))
+    narrow = Shape(_ROWS, 1, _COLUMNS - 1)
+    _refused(outcome, "a product wider than agreed", ShapeMismatch, lambda: holder.open(blinded, narrow))
     if isinstance(scheme, PaillierScheme):
         _refuse_elements(outcome, holder, blinded)
 
