@@ -52,6 +52,8 @@ class Seat:
 
     A party may hold several seats over one channel, each with a cast and a lane of its own.
     noise: the secret key of what this party blurs in this training; `released` residuals went before this run of it.
+    `openings` and `widths` say what each party may have opened of a sealed residual: how many times, and J^T g for how
+    many columns of J.
     """
 
     channel: Channel
@@ -60,6 +62,7 @@ class Seat:
     outputs: int = 1
     residual_bound: float = 1.0
     openings: Mapping[str, int] = field(default_factory=dict)
+    widths: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     lane: str = ""
     noise: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
@@ -342,6 +345,10 @@ class ResidualProtocol(MessageProtocol):
     def label(self) -> str:
         """Its name in a cost table."""
         return self.name
+
+    def openings(self, values: int, epochs: int) -> str:
+        """What openings tell beside gradients, one line for people: `values` in each epoch. Empty where none are made."""
+        return ""
 
     @property
     def seals(self) -> bool:

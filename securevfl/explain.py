@@ -43,6 +43,7 @@ def explain(
         f"{job.optimizer.label} on a {job.model.name} model, protocol {method.title(job, roles)}",
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {method.strength(job)}",
+        *([f"openings: {line}"] if known is not None and (line := method.openings(job, known.sizes)) else []),
     ]
     for name in roles.parties:
         lines += ["", _heading(roles, name), *_role(declared, roles.plays(name))]

@@ -77,6 +77,7 @@ def take_part(
         outputs=lead.outputs,
         residual_bound=job.model.loss.bound,
         openings=dict.fromkeys(parties, 1),
+        widths=sizes.columns,
         seed=job.seed,
     )
     start = _common_start(heard)

@@ -133,7 +133,7 @@ def message_types() -> Outcome:
     outcome = Outcome()
 
     def send(channel: Channel) -> None:
-        channel.send("bank", Survivors(["bank"]))
+        channel.send("bank", Survivors(["bank"], [b""]))
 
     def receive(channel: Channel) -> None:
         channel.recv("shop", Verdict)
@@ -203,12 +203,14 @@ def survivors_guard() -> Outcome:
 
         assert isinstance(role, DropoutCollector)
         role._hand_out(role._gather(Commit, seat.contributors))
-        role._gather(DoubleMasked, seat.contributors)
-        for name in seat.contributors[:2]:
-            channel.send(name, Survivors(list(seat.contributors[:2])), "")
-        for name in seat.contributors[:2]:
+        masked = role._gather(DoubleMasked, seat.contributors)
+        two = list(seat.contributors[:2])
+        for place, name in enumerate(two):
+            channel.send(name, Survivors(two, [masked[who].tags[place] for who in two]), "")
+        for name in two:
             channel.recv(name, Shares, "")
-        channel.send(seat.contributors[2], Survivors(list(seat.contributors)), "")  # so that it need not wait in vain
+        tags = [masked[who].tags[2] for who in seat.contributors]
+        channel.send(seat.contributors[2], Survivors(list(seat.contributors), tags), "")  # so that it does not wait
         channel.recv(seat.contributors[2], Shares, "")
 
     def member(channel: Channel) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from securevfl.audit.mutant import Mutant
 from securevfl.audit.mutants_align import MUTANTS as ALIGNMENT
+from securevfl.audit.mutants_chosen import MUTANTS as CHOSEN
 from securevfl.audit.mutants_lattice import MUTANTS as LATTICE
 from securevfl.audit.mutants_masks import MUTANTS as MASKS
 from securevfl.audit.mutants_paillier import MUTANTS as PAILLIER
 from securevfl.audit.mutants_protocols import MUTANTS as PROTOCOLS
 from securevfl.audit.mutants_session import MUTANTS as SESSION
 
-MUTANTS: list[Mutant] = [*MASKS, *PROTOCOLS, *PAILLIER, *LATTICE, *SESSION, *ALIGNMENT]
+MUTANTS: list[Mutant] = [*MASKS, *PROTOCOLS, *PAILLIER, *LATTICE, *CHOSEN, *SESSION, *ALIGNMENT]
 
 
 def table() -> str:

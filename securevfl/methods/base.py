@@ -158,6 +158,10 @@ class Method(Named, ABC):
     def strength(self, job: JobOptions) -> str:
         """Assumption and key strength of what is encrypted, one line for people."""
 
+    def openings(self, job: JobOptions, sizes: Sizes) -> str:
+        """What is opened in a run beside what it should tell, one line for people; empty where nothing is."""
+        return ""
+
     @abstractmethod
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         """What a party `learns` from what it receives and what it `keeps`, in words; without `known` as formulas."""

@@ -80,6 +80,9 @@ class Rounds(Method):
     def strength(self, job: JobOptions) -> str:
         return _residual(job).strength
 
+    def openings(self, job: JobOptions, sizes: Sizes) -> str:
+        return _residual(job).openings(sizes.batches * sum(sizes.parameters.values()), sizes.epochs)
+
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         if roles.role(party) == ACTIVE:
             return active_learns(job, party, known)
