@@ -214,7 +214,7 @@ def sealed_in_two_sums(member: type[DropoutMember]) -> tuple[bytes, bytes]:
     sealed: list[bytes] = []
 
     def play(channel: Channel) -> None:
-        seat = Seat(channel, "a", ("b", "c"), Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum("a", ("b", "c")), Meter(channel.clock, channel.ledger))
         if channel.me == "a":
             for _ in range(2):
                 sealed.append(channel.recv("b", Commit).sealed[1])
@@ -269,7 +269,7 @@ def test_tags_that_are_missing_are_named(change: Callable[[list[bytes]], list[by
     names = ("a", "b", "c", "d")
 
     def play(channel: Channel) -> None:
-        seat = Seat(channel, "a", names[1:], Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.ledger))
         if channel.me == "a":
             PairwiseSum(threshold=2, patience=2.0).role(seat).collect((3,), SPACE)
         else:
