@@ -8,8 +8,8 @@ Both are options (frozen, named) that make one role object for each party.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -55,7 +55,6 @@ class Seat:
     meter: Meter
     outputs: int = 1
     residual_bound: float = 1.0
-    openings: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     lane: str = ""
 
@@ -200,43 +199,66 @@ class Batch:
     y: Floats | None = None
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """What the parties of a residual protocol agree on beforehand; an optimizer and a model make it.
+
+    openings: gradients that a passive party may have opened for one exchange: one where J does not move, as many as
+    local steps where it does. kept: how many exchanges a passive party may hold replies of at a time; a newer one
+    than these closes the oldest.
+    """
+
+    openings: int = 1
+    kept: int = 1
+
+
 class Reply(ABC):
-    """A residual as a passive party holds it. May be kept and asked again."""
+    """A residual as a passive party holds it. May be kept, and asked later and again, from any thread of the party.
+
+    `exchange` numbers the residuals of a run, from 0.
+    """
+
+    exchange: int
 
     @abstractmethod
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        """J^T g (d x c), summed over the rows of the batch."""
+        """J^T g (d x c), summed over the rows of the batch. LimitError where more is asked than was agreed."""
+
+    def close(self) -> None:  # noqa: B027
+        """Gives the reply up before a newer one does: nothing more will be asked of it."""
 
 
 class ActiveResidual(ABC):
-    """The side that computes g."""
+    """The side that computes g. What passive parties ask about it is served beside the thread that publishes."""
 
     @abstractmethod
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         """Sends g (n x c) down to these parties."""
 
-    @abstractmethod
-    def settle(self) -> None:
-        """Serves what the passive parties still have to ask about the residuals published so far."""
+    def close(self) -> None:  # noqa: B027
+        """Returns when the passive parties have asked all they wanted; raises what went wrong in serving them."""
 
 
 class PassiveResidual(ABC):
     """The side that needs J^T g."""
 
     @abstractmethod
-    def reply(self, *, epoch: int) -> Reply:
+    def reply(self) -> Reply:
         """The next residual that the active party publishes."""
+
+    def close(self) -> None:  # noqa: B027
+        """Tells the active party that nothing more will be asked."""
 
 
 class ResidualProtocol(Named, ABC):
     """How g goes down."""
 
     @abstractmethod
-    def active(self, seat: Seat) -> ActiveResidual:
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
         """The active party's side."""
 
     @abstractmethod
-    def passive(self, seat: Seat) -> PassiveResidual:
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
         """A passive party's side."""
 
     @abstractmethod

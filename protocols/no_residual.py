@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import ActiveResidual, Declared, PassiveResidual, Reply, ResidualProtocol, Seat
+from securevfl.protocols.base import ActiveResidual, Agreement, Declared, PassiveResidual, Reply, ResidualProtocol, Seat
 
 
 class NoResidual(ResidualProtocol):
@@ -15,10 +15,10 @@ class NoResidual(ResidualProtocol):
 
     name: ClassVar[str] = "none"
 
-    def active(self, seat: Seat) -> ActiveResidual:
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
         return NothingDown()
 
-    def passive(self, seat: Seat) -> PassiveResidual:
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
         return NothingComes()
 
     def declares(self) -> list[Declared]:
@@ -33,10 +33,7 @@ class NothingDown(ActiveResidual):
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         raise ProtocolError('no residual goes down in this job; set protocol.residual to "open" or an engine')
 
-    def settle(self) -> None:
-        return
-
 
 class NothingComes(PassiveResidual):
-    def reply(self, *, epoch: int) -> Reply:
+    def reply(self) -> Reply:
         raise ProtocolError('no residual goes down in this job; set protocol.residual to "open" or an engine')

@@ -9,6 +9,7 @@ that the sealed residuals are measured against. A `defence` (see `securevfl.prot
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import (
     ActiveResidual,
+    Agreement,
     Batch,
     Declared,
     Differentiable,
@@ -33,8 +35,9 @@ from securevfl.protocols.defences import AnyDefence, Defence
 
 
 class Residual(Message, frozen=True):
-    """g (n x c)."""
+    """g (n x c) of an exchange."""
 
+    exchange: int
     g: NDArray[np.float64]
 
 
@@ -44,10 +47,10 @@ class OpenResidual(ResidualProtocol):
     name: ClassVar[str] = "open"
     defence: AnyDefence | None = None
 
-    def active(self, seat: Seat) -> ActiveResidual:
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
         return OpenActive(seat, self.defence)
 
-    def passive(self, seat: Seat) -> PassiveResidual:
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
         return OpenPassive(seat)
 
     def declares(self) -> list[Declared]:
@@ -66,29 +69,34 @@ class OpenActive(ActiveResidual):
         if defence is not None:
             defence.check(seat.outputs)
         self._channel = seat.channel
+        self._lane = f"{seat.lane}/residual"
         self._defence = defence
         self._prg = Prg.fresh("defence of an open residual")
+        self._exchanges = itertools.count()
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         if self._defence is not None:
             g = self._defence.apply(g, self._prg)
+        exchange = next(self._exchanges)
         for passive in to:
-            self._channel.send(passive, Residual(g))  # 1
-
-    def settle(self) -> None:
-        """Nothing is ever asked."""
+            self._channel.send(passive, Residual(exchange, g), self._lane)  # 1
 
 
 class OpenPassive(PassiveResidual):
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
+        self._lane = f"{seat.lane}/residual"
 
-    def reply(self, *, epoch: int) -> Reply:
-        return OpenReply(self._seat.channel.recv(self._seat.active, Residual).g)  # 1
+    def reply(self) -> Reply:
+        residual = self._seat.channel.recv(self._seat.active, Residual, self._lane)  # 1
+        return OpenReply(residual.exchange, residual.g)
 
 
 class OpenReply(Reply):
-    def __init__(self, g: Floats) -> None:
+    """g itself, which answers whenever and as often as it is asked."""
+
+    def __init__(self, exchange: int, g: Floats) -> None:
+        self.exchange = exchange
         self._g = g
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:

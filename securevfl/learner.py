@@ -17,7 +17,7 @@ from securevfl.job import Job
 from securevfl.models.kernel import Expansion, Frequencies, Kernel, KernelShare
 from securevfl.models.linear import Linear, LinearModel
 from securevfl.optim.base import Trainee
-from securevfl.protocols.base import Seat
+from securevfl.protocols.base import Agreement, Seat
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.phase_sums import PhaseSums
 from securevfl.protocols.predict import predict_active, predict_passive
@@ -41,9 +41,6 @@ class Learner(ABC):
     @abstractmethod
     def train(self, party: Trainee) -> None:
         """Runs the job's optimizer for this party's role."""
-
-    def settle(self) -> None:  # noqa: B027
-        """Serves what the others still have to ask, before the parties evaluate or end."""
 
     @abstractmethod
     def decision(self, table: Table, rows: int, *, again: bool = False, batches: Sequence[slice] = ()) -> Floats | None:
@@ -82,16 +79,14 @@ class LinearLearner(Learner):
 
     def train(self, party: Trainee) -> None:
         residual, optimizer = self._job.protocol.residual, self._job.optimizer
+        agreement = optimizer.agreement(self.model)
         if self._seat.me == self._seat.active:
-            self._link = ActiveLink(self._seat, self._sums, residual.active(self._seat))
-            optimizer.active(party, self._link)
-            self._link.settle()
+            with ActiveLink(self._seat, self._sums, residual.active(self._seat, agreement)) as link:
+                self._link = link
+                optimizer.active(party, link)
         else:
-            optimizer.passive(party, PassiveLink(self._seat, self._sums, residual.passive(self._seat)))
-
-    def settle(self) -> None:
-        if self._link is not None:
-            self._link.settle()
+            with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as passive:
+                optimizer.passive(party, passive)
 
     def decision(self, table: Table, rows: int, *, again: bool = False, batches: Sequence[slice] = ()) -> Floats | None:
         def forward(block: slice) -> Floats:
@@ -137,9 +132,9 @@ class KernelLearner(Learner):
         seat, residual, optimizer = self._seat, self._job.protocol.residual, self._job.optimizer
         sums = self.sums.sums[seat.active]
         if seat.me == seat.active:
-            optimizer.active(party, ActiveLink(seat, sums, residual.active(seat), self.sums))
+            optimizer.active(party, ActiveLink(seat, sums, residual.active(seat, Agreement()), self.sums))
         else:
-            optimizer.passive(party, PassiveLink(seat, sums, residual.passive(seat), self.sums))
+            optimizer.passive(party, PassiveLink(seat, sums, residual.passive(seat, Agreement()), self.sums))
 
     def wants(self, batch: int) -> bool:
         return not self.share.knows(batch)

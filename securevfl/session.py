@@ -102,7 +102,6 @@ def take_part(
         meter=Meter(channel.clock, channel.ledger, executor, workers),
         outputs=outputs,
         residual_bound=job.model.loss.bound,
-        openings=dict.fromkeys(passives, 1),
         seed=job.seed,
     )
     labelled = [name for name in (active, *passives) if hellos[name].outputs]
@@ -341,7 +340,6 @@ class Worker:
         return metrics.evaluate(self._loss, f, self._party.y[rows], self.classes)
 
     def _evaluate_and_decide(self) -> dict[str, float]:
-        self.learner.settle()
         clock = self.seat.channel.clock
         clock.tick(Kind.LOCAL)
         clock.phase = Phase.EVALUATE

@@ -24,6 +24,7 @@ from securevfl.job import Job, Protocol
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import (
     ActiveResidual,
+    Agreement,
     Batch,
     Coalition,
     Declared,
@@ -138,11 +139,11 @@ class WitnessedResidual(ResidualProtocol):
     inner: SerializeAsAny[ResidualProtocol]
     _witness: Witness = PrivateAttr(default_factory=Witness)
 
-    def active(self, seat: Seat) -> ActiveResidual:
-        return WitnessedActive(self.inner.active(seat), seat.me, self._witness)
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
+        return WitnessedActive(self.inner.active(seat, agreement), seat.me, self._witness)
 
-    def passive(self, seat: Seat) -> PassiveResidual:
-        return WitnessedPassive(self.inner.passive(seat), seat.me, self._witness)
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
+        return WitnessedPassive(self.inner.passive(seat, agreement), seat.me, self._witness)
 
     def declares(self) -> list[Declared]:
         return self.inner.declares()
@@ -165,29 +166,36 @@ class WitnessedActive(ActiveResidual):
         self._witness.epochs.add(epoch)
         self._inner.publish(g, epoch=epoch, to=to)
 
-    def settle(self) -> None:
-        self._inner.settle()
+    def close(self) -> None:
+        self._inner.close()
 
 
 class WitnessedPassive(PassiveResidual):
     def __init__(self, inner: PassiveResidual, me: str, witness: Witness) -> None:
         self._inner, self._me, self._witness = inner, me, witness
 
-    def reply(self, *, epoch: int) -> Reply:
-        return WitnessedReply(self._inner.reply(epoch=epoch), self._me, self._witness)
+    def reply(self) -> Reply:
+        return WitnessedReply(self._inner.reply(), self._me, self._witness)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class WitnessedReply(Reply):
     def __init__(self, inner: Reply, me: str, witness: Witness) -> None:
         self._inner, self._me, self._witness = inner, me, witness
+        self.exchange = inner.exchange
         self._noted = False
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._inner.gradient(model, batch)
-        if not self._noted:
+        if not (self._noted and model.static_jacobian):
             self._witness.gradients[self._me].append((model.jacobian(batch.X), np.array(gradient)))
             self._noted = True
         return gradient
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
@@ -285,21 +293,21 @@ def record_residual(
             passives=passives,
             meter=Meter(channel.clock, channel.ledger),
             outputs=outputs,
-            openings=dict.fromkeys(passives, 1),
         )
 
     def publish(channel: Channel) -> None:
-        role = watched.active(seat(channel))
+        role = watched.active(seat(channel), Agreement())
         for epoch in range(epochs):
             for g in residuals:
                 role.publish(g, epoch=epoch, to=passives)
-        role.settle()
+        role.close()
 
     def ask(channel: Channel) -> None:
-        role = watched.passive(seat(channel))
+        role = watched.passive(seat(channel), Agreement())
         for epoch in range(epochs):
             for index, J in enumerate(jacobians[channel.me]):
-                role.reply(epoch=epoch).gradient(FixedJacobian(), Batch(index, epoch, J))
+                role.reply().gradient(FixedJacobian(), Batch(index, epoch, J))
+        role.close()
 
     events: list[Event] = []
     roles: dict[str, Callable[[Channel], None]] = {"active": publish, **dict.fromkeys(passives, ask)}

@@ -260,6 +260,7 @@ class _ReplyTap(Reply):
         self._tape = tape
         self._name = name
         self._asked = False
+        self.exchange = reply.exchange
 
     def gradient(self, model: Any, batch: Batch) -> Floats:
         gradient = self._reply.gradient(model, batch)
@@ -267,6 +268,9 @@ class _ReplyTap(Reply):
             self._tape.opened(self._name, model.jacobian(batch.X), gradient, batch.index)
         self._asked = True
         return gradient
+
+    def close(self) -> None:
+        self._reply.close()
 
 
 def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:

@@ -12,7 +12,7 @@ from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
 from securevfl.models.kernel import KernelShare
 from securevfl.models.linear import Linear
-from securevfl.protocols.base import Batch
+from securevfl.protocols.base import Agreement, Batch, Differentiable
 from securevfl.protocols.link import ActiveLink, PassiveLink
 
 
@@ -67,6 +67,10 @@ class Optimizer(Named, ABC):
     def steps(self) -> int:
         """Q, the local steps a round."""
         return 1
+
+    def agreement(self, model: Differentiable) -> Agreement:
+        """What the parties agree on about residuals: a J that moves is opened anew in every local step."""
+        return Agreement(openings=1 if model.static_jacobian else self.steps)
 
     @abstractmethod
     def active(self, party: Trainee, link: ActiveLink) -> None:

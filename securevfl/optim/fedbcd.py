@@ -54,7 +54,7 @@ class FedBCD(Optimizer):
                 if turn == 0:
                     self._active_steps(party, link, others, batch, t)
                 if self.mode == "sequential":
-                    link.publish(party.residual(party.model.forward(batch.X) + others, batch), to=passives)
+                    link.publish(party.residual(party.model.forward(batch.X) + others, batch), batch, to=passives)
 
     def passive(self, party: Trainee, link: PassiveLink) -> None:
         for t, batch in enumerate(party.batches(), party.start):
@@ -68,7 +68,7 @@ class FedBCD(Optimizer):
         for q in range(self.steps):
             g = party.residual(party.model.forward(batch.X) + others, batch)
             if q == 0 and self.mode == "parallel":
-                link.publish(g)
+                link.publish(g, batch)
             self._step(party, party.model.vjp(batch.X, g), batch, t, anchor)
 
     def _passive_steps(self, party: Trainee, reply: Reply, batch: Batch, t: int) -> None:
