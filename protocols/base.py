@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from securevfl.config import Named
 from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PeerLost
+from securevfl.protocols.differentiable import Differentiable
 
 Phases = NDArray[np.uint32]
 
@@ -177,18 +178,6 @@ class SumProtocol(Named, ABC):
         return True
 
 
-class Differentiable(Protocol):
-    """What a residual protocol needs of a model: J^T g in the clear, or J itself."""
-
-    static_jacobian: bool
-
-    def vjp(self, X: Floats, g: Floats) -> Floats:
-        """J^T g (d x c) for plain g (n x c)."""
-
-    def jacobian(self, X: Floats) -> Floats:
-        """J (n x d)."""
-
-
 @dataclass(frozen=True)
 class Batch:
     """One party's side of a batch: `index` names it in the partition, X (n x d), targets y (n x c) or None."""
@@ -205,11 +194,13 @@ class Agreement:
 
     openings: gradients that a passive party may have opened for one exchange: one where J does not move, as many as
     local steps where it does. kept: how many exchanges a passive party may hold replies of at a time; a newer one
-    than these closes the oldest.
+    than these closes the oldest. shares_outputs: of which kind the passive parties' Jacobians are (`Jacobian`), and so
+    whether g (n x c) goes down as it is or as n c rows of one output.
     """
 
     openings: int = 1
     kept: int = 1
+    shares_outputs: bool = True
 
 
 class Reply(ABC):
@@ -222,7 +213,10 @@ class Reply(ABC):
 
     @abstractmethod
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        """J^T g (d x c), summed over the rows of the batch. LimitError where more is asked than was agreed."""
+        """J^T g in the shape of the model's parameters, summed over the rows of the batch.
+
+        LimitError where more is asked than was agreed.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Gives the reply up before a newer one does: nothing more will be asked of it."""

@@ -24,7 +24,6 @@ from securevfl.protocols.base import (
     Agreement,
     Batch,
     Declared,
-    Differentiable,
     PassiveResidual,
     Reply,
     ResidualProtocol,
@@ -32,6 +31,7 @@ from securevfl.protocols.base import (
     Seat,
 )
 from securevfl.protocols.defences import AnyDefence, Defence
+from securevfl.protocols.differentiable import Differentiable
 
 
 class Residual(Message, frozen=True):

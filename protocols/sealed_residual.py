@@ -38,7 +38,6 @@ from securevfl.protocols.base import (
     Agreement,
     Batch,
     Declared,
-    Differentiable,
     PassiveResidual,
     Reply,
     ResidualProtocol,
@@ -46,6 +45,7 @@ from securevfl.protocols.base import (
     Seat,
 )
 from securevfl.protocols.defences import AnyDefence, Defence
+from securevfl.protocols.differentiable import Differentiable, facing, gradient_of
 from securevfl.protocols.engines import AnyEngine
 from securevfl.protocols.shelf import Shelf
 
@@ -158,7 +158,7 @@ class SealedActive(ActiveResidual):
         self._epoch = epoch
         if self._defence is not None:
             g = self._defence.apply(g, self._prg)
-        ciphertext = self._holder.encrypt(g, bound=self._bound)
+        ciphertext = self._holder.encrypt(facing(g, self._agreement.shares_outputs), bound=self._bound)
         exchange = self._begin(to)
         for passive in to:
             if passive not in self._told:
@@ -277,11 +277,21 @@ class SealedPassive(PassiveResidual):
         with self._one_product:
             prepared = self._shelf.get(batch.index) if model.static_jacobian else None
             if prepared is None:
-                prepared = evaluator.prepare(model.jacobian(batch.X))
+                prepared = evaluator.prepare(self._matrix(model, batch))
             blinded, r = evaluator.blind(evaluator.transpose_product(prepared, sealed))
             if model.static_jacobian:
                 self._shelf.put(batch.index, prepared)
-        return evaluator.unblind(self.opened(exchange, blinded), r)
+        return gradient_of(evaluator.unblind(self.opened(exchange, blinded), r), self.agreement.shares_outputs)
+
+    def _matrix(self, model: Differentiable, batch: Batch) -> Floats:
+        J, agreed = model.jacobian(batch.X), self.agreement.shares_outputs
+        if J.shares_outputs != agreed:
+            kinds = {True: "that all outputs share", False: "of all outputs together"}
+            raise ProtocolError(
+                f"{self.me}: a Jacobian {kinds[agreed]} was agreed, the model has one {kinds[J.shares_outputs]}; "
+                "agree on what the passive parties' models are"
+            )
+        return J.matrix
 
     def opened(self, exchange: int, blinded: bytes) -> bytes:
         """What the active party opens of a blinded product."""

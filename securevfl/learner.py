@@ -79,7 +79,7 @@ class LinearLearner(Learner):
 
     def train(self, party: Trainee) -> None:
         residual, optimizer = self._job.protocol.residual, self._job.optimizer
-        agreement = optimizer.agreement(self.model)
+        agreement = optimizer.agreement(self._job.model)
         if self._seat.me == self._seat.active:
             with ActiveLink(self._seat, self._sums, residual.active(self._seat, agreement)) as link:
                 self._link = link

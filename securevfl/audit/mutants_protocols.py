@@ -28,7 +28,8 @@ def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
 
 def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any) -> None:
     for passive in to:
-        self._seat.channel.send(passive, SealedG(0, np.ascontiguousarray(g).tobytes()), self._down)
+        self._seat.channel.send(passive, SealedG(self._published, np.ascontiguousarray(g).tobytes()), self._down)
+    self._published += 1
 
 
 def _read_open(self: Any) -> Any:
@@ -38,7 +39,7 @@ def _read_open(self: Any) -> Any:
 
 def _per_sample(self: Any, exchange: int, sealed: bytes, evaluator: Any, model: Any, batch: Any) -> Any:
     """Asks for the gradient by the identity: every row's own residual."""
-    X = model.jacobian(batch.X)
+    X = model.jacobian(batch.X).matrix
     prepared = evaluator.prepare(np.eye(len(X)))
     blinded, r = evaluator.blind(evaluator.transpose_product(prepared, sealed))
     return X.T @ evaluator.unblind(self.opened(exchange, blinded), r)
@@ -50,7 +51,7 @@ _passive_gradient = sealed_residual.SealedPassive.gradient
 def _asks_again(self: Any, exchange: int, sealed: bytes, evaluator: Any, model: Any, batch: Any) -> Any:
     """Asks for the gradient of other columns too."""
     own = _passive_gradient(self, exchange, sealed, evaluator, model, batch)
-    other = evaluator.prepare(np.cos(model.jacobian(batch.X)))
+    other = evaluator.prepare(np.cos(model.jacobian(batch.X).matrix))
     blinded, r = evaluator.blind(evaluator.transpose_product(other, sealed))
     evaluator.unblind(self.opened(exchange, blinded), r)
     return own

@@ -7,9 +7,9 @@ message shows. The checker holds messages against both.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ from securevfl.protocols.base import (
     Batch,
     Coalition,
     Declared,
-    Differentiable,
     PassiveResidual,
     Phases,
     Reply,
@@ -38,21 +37,30 @@ from securevfl.protocols.base import (
     SumProtocol,
     SumRole,
 )
+from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.protocols.no_residual import NoResidual
 from securevfl.run import Run
 from securevfl.simulate import simulate
 from securevfl.transport.threads import run_threads
 
 
+class Learned(NamedTuple):
+    """A gradient that a passive party learned of an exchange: J^T g for this J."""
+
+    exchange: int
+    J: Jacobian
+    gradient: Floats
+
+
 @dataclass
 class Witness:
-    """What went in and came out, by party, in order."""
+    """What went in and came out, by party, in order; the residuals of a party by exchange."""
 
     parts: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     spaces: list[Space] = field(default_factory=list)
     totals: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     residuals: dict[str, list[tuple[Floats, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(list))
-    gradients: dict[str, list[tuple[Floats, Floats]]] = field(default_factory=lambda: defaultdict(list))
+    gradients: dict[str, list[Learned]] = field(default_factory=lambda: defaultdict(list))
     sessions: set[bytes] = field(default_factory=set)
     epochs: set[int] = field(default_factory=set)
 
@@ -90,6 +98,12 @@ class Transcript:
             ):
                 return item
         return None
+
+    def missed(self, name: str) -> Iterator[tuple[Learned, Floats]]:
+        """Each gradient that a party learned, and how far it is from J^T g."""
+        for learned in self.witness.gradients[name]:
+            g, _ = self.witness.residuals[self.active][learned.exchange]
+            yield learned, learned.gradient - learned.J.vjp(g)
 
     def messages(self) -> list[Message]:
         return [event.message for event in self.received]
@@ -190,7 +204,8 @@ class WitnessedReply(Reply):
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._inner.gradient(model, batch)
         if not (self._noted and model.static_jacobian):
-            self._witness.gradients[self._me].append((model.jacobian(batch.X), np.array(gradient)))
+            learned = Learned(self.exchange, model.jacobian(batch.X), np.array(gradient))
+            self._witness.gradients[self._me].append(learned)
             self._noted = True
         return gradient
 
@@ -263,13 +278,14 @@ class FixedJacobian:
     """A model whose Jacobian is what it is handed."""
 
     static_jacobian = True
+    shares_outputs = True
+    parameters = 0  # as many as X has columns
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        gradient: Floats = X.T @ g
-        return gradient
+        return Jacobian(X).vjp(g)
 
-    def jacobian(self, X: Floats) -> Floats:
-        return X
+    def jacobian(self, X: Floats) -> Jacobian:
+        return Jacobian(X)
 
 
 def record_residual(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -11,8 +12,14 @@ from securevfl.models.losses import Loss
 
 
 class Model(Named, ABC):
-    """`l2` is the weight of ||theta||^2 / 2."""
+    """`l2` is the weight of ||theta||^2 / 2.
 
+    Where residuals go down, `static_jacobian` and `shares_outputs` say what the Jacobians of the passive parties' parts
+    are (`securevfl.protocols.differentiable`): all parties know it from the job.
+    """
+
+    static_jacobian: ClassVar[bool]
+    shares_outputs: ClassVar[bool]
     l2: float = Field(default=0.0, ge=0)
 
     @property

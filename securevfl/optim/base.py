@@ -10,9 +10,10 @@ from pydantic import Field
 
 from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
+from securevfl.models.base import Model
 from securevfl.models.kernel import KernelShare
 from securevfl.models.linear import Linear
-from securevfl.protocols.base import Agreement, Batch, Differentiable
+from securevfl.protocols.base import Agreement, Batch
 from securevfl.protocols.link import ActiveLink, PassiveLink
 
 
@@ -68,9 +69,9 @@ class Optimizer(Named, ABC):
         """Q, the local steps a round."""
         return 1
 
-    def agreement(self, model: Differentiable) -> Agreement:
+    def agreement(self, model: Model) -> Agreement:
         """What the parties agree on about residuals: a J that moves is opened anew in every local step."""
-        return Agreement(openings=1 if model.static_jacobian else self.steps)
+        return Agreement(1 if model.static_jacobian else self.steps, shares_outputs=model.shares_outputs)
 
     @abstractmethod
     def active(self, party: Trainee, link: ActiveLink) -> None:

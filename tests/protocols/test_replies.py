@@ -25,6 +25,7 @@ from securevfl.protocols.base import (
     ResidualProtocol,
     Seat,
 )
+from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.sealed_residual import Blinded, Closed, Opened, SealedActive, SealedResidual
 from securevfl.transport.threads import run_threads
@@ -49,12 +50,14 @@ class Given:
 
     def __init__(self, J: Floats, *, static: bool = True) -> None:
         self.J, self.static_jacobian = J, static
+        self.shares_outputs = True
+        self.parameters = J.shape[1]
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
         return self.J.T @ g
 
-    def jacobian(self, X: Floats) -> Floats:
-        return self.J
+    def jacobian(self, X: Floats) -> Jacobian:
+        return Jacobian(self.J)
 
 
 def play(
