@@ -66,7 +66,6 @@ def take_part(
         meter=Meter(channel.clock, channel.ledger, executor, workers),
         outputs=lead.outputs,
         residual_bound=job.model.loss.bound,
-        openings=dict.fromkeys(parties, 1),
         seed=job.seed,
     )
     start = _common_start(heard)
