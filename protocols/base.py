@@ -7,11 +7,10 @@ Both are options (frozen, named) that make one role object for each party.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,9 @@ from securevfl.channel import Channel
 from securevfl.codec import Message
 from securevfl.config import Named
 from securevfl.costs import Meter
-from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PeerLost
+from securevfl.protocols.differentiable import Differentiable
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
 
 Phases = NDArray[np.uint32]
@@ -51,9 +50,8 @@ class Seat:
     """One party's place in a run or in a protocol: its line, who plays which part, what is agreed.
 
     A party may hold several seats over one channel, each with a cast and a lane of its own.
-    noise: the secret key of what this party blurs in this training; `released` residuals went before this run of it.
-    `openings` and `widths` say what each party may have opened of a sealed residual: how many times, and J^T g for how
-    many columns of J.
+    noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
+    before this run of it. parameters: p_k of every passive party, by which a sealed residual limits what is opened.
     """
 
     channel: Channel
@@ -61,11 +59,10 @@ class Seat:
     meter: Meter
     outputs: int = 1
     residual_bound: float = 1.0
-    openings: Mapping[str, int] = field(default_factory=dict)
-    widths: Mapping[str, int] = field(default_factory=dict)
+    parameters: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     lane: str = ""
-    noise: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
+    noise: bytes = field(default=b"", repr=False)
     released: int = 0
 
     @property
@@ -276,18 +273,6 @@ class SumProtocol(MessageProtocol):
         return True
 
 
-class Differentiable(Protocol):
-    """What a residual protocol needs of a model: J^T g in the clear, or J itself."""
-
-    static_jacobian: bool
-
-    def vjp(self, X: Floats, g: Floats) -> Floats:
-        """J^T g (d x c) for plain g (n x c)."""
-
-    def jacobian(self, X: Floats) -> Floats:
-        """J (n x d)."""
-
-
 @dataclass(frozen=True)
 class Batch:
     """One party's side of a batch: `index` names it in the partition, X (n x d), targets y (n x c) or None."""
@@ -298,43 +283,71 @@ class Batch:
     y: Floats | None = None
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """What the parties of a residual protocol agree on beforehand; an optimizer and a model make it.
+
+    openings: gradients that a passive party may have opened for one exchange: one where J does not move, as many as
+    local steps where it does. kept: how many exchanges a passive party may hold replies of at a time; a newer one
+    than these closes the oldest. shares_outputs: of which kind the passive parties' Jacobians are (`Jacobian`), and so
+    whether g (n x c) goes down as it is or as n c rows of one output.
+    """
+
+    openings: int = 1
+    kept: int = 1
+    shares_outputs: bool = True
+
+
 class Reply(ABC):
-    """A residual as a passive party holds it. May be kept and asked again."""
+    """A residual as a passive party holds it. May be kept, and asked later and again, from any thread of the party.
+
+    `exchange` numbers the residuals of a run, from 0.
+    """
+
+    exchange: int
 
     @abstractmethod
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        """J^T g (d x c), summed over the rows of the batch."""
+        """J^T g in the shape of the model's parameters, summed over the rows of the batch.
+
+        LimitError where more is asked than was agreed.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Gives the reply up before a newer one does: nothing more will be asked of it."""
 
 
 class ActiveResidual(ABC):
-    """The side that computes g."""
+    """The side that computes g. What passive parties ask about it is served beside the thread that publishes."""
 
     @abstractmethod
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         """Sends g (n x c) down to these parties."""
 
-    @abstractmethod
-    def settle(self) -> None:
-        """Serves what the passive parties still have to ask about the residuals published so far."""
+    def close(self) -> None:  # noqa: B027
+        """Returns when the passive parties have asked all they wanted; raises what went wrong in serving them."""
 
 
 class PassiveResidual(ABC):
     """The side that needs J^T g."""
 
     @abstractmethod
-    def reply(self, *, epoch: int) -> Reply:
+    def reply(self) -> Reply:
         """The next residual that the active party publishes."""
+
+    def close(self) -> None:  # noqa: B027
+        """Tells the active party that nothing more will be asked."""
 
 
 class ResidualProtocol(MessageProtocol):
     """How g goes down."""
 
     @abstractmethod
-    def active(self, seat: Seat) -> ActiveResidual:
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
         """The active party's side."""
 
     @abstractmethod
-    def passive(self, seat: Seat) -> PassiveResidual:
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
         """A passive party's side."""
 
     @abstractmethod

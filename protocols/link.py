@@ -1,18 +1,42 @@
 """What an optimizer sees of the protocols: sums up, residuals down.
 
 Active and passive links are driven in step: every `sum` of the active party meets one `contribute` of each passive
-party, every `publish` one `reply` of each party it goes to.
+party, every `publish` one `reply` of each party it goes to. A reply may be asked at any time and from any thread, as
+far as was agreed (`securevfl.protocols.base.Agreement`). A link is left, as a context, when the training is over:
+
+    with ActiveLink(seat, sums, residual) as link:
+        optimizer.active(party, link)
+
+Leaving it waits until all that was published has been served. One that is left by an error waits for nothing: the
+party stops, and its channel with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from types import TracebackType
+from typing import Self
 
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
 
 
-class ActiveLink:
+class _Link:
+    """What both links have in common: their end."""
+
+    _residual: ActiveResidual | PassiveResidual
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or kind is GeneratorExit:  # a generator that is closed has stopped early, and well
+            self._residual.close()
+
+
+class ActiveLink(_Link):
     """The active party's link."""
 
     def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual) -> None:
@@ -20,41 +44,32 @@ class ActiveLink:
         self.rounds = 0  # exchanges so far
         self._outputs = seat.outputs
         self._sums = sums
-        self._residual = residual
-        self._epoch = 0
+        self._residual: ActiveResidual = residual
 
     def sum(self, batch: Batch) -> Floats:
         """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes."""
-        self._residual.settle()
-        self._epoch = batch.epoch
         self.rounds += 1
         total: Floats = self._sums.collect_all((len(batch.X), self._outputs), Reals())
         return total
 
-    def publish(self, g: Floats, *, to: Collection[str] | None = None) -> None:
-        """Sends g (n x c) of the batch last summed down, to all passive parties unless told otherwise."""
-        self._residual.publish(g, epoch=self._epoch, to=self.passives if to is None else to)
-
-    def settle(self) -> None:
-        """Serves what passive parties still have to ask; called by the run before it evaluates and ends."""
-        self._residual.settle()
+    def publish(self, g: Floats, batch: Batch, *, to: Collection[str] | None = None) -> None:
+        """Sends g (n x c) of a batch down, to all passive parties unless told otherwise."""
+        self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to)
 
 
-class PassiveLink:
+class PassiveLink(_Link):
     """A passive party's link."""
 
     def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual) -> None:
         self.me = seat.me
         self.passives = seat.passives
         self._sums = sums
-        self._residual = residual
-        self._epoch = 0
+        self._residual: PassiveResidual = residual
 
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Sends this party's H_k (n x c) up."""
-        self._epoch = batch.epoch
         self._sums.contribute(H, Reals())
 
     def reply(self) -> Reply:
-        """The residual of the batch last contributed to."""
-        return self._residual.reply(epoch=self._epoch)
+        """The next residual that the active party publishes to this party."""
+        return self._residual.reply()

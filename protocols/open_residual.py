@@ -11,6 +11,7 @@ This hides very little. It is the yardstick that the sealed residuals are measur
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from typing import ClassVar
 
@@ -21,9 +22,9 @@ from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import (
     ActiveResidual,
+    Agreement,
     Batch,
     Declared,
-    Differentiable,
     PassiveResidual,
     Reply,
     ResidualProtocol,
@@ -31,12 +32,14 @@ from securevfl.protocols.base import (
     Seat,
 )
 from securevfl.protocols.defences import AnyDefence, Defence, Noise
+from securevfl.protocols.differentiable import Differentiable
 from securevfl.roles import ACTIVE, PASSIVE
 
 
 class Residual(Message, frozen=True):
-    """g (n x c)."""
+    """g (n x c) of an exchange."""
 
+    exchange: int
     g: NDArray[np.float64]
 
 
@@ -46,10 +49,10 @@ class OpenResidual(ResidualProtocol):
     name: ClassVar[str] = "open"
     defence: AnyDefence | None = None
 
-    def active(self, seat: Seat) -> ActiveResidual:
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
         return OpenActive(seat, self.defence)
 
-    def passive(self, seat: Seat) -> PassiveResidual:
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
         return OpenPassive(seat)
 
     def declares(self) -> list[Declared]:
@@ -74,29 +77,34 @@ class OpenActive(ActiveResidual):
         if defence is not None:
             defence.check(seat.outputs)
         self._channel = seat.channel
+        self._lane = f"{seat.lane}/residual"
         self._defence = defence
         self._noise = Noise(seat.noise, seat.lane, seat.released)
+        self._exchanges = itertools.count()
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take())
+        exchange = next(self._exchanges)
         for passive in to:
-            self._channel.send(passive, Residual(g))  # 1
-
-    def settle(self) -> None:
-        """Nothing is ever asked."""
+            self._channel.send(passive, Residual(exchange, g), self._lane)  # 1
 
 
 class OpenPassive(PassiveResidual):
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
+        self._lane = f"{seat.lane}/residual"
 
-    def reply(self, *, epoch: int) -> Reply:
-        return OpenReply(self._seat.channel.recv(self._seat.active, Residual).g)  # 1
+    def reply(self) -> Reply:
+        residual = self._seat.channel.recv(self._seat.active, Residual, self._lane)  # 1
+        return OpenReply(residual.exchange, residual.g)
 
 
 class OpenReply(Reply):
-    def __init__(self, g: Floats) -> None:
+    """g itself, which answers whenever and as often as it is asked."""
+
+    def __init__(self, exchange: int, g: Floats) -> None:
+        self.exchange = exchange
         self._g = g
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:

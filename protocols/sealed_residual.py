@@ -3,14 +3,21 @@
 Generalises the encrypted gradients of Hardy et al. 2017 and FedBCD 2019 section 5 to any J.
 
 0. active -> passive   public key            anew every epoch where the engine asks for it
-1. active -> passive   [[g]]                 ciphertexts under the active party's key
+1. active -> passive   [[g]]                 ciphertexts under the active party's key; numbered, an exchange
 2. passive -> active   [[J^T g + r]]         blinded by r, re-randomised: uniform to the key holder
 3. active -> passive   J^T g + r             opened
    passive             subtracts r
+4. passive -> active   it asks no more about an exchange, or about any
 
 The active party opens uniform noise. A passive party learns its own parameter gradient: p equations about the n c
 numbers of g, the same ones every epoch while J and the partition into batches stay (FedBCD's assumption A2).
 Steps 2 and 3 are repeated for every local step when J moves with the weights, once when it does not (FedBCD eq. 57).
+
+The active party serves step 2 in a thread beside the one that publishes, exchange by exchange and in any order: a reply
+may be kept and asked late, again, from another thread, while later exchanges go on. A key lives as long as an exchange
+under it is open. An exchange is open to a passive party until it has had the openings agreed (`Agreement`), or gives
+the exchange up (step 4), which it does with the oldest of more than `kept`. The active party refuses what goes beyond,
+and waits where more than `kept` exchanges are open to a party it would publish to: there are never more than kept + 1.
 
 A passive party that deviates gets at most what was agreed opened, so many times a residual and no more values than the
 columns it declared: with the identity for J it would read every row's g. Which p equations these are stays its choice:
@@ -21,17 +28,21 @@ is taken in some 350 values. Under Paillier it has numbers about g opened and no
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Collection
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
+from securevfl.beside import Beside
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Shape
-from securevfl.errors import ProtocolError, ShapeMismatch
+from securevfl.errors import LimitError, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.base import (
     ActiveResidual,
+    Agreement,
     Batch,
     Declared,
-    Differentiable,
     PassiveResidual,
     Reply,
     ResidualProtocol,
@@ -39,35 +50,45 @@ from securevfl.protocols.base import (
     Seat,
 )
 from securevfl.protocols.defences import AnyDefence, Defence, Noise
+from securevfl.protocols.differentiable import Differentiable, facing, gradient_of
 from securevfl.protocols.engines import ENGINES, AnyEngine
+from securevfl.protocols.shelf import Shelf
 from securevfl.roles import ACTIVE, PASSIVE
 
 DISTANCE = 40  # bits: how far the openings of a run should at most be from ones that tell J^T g alone
-KEPT = 1 << 30  # bytes of prepared batches that a passive party keeps
 
 
 class PublicKey(Message, frozen=True):
-    """The active party's key."""
+    """The active party's key, for the exchanges that follow."""
 
     key: bytes
 
 
 class SealedG(Message, frozen=True):
-    """[[g]]."""
+    """[[g]] of an exchange."""
 
+    exchange: int
     ciphertext: bytes
 
 
 class Blinded(Message, frozen=True):
-    """[[J^T g + r]]."""
+    """[[J^T g + r]] for the g of an exchange."""
 
+    exchange: int
     ciphertext: bytes
 
 
 class Opened(Message, frozen=True):
     """J^T g + r, low bits dithered where the engine needs it."""
 
+    exchange: int
     values: bytes
+
+
+class Closed(Message, frozen=True):
+    """The sender asks no more about this exchange, or about any where it names none."""
+
+    exchange: int | None
 
 
 class SealedResidual(ResidualProtocol):
@@ -81,11 +102,11 @@ class SealedResidual(ResidualProtocol):
         if self.defence is not None:
             self.defence.reach(1.0)
 
-    def active(self, seat: Seat) -> ActiveResidual:
-        return SealedActive(seat, seat.meter.linear(self.engine.scheme()), self.defence)
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
+        return SealedActive(seat, seat.meter.linear(self.engine.scheme()), agreement, self.defence)
 
-    def passive(self, seat: Seat) -> PassiveResidual:
-        return SealedPassive(seat, seat.meter.linear(self.engine.scheme()))
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
+        return SealedPassive(seat, seat.meter.linear(self.engine.scheme()), agreement)
 
     def declares(self) -> list[Declared]:
         return [
@@ -93,6 +114,7 @@ class SealedResidual(ResidualProtocol):
             Declared(SealedG, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
             Declared(Blinded, PASSIVE, ACTIVE, Reveal("uniform")),
             Declared(Opened, ACTIVE, PASSIVE, Reveal("output", "the receiver's own parameter gradient J^T g")),
+            Declared(Closed, PASSIVE, ACTIVE, Reveal("public")),
         ]
 
     @classmethod
@@ -134,113 +156,244 @@ class SealedResidual(ResidualProtocol):
         return self.engine.pooled
 
 
+def _lanes(seat: Seat) -> tuple[str, str]:
+    """Where g goes down (steps 0 and 1), and where it is asked about (steps 2 to 4)."""
+    return f"{seat.lane}/residual", f"{seat.lane}/opening"
+
+
+@dataclass
+class Exchange:
+    """An exchange that is open: its key, n and c of what was sealed, and how many openings each passive party has left."""
+
+    holder: KeyHolder
+    shape: tuple[int, int]
+    left: dict[str, int]
+
+
 class SealedActive(ActiveResidual):
-    def __init__(self, seat: Seat, scheme: LinearScheme, defence: Defence | None) -> None:
+    """The key holder's side. Its serving thread runs until every passive party has closed or the channel fails."""
+
+    def __init__(self, seat: Seat, scheme: LinearScheme, agreement: Agreement, defence: Defence | None) -> None:
         self._seat = seat
         self._scheme = scheme
+        self._agreement = agreement
         self._defence = defence
         self._noise = Noise(seat.noise, seat.lane, seat.released)
         self._bound = seat.residual_bound if defence is None else defence.reach(seat.residual_bound)
+        self._down, self._asked = _lanes(seat)
         self._holder: KeyHolder = scheme.keygen()
-        self._epoch = 0
+        self._epoch: int | None = None
         self._told: set[str] = set()
-        self._owed: dict[str, int] = {}
-        self._shape = (0, 0)  # rows and outputs of the residual last published
+        self._published = 0
+        self._open: dict[int, Exchange] = {}
+        self._asking = set(seat.passives)  # who may still ask
+        self._served = False
+        self._changed = threading.Condition()
+        self._server = Beside(seat.channel, self._serve, "openings")
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
-        self.settle()
-        if self._scheme.rotates and epoch != self._epoch:
-            self._holder, self._epoch, self._told = self._scheme.keygen(), epoch, set()
+        if self._scheme.rotates and self._epoch not in (None, epoch):
+            self._holder, self._told = self._scheme.keygen(), set()
+        self._epoch = epoch
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take())
-        ciphertext = self._holder.encrypt(g, bound=self._bound)
-        self._shape = (g.shape[0], g.shape[1])
+        sealed = facing(g, self._agreement.shares_outputs)
+        ciphertext = self._holder.encrypt(sealed, bound=self._bound)
+        exchange = self._begin(to, (sealed.shape[0], sealed.shape[1]))
         for passive in to:
             if passive not in self._told:
-                self._seat.channel.send(passive, PublicKey(self._holder.public))  # 0
+                self._seat.channel.send(passive, PublicKey(self._holder.public), self._down)  # 0
                 self._told.add(passive)
-            self._seat.channel.send(passive, SealedG(ciphertext))  # 1
-            self._owed[passive] = self._seat.openings[passive]
+            self._seat.channel.send(passive, SealedG(exchange, ciphertext), self._down)  # 1
 
-    def settle(self) -> None:
-        owed, self._owed = self._owed, {}
-        for turn in range(max(owed.values(), default=0)):
-            for passive in (name for name, count in owed.items() if count > turn):
-                blinded = self._seat.channel.recv(passive, Blinded)  # 2
-                self._seat.channel.send(passive, Opened(self._open(passive, blinded)))  # 3
+    def close(self) -> None:
+        timeout = self._seat.channel.timeout
+        if not self._server.join(timeout):
+            late = ", ".join(sorted(self._asking))
+            raise TransportError(f"{self._seat.me}: {late} had more to ask {timeout:g} s after the last residual")
 
-    def _open(self, passive: str, blinded: Blinded) -> bytes:
-        """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
+    def _begin(self, to: Collection[str], shape: tuple[int, int]) -> int:
+        """Opens an exchange to these parties, as soon as they hold few enough others; its number."""
+        me, timeout, kept = self._seat.me, self._seat.channel.timeout, self._agreement.kept
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._served or not self._crowded(to), timeout):
+                late = ", ".join(self._crowded(to))
+                raise TransportError(
+                    f"{me}: {late} was expected to keep at most {kept} replies, more are open after {timeout:g} s"
+                )
+            if self._served:
+                self._server.join()  # raises what it has ended with
+            if not self._asking.issuperset(to):
+                raise ProtocolError(f"{me}: a residual was to go to a party that has closed; do both run the same job?")
+            exchange, self._published = self._published, self._published + 1
+            self._open[exchange] = Exchange(self._holder, shape, dict.fromkeys(to, self._agreement.openings))
+            return exchange
+
+    def _crowded(self, to: Collection[str]) -> list[str]:
+        """Which of them have more exchanges open than they may keep."""
+        held = [name for exchange in self._open.values() for name in exchange.left]
+        return [name for name in to if held.count(name) > self._agreement.kept]
+
+    def _serve(self) -> None:
+        channel, lane = self._seat.channel, self._asked
         try:
-            return self._holder.open(blinded.ciphertext, Shape(*self._shape, self._seat.widths[passive]))
+            while self._asking:
+                sender, message = channel.recv_any(self._asking, (Blinded, Closed), lane, timeout=threading.TIMEOUT_MAX)
+                if isinstance(message, Blinded):
+                    exchange = self._spend(sender, message.exchange)
+                    opened = self._open_one(sender, exchange, message.ciphertext)  # 2
+                    channel.send(sender, Opened(message.exchange, opened), lane)  # 3
+                elif isinstance(message, Closed):
+                    self._forget(sender, message.exchange)  # 4
+        finally:
+            with self._changed:
+                self._served = True
+                self._changed.notify_all()
+
+    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes) -> bytes:
+        """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
+        rows, outputs = exchange.shape
+        try:
+            return exchange.holder.open(blinded, Shape(rows, outputs, self._seat.parameters[passive] // outputs))
         except ShapeMismatch as error:
-            raise ProtocolError(
-                f"{passive} asks for more or other than its own gradient: {error}; ask it why"
-            ) from error
+            why = f"{passive} asks for more or other than its own gradient: {error}; ask it why"
+            raise ProtocolError(why) from error
 
+    def _spend(self, passive: str, number: int) -> Exchange:
+        """Takes one opening off an exchange. LimitError where none is left."""
+        with self._changed:
+            exchange = self._open.get(number)
+            left = 0 if exchange is None else exchange.left.get(passive, 0)
+            if exchange is None or not left:
+                raise LimitError(
+                    f"{self._seat.me}: {passive} asked about exchange {number}, of which it has had the "
+                    f"{self._agreement.openings} gradients agreed or which is closed to it; do both run the same job?"
+                )
+            exchange.left[passive] = left - 1
+            if left == 1:
+                self._end(passive, number)
+            return exchange
 
-class Shelf:
-    """Prepared batches, as many as fit in `KEPT` bytes: those that came first, for good.
+    def _forget(self, passive: str, number: int | None) -> None:
+        with self._changed:
+            if number is None:
+                self._asking.discard(passive)
+            for each in [*self._open] if number is None else [number]:
+                self._end(passive, each)
 
-    Every epoch asks for each batch once, in a new random order. A share f of the batches kept for good serves a share
-    f of the asks; the share f used last would serve f + (1 - f) ln(1 - f), half the square of it where f is small.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[int, Any] = {}
-        self._bytes: dict[int, int] = {}
-        self._total = 0
-
-    def get(self, batch: int) -> Any | None:
-        return self._held.get(batch)
-
-    def put(self, batch: int, prepared: Any) -> None:
-        """Keeps it if there is room; one that has grown may have to go."""
-        self._total += prepared.nbytes - self._bytes.get(batch, 0)
-        self._held[batch], self._bytes[batch] = prepared, prepared.nbytes
-        if self._total > KEPT:
-            del self._held[batch]
-            self._total -= self._bytes.pop(batch)
+    def _end(self, passive: str, number: int) -> None:
+        """An exchange is over for a party, and for good if it was the last."""
+        exchange = self._open.get(number)
+        if exchange is not None:
+            exchange.left.pop(passive, None)
+            if not exchange.left:
+                del self._open[number]
+        self._changed.notify_all()
 
 
 class SealedPassive(PassiveResidual):
-    def __init__(self, seat: Seat, scheme: LinearScheme) -> None:
+    """The side that owns J. One product is made, and one opening is on its way, at a time."""
+
+    def __init__(self, seat: Seat, scheme: LinearScheme, agreement: Agreement) -> None:
+        self.agreement = agreement
+        self.me = seat.me
         self._seat = seat
         self._scheme = scheme
+        self._down, self._asked = _lanes(seat)
         self._evaluator: Evaluator | None = None
-        self._epoch = 0
+        self._held: deque[SealedReply] = deque()
         self._shelf = Shelf()
+        self._one_product, self._one_opening = threading.Lock(), threading.Lock()
 
-    def reply(self, *, epoch: int) -> Reply:
+    def reply(self) -> Reply:
         channel, active = self._seat.channel, self._seat.active
-        if self._evaluator is None or (self._scheme.rotates and epoch != self._epoch):
-            self._evaluator = self._scheme.evaluator(channel.recv(active, PublicKey).key)  # 0
-            self._epoch = epoch
-        return SealedReply(self, channel.recv(active, SealedG).ciphertext)  # 1
+        message = channel.recv_any((active,), (PublicKey, SealedG), self._down)[1]
+        if isinstance(message, PublicKey):
+            self._evaluator = self._scheme.evaluator(message.key)  # 0
+            message = channel.recv(active, SealedG, self._down)
+        assert isinstance(message, SealedG)
+        if self._evaluator is None:
+            raise ProtocolError(f"{self.me}: {active} was expected to send its key before a residual")
+        reply = SealedReply(self, message.exchange, message.ciphertext, self._evaluator)  # 1
+        self._held.append(reply)
+        if len(self._held) > self.agreement.kept:
+            self._held.popleft().close()
+        return reply
 
-    def gradient(self, sealed: bytes, model: Differentiable, batch: Batch) -> Floats:
+    def gradient(
+        self, exchange: int, sealed: bytes, evaluator: Evaluator, model: Differentiable, batch: Batch
+    ) -> Floats:
         """Steps 2 and 3 for one J."""
-        assert self._evaluator is not None
-        prepared = self._shelf.get(batch.index) if model.static_jacobian else None
-        if prepared is None:
-            prepared = self._evaluator.prepare(model.jacobian(batch.X))
-        blinded, r = self._evaluator.blind(self._evaluator.transpose_product(prepared, sealed))
-        if model.static_jacobian:
-            self._shelf.put(batch.index, prepared)
-        self._seat.channel.send(self._seat.active, Blinded(blinded))  # 2
-        opened = self._seat.channel.recv(self._seat.active, Opened)  # 3
-        return self._evaluator.unblind(opened.values, r)
+        with self._one_product:
+            prepared = self._shelf.get(batch.index) if model.static_jacobian else None
+            if prepared is None:
+                prepared = evaluator.prepare(self._matrix(model, batch))
+            blinded, r = evaluator.blind(evaluator.transpose_product(prepared, sealed))
+            if model.static_jacobian:
+                self._shelf.put(batch.index, prepared)
+        return gradient_of(evaluator.unblind(self.opened(exchange, blinded), r), self.agreement.shares_outputs)
+
+    def _matrix(self, model: Differentiable, batch: Batch) -> Floats:
+        J, agreed = model.jacobian(batch.X), self.agreement.shares_outputs
+        if J.shares_outputs != agreed:
+            kinds = {True: "that all outputs share", False: "of all outputs together"}
+            raise ProtocolError(
+                f"{self.me}: a Jacobian {kinds[agreed]} was agreed, the model has one {kinds[J.shares_outputs]}; "
+                "agree on what the passive parties' models are"
+            )
+        return J.matrix
+
+    def opened(self, exchange: int, blinded: bytes) -> bytes:
+        """What the active party opens of a blinded product."""
+        channel, active = self._seat.channel, self._seat.active
+        with self._one_opening:
+            channel.send(active, Blinded(exchange, blinded), self._asked)  # 2
+            opened = channel.recv(active, Opened, self._asked)  # 3
+        if opened.exchange != exchange:
+            raise ProtocolError(f"{self.me}: {active} was asked about exchange {exchange}, it opened {opened.exchange}")
+        return opened.values
+
+    def end(self, exchange: int | None) -> None:
+        """Step 4."""
+        with self._one_opening:
+            self._seat.channel.send(self._seat.active, Closed(exchange), self._asked)  # 4
+
+    def close(self) -> None:
+        self.end(None)
 
 
 class SealedReply(Reply):
     """[[g]] with the way to use it. J^T g is kept where J does not move."""
 
-    def __init__(self, residual: SealedPassive, sealed: bytes) -> None:
+    def __init__(self, residual: SealedPassive, exchange: int, sealed: bytes, evaluator: Evaluator) -> None:
+        self.exchange = exchange
         self._residual = residual
         self._sealed = sealed
+        self._evaluator = evaluator
+        self._left = residual.agreement.openings
+        self._closed = False
         self._gradient: Floats | None = None
+        self._lock = threading.Lock()
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        if self._gradient is None or not model.static_jacobian:
-            self._gradient = self._residual.gradient(self._sealed, model, batch)
-        return self._gradient
+        with self._lock:
+            if self._gradient is None or not model.static_jacobian:
+                self._spend()
+                self._gradient = self._residual.gradient(self.exchange, self._sealed, self._evaluator, model, batch)
+            return self._gradient
+
+    def close(self) -> None:
+        with self._lock:
+            if self._left and not self._closed:
+                self._residual.end(self.exchange)
+            self._closed, self._sealed = True, b""
+
+    def _spend(self) -> None:
+        agreed, me = self._residual.agreement, self._residual.me
+        if self._closed:
+            raise LimitError(
+                f"{me}: exchange {self.exchange} is closed, {agreed.kept} replies are kept at a time; ask it earlier"
+            )
+        if not self._left:
+            raise LimitError(f"{me}: the {agreed.openings} gradients agreed of exchange {self.exchange} are spent")
+        self._left -= 1

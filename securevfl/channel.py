@@ -123,8 +123,8 @@ class Inbox:
             if not self._changed.wait_for(lambda: any(queues) or self._failure is not None, timeout):
                 names = " or ".join(sorted(senders))
                 raise TransportError(f"{self.me}: nothing came from {names} within {timeout:g} s; is it running?")
-            if any(queues):
-                return min((queue for queue in queues if queue), key=lambda queue: queue[0].order).popleft()
+            if ready := [queue for queue in queues if queue]:
+                return (ready[0] if len(ready) == 1 else min(ready, key=lambda queue: queue[0].order)).popleft()
             assert self._failure is not None
             raise self._failure
 
@@ -180,7 +180,8 @@ class Channel:
 
         `timeout` is in seconds on the wall; the channel's own if None.
         """
-        return self.recv_any((sender,), kind, lane, timeout=timeout)[1]
+        self.clock.tick(Kind.LOCAL)
+        return self._taken(self._inbox.take((sender,), lane, self.timeout if timeout is None else timeout), (kind,))
 
     def recv_any(
         self,
@@ -196,20 +197,25 @@ class Channel:
         """
         self.clock.tick(Kind.LOCAL)
         arrival = self._inbox.take(senders, lane, self.timeout if timeout is None else timeout)
+        return arrival.frame.sender, self._taken(arrival, kind if isinstance(kind, tuple) else (kind,))
+
+    def _taken(self, arrival: Arrival, kinds: tuple[type[M], ...]) -> M:
+        """The message that has arrived, if it is of one of these kinds."""
         self.clock.arrives(arrival.stamp, arrival.nbytes)
         frame = arrival.frame
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        expected = next((each for each in kinds if each.__name__ == frame.kind), None)
-        if expected is None:
-            names = " or ".join(each.__name__ for each in kinds)
+        for kind in kinds:
+            if kind.__name__ == frame.kind:
+                message = decode_message(kind, frame.payload)
+                break
+        else:
+            names = " or ".join(kind.__name__ for kind in kinds)
             raise ProtocolError(
                 f"{self.me}: {frame.sender} was expected to send {names}, {frame.kind[:64]} came; "
                 "do both run the same job and version?"
             )
-        message = decode_message(expected, frame.payload)
         if self._observe is not None:
-            self._observe(Event("recv", self.me, frame.sender, lane, message, arrival.nbytes))
-        return frame.sender, message
+            self._observe(Event("recv", self.me, frame.sender, frame.lane, message, arrival.nbytes))
+        return message
 
     def fail(self, error: BaseException) -> None:
         """Ends every wait of this party's threads with this error; the first one stays."""

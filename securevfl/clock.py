@@ -82,12 +82,18 @@ class Stamp(NamedTuple):
     path: Path
 
 
-@dataclass
+@dataclass(slots=True)
 class Branch:
-    """The path of one thread (phase x kind, seconds), and the phase that it is in."""
+    """The path of one thread (phase x kind, seconds), the phase that it is in, and its time, the sum of the path."""
 
     phase: Phase
     path: Path
+    now: float
+
+    def spend(self, kind: Kind, seconds: float) -> None:
+        """Goes on by so many seconds."""
+        self.path[self.phase, kind] += seconds
+        self.now += seconds
 
 
 class Clock(Protocol):
@@ -125,54 +131,51 @@ class Clock(Protocol):
         """Calls `wait`, which returns when the branch's thread is through, and goes on from the later of the two."""
 
 
+class _Here(threading.local):
+    """Where a thread is: its branch, its party's own at first, and when it last ticked."""
+
+    def __init__(self, trunk: Branch) -> None:
+        self.branch = trunk
+        self.at: float | None = None
+
+
 class _Threads:
     """What both clocks have in common: a path and a mark for each thread."""
 
     def __init__(self) -> None:
-        self._trunk = Branch(Phase.SETUP, np.zeros((len(Phase), len(Kind))))
-        self._here = threading.local()
+        self._here = _Here(Branch(Phase.SETUP, np.zeros((len(Phase), len(Kind))), 0.0))
         self._lock = threading.Lock()
 
-    def _now(self) -> float:
-        raise NotImplementedError
-
-    @property
-    def _branch(self) -> Branch:
-        branch: Branch = getattr(self._here, "branch", self._trunk)
-        return branch
+    _now: Callable[[], float]
 
     @property
     def phase(self) -> Phase:
-        return self._branch.phase
+        return self._here.branch.phase
 
     @phase.setter
     def phase(self, phase: Phase) -> None:
-        self._branch.phase = phase
+        self._here.branch.phase = phase
 
     def tick(self, kind: Kind) -> None:
-        spent, branch = self._since(), self._branch
-        with self._lock:
-            branch.path[branch.phase, kind] += spent
-
-    def _since(self) -> float:
-        """Seconds since this thread's last mark, which moves to now."""
-        now = self._now()
-        spent = now - getattr(self._here, "at", now)
-        self._here.at = now
-        return float(spent)
+        here, now = self._here, self._now()
+        if here.at is not None:
+            with self._lock:
+                here.branch.spend(kind, now - here.at)
+        here.at = now
 
     def path(self) -> Path:
-        branch = self._branch
         with self._lock:
-            return branch.path.copy()
+            return self._here.branch.path.copy()
 
     def fork(self) -> Branch:
         self.tick(Kind.LOCAL)
-        return Branch(self.phase, self.path())
+        own = self._here.branch
+        with self._lock:
+            return Branch(own.phase, own.path.copy(), own.now)
 
     @contextmanager
     def along(self, branch: Branch) -> Iterator[None]:
-        before = self._branch
+        before = self._here.branch
         self._here.branch, self._here.at = branch, self._now()
         try:
             yield
@@ -190,40 +193,36 @@ class VirtualClock(_Threads):
         self._up = _Line()
         self._down = _Line()
 
-    def _now(self) -> float:
-        return time.thread_time()
+    _now = staticmethod(time.thread_time)
 
     def offloaded(self, kind: Kind, seconds: float) -> None:
-        branch = self._branch
         with self._lock:
-            branch.path[branch.phase, kind] += seconds
+            self._here.branch.spend(kind, seconds)
 
     def departs(self, nbytes: int) -> Stamp:
-        branch = self._branch
+        own = self._here.branch
         with self._lock:
-            now = float(branch.path.sum())
-            start = self._up.take(now, self.network.transfer(nbytes))
-            path = branch.path.copy()
-            path[branch.phase, Kind.COMMUNICATION] += start - now
+            start = self._up.take(own.now, self.network.transfer(nbytes))
+            path = own.path.copy()
+            path[own.phase, Kind.COMMUNICATION] += start - own.now
             return Stamp(start, path)
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
         assert stamp is not None, "a frame of a simulation carries its stamp"
-        branch, seconds = self._branch, self.network.transfer(nbytes)
+        own, seconds = self._here.branch, self.network.transfer(nbytes)
         with self._lock:
             done = self._down.take(stamp.start + self.network.latency, seconds) + seconds
-            if done > branch.path.sum():
-                path = stamp.path.copy()
-                path[branch.phase, Kind.COMMUNICATION] += done - path.sum()
-                branch.path = path
+            if done > own.now:
+                own.path, own.now = stamp.path.copy(), stamp.start
+                own.spend(Kind.COMMUNICATION, done - stamp.start)
 
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
         self.tick(Kind.LOCAL)
         wait()
-        own = self._branch
+        own = self._here.branch
         with self._lock:
-            if branch.path.sum() > own.path.sum():
-                own.path = branch.path.copy()
+            if branch.now > own.now:
+                own.path, own.now = branch.path.copy(), branch.now
 
 
 class WallClock(_Threads):
@@ -233,8 +232,7 @@ class WallClock(_Threads):
     waits in `join`, that time is split as the branch spent it.
     """
 
-    def _now(self) -> float:
-        return time.perf_counter()
+    _now = staticmethod(time.perf_counter)
 
     def offloaded(self, kind: Kind, seconds: float) -> None:
         """Nothing: the time that passed meanwhile is booked by `tick`."""
@@ -247,16 +245,19 @@ class WallClock(_Threads):
 
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
         self.tick(Kind.LOCAL)
+        own, since = self._here.branch, self._now()
         with self._lock:
             before = branch.path.copy()
         wait()
-        waited, own = self._since(), self._branch
+        self._here.at = self._now()
+        waited = self._here.at - since
         with self._lock:
             spent = branch.path - before
-            if spent.sum() > 0:
+            if spent.any():
                 own.path += spent * (waited / spent.sum())
+                own.now += waited
             else:
-                own.path[own.phase, Kind.LOCAL] += waited
+                own.spend(Kind.LOCAL, waited)
 
 
 class _Line:
@@ -272,10 +273,14 @@ class _Line:
     def take(self, earliest: float, seconds: float) -> float:
         """When a transfer of so many seconds starts."""
         spans, start = self._spans, earliest
+        if not spans or spans[-1][1] <= earliest:  # most often
+            spans.append((start, start + seconds))
+            del spans[0 : len(spans) > SPANS]
+            return start
         place = bisect_right(spans, earliest, key=itemgetter(1))
         while place < len(spans) and spans[place][0] < start + seconds:
             start = max(start, spans[place][1])
             place += 1
         spans.insert(place, (start, start + seconds))
-        del spans[:-SPANS]
+        del spans[0 : len(spans) > SPANS]
         return start

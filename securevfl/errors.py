@@ -10,7 +10,8 @@
     |   |-- LabelError      labels the loss cannot use
     |   `-- IdError         duplicate, missing or unmatched ids
     |-- ProtocolError       the peer broke the protocol
-    |   `-- FrameError      a truncated, altered, replayed or oversized frame
+    |   |-- FrameError      a truncated, altered, replayed or oversized frame
+    |   `-- LimitError      more was asked for than had been agreed
     |-- TransportError      a peer is away, refused, too late, or has stopped
     |   `-- PeerLost        a peer that was there is gone, or has started anew; it may come back
     `-- CryptoError         a key, ciphertext or plaintext that cannot be used
@@ -33,6 +34,7 @@ __all__ = [
     "KeySizeError",
     "LabelError",
     "LeakageError",
+    "LimitError",
     "PartiesError",
     "PeerLost",
     "ProtocolError",
@@ -86,6 +88,10 @@ class ProtocolError(SecureVFLError):
 
 class FrameError(ProtocolError):
     """A truncated, altered, replayed or oversized frame."""
+
+
+class LimitError(ProtocolError):
+    """More was asked for than had been agreed."""
 
 
 class TransportError(SecureVFLError):

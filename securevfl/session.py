@@ -76,8 +76,7 @@ def take_part(
         meter=Meter(channel.clock, channel.ledger, executor, workers),
         outputs=lead.outputs,
         residual_bound=job.model.loss.bound,
-        openings=dict.fromkeys(parties, 1),
-        widths=sizes.columns,
+        parameters=sizes.parameters,
         seed=job.seed,
     )
     start = _common_start(heard)

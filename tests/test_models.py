@@ -62,8 +62,11 @@ def test_vjp_and_forward_follow_the_jacobian(intercept: bool) -> None:
     generator = np.random.default_rng(1)
     X, g = generator.normal(size=(7, 4)), generator.normal(size=(7, 3))
     model = Linear(generator.normal(size=(4 + intercept, 3)), l2=0.1, intercept=intercept)
-    np.testing.assert_allclose(model.vjp(X, g), model.jacobian(X).T @ g)
-    np.testing.assert_allclose(model.forward(X), model.jacobian(X) @ model.theta)
+    J = model.jacobian(X)
+    assert J.shares_outputs
+    np.testing.assert_allclose(model.vjp(X, g), J.matrix.T @ g)
+    np.testing.assert_allclose(model.vjp(X, g), J.vjp(g))
+    np.testing.assert_allclose(model.forward(X), J.matrix @ model.theta)
 
 
 def test_the_step_spares_the_intercept_from_decay_and_pulls_to_the_anchor() -> None:

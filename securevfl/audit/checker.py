@@ -163,7 +163,7 @@ def _patterns(transcript: Transcript) -> list[tuple[str, str, list[bytes]]]:
     for name, published in witness.residuals.items():
         found.append((f"residuals of {name}", name, _pieces([g for g, _ in published])))
     for name, gradients in witness.gradients.items():
-        found.append((f"the gradient of {name}", name, _pieces([gradient for _, gradient in gradients])))
+        found.append((f"the gradient of {name}", name, _pieces([learned.gradient for learned in gradients])))
     for what, values in transcript.secrets.items():
         found.append((what, what.rsplit(" ", 1)[-1], _pieces([values])))
     return found
@@ -283,10 +283,9 @@ def outputs(received: Received, outcome: Outcome) -> None:
             outcome.add("output", transcript.roles.lead, "collected another sum than that of the parts")
             break
     for name in others:
-        sent = [g for owner in witness.residuals.values() for g, to in owner if name in to]
-        for (J, gradient), g in zip(witness.gradients[name], sent, strict=False):
-            exact = J.T @ g
-            if np.abs(gradient - exact).max() > _TOLERANCE * max(1.0, np.abs(J).max()) * max(1.0, len(J) / 100):
+        for learned, miss in transcript.missed(name):
+            J = learned.J.matrix
+            if np.abs(miss).max() > _TOLERANCE * max(1.0, np.abs(J).max()) * max(1.0, len(J) / 100):
                 outcome.add("output", name, "learned another gradient than J^T g")
                 break
     _openings(received, outcome)
@@ -306,7 +305,7 @@ def _openings(received: Received, outcome: Outcome) -> None:
     for event, _, parts in received.items:
         told[event.me] += [count for count in map(opened_numbers, parts) if count is not None]
     for name, counts in told.items():
-        allowed = [gradient.size for _, gradient in received.transcript.witness.gradients[name]]
+        allowed = [learned.gradient.size for learned in received.transcript.witness.gradients[name]]
         if sum(counts) > sum(allowed):
             outcome.add("output", name, f"{sum(counts)} numbers were opened where {sum(allowed)} are declared")
 

@@ -29,26 +29,43 @@ def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
 
 def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any) -> None:
     for passive in to:
-        self._seat.channel.send(passive, SealedG(np.ascontiguousarray(g).tobytes()))
+        self._seat.channel.send(passive, SealedG(self._published, np.ascontiguousarray(g).tobytes()), self._down)
+    self._published += 1
 
 
-def _nothing_owed(self: Any) -> None:
-    return
+def _read_open(self: Any) -> Any:
+    message = self._seat.channel.recv(self._seat.active, SealedG, self._down)
+    return OpenReply(message.exchange, np.frombuffer(message.ciphertext).reshape(-1, self._seat.outputs))
 
 
-def _read_open(self: Any, *, epoch: int) -> Any:
-    data = self._seat.channel.recv(self._seat.active, SealedG).ciphertext
-    return OpenReply(np.frombuffer(data).reshape(-1, self._seat.outputs))
-
-
-def _per_sample(self: Any, sealed: bytes, model: Any, batch: Any) -> Any:
+def _per_sample(self: Any, exchange: int, sealed: bytes, evaluator: Any, model: Any, batch: Any) -> Any:
     """Asks for the gradient by the identity: every row's own residual."""
-    X = model.jacobian(batch.X)
-    prepared = self._evaluator.prepare(np.eye(len(X)))
-    blinded, r = self._evaluator.blind(self._evaluator.transpose_product(prepared, sealed))
-    self._seat.channel.send(self._seat.active, sealed_residual.Blinded(blinded))
-    opened = self._seat.channel.recv(self._seat.active, sealed_residual.Opened)
-    return X.T @ self._evaluator.unblind(opened.values, r)
+    X = model.jacobian(batch.X).matrix
+    prepared = evaluator.prepare(np.eye(len(X)))
+    blinded, r = evaluator.blind(evaluator.transpose_product(prepared, sealed))
+    return X.T @ evaluator.unblind(self.opened(exchange, blinded), r)
+
+
+_passive_gradient = sealed_residual.SealedPassive.gradient
+
+
+def _asks_again(self: Any, exchange: int, sealed: bytes, evaluator: Any, model: Any, batch: Any) -> Any:
+    """Asks for the gradient of other columns too."""
+    own = _passive_gradient(self, exchange, sealed, evaluator, model, batch)
+    other = evaluator.prepare(np.cos(model.jacobian(batch.X).matrix))
+    blinded, r = evaluator.blind(evaluator.transpose_product(other, sealed))
+    evaluator.unblind(self.opened(exchange, blinded), r)
+    return own
+
+
+_spend = sealed_residual.SealedActive._spend
+
+
+def _serves_without_end(self: Any, passive: str, number: int) -> Any:
+    holders = self.__dict__.setdefault("_holders", {})
+    if (passive, number) not in holders:
+        holders[passive, number] = _spend(self, passive, number)
+    return holders[passive, number]
 
 
 def _any_shape(self: Any, rows: int, outputs: int, columns: int) -> None:
@@ -145,7 +162,6 @@ MUTANTS = [
         "hidden",
         patched(
             (sealed_residual.SealedActive, "publish", _open_under_sealed_name),
-            (sealed_residual.SealedActive, "settle", _nothing_owed),
             (sealed_residual.SealedPassive, "reply", _read_open),
         ),
     ),
@@ -155,6 +171,16 @@ MUTANTS = [
         "residual ckks",
         "output",
         patched((sealed_residual.SealedPassive, "gradient", _per_sample), (Shape, "check", _any_shape)),
+    ),
+    Mutant(
+        "sealed: openings without a limit",
+        "a party asks again with other columns, and nobody counts",
+        "residual ckks",
+        "output",
+        patched(
+            (sealed_residual.SealedPassive, "gradient", _asks_again),
+            (sealed_residual.SealedActive, "_spend", _serves_without_end),
+        ),
     ),
     Mutant(
         "sealed: a ciphertext again",

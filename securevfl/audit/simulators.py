@@ -203,9 +203,7 @@ def _errors(real: Transcript, simulated: Transcript, receiver: str) -> Outcome:
     outcome, battery = Outcome(), Battery()
     found: list[Floats] = []
     for run in (real, simulated):
-        published = [g for own in run.witness.residuals.values() for g, to in own if receiver in to]
-        gradients = run.witness.gradients.get(receiver, [])
-        misses = [gradient - J.T @ g for (J, gradient), g in zip(gradients, published, strict=False)]
+        misses = [miss for _, miss in run.missed(receiver)]
         found.append(np.concatenate([miss.ravel() for miss in misses]) if misses else np.empty(0))
     if len(found[0]) and np.ptp(found[0]) > 0:
         width = 4 * float(np.std(np.concatenate(found))) + 1e-300

@@ -7,9 +7,9 @@ message shows. The checker holds messages against both.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,10 @@ from securevfl.methods.declared import declared_of
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import (
     ActiveResidual,
+    Agreement,
     Batch,
     Coalition,
     Declared,
-    Differentiable,
     PassiveResidual,
     Phases,
     Reply,
@@ -38,6 +38,7 @@ from securevfl.protocols.base import (
     SumProtocol,
     SumRole,
 )
+from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.roles import CONTRIBUTOR, Roles
 from securevfl.run import Run
 from securevfl.simulate import simulate
@@ -46,15 +47,23 @@ from securevfl.transport.threads import run_threads
 COLLECTS = "A"  # the party that collects, and publishes residuals, where one protocol runs alone
 
 
+class Learned(NamedTuple):
+    """A gradient that a passive party learned of an exchange: J^T g for this J."""
+
+    exchange: int
+    J: Jacobian
+    gradient: Floats
+
+
 @dataclass
 class Witness:
-    """What went in and came out, by party, in order."""
+    """What went in and came out, by party, in order; the residuals of a party by exchange."""
 
     parts: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     spaces: list[Space] = field(default_factory=list)
     totals: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     residuals: dict[str, list[tuple[Floats, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(list))
-    gradients: dict[str, list[tuple[Floats, Floats]]] = field(default_factory=lambda: defaultdict(list))
+    gradients: dict[str, list[Learned]] = field(default_factory=lambda: defaultdict(list))
     sessions: set[bytes] = field(default_factory=set)
     epochs: set[int] = field(default_factory=set)
 
@@ -82,6 +91,12 @@ class Transcript:
             if between and item.message is type(event.message):
                 return item
         return None
+
+    def missed(self, name: str) -> Iterator[tuple[Learned, Floats]]:
+        """Each gradient that a party learned, and how far it is from J^T g."""
+        for learned in self.witness.gradients[name]:
+            g, _ = self.witness.residuals[self.roles.lead][learned.exchange]
+            yield learned, learned.gradient - learned.J.vjp(g)
 
     def messages(self) -> list[Message]:
         return [event.message for event in self.received]
@@ -131,11 +146,11 @@ class WitnessedResidual(ResidualProtocol):
     inner: SerializeAsAny[ResidualProtocol]
     _witness: Witness = PrivateAttr(default_factory=Witness)
 
-    def active(self, seat: Seat) -> ActiveResidual:
-        return WitnessedActive(self.inner.active(seat), seat.me, self._witness)
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
+        return WitnessedActive(self.inner.active(seat, agreement), seat.me, self._witness)
 
-    def passive(self, seat: Seat) -> PassiveResidual:
-        return WitnessedPassive(self.inner.passive(seat), seat.me, self._witness)
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
+        return WitnessedPassive(self.inner.passive(seat, agreement), seat.me, self._witness)
 
     def declares(self) -> list[Declared]:
         return self.inner.declares()
@@ -158,29 +173,37 @@ class WitnessedActive(ActiveResidual):
         self._witness.epochs.add(epoch)
         self._inner.publish(g, epoch=epoch, to=to)
 
-    def settle(self) -> None:
-        self._inner.settle()
+    def close(self) -> None:
+        self._inner.close()
 
 
 class WitnessedPassive(PassiveResidual):
     def __init__(self, inner: PassiveResidual, me: str, witness: Witness) -> None:
         self._inner, self._me, self._witness = inner, me, witness
 
-    def reply(self, *, epoch: int) -> Reply:
-        return WitnessedReply(self._inner.reply(epoch=epoch), self._me, self._witness)
+    def reply(self) -> Reply:
+        return WitnessedReply(self._inner.reply(), self._me, self._witness)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class WitnessedReply(Reply):
     def __init__(self, inner: Reply, me: str, witness: Witness) -> None:
         self._inner, self._me, self._witness = inner, me, witness
+        self.exchange = inner.exchange
         self._noted = False
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._inner.gradient(model, batch)
-        if not self._noted:
-            self._witness.gradients[self._me].append((model.jacobian(batch.X), np.array(gradient)))
+        if not (self._noted and model.static_jacobian):
+            learned = Learned(self.exchange, model.jacobian(batch.X), np.array(gradient))
+            self._witness.gradients[self._me].append(learned)
             self._noted = True
         return gradient
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
@@ -242,13 +265,14 @@ class FixedJacobian:
     """A model whose Jacobian is what it is handed."""
 
     static_jacobian = True
+    shares_outputs = True
+    parameters = 0  # as many as X has columns
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        gradient: Floats = X.T @ g
-        return gradient
+        return Jacobian(X).vjp(g)
 
-    def jacobian(self, X: Floats) -> Floats:
-        return X
+    def jacobian(self, X: Floats) -> Jacobian:
+        return Jacobian(X)
 
 
 def record_residual(
@@ -272,22 +296,22 @@ def record_residual(
             roles=cast,
             meter=Meter(channel.clock, channel.ledger),
             outputs=outputs,
-            openings=dict.fromkeys(passives, 1),
-            widths={name: J[0].shape[1] for name, J in jacobians.items()},
+            parameters={name: J[0].shape[1] * outputs for name, J in jacobians.items()},
         )
 
     def publish(channel: Channel) -> None:
-        role = watched.active(seat(channel))
+        role = watched.active(seat(channel), Agreement())
         for epoch in range(epochs):
             for g in residuals:
                 role.publish(g, epoch=epoch, to=passives)
-        role.settle()
+        role.close()
 
     def ask(channel: Channel) -> None:
-        role = watched.passive(seat(channel))
+        role = watched.passive(seat(channel), Agreement())
         for epoch in range(epochs):
             for index, J in enumerate(jacobians[channel.me]):
-                role.reply(epoch=epoch).gradient(FixedJacobian(), Batch(index, epoch, J))
+                role.reply().gradient(FixedJacobian(), Batch(index, epoch, J))
+        role.close()
 
     events: list[Event] = []
     roles: dict[str, Callable[[Channel], None]] = {COLLECTS: publish, **dict.fromkeys(passives, ask)}

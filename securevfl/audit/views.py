@@ -41,7 +41,10 @@ from securevfl.simulate import simulate
 
 @dataclass(frozen=True)
 class Opening:
-    """A gradient that a party learned: gradient (d x c) = J^T g for its own J (n x d) on batch `index`."""
+    """A gradient that a party learned: gradient (d x c) = J^T g for its own J (n x d) on batch `index`.
+
+    Where its outputs share no J, J is (n c x p), gradient (p x 1), and g all n c residuals in a column.
+    """
 
     visit: int
     index: int
@@ -112,7 +115,12 @@ class View:
     def equations(self) -> list[tuple[Rows, Floats, Floats]]:
         """Everything the view says about residuals, linear as it is: (rows, A (k x n), A g (k x c)), by visit."""
         plain = [(rows, np.eye(len(rows)), g) for rows, g in self.residuals()]
-        return plain or [(self.rows[opened.index], opened.J.T, opened.gradient) for opened in self.openings]
+        return plain or [(self.rows_of(opened), opened.J.T, opened.gradient) for opened in self.openings]
+
+    def rows_of(self, opened: Opening) -> Rows:
+        """The rows that the residuals of an opening belong to, in their order."""
+        rows = self.rows[opened.index]
+        return np.repeat(rows, len(opened.J) // len(rows))
 
     def estimates(self) -> list[tuple[Rows, Floats]]:
         """Residuals (n x c) by visit: as read, or the least-norm solution of the equations."""
@@ -268,13 +276,18 @@ class _ReplyTap(Reply):
         self._tape = tape
         self._name = name
         self._asked = False
+        self.exchange = reply.exchange
 
     def gradient(self, model: Any, batch: Batch) -> Floats:
         gradient = self._reply.gradient(model, batch)
         if not (self._asked and model.static_jacobian):
-            self._tape.opened(self._name, model.jacobian(batch.X), gradient, batch.index)
+            J = model.jacobian(batch.X)
+            self._tape.opened(self._name, J.matrix, gradient.reshape(J.matrix.shape[1], -1), batch.index)
         self._asked = True
         return gradient
+
+    def close(self) -> None:
+        self._reply.close()
 
 
 def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:

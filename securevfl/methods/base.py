@@ -61,8 +61,7 @@ class Player(ABC):
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         """Trains, `start` rounds having been done before, and hands over after every round.
 
-        In between everything that the round's messages ask for has been answered, so that all parties may evaluate,
-        keep their states, or stop for good.
+        In between all parties may evaluate, keep their states, or stop for good, which closes this generator.
         """
 
     @abstractmethod

@@ -11,12 +11,14 @@ others see of H_k and g is the sum's and the residual's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure import Disclosure, Sizes
 from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
@@ -128,7 +130,7 @@ class RoundsPlayer(BatchPlayer):
         own = State() if state is None else state
         self.model.theta = own.get("theta", self.model.theta)
         self._before: int = own.get("exchanges", 0)
-        self._noise: bytes = own.get("noise", seat.noise)
+        self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
         self._link: ActiveLink | None = None
 
@@ -141,15 +143,14 @@ class RoundsPlayer(BatchPlayer):
         if start == 0 and data.targets is not None:
             first = np.arange(len(data.targets))[:SAMPLE]
             self.model.theta = starting_weights(data.raw(first), data.scaled(first), data.targets, self.seed)
-        residual = _residual(self._job)
+        residual, agreement = _residual(self._job), self._optimizer.agreement(self._job.model)
         if self._active:
             seat = replace(self._seat, noise=self._noise, released=self._before)
-            self._link = ActiveLink(seat, self._sums, residual.active(seat))
-            yield from self.rounds(self._optimizer.active(self, self._link))
-            self._link.settle()
+            with ActiveLink(seat, self._sums, residual.active(seat, agreement)) as self._link:
+                yield from self.rounds(self._optimizer.active(self, self._link))
         else:
-            link = PassiveLink(self._seat, self._sums, residual.passive(self._seat))
-            yield from self.rounds(self._optimizer.passive(self, link))
+            with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as link:
+                yield from self.rounds(self._optimizer.passive(self, link))
 
     def decision(self, rows: OwnRows) -> Floats | None:
         def forward(block: slice) -> Floats:
@@ -158,8 +159,6 @@ class RoundsPlayer(BatchPlayer):
         if not self._active:
             predict_passive(self._sums, forward, len(rows))
             return None
-        if self._link is not None:
-            self._link.settle()
         return predict_active(self._sums, forward, len(rows), self._seat.outputs)
 
     def state(self) -> State:

@@ -16,6 +16,7 @@ from scipy.special import ndtri
 from securevfl.crypto.scheme import Floats
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss, known_loss
+from securevfl.protocols.differentiable import Jacobian
 
 START = 0.5  # spread of f at the start
 
@@ -24,6 +25,8 @@ class LinearModel(Model):
     """What every linear model is told: `l2`, which spares the intercept."""
 
     by_column: ClassVar[bool] = True
+    static_jacobian: ClassVar[bool] = True
+    shares_outputs: ClassVar[bool] = True
 
     @property
     def loss(self) -> Loss:
@@ -96,6 +99,7 @@ class Linear:
     """One party's part: theta (d x c), and for the active party the intercept as its last row."""
 
     static_jacobian = True
+    shares_outputs = True
 
     def __init__(self, theta: Floats, *, l2: float, intercept: bool) -> None:
         self.theta = theta
@@ -109,9 +113,9 @@ class Linear:
         """p, the number of weights."""
         return int(self.theta.size)
 
-    def jacobian(self, X: Floats) -> Floats:
-        """X (n x d), with a column of ones where there is an intercept."""
-        return np.column_stack([X, np.ones(len(X))]) if self.intercept else X
+    def jacobian(self, X: Floats) -> Jacobian:
+        """X (n x d), with a column of ones where there is an intercept; the same for each output."""
+        return Jacobian(np.column_stack([X, np.ones(len(X))]) if self.intercept else X)
 
     def forward(self, X: Floats) -> Floats:
         """H (n x c)."""

@@ -57,7 +57,7 @@ class FedBCD(RoundsOptimizer):
                 if turn == 0:
                     self._active_steps(party, link, others, batch, t)
                 if self.mode == "sequential":
-                    link.publish(party.residual(party.model.forward(batch.X) + others, batch), to=passives)
+                    link.publish(party.residual(party.model.forward(batch.X) + others, batch), batch, to=passives)
             yield
 
     def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
@@ -73,7 +73,7 @@ class FedBCD(RoundsOptimizer):
         for q in range(self.steps):
             g = party.residual(party.model.forward(batch.X) + others, batch)
             if q == 0 and self.mode == "parallel":
-                link.publish(g)
+                link.publish(g, batch)
             self._step(party, party.model.vjp(batch.X, g), batch, t, anchor)
 
     def _passive_steps(self, party: Learner, reply: Reply, batch: Batch, t: int) -> None:

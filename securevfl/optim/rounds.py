@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import ClassVar, Protocol
 
 from securevfl.crypto.scheme import Floats
+from securevfl.models.base import Model
 from securevfl.models.linear import Linear
 from securevfl.optim.base import Optimizer
-from securevfl.protocols.base import Batch
+from securevfl.protocols.base import Agreement, Batch
 from securevfl.protocols.link import ActiveLink, PassiveLink
 
 
@@ -34,6 +35,10 @@ class RoundsOptimizer(Optimizer):
     """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over."""
 
     method: ClassVar[str] = "rounds"
+
+    def agreement(self, model: Model) -> Agreement:
+        """What the parties agree on about residuals: a J that moves is opened anew in every local step."""
+        return Agreement(1 if model.static_jacobian else self.steps, shares_outputs=model.shares_outputs)
 
     @abstractmethod
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:

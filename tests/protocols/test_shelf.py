@@ -9,8 +9,8 @@ import securevfl as vfl
 from securevfl.crypto.lattice import LatticeScheme
 from securevfl.crypto.paillier import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme
-from securevfl.protocols import sealed_residual
-from securevfl.protocols.sealed_residual import Shelf
+from securevfl.protocols import shelf
+from securevfl.protocols.shelf import Shelf
 from securevfl.run import Run
 
 
@@ -20,18 +20,18 @@ class Thing:
 
 
 def test_the_first_are_kept_until_the_shelf_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealed_residual, "KEPT", 10)
-    shelf, things = Shelf(), [Thing(4), Thing(4), Thing(4), Thing(2)]
+    monkeypatch.setattr(shelf, "KEPT", 10)
+    kept, things = Shelf(), [Thing(4), Thing(4), Thing(4), Thing(2)]
     for batch, thing in enumerate(things):
-        shelf.put(batch, thing)
-    assert [shelf.get(batch) for batch in range(4)] == [things[0], things[1], None, things[3]]
+        kept.put(batch, thing)
+    assert [kept.get(batch) for batch in range(4)] == [things[0], things[1], None, things[3]]
     things[1].nbytes = 5  # grown beyond the bound
-    shelf.put(1, things[1])
-    assert shelf.get(1) is None
-    shelf.put(2, things[2])
-    assert shelf.get(2) is things[2]
-    shelf.put(2, things[2])  # the same again takes no more room
-    assert [shelf.get(batch) for batch in range(4)] == [things[0], None, things[2], things[3]]
+    kept.put(1, things[1])
+    assert kept.get(1) is None
+    kept.put(2, things[2])
+    assert kept.get(2) is things[2]
+    kept.put(2, things[2])  # the same again takes no more room
+    assert [kept.get(batch) for batch in range(4)] == [things[0], None, things[2], things[3]]
 
 
 @pytest.mark.parametrize("scheme", [LatticeScheme(), PaillierScheme(2048)], ids=["lattice", "paillier"])
@@ -75,7 +75,7 @@ def test_the_model_is_the_same_with_an_empty_shelf(monkeypatch: pytest.MonkeyPat
     kept: list[int] = []
     anew: list[int] = []
     one = train(kept, monkeypatch)
-    monkeypatch.setattr(sealed_residual, "KEPT", 0)
+    monkeypatch.setattr(shelf, "KEPT", 0)
     other = train(anew, monkeypatch)
     for name, part in one.parts.items():
         np.testing.assert_array_equal(part.theta, other.parts[name].theta)

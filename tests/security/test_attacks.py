@@ -23,7 +23,16 @@ from securevfl.audit.views import Stage
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.trees import Tree, star
 from securevfl.optim.base import Optimizer
-from securevfl.protocols.base import ActiveResidual, Declared, PassiveResidual, Reply, ResidualProtocol, Reveal, Seat
+from securevfl.protocols.base import (
+    ActiveResidual,
+    Agreement,
+    Declared,
+    PassiveResidual,
+    Reply,
+    ResidualProtocol,
+    Reveal,
+    Seat,
+)
 from securevfl.protocols.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 from securevfl.protocols.open_residual import OpenReply
 from securevfl.protocols.sealed_residual import SealedG
@@ -129,10 +138,10 @@ class UnderASealedName(ResidualProtocol):
     name: ClassVar[str] = "sealed"
     mask: str = "none"
 
-    def active(self, seat: Seat) -> ActiveResidual:
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
         return MutantActive(seat, self.mask)
 
-    def passive(self, seat: Seat) -> PassiveResidual:
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
         return MutantPassive(seat, self.mask)
 
     def declares(self) -> list[Declared]:
@@ -153,21 +162,18 @@ class MutantActive(ActiveResidual):
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         for passive in to:
-            self._seat.channel.send(passive, SealedG(disguise(g, self._mask)))
-
-    def settle(self) -> None:
-        pass
+            self._seat.channel.send(passive, SealedG(0, disguise(g, self._mask)))
 
 
 class MutantPassive(PassiveResidual):
     def __init__(self, seat: Seat, mask: str) -> None:
         self._seat, self._mask = seat, mask
 
-    def reply(self, *, epoch: int) -> Reply:
+    def reply(self) -> Reply:
         data = self._seat.channel.recv(self._seat.active, SealedG).ciphertext
         if self._mask == "none":
-            return OpenReply(np.frombuffer(data[8:]).reshape(-1, 1))
-        return OpenReply((np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40)
+            return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1))
+        return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40)
 
 
 CONSTANT = np.int64(0x1234567890123456)  # one mask for all rows and rounds

@@ -210,7 +210,7 @@ def test_the_active_party_knows_the_width_of_every_passive_party() -> None:
     honest = SealedActive.__init__
 
     def noted(self, seat, *rest):
-        widths.append(dict(seat.widths))
+        widths.append(dict(seat.parameters))
         honest(self, seat, *rest)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -41,13 +41,13 @@ class RareValues(Attack):
 
 def lonely_rows(view: View) -> np.ndarray:
     """Rows of high leverage in a batch of the view."""
-    alone = [view.rows[opened.index][leverage(opened.J) > ALONE] for opened in view.openings]
+    alone = [view.rows_of(opened)[leverage(opened.J) > ALONE] for opened in view.openings]
     return np.unique(np.concatenate([np.empty(0, np.intp), *alone]))
 
 
 def _right(view: View, stage: Stage, rows: np.ndarray) -> float:
     first: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for opened in view.openings:
-        first.setdefault(opened.index, (view.rows[opened.index], least_norm(opened.J.T, opened.gradient)))
+        first.setdefault(opened.index, (view.rows_of(opened), least_norm(opened.J.T, opened.gradient)))
     g = mean_by_row(list(first.values()), len(view.X), view.outputs)
     return float(np.mean((g[rows, 0] < 0) == (stage.labels[rows] == 1)))

@@ -1,0 +1,55 @@
+"""What a residual protocol needs of a model: J^T g in the clear, or J itself and which parameters it belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from securevfl.crypto.scheme import Floats
+
+
+@dataclass(frozen=True)
+class Jacobian:
+    """How a party's forward outputs H (n x c) move with its parameters on one batch.
+
+    shares_outputs   `matrix` (n x d) serves each of the c outputs, and each has d parameters of its own, as in a linear
+                     model: dH_ij / dtheta_kl is matrix_ik where j = l, and 0 elsewhere. J^T g is (d x c).
+    otherwise        `matrix` is (n c x p), in row i c + j the derivatives of H_ij by all p parameters. J^T g is (p,).
+    """
+
+    matrix: Floats
+    shares_outputs: bool = True
+
+    def vjp(self, g: Floats) -> Floats:
+        """J^T g for plain g (n x c)."""
+        return gradient_of(self.matrix.T @ facing(g, self.shares_outputs), self.shares_outputs)
+
+
+def facing(g: Floats, shares_outputs: bool) -> Floats:
+    """g (n x c) as a matrix of that kind multiplies it: as it is, or its n c numbers in one column."""
+    return g if shares_outputs else g.reshape(-1, 1)
+
+
+def gradient_of(product: Floats, shares_outputs: bool) -> Floats:
+    """The product of such a matrix with `facing` as a gradient: (d x c) as it is, or (p x 1) as (p,)."""
+    return product if shares_outputs else product[:, 0]
+
+
+class Differentiable(Protocol):
+    """A party's model as a residual protocol sees it.
+
+    static_jacobian: J does not move with the parameters. shares_outputs: of which kind its Jacobians are. parameters:
+    p, how many numbers a gradient of it has.
+    """
+
+    static_jacobian: bool
+    shares_outputs: bool
+
+    @property
+    def parameters(self) -> int: ...
+
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        """J^T g for plain g (n x c), in the shape of the parameters."""
+
+    def jacobian(self, X: Floats) -> Jacobian:
+        """J on the rows X."""

@@ -1,0 +1,402 @@
+"""A reply is asked late, again, with a J that moves, from another thread, while exchanges and keys come and go."""
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.beside import Beside
+from securevfl.channel import Channel, Event
+from securevfl.clock import WallClock
+from securevfl.costs import Meter
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import CryptoError, LimitError, ProtocolError, TransportError
+from securevfl.protocols.base import (
+    ActiveResidual,
+    Agreement,
+    Batch,
+    PassiveResidual,
+    Reply,
+    ResidualProtocol,
+    Seat,
+)
+from securevfl.protocols.differentiable import Jacobian
+from securevfl.protocols.open_residual import OpenResidual
+from securevfl.protocols.sealed_residual import Blinded, Closed, Opened, SealedActive, SealedResidual
+from securevfl.roles import Roles
+from securevfl.transport.threads import run_threads
+
+RESIDUALS = [
+    OpenResidual(),
+    SealedResidual(engine=vfl.Ckks()),
+    SealedResidual(engine=vfl.Ckks(profile="lean")),
+    SealedResidual(engine=vfl.Paillier(bits=2048)),
+]
+SEALED = RESIDUALS[1]
+ROWS, COLUMNS = 40, 3
+TOLERANCE = 1e-3  # of the engines
+SOON = 60.0  # seconds, where a wait that nobody ended would take an hour
+
+Publish = Callable[[ActiveResidual, Channel], None]
+Ask = Callable[[PassiveResidual, Channel], None]
+
+
+class Given:
+    """A model with the Jacobian it is given; it may be given another one."""
+
+    def __init__(self, J: Floats, *, static: bool = True) -> None:
+        self.J, self.static_jacobian = J, static
+        self.shares_outputs = True
+        self.parameters = J.shape[1]
+
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        return self.J.T @ g
+
+    def jacobian(self, X: Floats) -> Jacobian:
+        return Jacobian(self.J)
+
+
+def play(
+    residual: ResidualProtocol,
+    agreement: Agreement,
+    publish: Publish,
+    ask: Mapping[str, Ask],
+    *,
+    timeout: float = 3600.0,
+) -> list[Event]:
+    """The active party's and each passive party's script, over one channel; all messages."""
+
+    def seat(channel: Channel) -> Seat:
+        return Seat(
+            channel=channel,
+            roles=Roles.labelled("bank", ask),
+            meter=Meter(channel.clock, channel.ledger),
+        )
+
+    def active(channel: Channel) -> None:
+        role = residual.active(seat(channel), agreement)
+        publish(role, channel)
+        role.close()
+
+    def passive(channel: Channel) -> None:
+        role = residual.passive(seat(channel), agreement)
+        ask[channel.me](role, channel)
+        role.close()
+
+    events: list[Event] = []
+    roles = {"bank": active, **dict.fromkeys(ask, passive)}
+    run_threads(roles, WallClock, timeout=timeout, observe=events.append)
+    return events
+
+
+def drawn(count: int, seed: int = 0) -> tuple[list[Floats], list[Floats]]:
+    """So many residuals (n x 1) below 1, and as many Jacobians (n x d)."""
+    generator = np.random.default_rng(seed)
+    return (
+        [generator.uniform(-1, 1, size=(ROWS, 1)) for _ in range(count)],
+        [generator.normal(size=(ROWS, COLUMNS)) for _ in range(count)],
+    )
+
+
+def batch(index: int) -> Batch:
+    return Batch(index, 0, np.empty((ROWS, 0)))
+
+
+def published(residuals: list[Floats], *, each_epoch: int = 10**6, to: tuple[str, ...] = ("shop",)) -> Publish:
+    def run(role: ActiveResidual, channel: Channel) -> None:
+        for t, g in enumerate(residuals):
+            role.publish(g, epoch=t // each_epoch, to=to)
+
+    return run
+
+
+def check(reply: Reply, J: Floats, g: Floats, *, static: bool = True) -> None:
+    gradient = reply.gradient(Given(J, static=static), batch(reply.exchange))
+    np.testing.assert_allclose(gradient, J.T @ g, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("each_epoch", [1, 2, 100], ids=lambda each: f"a key for {each}")
+@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
+def test_replies_are_asked_late_in_any_order_and_again(residual: ResidualProtocol, each_epoch: int) -> None:
+    gs, Js = drawn(5)
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        replies = [role.reply() for _ in gs]
+        assert [reply.exchange for reply in replies] == list(range(len(gs)))
+        for t in (3, 0, 4, 1, 2, 0, 3):
+            check(replies[t], Js[t], gs[t])
+        first = replies[0].gradient(Given(Js[0]), batch(0))
+        assert replies[0].gradient(Given(Js[0]), batch(0)) is first or not residual.seals
+
+    events = play(residual, Agreement(openings=1, kept=5), published(gs, each_epoch=each_epoch), {"shop": ask})
+    asked = sum(isinstance(event.message, Blinded) for event in events if event.direction == "recv")
+    assert asked == (len(gs) if residual.seals else 0)  # a J that does not move is asked for once
+
+
+@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
+def test_a_jacobian_that_moves_is_opened_anew_in_every_step_also_late(residual: ResidualProtocol) -> None:
+    gs, _ = drawn(3)
+    _, moving = drawn(9, seed=1)
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        replies = [role.reply() for _ in gs]
+        for q, J in enumerate(moving):
+            check(replies[2 - q % 3], J, gs[2 - q % 3], static=False)
+
+    play(residual, Agreement(openings=3, kept=3), published(gs, each_epoch=1), {"shop": ask})
+
+
+@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
+def test_another_thread_asks_while_exchanges_and_keys_go_on(residual: ResidualProtocol) -> None:
+    gs, Js = drawn(8)
+    late = threading.Event()
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        first = role.reply()
+
+        def local() -> None:
+            check(first, Js[5], gs[0], static=False)
+            assert late.wait(SOON)
+            check(first, Js[6], gs[0], static=False)
+
+        other = Beside(channel, local, "local steps")
+        for t in range(1, len(gs)):
+            check(role.reply(), Js[t], gs[t])
+        late.set()
+        check(first, Js[7], gs[0], static=False)
+        assert other.join(SOON)
+
+    play(residual, Agreement(openings=3, kept=8), published(gs, each_epoch=2), {"shop": ask})
+
+
+@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: getattr(r, "engine", r).name)
+def test_several_parties_are_served_each_at_its_own_pace(residual: ResidualProtocol) -> None:
+    gs, _ = drawn(4)
+    names = ("shop", "telco", "gym")
+    own = {name: drawn(4, seed=seed)[1] for seed, name in enumerate(names, 10)}
+    turn = threading.Event()
+
+    def at_once(role: PassiveResidual, channel: Channel) -> None:
+        for g, J in zip(gs, own[channel.me], strict=True):
+            check(role.reply(), J, g)
+        turn.set()
+
+    def backwards(role: PassiveResidual, channel: Channel) -> None:
+        replies = [role.reply() for _ in gs]
+        assert turn.wait(SOON)
+        for reply, J, g in reversed(list(zip(replies, own[channel.me], gs, strict=True))):
+            check(reply, J, g)
+
+    asks = {"shop": at_once, "telco": backwards, "gym": backwards}
+    play(residual, Agreement(kept=4), published(gs, each_epoch=2, to=names), asks)
+
+
+def test_some_exchanges_are_for_some_parties_alone() -> None:
+    gs, Js = drawn(4)
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        for t, g in enumerate(gs):
+            role.publish(g, epoch=t, to=[("shop", "telco")[t % 2]])
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        for t in range(0 if channel.me == "shop" else 1, 4, 2):
+            reply = role.reply()
+            assert reply.exchange == t
+            check(reply, Js[t], gs[t])
+
+    play(SEALED, Agreement(), publish, {"shop": ask, "telco": ask})
+
+
+def test_a_key_lives_as_long_as_an_exchange_under_it_is_open() -> None:
+    gs, Js = drawn(3)
+    asked = threading.Barrier(2, timeout=SOON)
+    keys: list[weakref.ref[object]] = []
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        assert isinstance(role, SealedActive)
+        for t, g in enumerate(gs):
+            role.publish(g, epoch=t, to=["shop"])
+            keys.append(weakref.ref(role._holder))
+        asked.wait()  # nothing was asked about epoch 0, but a newer key is in use
+        asked.wait()
+        gc.collect()
+        assert [key() is None for key in keys] == [True, False, False]
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        replies = [role.reply() for _ in gs]
+        asked.wait()
+        check(replies[0], Js[0], gs[0])
+        asked.wait()
+        check(replies[1], Js[1], gs[1])
+
+    play(SEALED, Agreement(kept=3), publish, {"shop": ask})
+    gc.collect()
+    assert not any(key() for key in keys)
+
+
+def test_a_newer_reply_than_are_kept_closes_the_oldest_at_both_ends() -> None:
+    gs, Js = drawn(4)
+    open_at: list[list[int]] = []
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        assert isinstance(role, SealedActive)
+        for g in gs:
+            role.publish(g, epoch=0, to=["shop"])
+            open_at.append(sorted(role._open))
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        replies = [role.reply() for _ in gs]
+        for t in (2, 3):
+            check(replies[t], Js[t], gs[t])
+        with pytest.raises(LimitError, match="shop: exchange 1 is closed, 2 replies are kept at a time"):
+            replies[1].gradient(Given(Js[1]), batch(1))
+
+    events = play(SEALED, Agreement(kept=2), publish, {"shop": ask})
+    closed = [event.message.exchange for event in events if isinstance(event.message, Closed) and event.me == "bank"]
+    assert closed == [0, 1, None]
+    assert all(len(numbers) <= 3 for numbers in open_at)
+
+
+def test_a_reply_that_is_given_up_is_closed_and_one_that_is_spent_needs_no_word() -> None:
+    gs, Js = drawn(2)
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        given_up, spent = role.reply(), role.reply()
+        given_up.close()
+        check(spent, Js[1], gs[1])
+        spent.close()
+        check(spent, Js[1], gs[1])  # what it has learned stays
+        with pytest.raises(LimitError, match="exchange 0 is closed"):
+            given_up.gradient(Given(Js[0]), batch(0))
+
+    events = play(SEALED, Agreement(kept=2), published(gs), {"shop": ask})
+    closed = [event.message.exchange for event in events if isinstance(event.message, Closed) and event.me == "bank"]
+    assert closed == [0, None]
+
+
+def test_more_gradients_than_agreed_are_not_asked_for() -> None:
+    gs, Js = drawn(1)
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        reply = role.reply()
+        for _ in range(2):
+            check(reply, Js[0], gs[0], static=False)
+        with pytest.raises(LimitError, match="shop: the 2 gradients agreed of exchange 0 are spent"):
+            reply.gradient(Given(Js[0], static=False), batch(0))
+
+    play(SEALED, Agreement(openings=2), published(gs), {"shop": ask})
+
+
+@pytest.mark.parametrize(
+    ("openings", "gives_up"), [(1, False), (3, False), (3, True)], ids=["one", "three", "after it was closed"]
+)
+def test_a_party_that_asks_for_more_is_refused_and_the_run_ends_at_once(openings: int, gives_up: bool) -> None:
+    gs, Js = drawn(1)
+    began = time.monotonic()
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        role.publish(gs[0], epoch=0, to=["shop"])
+        channel.recv("shop", Opened)  # the training thread waits for something else
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        reply = role.reply()
+        for _ in range(openings - gives_up):
+            check(reply, Js[0], gs[0], static=False)
+        if gives_up:
+            reply.close()
+        channel.send("bank", Blinded(0, b"anything"), "/opening")
+        with pytest.raises(TransportError, match="bank has stopped: bank: shop asked about exchange 0"):
+            channel.recv("bank", Opened, "/opening")
+        raise ProtocolError("shop was stopped")
+
+    with pytest.raises(LimitError, match=f"the {openings} gradients agreed or which is closed to it"):
+        play(SEALED, Agreement(openings=openings), publish, {"shop": ask})
+    assert time.monotonic() - began < SOON
+
+
+def test_an_exchange_of_another_party_is_refused() -> None:
+    gs, Js = drawn(2)
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        role.publish(gs[0], epoch=0, to=["shop"])
+        role.publish(gs[1], epoch=0, to=["telco"])
+
+    def shop(role: PassiveResidual, channel: Channel) -> None:
+        check(role.reply(), Js[0], gs[0])
+
+    def telco(role: PassiveResidual, channel: Channel) -> None:
+        role.reply()
+        channel.send("bank", Blinded(0, b"anything"), "/opening")
+        channel.recv("bank", Opened, "/opening")
+
+    with pytest.raises(LimitError, match="telco asked about exchange 0"):
+        play(SEALED, Agreement(), publish, {"shop": shop, "telco": telco})
+
+
+def test_an_error_of_the_serving_thread_is_the_runs_at_once() -> None:
+    gs, _ = drawn(1)
+    began = time.monotonic()
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        role.publish(gs[0], epoch=0, to=["shop"])
+        channel.recv("shop", Opened)
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        role.reply()
+        channel.send("bank", Blinded(0, b"no ciphertext of anything"), "/opening")
+        channel.recv("bank", Opened, "/opening")
+
+    with pytest.raises(CryptoError):
+        play(SEALED, Agreement(), publish, {"shop": ask})
+    assert time.monotonic() - began < SOON
+
+
+@pytest.mark.parametrize("who", ["bank", "shop"])
+def test_a_party_that_stops_in_mid_exchange_ends_the_others_and_its_threads(who: str) -> None:
+    gs, _ = drawn(1)
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        role.publish(gs[0], epoch=0, to=["shop"])
+        if who == "bank":
+            raise ProtocolError("bank gives up")
+        channel.recv("shop", Opened)
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        role.reply()
+        if who == "shop":
+            raise ProtocolError("shop gives up")
+        channel.recv("bank", Opened)
+
+    with pytest.raises(ProtocolError, match=f"{who} gives up"):
+        play(SEALED, Agreement(), publish, {"shop": ask})
+    until = time.monotonic() + SOON
+    while any(thread.name == "bank: openings" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_the_active_party_waits_for_a_party_that_holds_too_many_and_gives_up_in_time() -> None:
+    gs, _ = drawn(4)
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        role.reply()
+        channel.recv("bank", Opened, timeout=SOON)
+
+    with pytest.raises(TransportError, match="shop was expected to keep at most 1 replies, more are open after 1 s"):
+        play(SEALED, Agreement(), published(gs), {"shop": ask}, timeout=1.0)
+
+
+def test_a_party_that_never_closes_is_named() -> None:
+    gs, _ = drawn(1)
+
+    def ask(role: PassiveResidual, channel: Channel) -> None:
+        role.reply()
+        channel.recv("bank", Opened, timeout=SOON)
+
+    with pytest.raises(TransportError, match="bank: shop had more to ask 1 s after the last residual"):
+        play(SEALED, Agreement(), published(gs), {"shop": ask}, timeout=1.0)
