@@ -34,7 +34,6 @@ from securevfl.transport.threads import run_threads
 RESIDUALS = [
     OpenResidual(),
     SealedResidual(engine=vfl.Ckks()),
-    SealedResidual(engine=vfl.Ckks(profile="lean")),
     SealedResidual(engine=vfl.Paillier(bits=2048)),
 ]
 SEALED = RESIDUALS[1]
