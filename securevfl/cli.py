@@ -169,7 +169,7 @@ def audit(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here as HTML.")] = None,
 ) -> None:
     """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds its declaration."""
-    from securevfl.audit import audit_command
+    from securevfl.cli_audit import audit_command
     from securevfl.job import Job
 
     raise typer.Exit(audit_command(Job.load(job_file), _read(data, id_column, label_column)[0], html))
