@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from securevfl import __version__, cli_certs, cli_parties
+from securevfl import cli_certs, cli_parties
 from securevfl.cli_bench import bench
 from securevfl.errors import ConfigError, SecureVFLError
+from securevfl.version import __version__
 
 if TYPE_CHECKING:
     from securevfl.job import Job
