@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, logsumexp, softmax
 
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import LabelError
+from securevfl.special import log_sum_exp, logistic, softmax
 
 
 class Loss(ABC):
@@ -51,7 +51,7 @@ class Loss(ABC):
 
     def proba(self, f: Floats) -> Floats:
         """Probability of each class (n x classes)."""
-        p = expit(f[:, 0])
+        p = logistic(f[:, 0])
         return np.column_stack([1 - p, p])
 
 
@@ -65,7 +65,7 @@ class LogisticLoss(Loss):
         return value
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = -y * expit(-y * f)
+        g: Floats = -y * logistic(-y * f)
         return g
 
 
@@ -120,11 +120,11 @@ class SoftmaxLoss(Loss):
     name = "softmax"
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        value: Floats = logsumexp(f, axis=1) - (f * y).sum(axis=1)
+        value: Floats = log_sum_exp(f) - (f * y).sum(axis=1)
         return value
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = np.exp(log_softmax(f, axis=1)) - y
+        g: Floats = softmax(f) - y
         return g
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
@@ -141,8 +141,7 @@ class SoftmaxLoss(Loss):
         return targets
 
     def proba(self, f: Floats) -> Floats:
-        p: Floats = softmax(f, axis=1)
-        return p
+        return softmax(f)
 
 
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (LogisticLoss(), SmoothHingeLoss(), SquareLoss(), SoftmaxLoss())}
