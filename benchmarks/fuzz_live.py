@@ -42,13 +42,12 @@ from securevfl.kit import init_certs, write_kit
 from securevfl.peers import Peers
 from securevfl.protocols.direct_sum import Part
 from securevfl.transport.certs import server_name
+from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.grpc_wire import METHOD
 from securevfl.transport.hub import Parcel
 from securevfl.transport.line import Ack, Bye, Data, Open, Refusal
 from securevfl.transport.post import Post
 from securevfl.transport.tls import Credentials
-
-import grpc  # isort: skip  # after securevfl, which turns TLS 1.2 off
 
 GOOD = Part(np.arange(6.0).reshape(3, 2))
 KINDS = ("handshake", "record", "http2", "line", "parcel", "frame")

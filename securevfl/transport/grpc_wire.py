@@ -14,13 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import grpc
-
 from securevfl import eventlog
 from securevfl.codec import encode_message
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError
 from securevfl.peers import Peers, split_address
 from securevfl.transport.certs import check_peer, server_name
+from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.line import PIECE, Line, Refusal
 from securevfl.transport.tls import Credentials, caller, diagnose, require_tls13
 

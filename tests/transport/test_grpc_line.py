@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from queue import Queue
 from typing import Any
 
-import grpc
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -19,6 +18,7 @@ from securevfl.codec import decode_message, encode_frame, encode_message
 from securevfl.errors import FrameError, SecureVFLError, TransportError
 from securevfl.transport import line as lines
 from securevfl.transport.certs import server_name
+from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.grpc_wire import METHOD, Endpoint
 from securevfl.transport.line import Ack, Bye, Data, Line, Open, Refusal, Turn
 from securevfl.transport.tls import Credentials
