@@ -225,7 +225,7 @@ def relay(
 ) -> None:
     """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
     from securevfl.converse import read_peers
-    from securevfl.transport.hub import Relay
+    from securevfl.transport.relay import Relay
     from securevfl.transport.tls import Credentials
 
     others, folder = read_peers(peers, certs)

@@ -19,8 +19,8 @@ import securevfl as vfl
 from securevfl.errors import ConfigError, TransportError
 from securevfl.join import join
 from securevfl.transport import certs
+from securevfl.transport.endpoint import METHOD, Endpoint
 from securevfl.transport.grpc_tls13 import NO_TLS_12, grpc
-from securevfl.transport.grpc_wire import METHOD, Endpoint
 from securevfl.transport.tls import Credentials
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=400)
