@@ -19,7 +19,7 @@ STARTS: dict[str, list[str]] = {
     "python": ["-c", ""],
     "import numpy": ["-c", "import numpy"],
     "import securevfl": ["-c", "import securevfl"],
-    "securevfl.simulate": ["-c", "import securevfl; securevfl.simulate"],
+    "vfl.simulate": ["-c", "import securevfl as vfl; vfl.simulate"],
     "--version": ["-m", "securevfl.cli", "--version"],
     "--help": ["-m", "securevfl.cli", "--help"],
     "train --help": ["-m", "securevfl.cli", "train", "--help"],
