@@ -45,6 +45,7 @@ from securevfl.session import Hello
 
 _TOLERANCE = 2e-3  # of a gradient, relative to its size; engines as their docstrings say
 _SUM_TOLERANCE = 2e-3
+_TURN = 2.0**-20  # of a sum of phases: encrypted sums are rounded; less than the finest step of 16 bits
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,12 @@ def declared(received: Received, outcome: Outcome) -> None:
 
 
 def plain(received: Received, outcome: Outcome) -> None:
-    witness = received.transcript.witness
+    witness, parts = received.transcript.witness, received.transcript.witness.parts
     for event, reveals, _ in received.items:
         if reveals is None:
             continue
         kind = type(event.message).__name__
-        own = [*witness.parts[event.peer], *(g for g, _ in witness.residuals[event.peer])]
+        own = [*parts[event.peer], *(g for g, _ in witness.residuals[event.peer])]
         for values in array_fields(event.message):
             if reveals.kind != "plain":
                 outcome.add("plain", event.me, f"{kind} from {event.peer} holds numbers and is declared {reveals.kind}")
@@ -154,6 +155,8 @@ def _patterns(transcript: Transcript) -> list[tuple[str, str, list[bytes]]]:
         found.append((f"forward outputs of {name}", name, _pieces(parts)))
     for name, published in witness.residuals.items():
         found.append((f"residuals of {name}", name, _pieces([g for g, _ in published])))
+    for name, clear in witness.clear.items():
+        found.append((f"residuals of {name} before their defence", name, _pieces(clear)))
     for name, gradients in witness.gradients.items():
         found.append((f"the gradient of {name}", name, _pieces([gradient for _, gradient in gradients])))
     for what, values in transcript.secrets.items():
@@ -221,7 +224,7 @@ def uniformity(received: Received, outcome: Outcome) -> None:
         for part in parts:
             covered = reveals is not None and reveals.kind in ("uniform", "ciphertext")
             if covered or part.form in ("ciphertext", "opened"):
-                grouped[type(event.message).__name__, received.transcript.roles[event.me]].append(part)
+                grouped[type(event.message).__name__, received.transcript.role(event.me, event.lane)].append(part)
     battery = Battery()
     for (name, role), parts in grouped.items():
         if name in ("Commit", "Commits", "Points", "TwiceBlinded"):  # short, structured: the simulators take these
@@ -239,7 +242,7 @@ def differences(received: Received, outcome: Outcome) -> None:
     """Masked messages minus one another: of one sender in turn, and of two that reach one receiver."""
     spaces = received.transcript.witness.spaces
     word = spaces[0].bits // 8 if spaces and isinstance(spaces[0], Circle) else 8
-    streams: dict[tuple[str, str, str], list[NDArray[Any]]] = defaultdict(list)
+    streams: dict[tuple[str, str, str, str], list[NDArray[Any]]] = defaultdict(list)
     passive: dict[tuple[str, str], list[NDArray[Any]]] = defaultdict(list)
     for event, reveals, parts in received.items:
         data = [item for item in byte_fields(event.message) if len(item) % word == 0 and item]
@@ -248,8 +251,9 @@ def differences(received: Received, outcome: Outcome) -> None:
             continue
         values = np.frombuffer(data[0], f"<u{word}")
         name = type(event.message).__name__
-        streams[name, event.peer, event.me].append(values)
-        if received.transcript.roles[event.me] == "passive" or (reveals is not None and reveals.kind == "uniform"):
+        streams[name, event.peer, event.me, event.lane].append(values)
+        passively = received.transcript.role(event.me, event.lane) == "passive"
+        if passively or (reveals is not None and reveals.kind == "uniform"):
             passive[event.me, ""].append(values)
     battery = Battery()
 
@@ -259,9 +263,9 @@ def differences(received: Received, outcome: Outcome) -> None:
             body = raw(np.concatenate(chunks).astype(f"<u{word}").tobytes(), word)
             uniform(battery, name, body.fractions, body.low)
 
-    for (name, sender, receiver), arrays in streams.items():
-        several = sum(1 for key in streams if key[0] == name and key[2] == receiver) > 1
-        if received.transcript.roles[receiver] == "passive" or several:
+    for (name, sender, receiver, lane), arrays in streams.items():
+        several = sum(1 for key in streams if (key[0], *key[2:]) == (name, receiver, lane)) > 1
+        if received.transcript.role(receiver, lane) == "passive" or several:
             compare(f"{name} of {sender} in turn", pairwise(arrays))
     for (receiver, _), arrays in passive.items():
         compare(f"messages to {receiver}", ((a, b) for i, a in enumerate(arrays) for b in arrays[i + 1 : i + 6]))
@@ -271,13 +275,15 @@ def differences(received: Received, outcome: Outcome) -> None:
 def outputs(received: Received, outcome: Outcome) -> None:
     transcript = received.transcript
     witness = transcript.witness
-    totals = witness.totals.get(transcript.active, [])
-    for number, total in enumerate(totals):
-        parts = [witness.parts[name][number] for name in transcript.passives if len(witness.parts[name]) > number]
-        wrong = _wrong_total(parts, total, witness.spaces[number])
-        if wrong:
-            outcome.add("output", transcript.active, "collected another sum than that of the parts")
-            break
+    for collector, summed in witness.sums.items():
+        for number, (total, space) in enumerate(zip(summed.totals, summed.spaces, strict=True)):
+            parts = [own[number] for own in summed.parts.values() if len(own) > number]
+            if _wrong_total(parts, total, space):
+                outcome.add("output", collector, "collected another sum than that of the parts")
+                break
+    for name, published in witness.residuals.items():
+        if transcript.defended and len(witness.clear[name]) < len(published):
+            outcome.add("output", name, "publishes residuals that no defence has blurred")
     for name in transcript.passives:
         sent = [g for owner in witness.residuals.values() for g, to in owner if name in to]
         for (J, gradient), g in zip(witness.gradients[name], sent, strict=False):
@@ -290,8 +296,9 @@ def outputs(received: Received, outcome: Outcome) -> None:
 
 def _wrong_total(parts: Sequence[NDArray[Any]], total: NDArray[Any], space: Any) -> bool:
     if isinstance(space, Circle):
-        exact = np.sum([part.astype(np.uint64) for part in parts], axis=0) % 2**space.bits
-        return not np.array_equal(exact, total)
+        exact = np.sum([part.astype(np.uint64) for part in parts], axis=0)
+        apart = (exact - total.astype(np.uint64)) % np.uint64(2**space.bits)
+        return bool(np.minimum(apart, (~apart + np.uint64(1)) % np.uint64(2**space.bits)).max() > _TURN * 2**space.bits)
     exact = np.sum(parts, axis=0)
     return bool(exact.shape != total.shape or np.abs(exact - total).max() > _SUM_TOLERANCE)
 

@@ -41,6 +41,7 @@ from securevfl.optim.fedbcd import FedBCD
 from securevfl.party import Party
 from securevfl.protocols.base import Circle, Reals, ResidualProtocol, Space, SumProtocol
 from securevfl.protocols.cipher_sum import CipherSum
+from securevfl.protocols.defences import Gaussian, Rounding
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.protocols.open_residual import OpenResidual
@@ -111,10 +112,12 @@ def job_check(protocol: Protocol, parties: Sequence[Party] | None = None, **keys
     return _judge(runs).merge(draws.outcome())
 
 
-def kernel_check(sums: SumProtocol) -> Outcome:
-    """A whole FDSKL job over two sessions."""
+def kernel_check(sums: SumProtocol, *, holders: int = 1) -> Outcome:
+    """A whole FDSKL job over two sessions, in which so many parties hold labels."""
+    lead, *others = small_parties()
+    labelled = [Party(one.name, one.X, lead.y) for one in others[: holders - 1]]
     model = Kernel(gamma=0.01, blocks=2, block_size=32)
-    return job_check(Protocol(sum=sums), model=model, optimizer=FDSKL())
+    return job_check(Protocol(sum=sums), [lead, *labelled, *others[holders - 1 :]], model=model, optimizer=FDSKL())
 
 
 def sum_checks() -> dict[str, Check]:
@@ -142,6 +145,8 @@ def residual_checks() -> dict[str, Check]:
     """One a residual protocol, and whole jobs."""
     return {
         "residual open": partial(residual_check, OpenResidual()),
+        "residual open, blurred": partial(residual_check, OpenResidual(defence=Gaussian(sigma=0.5))),
+        "residual ckks, blurred": partial(residual_check, SealedResidual(engine=Ckks(), defence=Rounding()), rows=30),
         "residual ckks": partial(residual_check, SealedResidual(engine=Ckks())),
         "residual ckks lean": partial(residual_check, SealedResidual(engine=Ckks(profile="lean"))),
         "residual paillier": partial(residual_check, SealedResidual(engine=Paillier(bits=2048)), passives=1, rows=40),
@@ -149,6 +154,7 @@ def residual_checks() -> dict[str, Check]:
         "job tree open": partial(job_check, Protocol(sum=TreeSum(), residual=OpenResidual())),
         "job kernel tree": partial(kernel_check, TreeSum()),
         "job kernel direct": partial(kernel_check, DirectSum()),
+        "job kernel, three workers": partial(kernel_check, PairwiseSum(), holders=3),
     }
 
 

@@ -45,7 +45,7 @@ def text(audit: Audit, width: int = 100) -> str:
     for name, role in audit.roles.items():
         lines += ["", f"{name} ({role})"]
         for item in audit.declared:
-            if item.receiver == role and item.message.__name__ not in _HANDSHAKE:
+            if item.receiver in role.split() and item.message.__name__ not in _HANDSHAKE:
                 lines.append(f"  receives  {item.message.__name__} from {item.sender}: {item.reveals}")
         for each in _of(audit, name):
             lines += _inference(each, width)
@@ -124,7 +124,7 @@ def _received(audit: Audit, role: str) -> str:
     rows = [
         f"<tr><td>{item.message.__name__}</td><td>{item.sender}</td><td>{_say(str(item.reveals))}</td></tr>"
         for item in audit.declared
-        if item.receiver == role and item.message.__name__ not in _HANDSHAKE
+        if item.receiver in role.split() and item.message.__name__ not in _HANDSHAKE
     ]
     if not rows:
         return '<p class="soft">Receives nothing after the handshake.</p>'

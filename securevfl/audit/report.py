@@ -120,7 +120,7 @@ def run_audit(
     `on_step` is told what begins. Takes as long as two trainings a seed, and the protocol's own checks.
     """
     started, say = time.monotonic(), on_step or (lambda step: None)
-    active, passives = check_parties(parties)
+    active, passives = check_parties(parties, several_active=job.optimizer.several_active)
     names = [party.name for party in passives]
     say("transcripts")
     short_job, short_parties = _short(job, parties)
@@ -133,7 +133,7 @@ def run_audit(
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.protocol.sum_for(len(names)).name} sum, "
         f"{job.protocol.label(len(names)).split('/')[-1]} residual, batches of {rows} rows",
-        roles={active.name: "active"} | dict.fromkeys(names, "passive"),
+        roles=_roles(active, passives),
         declared=[item for item in declared_of(job, names) if isinstance(job.model, Kernel) or not item.phases],
         findings=outcome.findings,
         inferences=inferences,
@@ -164,6 +164,13 @@ def audit_command(job: Job, parties: Sequence[Party], html_path: Path | None = N
     return audit.exit_code
 
 
+def _roles(active: Party, passives: Sequence[Party]) -> dict[str, str]:
+    """By name: of several parties with labels each is active in sums of its own, passive in those of the others."""
+    several = any(party.active for party in passives)
+    roles = {active.name: "active and passive" if several else "active"}
+    return roles | {party.name: "active and passive" if party.active else "passive" for party in passives}
+
+
 def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     """Two epochs on rows for a few batches."""
     rows = len(parties[0])
@@ -178,7 +185,8 @@ def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
 def _simulators(job: Job, passives: int) -> Outcome:
     outcome = Outcome()
     if passives > 1:
-        outcome = outcome.merge(simulators.sum_views(job.protocol.sum_for(passives), rounds=3, sessions=1))
+        chosen = job.protocol.sum_for(passives)
+        outcome = outcome.merge(simulators.sum_views(chosen, rounds=3, sessions=1, passives=passives))
     if job.protocol.residual.name != "none":
         outcome = outcome.merge(simulators.residual_views(job.protocol.residual))
     return outcome
@@ -202,8 +210,9 @@ def _attacks(
     job: Job, parties: Sequence[Party], seeds: Sequence[int], say: Callable[[str], None]
 ) -> tuple[list[Inference], list[str]]:
     """Every attack that applies; those on labels from the view of each passive party in turn."""
-    active, passives = check_parties(parties)
-    attackers = sorted((party.name for party in passives), key=lambda name: -_columns(parties, name))[:_MOST_ATTACKERS]
+    active, passives = check_parties(parties, several_active=job.optimizer.several_active)
+    without = [party.name for party in passives if not party.active]
+    attackers = sorted(without, key=lambda name: -_columns(parties, name))[:_MOST_ATTACKERS]
     scores: dict[tuple[str, str], list[Score]] = {}
     failed: dict[str, str] = {}
     for seed in seeds:
@@ -213,7 +222,7 @@ def _attacks(
         for name, attack in ATTACKS.items():
             if not attack.applies_to(job) or name in failed:
                 continue
-            for attacker in attackers if _after_labels(attack) else attackers[:1]:
+            for attacker in attackers if _after_labels(attack) else [*attackers, passives[0].name][:1]:
                 own = copy(stage)
                 own.attacker = attacker
                 try:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PrivateAttr, SerializeAsAny
 
+from securevfl.audit.defended import defence_of, noting
 from securevfl.channel import Channel, Event
 from securevfl.clock import WallClock
 from securevfl.codec import Message
@@ -43,22 +44,65 @@ from securevfl.simulate import simulate
 from securevfl.transport.threads import run_threads
 
 
+def worker_of(lane: str) -> str | None:
+    """Whose sums of phases a lane carries (`protocols.phase_sums`); None if it is another."""
+    return lane.removeprefix("to ").split("/")[0] if lane.startswith("to ") else None
+
+
 @dataclass
-class Witness:
-    """What went in and came out, by party, in order."""
+class Summed:
+    """What went into the sums of one collector, by party, and what it collected, in order."""
 
     parts: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     spaces: list[Space] = field(default_factory=list)
-    totals: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
+    totals: list[NDArray[Any]] = field(default_factory=list)
+
+
+@dataclass
+class Witness:
+    """What went in and came out, by party, in order. residuals: g as it goes down, after a defence; clear: before.
+
+    sums: by collector, of whom there are several where several parties hold labels.
+    """
+
+    sums: dict[str, Summed] = field(default_factory=dict)
     residuals: dict[str, list[tuple[Floats, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(list))
+    clear: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
     gradients: dict[str, list[tuple[Floats, Floats]]] = field(default_factory=lambda: defaultdict(list))
     sessions: set[bytes] = field(default_factory=set)
     epochs: set[int] = field(default_factory=set)
 
+    @property
+    def parts(self) -> dict[str, list[NDArray[Any]]]:
+        """What each party has put into anyone's sums."""
+        found: dict[str, list[NDArray[Any]]] = defaultdict(list)
+        for summed in self.sums.values():
+            for name, parts in summed.parts.items():
+                found[name] += parts
+        return found
+
+    @property
+    def spaces(self) -> list[Space]:
+        """The spaces of all sums."""
+        return [space for summed in self.sums.values() for space in summed.spaces]
+
+    def blurred(self, name: str) -> Callable[[Floats], None]:
+        """Notes what a defence has made of the g that this party has just published."""
+
+        def note(g: Floats) -> None:
+            clear, to = self.residuals[name][-1]
+            self.clear[name].append(clear)
+            self.residuals[name][-1] = g, to
+
+        return note
+
 
 @dataclass(frozen=True)
 class Transcript:
-    """One run. `roles` by party, `declared` what its messages are said to reveal, `secrets` what none may show."""
+    """One run. `roles` by party in the session, `declared` what its messages are said to reveal, `secrets` what none may show.
+
+    rotates: keys change with the epoch. defended: a defence stands before every residual.
+    """
 
     events: list[Event]
     roles: dict[str, str]
@@ -66,6 +110,7 @@ class Transcript:
     witness: Witness
     secrets: dict[str, NDArray[Any]] = field(default_factory=dict)
     rotates: bool = False
+    defended: bool = False
 
     @property
     def received(self) -> list[Event]:
@@ -76,17 +121,16 @@ class Transcript:
     def passives(self) -> list[str]:
         return [name for name, role in self.roles.items() if role == "passive"]
 
-    @property
-    def active(self) -> str:
-        return next(name for name, role in self.roles.items() if role == "active")
+    def role(self, name: str, lane: str) -> str:
+        """The party's role on a lane: on that of a worker's sums the worker is the active party."""
+        worker = worker_of(lane)
+        return self.roles[name] if worker not in self.roles else "active" if name == worker else "passive"
 
     def declaration(self, event: Event) -> Declared | None:
         """What is declared of a received message; None if nothing is."""
+        roles = self.role(event.peer, event.lane), self.role(event.me, event.lane)
         for item in self.declared:
-            if item.message is type(event.message) and (item.sender, item.receiver) == (
-                self.roles[event.peer],
-                self.roles[event.me],
-            ):
+            if item.message is type(event.message) and (item.sender, item.receiver) == roles:
                 return item
         return None
 
@@ -103,7 +147,8 @@ class WitnessedSum(SumProtocol):
 
     def role(self, seat: Seat) -> SumRole:
         self._witness.sessions.add(seat.channel.session)
-        return WitnessedRole(self.inner.role(seat), seat.me, self._witness)
+        summed = self._witness.sums.setdefault(seat.active, Summed())
+        return WitnessedRole(self.inner.role(seat), seat.me, summed)
 
     def declares(self, passives: Sequence[str]) -> list[Declared]:
         return self.inner.declares(passives)
@@ -117,17 +162,17 @@ class WitnessedSum(SumProtocol):
 
 
 class WitnessedRole(SumRole):
-    def __init__(self, inner: SumRole, me: str, witness: Witness) -> None:
-        self._inner, self._me, self._witness = inner, me, witness
+    def __init__(self, inner: SumRole, me: str, summed: Summed) -> None:
+        self._inner, self._me, self._summed = inner, me, summed
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        self._witness.parts[self._me].append(np.array(values))
+        self._summed.parts[self._me].append(np.array(values))
         self._inner.contribute(values, space)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         total = self._inner.collect(shape, space)
-        self._witness.spaces.append(space)
-        self._witness.totals[self._me].append(np.array(total))
+        self._summed.spaces.append(space)
+        self._summed.totals.append(np.array(total))
         return total
 
 
@@ -197,14 +242,14 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     """
     from securevfl.audit.declarations import declared_of
 
-    active, passives = check_parties(parties)
+    active, passives = check_parties(parties, several_active=job.optimizer.several_active)
     names = [party.name for party in passives]
     witness = Witness()
     sums = WitnessedSum(inner=job.protocol.sum_for(len(passives)))
     sums._witness = witness
     residual = job.protocol.residual
     if not isinstance(residual, NoResidual):
-        watched = WitnessedResidual(inner=residual)
+        watched = WitnessedResidual(inner=noting(residual, witness.blurred(active.name)))
         watched._witness, residual = witness, watched
     own = job.model_copy(update={"protocol": Protocol(sum=sums, residual=residual)})
     events: list[Event] = []
@@ -212,7 +257,13 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     roles = {active.name: "active"} | dict.fromkeys(names, "passive")
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
     transcript = Transcript(
-        events, roles, declared_of(job, names), witness, secrets, rotates=_rotates(job.protocol.residual)
+        events,
+        roles,
+        declared_of(job, names),
+        witness,
+        secrets,
+        rotates=_rotates(job.protocol.residual),
+        defended=defence_of(job.protocol.residual) is not None,
     )
     return transcript, Run(job, run.parts)
 
@@ -274,7 +325,7 @@ def record_residual(
     passives = tuple(jacobians)
     outputs = residuals[0].shape[1]
     witness = Witness()
-    watched = WitnessedResidual(inner=residual)
+    watched = WitnessedResidual(inner=noting(residual, witness.blurred("active")))
     watched._witness = witness
 
     def seat(channel: Channel) -> Seat:
@@ -305,4 +356,11 @@ def record_residual(
     roles: dict[str, Callable[[Channel], None]] = {"active": publish, **dict.fromkeys(passives, ask)}
     run_threads(roles, WallClock, timeout=60.0, observe=events.append)
     kinds = {"active": "active"} | dict.fromkeys(passives, "passive")
-    return Transcript(events, kinds, residual.declares(), witness, rotates=_rotates(residual))
+    return Transcript(
+        events,
+        kinds,
+        residual.declares(),
+        witness,
+        rotates=_rotates(residual),
+        defended=defence_of(residual) is not None,
+    )

@@ -17,18 +17,22 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.audit.defended import defence_of, given, noting
 from securevfl.channel import Event
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job, Protocol
+from securevfl.models.kernel import Frequencies, Kernel
 from securevfl.optim.base import Optimizer
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Batch, Phases, Reply
@@ -153,6 +157,7 @@ class Tape:
     receipts: dict[str, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
+    blurred: list[Floats] = field(default_factory=list)  # what a defence has made of each g, in order
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, event: Event) -> None:
@@ -284,19 +289,37 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
     return traced(**options)  # type: ignore[no-any-return]
 
 
+@contextmanager
+def drawing_from(keys: Mapping[str, bytes]) -> Iterator[None]:
+    """While the block runs, each party named, at work in a thread of its name, draws random features from its key."""
+    draw = Frequencies.__init__
+
+    def pinned(self: Frequencies, model: Kernel, key: bytes, columns: int) -> None:
+        draw(self, model, keys.get(threading.current_thread().name) or key, columns)
+
+    with mock.patch.object(Frequencies, "__init__", pinned):
+        yield
+
+
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
     active = check_parties(parties, several_active=job.optimizer.several_active)[0].name
-    watched = job.model_copy(update={"optimizer": recorded(job.optimizer, tape, active)})
+    residual = noting(job.protocol.residual, tape.blurred.append)
+    protocol = job.protocol.model_copy(update={"residual": residual})
+    watched = job.model_copy(update={"optimizer": recorded(job.optimizer, tape, active), "protocol": protocol})
     return simulate(watched, parties, observe=tape.observe), tape
 
 
-def ideal_job(job: Job) -> Job:
-    """The same training with nothing hidden: what the declared outputs are computed from."""
-    defence = getattr(job.protocol.residual, "defence", None)
+def ideal_job(job: Job, blurred: Sequence[Floats] = ()) -> Job:
+    """The same training with nothing hidden: what the declared outputs are computed from.
+
+    blurred: what the job's defence, if it has one, has made of each g of the real run.
+    """
+    defence = defence_of(job.protocol.residual)
     silent = isinstance(job.protocol.residual, NoResidual)
-    residual = NoResidual() if silent else OpenResidual(**({"defence": defence} if defence else {}))
+    plain = OpenResidual(defence=None if defence is None else given(defence, blurred))
+    residual = NoResidual() if silent else plain
     protocol = Protocol(sum=DirectSum(), residual=residual)
     return job.model_copy(update={"protocol": protocol, "max_label_auc": None})
 
@@ -305,13 +328,13 @@ class Stage:
     """One job with one seed, run as it stands and as its ideal; each run is made once, when it is first asked for."""
 
     def __init__(self, job: Job, parties: Sequence[Party], seed: int, *, attacker: str | None = None) -> None:
-        """`attacker` is the passive party that attacks labels: the one with the most columns if None."""
+        """`attacker` is the passive party that attacks labels: the one without any with the most columns if None."""
         plain = {"seed": seed, "evaluate_every": 0, "target": None}
         self.job = job.model_copy(update=plain)
         self.parties = list(parties)
         self.seed = seed
         self.active, self.passives = check_parties(parties, several_active=job.optimizer.several_active)
-        self.attacker = attacker or max(self.passives, key=lambda party: party.X.shape[1]).name
+        self.attacker = attacker or max(self.passives, key=lambda party: (not party.active, party.X.shape[1])).name
 
     @cached_property
     def real_run(self) -> tuple[Run, Tape]:
@@ -319,7 +342,10 @@ class Stage:
 
     @cached_property
     def ideal_run(self) -> tuple[Run, Tape]:
-        return record(ideal_job(self.job), self.parties)
+        """From the parties' own data and draws as in the real run: noise before a residual, keys of features."""
+        run, tape = self.real_run
+        with drawing_from({name: part.key for name, part in run.parts.items()}):
+            return record(ideal_job(self.job, tape.blurred), self.parties)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -359,7 +385,7 @@ class Stage:
             receipts=tuple(tape.receipts[name]),
             events=tuple(tape.events[name]),
             phases=tuple(tape.phases[name]),
-            key=part.key,
+            key=self.real_run[0].parts[name].key,
         )
 
     @cached_property
