@@ -99,7 +99,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class Transcript:
-    """One run. `roles` by party in the session, `declared` what its messages are said to reveal, `secrets` what none may show.
+    """One run. `roles` by party in the session, `declared` what its messages reveal, `secrets` what none may show.
 
     rotates: keys change with the epoch. defended: a defence stands before every residual.
     """
