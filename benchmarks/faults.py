@@ -50,7 +50,7 @@ from securevfl.methods.state import State
 from securevfl.part import Part
 from securevfl.peers import Peers
 from securevfl.session import run_key
-from securevfl.transport import line
+from securevfl.transport import stream
 
 PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 90.0  # seconds
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -137,18 +137,18 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
     """One party, in a process of its own."""
     party = next(party for party in setting.tables if party.name == kit.name)
     draw = random.Random(os.getpid())
-    encode = line.encode_message
+    encode = stream.encode_message
 
     def encode_mangled(message: Any) -> bytes:
         data = encode(message)
-        if mangle.is_set() and isinstance(message, line.Data):
+        if mangle.is_set() and isinstance(message, stream.Data):
             mangle.clear()
             head = bytearray(data[:4])
             head[draw.randrange(4)] ^= 1 << draw.randrange(8)
             data = draw.choice([data[: draw.randrange(len(data))], bytes(head) + data[4:], draw.randbytes(40)])
         return data
 
-    line.encode_message = encode_mangled
+    stream.encode_message = encode_mangled
 
     def on_round(done: int, of: int) -> None:
         told.send(("round", done))

@@ -21,17 +21,22 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.errors import CryptoError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 Residues = NDArray[np.uint64]
 
@@ -90,15 +95,18 @@ class SealIO:
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        self._codec = pa.Codec("zstd")
         saved = _saved(context.key_context_data().parms())
         self._version = (saved[3], saved[4])
 
     def _inflate(self, obj: Any, size: int) -> bytes:
+        """The `size` bytes behind the header of what SEAL saves."""
         saved = _saved(obj)
-        if saved[5] == 0:
-            return saved[_HEADER.size :]
-        return bytes(self._codec.decompress(saved[_HEADER.size :], size))
+        body = zstd.decompress(saved[_HEADER.size :]) if saved[5] else saved[_HEADER.size :]
+        if len(body) != size:
+            raise CryptoError(
+                f"SEAL saves {len(body)} bytes where {size} were expected; install the SEAL of tenseal 0.3"
+            )
+        return body
 
     def residues(self, obj: Any, shape: tuple[int, int, int]) -> Residues:
         """The residues of a ciphertext or a public key whose shape the caller knows."""

@@ -27,8 +27,7 @@ from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.protocols.tree_sum import TreeSum
 from securevfl.run import Run
 from securevfl.simulate import simulate
-
-__version__ = "0.1.0"
+from securevfl.version import __version__ as __version__
 
 __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "CipherSum",

@@ -30,8 +30,6 @@ from securevfl.party import Party
 from securevfl.protocols.psi import Journal, Work, align_active, align_passive
 from securevfl.transport.threads import run_threads
 
-__all__ = ["FolderJournal", "align_privately", "read_rows", "rows_path", "simulate_alignment", "write_rows"]
-
 
 def align_privately(
     party_name: str,

@@ -47,9 +47,13 @@ class Arrival(NamedTuple):
 
 
 class Abort(Message, frozen=True):
-    """The sender has stopped; `reason` names the error, never a value."""
+    """The sender has stopped; `reason` names the error, never a value.
+
+    lost: who is away, where a hub says it that is no party.
+    """
 
     reason: str
+    lost: str = ""
 
 
 @dataclass(frozen=True)

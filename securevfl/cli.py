@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from securevfl import __version__, cli_certs, cli_ledger, cli_parties
+from securevfl import cli_certs, cli_ledger, cli_parties
 from securevfl.cli_bench import bench
 from securevfl.errors import ConfigError, SecureVFLError
+from securevfl.version import __version__
 
 if TYPE_CHECKING:
     from securevfl.job import Job
@@ -195,7 +196,7 @@ def audit(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here as HTML.")] = None,
 ) -> None:
     """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted."""
-    from securevfl.audit import audit_command
+    from securevfl.cli_audit import audit_command
     from securevfl.job import Job
 
     raise typer.Exit(audit_command(Job.load(job_file), _read(data, id_column, label_column)[0], html))

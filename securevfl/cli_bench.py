@@ -1,4 +1,4 @@
-"""`securevfl bench`: measure homomorphic cost on this machine, against the libraries people use today."""
+"""`securevfl bench`: measure cost on this machine, against the libraries people use today."""
 
 from __future__ import annotations
 
@@ -143,6 +143,24 @@ def fdskl(
         bench_fdskl.picture(rows, picture)
     keys = "method", "dataset", "protocol", "parties", "test_error", "test_error_sd", "cpu_s", "virtual_s", "bytes"
     console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))
+
+
+@bench.command()
+def start(
+    repetitions: Annotated[int, typer.Option(min=1, help="Processes started for each figure.")] = 9,
+    json: JsonFile = None,
+) -> None:
+    """How long the command and the package take to start: medians over fresh processes."""
+    from securevfl.bench import start as bench_start
+    from securevfl.cli_show import console, table
+
+    _check_json(json)
+    with _status() as on_row:
+        rows = bench_start.run(repetitions, on_row)
+    _write(json, bench_start.SCHEMA, rows)
+    console().print(
+        table(["start", "wall\ns", "processor\ns"], [[row["what"], row["wall_s"], row["cpu_s"]] for row in rows])
+    )
 
 
 def _names(text: str) -> list[str]:

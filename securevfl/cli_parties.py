@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -229,7 +233,7 @@ def relay(
 ) -> None:
     """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
     from securevfl.converse import read_peers
-    from securevfl.transport.hub import Relay
+    from securevfl.transport.relay import Relay
     from securevfl.transport.tls import Credentials
 
     others, folder = read_peers(peers, certs)
@@ -267,12 +271,10 @@ class _CsvWriter:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._schema: Any = None
+        self._begun = False
 
     def __call__(self, ids: list[Any] | None, found: Predicted) -> None:
-        import pyarrow as pa
-        from pyarrow import csv
-
+        assert ids is not None, "rows of a file have ids"
         columns = {"id": ids, "prediction": found.label.tolist()}
         if found.proba is not None and len(found.classes) == 2:
             columns["probability"] = found.proba[:, 1].tolist()
@@ -281,29 +283,23 @@ class _CsvWriter:
                 f"probability {each}": column.tolist()
                 for each, column in zip(found.classes, found.proba.T, strict=True)
             }
-        block = pa.table(columns, self._schema)
-        csv.write_csv(block, self._file, csv.WriteOptions(include_header=self._schema is None, quoting_style="needed"))
-        self._schema = block.schema
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        if not self._begun:
+            lines.writerow(columns)
+            self._begun = True
+        lines.writerows(zip(*columns.values(), strict=True))
+        self._file.write(text.getvalue().encode())
 
 
-@contextmanager
-def _pool(rows: int) -> Iterator[Any]:
+def _pool(rows: int) -> AbstractContextManager[Executor | None]:
     """A pool of one process a core where there is enough to do."""
-    import os
-    from functools import partial
-
     cores = os.cpu_count() or 1
     if rows < 20_000 or cores < 2:
-        yield None
-        return
-    from joblib.externals.loky import ProcessPoolExecutor
+        return nullcontext()
+    from securevfl.offload import process_pool
 
-    from securevfl.offload import Pool
-    from securevfl.simulate import die_with
-
-    start = partial(ProcessPoolExecutor, max_workers=cores, initializer=die_with, initargs=(os.getpid(),))
-    with Pool(start) as pool:
-        yield pool
+    return process_pool(cores)
 
 
 @contextmanager

@@ -8,12 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from securevfl import __version__
 from securevfl.clock import Network, Phase
 from securevfl.costs import Ledger, Tally
 from securevfl.errors import ConfigError
 from securevfl.files import write_whole
 from securevfl.run import Run
+from securevfl.version import __version__
 
 SCHEMA = "securevfl.report/1"
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from securevfl.errors import FrameError, ProtocolError
 
-FORMAT = 1
+FORMAT = 2
 SESSION_BYTES = 16
 
 
@@ -27,7 +27,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unk
 M = TypeVar("M", bound=Message)
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """One message on its way. `seq` counts from 0 for each (sender, receiver, lane)."""
 
     format: int
@@ -87,8 +87,9 @@ def encode_frame(
     message: Message, *, session: bytes, sender: str, receiver: str, lane: str = "", seq: int = 0
 ) -> bytes:
     """The frame that crosses the line; its length is what the cost ledger counts."""
-    # the fields of a Frame, the message among them: written in one go, as copying large ones costs
-    return _encoder.encode((FORMAT, session, sender, receiver, lane, seq, type(message).__name__, message))
+    # tag and fields of a Frame, the message among them: written in one go, as copying large ones costs
+    kind = type(message).__name__
+    return _encoder.encode((Frame.__name__, FORMAT, session, sender, receiver, lane, seq, kind, message))
 
 
 def decode_frame(data: bytes | memoryview) -> Frame:

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
+from securevfl.csv_table import read_columns, read_names
 from securevfl.errors import DataError, IdError, LabelError, TableError
+from securevfl.extras import extra
 from securevfl.party import Party
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".npz")
@@ -76,7 +78,8 @@ def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
     with named(path):
         match _format(path):
             case "csv":
-                ids = ids_of(_csv_columns(path, id_column, "", [])[id_column], id_column)
+                _csv_names(path, id_column)
+                ids = _csv_ids(read_columns(path, texts=[id_column], numbers=[]).texts[id_column], id_column)
             case "parquet":
                 ids = ids_of(_parquet_columns(path, id_column, [])[id_column], id_column)
             case _:
@@ -109,42 +112,46 @@ def named(path: Path) -> Iterator[None]:
 
 
 def _read_csv(path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None) -> Table:
-    table = _csv_columns(path, id_column, label_column, chosen)
-    return _from_arrow(table, id_column, label_column, typed=False, gaps=chosen is not None)
+    names = _csv_names(path, id_column)
+    if chosen is not None:
+        check_chosen(names, chosen)
+    labelled = chosen is None and label_column in names
+    numbers = list(chosen or (name for name in names if name not in (id_column, label_column)))
+    if not numbers:
+        raise TableError("at least one column beside ids and labels was expected, none came; add columns")
+    held = read_columns(path, texts=[id_column, *([label_column] if labelled else [])], numbers=numbers)
+    if not len(held.X):
+        raise TableError("rows were expected below the header, none came; export the table again")
+    empty = np.flatnonzero(np.isnan(held.X).all(axis=0))
+    if len(empty) and chosen is None:
+        raise TableError(f"columns with values were expected, column {numbers[empty[0]]} is empty; drop it")
+    y = _csv_labels(held.texts[label_column], label_column) if labelled else None
+    return Table(held.X, numbers, y, _csv_ids(held.texts[id_column], id_column))
 
 
-def _csv_columns(path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None) -> Any:
-    """Ids, labels and columns of a CSV file as an Arrow table; with `chosen` ids and these alone."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    one_thread = csv.ReadOptions(use_threads=False)  # errors then know their line
-    names: list[str] = []
-    try:
-        with csv.open_csv(path, read_options=one_thread) as reader:
-            names = reader.schema.names
-        check_names(names, id_column)
-        wanted = names
-        if chosen is not None:
-            check_chosen(names, chosen)
-            wanted = [id_column, *chosen]
-        kinds = {name: pa.string() if name in (id_column, label_column) else pa.float64() for name in wanted}
-        options = csv.ConvertOptions(column_types=kinds, include_columns=wanted, strings_can_be_null=True)
-        return csv.read_csv(path, read_options=one_thread, convert_options=options)
-    except (pa.ArrowInvalid, UnicodeDecodeError) as cause:
-        raise TableError(_parse_problem(str(cause), names)) from None
+def _csv_names(path: Path, id_column: str) -> list[str]:
+    """The names of all columns of a CSV file, checked."""
+    names = read_names(path)
+    if not names:
+        raise TableError("a header and rows were expected, the file is empty; export it again")
+    check_names(names, id_column)
+    return names
 
 
-def _parse_problem(message: str, names: list[str]) -> str:
-    """What Arrow says of a CSV file, without the values that it quotes."""
-    if found := re.search(r"(?:[Rr]ow #(\d+): )?Expected (\d+) columns, got (\d+)", message):
-        where = f" in line {found[1]}" if found[1] else " in a line"
-        return f"{found[2]} values a line were expected, {found[3]} came{where}; correct the file"
-    if (found := re.search(r"In CSV column #(\d+)", message)) and int(found[1]) < len(names):
-        return f"numbers were expected, column {names[int(found[1])]} holds text; encode it as numbers or drop it"
-    if "Empty CSV" in message:
-        return "a header and rows were expected, the file is empty; export it again"
-    return "a CSV file with a header, commas and UTF-8 was expected; export it so"
+def _csv_ids(ids: NDArray[Any], id_column: str) -> NDArray[Any]:
+    check_ids(sum(value is None for value in ids), id_column)
+    return ids
+
+
+def _csv_labels(labels: NDArray[Any], label_column: str) -> NDArray[Any]:
+    """Numbers where text reads as such."""
+    check_labelled(sum(value is None for value in labels), label_column)
+    for kind in (np.int64, np.float64):
+        try:
+            return labels.astype(kind)
+        except (ValueError, OverflowError):
+            continue
+    return labels
 
 
 def check_names(names: list[str], id_column: str) -> None:
@@ -178,8 +185,7 @@ def is_row_index(name: str) -> bool:
 
 def check_kind(name: str, kind: Any) -> None:
     """The Arrow type of a column that is to hold numbers. TableError."""
-    from pyarrow import types
-
+    types = arrow("types")
     numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
     if not any(fits(kind) for fits in numbers):
         raise TableError(f"numbers were expected, column {name} holds {kind}; encode it as numbers or drop it")
@@ -193,16 +199,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _read_parquet(path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None) -> Table:
-    table = _parquet_columns(path, id_column, chosen)
-    return _from_arrow(table, id_column, label_column, typed=True, gaps=chosen is not None)
-
-
 def _parquet_columns(path: Path, id_column: str, chosen: Sequence[str] | None) -> Any:
     """All columns of a Parquet file as an Arrow table; with `chosen` ids and these alone."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
+    pa, parquet = arrow(), arrow("parquet")
     try:
         file = parquet.ParquetFile(path)
         names = [name for name in file.schema_arrow.names if not is_row_index(name)]
@@ -215,9 +214,8 @@ def _parquet_columns(path: Path, id_column: str, chosen: Sequence[str] | None) -
         raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
 
 
-def _from_arrow(table: Any, id_column: str, label_column: str, *, typed: bool, gaps: bool) -> Table:
-    import pyarrow as pa
-
+def _read_parquet(path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None) -> Table:
+    table = _parquet_columns(path, id_column, chosen)
     names = [name for name in table.schema.names if name not in (id_column, label_column)]
     if not names:
         raise TableError("at least one column beside ids and labels was expected, none came; add columns")
@@ -227,38 +225,45 @@ def _from_arrow(table: Any, id_column: str, label_column: str, *, typed: bool, g
     for j, name in enumerate(names):
         column = table[name]
         check_kind(name, column.type)
-        if not gaps and column.null_count == len(column):
+        if chosen is None and column.null_count == len(column):
             raise TableError(f"columns with values were expected, column {name} is empty; drop it")
-        X[:, j] = column.cast(pa.float64(), safe=False).to_numpy()
-    return Table(X, names, labels_of(table, label_column, typed=typed), ids_of(table[id_column], id_column))
+        X[:, j] = column.cast(arrow().float64(), safe=False).to_numpy()
+    return Table(X, names, labels_of(table, label_column), ids_of(table[id_column], id_column))
+
+
+def arrow(part: str = "") -> Any:
+    """The module pyarrow, or a part of it. ConfigError if it is not installed."""
+    return extra("pyarrow" + (f".{part}" if part else ""), "parquet", "a Parquet file")
 
 
 def ids_of(column: Any, id_column: str) -> NDArray[Any]:
     """Ids of an Arrow column. IdError if one is missing."""
-    if column.null_count:
-        raise IdError(f"an id in every row was expected, {column.null_count} rows have none in {id_column}; fill them")
+    check_ids(column.null_count, id_column)
     ids: NDArray[Any] = column.to_numpy()
     return ids
 
 
-def labels_of(table: Any, label_column: str, *, typed: bool) -> NDArray[Any] | None:
-    """Labels of an Arrow table that has any; numbers where text reads as such. LabelError if one is missing."""
+def labels_of(table: Any, label_column: str) -> NDArray[Any] | None:
+    """Labels of an Arrow table that has any. LabelError if one is missing."""
     if label_column not in table.schema.names:
         return None
-    column = table[label_column]
-    if column.null_count:
-        raise LabelError(
-            f"a label in every row was expected, {column.null_count} rows have none in {label_column}; drop those rows"
-        )
-    labels: NDArray[Any] = column.to_numpy()
-    if typed:
-        return labels
-    for kind in (np.int64, np.float64):
-        try:
-            return labels.astype(kind)
-        except (ValueError, OverflowError):
-            continue
+    check_labelled(table[label_column].null_count, label_column)
+    labels: NDArray[Any] = table[label_column].to_numpy()
     return labels
+
+
+def check_ids(missing: int, id_column: str) -> None:
+    """IdError if rows have no id."""
+    if missing:
+        raise IdError(f"an id in every row was expected, {missing} rows have none in {id_column}; fill them")
+
+
+def check_labelled(missing: int, label_column: str) -> None:
+    """LabelError if rows have no label."""
+    if missing:
+        raise LabelError(
+            f"a label in every row was expected, {missing} rows have none in {label_column}; drop those rows"
+        )
 
 
 def _npz_arrays(path: Path, *wanted: str) -> dict[str, NDArray[Any]]:

@@ -40,10 +40,20 @@ def _fitting(loss: Loss) -> dict[str, Metric]:
 
 
 def _auc(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    from sklearn.metrics import roc_auc_score
+    return area_under_curve(y == classes[1], f[:, 0])
 
-    positive = y == classes[1]
-    return float(roc_auc_score(positive, f[:, 0])) if 0 < positive.sum() < len(y) else float("nan")
+
+def area_under_curve(positive: NDArray[np.bool_], score: Floats) -> float:
+    """How often a positive row has the higher score (n,) of one of each kind, a tie being half (Mann and Whitney 1947).
+
+    nan unless there are rows of both kinds.
+    """
+    count = int(positive.sum())
+    if not 0 < count < len(positive):
+        return float("nan")
+    _, place, ties = np.unique(score, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(ties) - (ties - 1) / 2  # of equal scores, the mean of their ranks
+    return float((ranks[place[positive]].sum() - count * (count + 1) / 2) / (count * (len(positive) - count)))
 
 
 def _accuracy(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:

@@ -179,3 +179,22 @@ class Pool(Executor):
             self._pool.shutdown(wait, cancel_futures=True)
         else:
             self._pool.shutdown(wait)  # loky cannot cancel
+
+
+def process_pool(workers: int) -> Pool:
+    """Clean processes of this computer, which end when this process does, even if it is killed."""
+    # loky starts them without running the caller's script again
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    return Pool(partial(ProcessPoolExecutor, max_workers=workers, initializer=_die_with, initargs=(os.getpid(),)))
+
+
+def _die_with(parent: int) -> None:
+    """Ends this process of a pool soon after the process that it works for."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

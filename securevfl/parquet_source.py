@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data import check_chosen, check_kind, check_names, ids_of, is_row_index, labels_of, named
+from securevfl.data import arrow, check_chosen, check_kind, check_names, ids_of, is_row_index, labels_of, named
 from securevfl.errors import TableError
 from securevfl.ids import Keys, id_keys
 from securevfl.party import check_extremes, check_finite, check_labels
@@ -35,9 +35,7 @@ class ParquetSource:
             self._open(chosen)
 
     def _open(self, chosen: Sequence[str] | None) -> None:
-        import pyarrow as pa
-        from pyarrow import parquet
-
+        pa, parquet = arrow(), arrow("parquet")
         try:
             # column chunks in pieces: a row group may be as large as the file
             self._file = parquet.ParquetFile(self.path, buffer_size=1 << 18, pre_buffer=False)
@@ -80,7 +78,7 @@ class ParquetSource:
         if not self.labelled:
             return None
         with named(self.path):
-            y = labels_of(self._read(self._label), self._label, typed=True)
+            y = labels_of(self._read(self._label), self._label)
             return None if y is None else check_labels(self._name, y, self.rows)
 
     def numbers(self, most: int | None = None) -> Iterator[NDArray[Any]]:
@@ -89,8 +87,7 @@ class ParquetSource:
             yield from self._numbers(most)
 
     def _numbers(self, most: int | None) -> Iterator[NDArray[Any]]:
-        import pyarrow as pa
-
+        pa = arrow()
         d = len(self.columns)
         low, high, nulls = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d, np.int64)
         size = max(1, BATCH // (8 * d))
@@ -115,9 +112,7 @@ class ParquetSource:
 
     def _read(self, column: str) -> Any:
         """One column as an Arrow table."""
-        import pyarrow as pa
-
         try:
             return self._file.read(columns=[column])
-        except pa.ArrowException:
+        except arrow().ArrowException:
             raise TableError("a whole Parquet file was expected, it is damaged; export it again") from None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from securevfl.checkpoint import Checkpoints
 from securevfl.clock import Network, VirtualClock
 from securevfl.job import Job
 from securevfl.ledger import DisclosureLedger
-from securevfl.offload import Pool
+from securevfl.offload import process_pool
 from securevfl.party import Party, check_parties
 from securevfl.run import Run
 from securevfl.session import take_part
@@ -72,20 +70,5 @@ def pool_for(job: Job, executor: Executor | None, workers: int | None) -> Iterat
     if executor is not None or not job.protocol.pooled or cores < 2:
         yield executor, cores
         return
-    # loky starts clean processes without running the caller's script again
-    from joblib.externals.loky import ProcessPoolExecutor
-
-    start = partial(ProcessPoolExecutor, max_workers=cores, initializer=die_with, initargs=(os.getpid(),))
-    with Pool(start) as pool:
+    with process_pool(cores) as pool:
         yield pool, cores
-
-
-def die_with(parent: int) -> None:
-    """Ends this process of a pool soon after the process that it works for, even if that one was killed."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.alignment import read_rows, rows_path
-from securevfl.data import named, read_party
+from securevfl.data import arrow, named, read_party
 from securevfl.errors import IdError, PartiesError
 from securevfl.ids import Keys
 from securevfl.job import Job
@@ -26,15 +26,12 @@ LARGE = 256 << 20  # bytes of numbers in memory; reading them whole takes some f
 
 def large(path: Path) -> bool:
     """Whether the table of this file is to be read from disk."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
     if path.suffix != ".parquet":
         return False
     try:
-        with named(path), parquet.ParquetFile(path) as file:
+        with named(path), arrow("parquet").ParquetFile(path) as file:
             return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > LARGE)
-    except pa.ArrowException:
+    except arrow().ArrowException:
         return False  # whoever reads it says what it is
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from securevfl.bench import baselines, he, record, sums
+from securevfl.bench import baselines, he, record, start, sums
 from securevfl.cli import app
 
 KEYS = {
@@ -125,3 +125,13 @@ def test_problems_are_the_same_at_every_call() -> None:
     first, second = he.problem(20, 4), he.problem(20, 4)
     np.testing.assert_array_equal(first[0], second[0])
     assert np.abs(first[1]).max() <= 1.0
+
+
+def test_start_has_a_row_for_each_way_to_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "STARTS", {name: start.STARTS[name] for name in ("python", "--version")})
+    out = tmp_path / "out.json"
+    done = run("start", "--repetitions", 1, "--json", out)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["what"] for row in rows] == ["python", "--version"]
+    assert all(row["wall_s"] > 0 and row["cpu_s"] > 0 for row in rows)

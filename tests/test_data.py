@@ -1,14 +1,19 @@
 """Tables from files: the same party whatever the format, and errors that name file and column but no value."""
 
+import csv as csv_module
 import gzip
+import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import csv, parquet
 
-from securevfl import errors
+from securevfl import csv_table, errors
 from securevfl.data import read_party
 from securevfl.tables import read_parties
 
@@ -99,6 +104,47 @@ def test_shuffled_and_dropped_rows_align(tmp_path: Path) -> None:
     assert set(missing["shop"]) == {str(IDS[row]) for row in range(2, N) if row not in order}
 
 
+CSV = st.lists(
+    st.tuples(
+        st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1),
+        st.floats(allow_nan=False),
+        st.sampled_from(["", "NA", "1.5", " 2 ", "-3e-7"]),
+    ),
+    min_size=1,
+)
+
+
+@settings(deadline=None)
+@given(CSV, st.sampled_from([csv_module.QUOTE_MINIMAL, csv_module.QUOTE_ALL, csv_module.QUOTE_NONNUMERIC]))
+def test_lines_are_read_alike_whether_they_are_plain_or_not(rows: list[tuple[str, float, str]], quoting: int) -> None:
+    """numpy's way of reading numbers and the standard library's, on the same file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv_module.writer(file, quoting=quoting).writerows([("id", "a", "b"), *rows])
+        found = csv_table.read_columns(path, texts=["id"], numbers=["a", "b"])
+        with mock.patch.object(csv_table, "_plain", return_value=None):
+            again = csv_table.read_columns(path, texts=["id"], numbers=["a", "b"])
+    np.testing.assert_array_equal(found.X, again.X)
+    assert found.texts["id"].tolist() == again.texts["id"].tolist()
+    expected = [None if text in csv_table.MISSING else text for text, _, _ in rows]
+    assert found.texts["id"].tolist() == expected
+    np.testing.assert_array_equal(found.X[:, 0], [number for _, number, _ in rows])
+    np.testing.assert_array_equal(found.X[:, 1], [float(b) if b.strip("NA") else np.nan for _, _, b in rows])
+
+
+def test_a_csv_is_read_in_pieces_and_changes_from_plain_to_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_table, "CHUNK", 4)
+    lines = [f'"{row}",{row / 8},{row % 3}' for row in range(20)]
+    lines[10] = '"two\nlines",1.25,1'
+    (tmp_path / "t.csv").write_text("\n".join(["id,a,y", *lines, ""]) + "\n" * 9 + "20,2.5,2\n")
+    party = read_party("bank", tmp_path / "t.csv")
+    assert party.ids is not None
+    assert party.ids.tolist() == [*map(str, range(10)), "two\nlines", *map(str, range(11, 21))]
+    np.testing.assert_array_equal(party.X[:, 0], [row / 8 for row in range(21)])
+    np.testing.assert_array_equal(party.y, [row % 3 for row in range(21)])
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "says"),
     [
@@ -107,6 +153,8 @@ def test_shuffled_and_dropped_rows_align(tmp_path: Path) -> None:
         (f"id,a\n1,{SECRET}\n2,inf\n", errors.TableError, "NaN or infinities are in a"),
         (f"id,a,b\n1,{SECRET},1\n2,3,1\n", errors.TableError, "constant: b"),
         (f"id,a,b\n1,{SECRET},\n2,3,\n", errors.TableError, "column b is empty"),
+        (f"id,a,b\n1,2,{SECRET[0]}_{SECRET}\n2,3,4\n", errors.TableError, "column b holds text"),
+        (f'id,a\n1,2\n"2\n",{SECRET},3\n', errors.TableError, "2 values a line were expected, 3 came in line 4"),
         (f"id,a\n1,2\n2,{SECRET},3\n", errors.TableError, "2 values a line were expected, 3 came in line 3"),
         (f"id,a\n1,{SECRET}\n1,2\n", errors.IdError, "1 ids occur more than once"),
         (f"id,a\n1,{SECRET}\n,2\n", errors.IdError, "1 rows have none in id"),

@@ -1,7 +1,7 @@
 """What a run really tells each party: transcripts checked, views simulated, attacks carried out.
 
-`run_audit` audits a job on its own tables, `audit_command` is behind `securevfl audit`, and
-`pytest --pyargs securevfl.audit` runs the suite from an installed package.
+`run_audit` audits a job on its own tables, and `pytest --pyargs securevfl.audit` runs the suite from an installed
+package.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from securevfl.audit.report import Audit, audit_command, run_audit
+    from securevfl.audit.report import Audit, run_audit
 
-__all__ = ["Audit", "audit_command", "run_audit"]
+__all__ = ["Audit", "run_audit"]
 
 
 def __getattr__(name: str) -> Any:

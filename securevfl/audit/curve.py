@@ -20,12 +20,15 @@ more than least squares: where g takes two known values, as it would before the 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from securevfl.crypto.scheme import Floats
+from securevfl.extras import extra
+from securevfl.metrics import area_under_curve
 from securevfl.schedule import Schedule
+from securevfl.special import normal_cdf, normal_quantile
 
 SHARES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 192, 240]) / 256
 EPOCHS = np.array([1, 2, 5, 10, 20, 40])
@@ -56,10 +59,10 @@ def expected_label_auc(p: int, rows: int, outputs: int, epochs: int, reshuffle: 
     if share >= SHARES[-1]:
         return 1.0
     if not reshuffle:
-        return float(ndtr(_along_shares(_z(_FIXED), share)))
+        return normal_cdf(_along_shares(_z(_FIXED), share))
     share *= max(1.0, epochs / EPOCHS[-1])
     columns = [_along_shares(column, min(share, float(SHARES[-1]))) for column in _z(_RESHUFFLED).T]
-    return float(ndtr(np.interp(np.log(epochs), np.log(EPOCHS), columns)))
+    return normal_cdf(float(np.interp(np.log(epochs), np.log(EPOCHS), columns)))
 
 
 def smallest_batch(p: int, outputs: int, epochs: int, reshuffle: bool, limit: float) -> int:
@@ -77,8 +80,7 @@ def smallest_batch(p: int, outputs: int, epochs: int, reshuffle: bool, limit: fl
 
 
 def _z(auc: Floats) -> Floats:
-    z: Floats = ndtri(np.minimum(auc, 0.9999))
-    return z
+    return normal_quantile(np.minimum(auc, 0.9999))
 
 
 def _along_shares(z: Floats, share: float) -> float:
@@ -90,17 +92,15 @@ def _along_shares(z: Floats, share: float) -> float:
 @lru_cache(maxsize=32)
 def simulate_label_auc(share: float, epochs: int, reshuffle: bool, seed: int, batch: int = 256) -> float:
     """One point of the table, measured again: label AUC after so many epochs over 10 batches."""
-    from scipy.sparse import coo_array, vstack
-    from scipy.sparse.linalg import lsqr
-    from sklearn.metrics import roc_auc_score
-
+    sparse = extra("scipy.sparse", "sklearn", "the table of label AUC, measured again")
+    lsqr = extra("scipy.sparse.linalg", "sklearn", "the table of label AUC, measured again").lsqr
     rows, d = 10 * batch, max(1, round(share * batch))
     generator = np.random.default_rng(seed)
     own, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
     y = own.sum(axis=1) + generator.normal(size=rows) > 0
     theta = np.zeros(5)
     schedule = Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=0.0, reshuffle=reshuffle)
-    equations: list[coo_array] = []
+    equations: list[Any] = []
     answers: list[Floats] = []
     by_batch: dict[int, tuple[np.ndarray, Floats]] = {}
     for visit in schedule.visits():
@@ -110,15 +110,15 @@ def simulate_label_auc(share: float, epochs: int, reshuffle: bool, seed: int, ba
         opened = noise[i].T @ g
         if reshuffle:
             places = (np.repeat(range(d), len(i)), np.tile(i, d))
-            equations.append(coo_array((noise[i].T.ravel(), places), (d, rows)))
+            equations.append(sparse.coo_array((noise[i].T.ravel(), places), (d, rows)))
             answers.append(opened)
         else:
             total = by_batch[visit.index][1] if visit.index in by_batch else np.zeros(d)
             by_batch[visit.index] = (i, total + opened)
     if reshuffle:
-        guess = lsqr(vstack(equations).tocsr(), np.concatenate(answers), iter_lim=60)[0]
+        guess = lsqr(sparse.vstack(equations).tocsr(), np.concatenate(answers), iter_lim=60)[0]
     else:
         guess = np.zeros(rows)
         for i, total in by_batch.values():
             guess[i] = np.linalg.lstsq(noise[i].T, total)[0]
-    return float(roc_auc_score(y, -guess))
+    return area_under_curve(y, -guess)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import gmpy2
 import numpy as np
 
 from securevfl.audit.checker import Outcome
@@ -24,7 +23,6 @@ from securevfl.audit.wire import bodies as take_apart
 from securevfl.codec import Message
 from securevfl.crypto.lattice import LatticeScheme
 from securevfl.crypto.paillier import PaillierHolder, PaillierScheme
-from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.scheme import AdditiveScheme, Floats, KeyHolder, LinearScheme, Shape, SumHolder
 from securevfl.errors import CryptoError, KeyMismatch, ShapeMismatch
 
@@ -180,17 +178,4 @@ def additive(scheme: AdditiveScheme, holders: Callable[[], SumHolder] | None = N
     other = make()
     foreign = scheme.adder(other.public).encrypt(v, bound=2.0, terms=4)
     _refused(outcome, "a vector under another key", KeyMismatch, lambda: adder.add(vectors[0], foreign))
-    return outcome
-
-
-def paillier_units(key: SecretKey, messages: list[bytes]) -> Outcome:
-    """Every Paillier element on the wire lies in (0, n^2) and is coprime to n."""
-    outcome, public = Outcome(), key.public
-    for data in messages:
-        count = (len(data) - 50) // public.size
-        elements = [
-            int.from_bytes(data[len(data) - (i + 1) * public.size :][: public.size], "big") for i in range(count)
-        ]
-        if any(not 0 < e < public.square or gmpy2.gcd(e, public.n) != 1 for e in elements):
-            outcome.add("range", "wire", "a Paillier element is out of range or no unit")
     return outcome

@@ -28,13 +28,10 @@ class Leverage:
 
 
 def leverage(X: Floats) -> Floats:
-    """h_ii (n,) of X (n x d) by QR with pivoting; columns that others determine add nothing."""
-    from scipy.linalg import qr
-
-    Q, R, _ = qr(X, mode="economic", pivoting=True)
-    diagonal = np.abs(np.diag(R))
-    rank = int((diagonal > diagonal[:1].max(initial=0.0) * max(X.shape) * np.finfo(np.float64).eps).sum())
-    h: Floats = np.einsum("ij,ij->i", Q[:, :rank], Q[:, :rank])
+    """h_ii (n,) of X (n x d) by singular values; columns that others determine add nothing."""
+    U, size, _ = np.linalg.svd(X, full_matrices=False)
+    rank = int((size > size.max(initial=0.0) * max(X.shape) * np.finfo(np.float64).eps).sum())
+    h: Floats = np.einsum("ij,ij->i", U[:, :rank], U[:, :rank])
     return h
 
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -146,22 +145,6 @@ def run_audit(
         seeds=len(seeds),
         seconds=time.monotonic() - started,
     )
-
-
-def audit_command(job: Job, parties: Sequence[Party], html_path: Path | None = None) -> int:
-    """Audits, prints the page and writes it as HTML too; the exit code: 1 if anything exceeds it."""
-    from securevfl.audit.page import html, text
-    from securevfl.cli_show import console
-
-    out = console()
-    errors = console(err=True)
-    audit = run_audit(job, parties, on_step=lambda step: errors.print(f"audit: {step}"))
-    out.print(text(audit), soft_wrap=True)
-    if html_path is not None:
-        from securevfl.files import write_whole
-
-        write_whole(html_path, html(audit).encode())
-    return audit.exit_code
 
 
 def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:

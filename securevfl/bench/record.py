@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+from securevfl import offload
 from securevfl.offload import TimedExecutor
 
 T = TypeVar("T")
@@ -104,7 +105,5 @@ def process_pool() -> Iterator[TimedExecutor | None]:
     if cores < 2:
         yield None
         return
-    from joblib.externals.loky import ProcessPoolExecutor
-
-    with ProcessPoolExecutor(max_workers=cores) as pool:
+    with offload.process_pool(cores) as pool:
         yield TimedExecutor(pool, cores)

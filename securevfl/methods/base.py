@@ -176,6 +176,10 @@ class Method(Named, ABC):
         All parties make theirs at the same point: protocols may exchange keys.
         """
 
+    def drawn(self, state: State) -> State | None:
+        """What a player had drawn for itself by the time it began, from what it keeps; None if it draws nothing."""
+        return None
+
     @abstractmethod
     def ideal(self, job: J) -> J:
         """The same training with nothing hidden or encrypted: what the declared outputs are computed from."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit import report
+from securevfl import cli_audit
 from securevfl.audit.mutants import MUTANTS
 from securevfl.audit.page import html, text
 from securevfl.audit.report import Audit, run_audit
@@ -68,7 +68,7 @@ def test_the_command_prints_the_page_and_writes_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(report, "run_audit", lambda job, parties, on_step: sealed)
-    assert report.audit_command(job(vfl.Ckks()), parties, tmp_path / "audit.html") == 0
+    monkeypatch.setattr(cli_audit, "run_audit", lambda job, parties, on_step: sealed)
+    assert cli_audit.audit_command(job(vfl.Ckks()), parties, tmp_path / "audit.html") == 0
     assert "nothing exceeds the declaration" in capsys.readouterr().out
     assert "What each party could infer" in (tmp_path / "audit.html").read_text(encoding="utf-8")

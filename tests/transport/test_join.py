@@ -20,7 +20,7 @@ from securevfl.join import join
 from securevfl.kit import to_toml, write_kit
 from securevfl.peers import Peers
 from securevfl.session import run_key
-from securevfl.transport.hub import Relay
+from securevfl.transport.relay import Relay
 from securevfl.transport.tls import Credentials
 
 

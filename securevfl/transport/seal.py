@@ -1,10 +1,10 @@
-"""Sealed conversations through a hub, which sees who writes to whom and how much, and nothing else.
+"""A sealed conversation of two parties through a hub, which sees who writes to whom and how much, and nothing else.
 
 Two parties A and B that have no line to each other agree on keys through the hub (the SIGMA pattern of Krawczyk 2003):
 
-    1. both   Offer    an ephemeral X25519 key and the certificate
-    2. both   Proof    sealed: a signature by the certificate's key over both offers and who sends to whom
-    3. both            everything else sealed: ChaCha20-Poly1305, the message's number as nonce
+    1. both   SealOffer   an ephemeral X25519 key and the certificate
+    2. both   Proof       sealed: a signature by the certificate's key over both offers and who sends to whom
+    3. both               everything else sealed: ChaCha20-Poly1305, the message's number as nonce
 
 Keys are HKDF-SHA256 of the X25519 secret, one for each direction, salted with both offers. Numbers are not sent: a
 message that was replayed, dropped, swapped or altered by the hub does not open. A hub that puts its own key into an
@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable
-from functools import partial
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -25,35 +23,16 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from securevfl import eventlog
 from securevfl.codec import Message, decode_message, encode_message
 from securevfl.crypto.scheme import Secret
-from securevfl.errors import FrameError, SecureVFLError, TransportError
-from securevfl.peers import Peers
+from securevfl.errors import FrameError
 from securevfl.transport.certs import check_peer
-from securevfl.transport.grpc_wire import Endpoint
 from securevfl.transport.tls import Credentials, verify
 
 _CONTEXT = b"securevfl seal 1"
-_LOOK = 0.2  # seconds between looks at the lines of a relay
 
 
-class Parcel(Message, frozen=True):
-    """What crosses a line: the hub reads the names."""
-
-    sender: str
-    receiver: str
-    body: bytes
-
-
-class Lost(Message, frozen=True):
-    """From a hub that is no party: it has no line to `party` any more."""
-
-    party: str
-    reason: str
-
-
-class Offer(Message, frozen=True):
+class SealOffer(Message, frozen=True):
     """public: 32 bytes, X25519; certificate: DER."""
 
     public: bytes
@@ -74,8 +53,8 @@ class Seal(Secret):
         self._peer = peer
         self._forward = forward
         self._key = X25519PrivateKey.generate()
-        self._offer = Offer(self._key.public_key().public_bytes_raw(), credentials.certificate)
-        self._peer_offer: Offer | None = None
+        self._offer = SealOffer(self._key.public_key().public_bytes_raw(), credentials.certificate)
+        self._peer_offer: SealOffer | None = None
         self._cipher_in: ChaCha20Poly1305 | None = None
         self._cipher_out: ChaCha20Poly1305 | None = None
         self._sent = self._received = 0
@@ -104,7 +83,7 @@ class Seal(Secret):
         FrameError if it does not open; TransportError or CryptoError if the peer is not who it should be.
         """
         if self._peer_offer is None:
-            self._agree(decode_message(Offer, body))
+            self._agree(decode_message(SealOffer, body))
             return None
         assert self._cipher_in is not None
         try:
@@ -127,7 +106,7 @@ class Seal(Secret):
         """The message last received has been accepted; the next is another."""
         self._received += 1
 
-    def _agree(self, offer: Offer) -> None:
+    def _agree(self, offer: SealOffer) -> None:
         check_peer(offer.certificate, self._credentials.ca, self._peer)
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(offer.public))
@@ -146,7 +125,7 @@ class Seal(Secret):
         self.send(encode_message(Proof(self._credentials.identity.sign(claim))))  # step 2
 
     @staticmethod
-    def _claim(sender: str, receiver: str, own: Offer, other: Offer) -> bytes:
+    def _claim(sender: str, receiver: str, own: SealOffer, other: SealOffer) -> bytes:
         return _CONTEXT + _named(sender, receiver) + _digest(sender, own) + _digest(receiver, other)
 
 
@@ -154,66 +133,5 @@ def _named(*names: str) -> bytes:
     return b"".join(len(name.encode()).to_bytes(2, "big") + name.encode() for name in names)
 
 
-def _digest(party: str, offer: Offer) -> bytes:
+def _digest(party: str, offer: SealOffer) -> bytes:
     return hashlib.sha256(_named(party) + offer.public + offer.certificate).digest()
-
-
-def route(endpoint: Endpoint, peers: Peers, neighbour: str, packet: bytes) -> Parcel | None:
-    """The parcel if it is for us; forwards it if we are the hub. FrameError if its names cannot be."""
-    parcel = decode_message(Parcel, packet)
-    me = endpoint.me
-    if parcel.receiver == me:
-        if parcel.sender == neighbour or (neighbour == peers.hub and parcel.sender in peers.parties):
-            return parcel
-    elif me == peers.hub and parcel.sender == neighbour and parcel.receiver in endpoint.lines:
-        try:
-            endpoint.lines[parcel.receiver].send(packet)
-        except TransportError:
-            eventlog.emit(me, "undelivered", {"peer": parcel.receiver, "bytes": len(packet)})
-        return None
-    raise FrameError(f"{me}: {neighbour} sent a parcel that names another sender or no receiver of this run")
-
-
-class Relay:
-    """A hub that is no party: passes parcels on until every party has said goodbye.
-
-    When a party is lost the others are told, and the relay waits for all to come back.
-    """
-
-    def __init__(
-        self, credentials: Credentials, peers: Peers, *, listen: str | None = None, patience: float = 60.0
-    ) -> None:
-        self._peers = peers
-        self._open = partial(Endpoint, credentials, peers, self._deliver, self._lost, listen=listen, patience=patience)
-        self._endpoint = self._open()
-        self._loss = threading.Event()
-
-    def run(self, timeout: float) -> None:
-        """Serves one run, for at most so many seconds after the start or the last loss."""
-        while True:
-            self._loss.clear()
-            deadline = time.monotonic() + timeout
-            self._endpoint.start()
-            while time.monotonic() < deadline and not self._loss.wait(_LOOK):
-                if all(line.finished for line in self._endpoint.lines.values()):
-                    break
-            if not self._loss.is_set():
-                self._endpoint.close(max(0.0, deadline - time.monotonic()))
-                return
-            time.sleep(_LOOK)  # for the others to hear of it
-            self._endpoint.abandon()
-            self._endpoint = self._open()
-
-    def _deliver(self, neighbour: str, packet: bytes) -> None:
-        if route(self._endpoint, self._peers, neighbour, packet) is not None:
-            raise FrameError(f"{self._endpoint.me}: a parcel for a party was expected, {neighbour} sent one to the hub")
-
-    def _lost(self, neighbour: str, error: SecureVFLError) -> None:
-        me = self._endpoint.me
-        for name, line in self._endpoint.lines.items():
-            if name != neighbour:
-                try:
-                    line.send(encode_message(Parcel(me, name, encode_message(Lost(neighbour, str(error))))))
-                except TransportError:
-                    continue
-        self._loss.set()

@@ -1,7 +1,7 @@
 """Lines over gRPC: one service, one bidirectional stream of opaque messages between two neighbours, mutual TLS 1.3.
 
 Of two neighbours one calls (`Peers.calls`) and calls again when the stream is cut; both send and receive on it. No code
-is generated: messages are bytes to gRPC and structs of `transport.line` to us.
+is generated: messages are bytes to gRPC and structs of `transport.line_messages` to us.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import grpc
-
 from securevfl import eventlog
 from securevfl.codec import encode_message
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError
 from securevfl.peers import Peers, split_address
 from securevfl.transport.certs import check_peer, server_name
-from securevfl.transport.line import PIECE, Line, Refusal
+from securevfl.transport.grpc_tls13 import grpc
+from securevfl.transport.line import Line
+from securevfl.transport.line_messages import PIECE, Refusal
 from securevfl.transport.tls import Credentials, caller, diagnose, require_tls13
 
 METHOD = "/securevfl.Line/Stream"
@@ -139,7 +139,7 @@ class Endpoint:
             name, certificate = caller(context.auth_context(), self.lines)
             line = self.lines[name]
             check_peer(certificate, self._credentials.ca, name)
-            turn = line.begin(calling=False)
+            stream = line.begin(calling=False)
         except SecureVFLError as error:
             if line is not None and not line.opened:
                 line.cause = f"it was refused: {error}"
@@ -149,17 +149,17 @@ class Endpoint:
 
         def read() -> None:
             with suppress(Exception):  # gRPC raises a bare one when the caller is gone
-                turn.read(requests)
+                stream.read(requests)
             ended()
 
         def ended() -> None:
-            if turn.end("the stream was cut"):
+            if stream.end("the stream was cut"):
                 eventlog.warn(self.me, "cut", {"peer": name})
 
-        turn.hang_up = context.cancel
+        stream.hang_up = context.cancel
         context.add_callback(ended)
         threading.Thread(target=read, name=f"read {name}", daemon=True).start()
-        yield from turn.outgoing()
+        yield from stream.outgoing()
 
     def _call(self, line: Line) -> None:
         """Keeps a stream to a neighbour that waits to be called."""
@@ -168,16 +168,16 @@ class Endpoint:
         pause, before = 0.05, ""
         while not self._stopped.is_set() and not line.over:
             try:
-                turn = line.begin(calling=True)
+                stream = line.begin(calling=True)
             except SecureVFLError:
                 return
             options = [*_OPTIONS, ("grpc.ssl_target_name_override", server_name(line.peer))]
             cause = "the stream was cut"
             with grpc.secure_channel(target, self._credentials.identity.channel_credentials(), options) as channel:
-                call = channel.stream_stream(METHOD)(turn.outgoing())
-                turn.hang_up = call.cancel
+                call = channel.stream_stream(METHOD)(stream.outgoing())
+                stream.hang_up = call.cancel
                 try:
-                    turn.read(call)
+                    stream.read(call)
                     last_word = threading.Timer(_LAST_WORD, call.cancel)
                     last_word.start()
                     for _ in call:
@@ -185,12 +185,12 @@ class Endpoint:
                     last_word.cancel()
                 except grpc.RpcError as error:
                     cause = f"{error.code().name.lower().replace('_', ' ')}: {error.details()}"
-            if turn.end(cause):
+            if stream.end(cause):
                 eventlog.warn(self.me, "cut", {"peer": line.peer, "cause": cause})
                 pause = 0.05
             elif not line.over and not self._stopped.is_set():
                 found = diagnose(host, port, line.peer, self._credentials)
-                line.cause = str(found) if found is not None else turn.cause
+                line.cause = str(found) if found is not None else stream.cause
                 if found is not None and not line.opened and str(found) == before:
                     line.fail(found)  # seen twice, so it was not a server on its way down
                 before = line.cause
