@@ -22,6 +22,7 @@ from securevfl.audit import (
     hygiene,
     lattice_draws,
     lines,
+    paillier_draws,
     recompute_psi,
     recompute_sums,
     simulators,
@@ -173,6 +174,7 @@ CHECKS: dict[str, Check] = {
     **recompute_sums.CHECKS,
     **recompute_psi.CHECKS,
     **lattice_draws.CHECKS,
+    **paillier_draws.CHECKS,
     **theorem.CHECKS,
     **simulators.CHECKS,
 }

@@ -75,6 +75,9 @@ def key_sizes() -> Outcome:
         outcome.add("size", "the lattice engine", "is below 128 bits")
     if any(MAX_BITS_128.get(degree, 0) > bits for degree, bits in _STANDARD.items()):
         outcome.add("size", "rings", "the table of the standard allows more bits than the standard")
+    key = SecretKey.generate(2048)
+    if abs(int(key._p - key._q)).bit_length() < 1024 - 100:  # FIPS 186-5, A.1.3
+        outcome.add("size", "Paillier primes", "lie so close that n falls to Fermat's method")
     ring = Parameters().ring
     if str(ring.context.first_context_data().qualifiers().sec_level).split(".")[-1] not in ("TC128", "TC192"):
         outcome.add("size", "the lattice engine", "SEAL does not hold this ring to 128 bits")

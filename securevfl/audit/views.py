@@ -18,27 +18,24 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.defended import giving, noting
+from securevfl.audit.defended import noting
+from securevfl.audit.ideal import drawing_from, ideal_job
 from securevfl.audit.transcript import Witness, WitnessedSum
 from securevfl.channel import Event
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job, Protocol
 from securevfl.leakage import LEAKS
-from securevfl.methods.base import Method, Player
-from securevfl.methods.state import State
 from securevfl.optim.base import Optimizer
 from securevfl.party import Party, check_parties, register_of
-from securevfl.protocols.base import Batch, Phases, Reply, Seat
+from securevfl.protocols.base import Batch, Phases, Reply
 from securevfl.run import Run
 from securevfl.schedule import Rows, Schedule
 from securevfl.simulate import simulate
@@ -315,20 +312,6 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
     return traced(**options)  # type: ignore[no-any-return]
 
 
-@contextmanager
-def drawing_from(job: Job, run: Run) -> Iterator[None]:
-    """While the block runs, every party starts from what it has drawn for itself in another run of the job."""
-    method = type(job.method)
-    make = method.player
-
-    def start(self: Method, job: Job, seat: Seat, columns: int, state: State | None) -> Player:
-        drawn = self.drawn(run.parts[seat.me].state) if state is None else state
-        return make(self, job, seat, columns, drawn)
-
-    with mock.patch.object(method, "player", start):
-        yield
-
-
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
@@ -339,18 +322,6 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
         sums._witness = tape.sums
         watched["protocol"] = Protocol(sum=sums, residual=noting(job.protocol.residual, tape.blurred.append))
     return simulate(job.model_copy(update=watched), parties, observe=tape.observe), tape
-
-
-def ideal_job(job: Job, blurred: Sequence[Floats] = ()) -> Job:
-    """The same training with nothing hidden: what the declared outputs are computed from.
-
-    blurred: what the job's defence, if it has one, has made of each g of the real run.
-    """
-    ideal = job.method.ideal(job)
-    if ideal.protocol.residual is None:
-        return ideal
-    protocol = ideal.protocol.model_copy(update={"residual": giving(ideal.protocol.residual, blurred)})
-    return ideal.model_copy(update={"protocol": protocol})
 
 
 class Stage:

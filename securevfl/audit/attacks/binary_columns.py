@@ -134,7 +134,7 @@ def two_valued(basis: Floats) -> list[Bits]:
     from scipy.linalg import qr
 
     r = basis.shape[1]
-    pivots = qr(basis.T, pivoting=True, mode="r")[1][:r]
+    pivots = np.asarray(qr(basis.T, pivoting=True, mode="r")[1][:r], np.intp)
     by_pivots = basis @ np.linalg.inv(basis[pivots])
     starts = _every(r) if r <= MOST_DIMENSIONS else _settled(basis, pivots)
     found: dict[bytes, Bits] = {}
