@@ -135,7 +135,7 @@ def take_part(
         noise=os.urandom(KEY_BYTES) if state is None else state.noise,
         released=0 if state is None else state.exchanges,
     )
-    worker = None
+    worker, before = None, channel.ledger.messages_sent()
     try:
         worker = Worker(job, party, seat, run, schedule, labelled, on_round, save, state)
         channel.clock.phase = Phase.TRAIN
@@ -143,7 +143,8 @@ def take_part(
         channel.clock.phase = Phase.EVALUATE
         part = worker.finish()
     finally:
-        booking.settle(worker.rounds if worker is not None else start or 0)
+        rounds = worker.rounds if worker is not None else start or 0
+        booking.settle(rounds, silent=channel.ledger.messages_sent() == before)
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
