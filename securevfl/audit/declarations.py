@@ -25,7 +25,8 @@ from securevfl.protocols.tree_sum import TreeSum
 from securevfl.session import Hello, Verdict
 
 _COUNTS = (
-    "digests of the job and, keyed by the session, of the row order; numbers of rows, columns, outputs, saved rounds"
+    "digests of the job and, keyed by the session, of the row order; numbers of rows, columns, outputs, saved rounds; "
+    "whether its columns are those of its earlier jobs"
 )
 _STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
 
