@@ -126,7 +126,7 @@ def _columns(job: Job, learner: str, known: tuple[Party, list[Party]] | None) ->
             + (
                 "enough to find them"
                 if item.count >= sizes.enough_for(item.about)
-                else "too few to find them all, but what goes with the label shows first"
+                else "too few to find most, but what goes with the label shows from the first"
             ),
         ]
     return lines
@@ -217,7 +217,7 @@ def _alone(job: Job, X: Floats, schedule: Schedule) -> list[str]:
 def _leaks(job: Job, known: tuple[Party, list[Party]] | None, ledgers: Mapping[str, DisclosureLedger]) -> list[str]:
     """What the ledgers say, and then a line for each leak that is accepted or would be refused."""
     if known is None:
-        return []
+        return ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else []
     try:
         sizes, _ = _sizes(job, *known)
     except LabelError as error:

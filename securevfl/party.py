@@ -46,7 +46,10 @@ class Party:
             raise TableError(f"party {name}: {d} column names were expected, {len(self.columns)} came")
         check_extremes(name, self.X.min(axis=0), self.X.max(axis=0), self.columns, len(self.X))
         self.y = None if y is None else check_labels(name, y, len(self.X))
-        self.ids, self.keys = (None, None) if ids is None else _ids(name, ids, len(self.X))
+        self.ids: NDArray[Any] | None = None
+        self.keys: Keys | None = None
+        if ids is not None:
+            self.ids, self.keys = _ids(name, ids, len(self.X))
 
     @property
     def active(self) -> bool:
@@ -192,9 +195,12 @@ def check_parties(parties: Sequence[Party], *, several_active: bool = False) -> 
     sizes = {party.name: len(party) for party in parties}
     if len(set(sizes.values())) > 1:
         raise TableError(f"the same rows at every party were expected, counts are {sizes}; align them: vfl.align")
-    with_ids = [party for party in parties if party.keys is not None]
-    for party in with_ids[1:]:
-        if not np.array_equal(party.keys, with_ids[0].keys):
+    first: Keys | None = None
+    for party in parties:
+        if party.keys is None:
+            continue
+        first = party.keys if first is None else first
+        if not np.array_equal(party.keys, first):
             raise IdError(f"the same ids in the same order were expected, {party.name} differs; align them: vfl.align")
     return active[0], [party for party in parties if party is not active[0]]
 

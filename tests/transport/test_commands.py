@@ -114,7 +114,7 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
     assert told[0] == (meeting.folder / "found.csv").read_text()
     assert {path.name for path in meeting.folder.iterdir() if path.is_file()} == left | {"found.csv"}
     entries = {name: DisclosureLedger.find(default_ledger(name)).read().entries for name in ("bank", "shop")}
-    trained = part.run
+    trained = Part.load(meeting.folder / "bank.model.json").run
     assert {entry.run for entry in entries["bank"]} == {trained}  # killed, and one run all the same
     scores = [entry for entry in entries["shop"] if entry.told.kind == "scores" and entry.run != trained]
     assert [entry.told.count for entry in scores] == [569, 569]
