@@ -89,7 +89,7 @@ def take_part(
         _reopen(checkpoints, key, saved, channel)
     data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
     save = None if checkpoints is None else partial(_save, checkpoints, key)
-    trainee = None
+    trainee, before = None, channel.ledger.messages_sent()
     try:
         trainee = Trainee(job, party, seat, run, data, on_round, save, saved)
         channel.clock.phase = Phase.TRAIN
@@ -97,7 +97,8 @@ def take_part(
         channel.clock.phase = Phase.EVALUATE
         part = trainee.finish()
     finally:
-        booking.settle(trainee.rounds if trainee is not None else start or 0)
+        rounds = trainee.rounds if trainee is not None else start or 0
+        booking.settle(rounds, silent=channel.ledger.messages_sent() == before)
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
