@@ -49,7 +49,7 @@ for model, optimizer, residual in (
 
 def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
-    X = generator.normal(size=(80, 4))
+    X = generator.normal(size=(80, 14))
     y = (X.sum(axis=1) > 0).astype(int)
     lines = [f"c{row},{y[row]},{X[row, 0]},{X[row, 1]}" for row in range(80)]
     (tmp_path / "bank.csv").write_text("\n".join(["id,y,a,b", *lines]))
