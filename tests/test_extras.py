@@ -36,7 +36,7 @@ bank, shop = read_party("bank", folder / "bank.csv"), read_party("shop", folder 
 parties, _ = vfl.align([bank, shop])
 for model, optimizer, residual in (
     (vfl.Logistic(), vfl.FedBCD(lr=0.3), vfl.Ckks()),
-    (vfl.Softmax(), vfl.FedBCD(lr=0.3), "open"),
+    (vfl.Softmax(), vfl.FedBCD(lr=0.3), vfl.Ckks()),
     (vfl.Kernel(gamma=0.1, blocks=2, block_size=32), vfl.FDSKL(), None),
 ):
     protocol = vfl.Protocol() if residual is None else vfl.Protocol(residual=residual)
