@@ -290,7 +290,7 @@ class DropoutMember(SumRole):
         for name, tag in zip(names, message.tags, strict=True):
             if name != self._seat.me and not hmac.compare_digest(tag, self._tag(name, name, commits)):
                 raise ProtocolError(
-                    f"{self._seat.active} was expected to name the same committed parties to all; {name} was told of "
+                    f"{self._seat.collector} was expected to name the same committed parties to all; {name} was told of "
                     f"others than {self._seat.me}. No share is opened"
                 )
         return frozenset(names)
@@ -306,7 +306,7 @@ class DropoutMember(SumRole):
                 shares[name] = self._cipher(self._seat.me, name).decrypt(_NONCE, sealed, public)
             except InvalidTag:
                 raise ProtocolError(
-                    f"the key or the shares of {name} came altered through {self._seat.active}; run the sum again"
+                    f"the key or the shares of {name} came altered through {self._seat.collector}; run the sum again"
                 ) from None
         return shares
 

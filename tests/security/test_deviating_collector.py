@@ -158,7 +158,7 @@ def test_exchanged_keys_would_give_a_part_away() -> None:
 
 
 class TellsTwoLists(DropoutCollector):
-    """Of b, c, d, e, f with t = 3: tells b that c and d alone have committed, and each other one who suits it dropped."""
+    """Of b, c, d, e, f with t = 3: tells b that c and d alone have committed, and each other whom it calls dropped."""
 
     LISTS = {"c": "bcef", "d": "bdef", "e": "bef", "f": "bef"}
 
@@ -216,8 +216,7 @@ def sealed_in_two_sums(member: type[DropoutMember]) -> tuple[bytes, bytes]:
     def play(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("a", ("b", "c")), Meter(channel.clock, channel.ledger))
         if channel.me == "a":
-            for _ in range(2):
-                sealed.append(channel.recv("b", Commit).sealed[1])
+            sealed.extend(channel.recv("b", Commit, timeout=60.0).sealed[1] for _ in range(2))
             return
         role = member(seat, 2)
         if channel.me == "b":

@@ -5,7 +5,6 @@ Each attack succeeds where the one check that stops it is taken away.
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import numpy as np
@@ -20,9 +19,10 @@ from securevfl.crypto.lattice_ring import Ring
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.scheme import Shape
-from securevfl.errors import ProtocolError, SecureVFLError, ShapeMismatch
+from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
+from securevfl.party import register_of
 from securevfl.protocols.engines import Engine
-from securevfl.protocols.sealed_residual import Blinded, Opened, SealedActive, SealedG, SealedPassive
+from securevfl.protocols.sealed_residual import Opened, SealedActive, SealedG, SealedPassive
 
 ENGINES = [vfl.Ckks(), vfl.Paillier(bits=2048)]
 
@@ -32,14 +32,11 @@ def job(engine: Engine, **keys: object) -> vfl.Job:
     return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=engine))
 
 
-def asks_for_every_row(self, sealed, model, batch):
+def asks_for_every_row(self, exchange, sealed, evaluator, model, batch):
     """A passive party's own gradient, had from the identity in place of J: it sees each row's g on the way."""
-    X = model.jacobian(batch.X)
-    blinded, mask = self._evaluator.blind(
-        self._evaluator.transpose_product(self._evaluator.prepare(np.eye(len(X))), sealed)
-    )
-    self._seat.channel.send(self._seat.active, Blinded(blinded))
-    rows = self._evaluator.unblind(self._seat.channel.recv(self._seat.active, Opened).values, mask)
+    X = model.jacobian(batch.X).matrix
+    blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(np.eye(len(X))), sealed))
+    rows = evaluator.unblind(self.opened(exchange, blinded), mask)
     read.append((batch.index, rows))
     return X.T @ rows
 
@@ -53,7 +50,7 @@ def deviating(monkeypatch):
     monkeypatch.setattr(SealedPassive, "gradient", asks_for_every_row)
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_the_identity_for_j_is_refused_before_anything_is_opened(engine: Engine, deviating: None) -> None:
     events: list[Event] = []
     with pytest.raises(
@@ -66,7 +63,7 @@ def test_the_identity_for_j_is_refused_before_anything_is_opened(engine: Engine,
     assert read == []
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_without_the_check_it_reads_every_label(
     engine: Engine, deviating: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,9 +71,7 @@ def test_without_the_check_it_reads_every_label(
     bank, shop = vfl.datasets.breast_cancer()
     chosen = job(engine, batch_size=len(bank) // 2)
     vfl.simulate(chosen, [bank, shop], workers=1)
-    partition = vfl.schedule.Schedule(
-        len(bank), batch_size=chosen.batch_size, epochs=1, seed=chosen.seed, test_fraction=0.0, reshuffle=False
-    ).partition(0)
+    partition = chosen.schedule(register_of([bank, shop])).partition(0)
     assert len(read) == len(partition)
     for index, rows in read:
         assert np.array_equal(rows[:, 0] < 0, bank.y[partition[index]] == 1)
@@ -84,18 +79,21 @@ def test_without_the_check_it_reads_every_label(
 
 def test_a_second_opening_of_one_residual_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends its product twice: what is opened stays at one for each residual."""
-    honest, events = SealedPassive.gradient, []
+    honest, events, asked, more = SealedPassive.gradient, [], [], []
 
-    def twice(self, sealed, model, batch):
-        gradient = honest(self, sealed, model, batch)
-        evaluator = self._evaluator
-        blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(model.jacobian(batch.X)), sealed))
-        self._seat.channel.send(self._seat.active, Blinded(blinded))
+    def twice(self, exchange, sealed, evaluator, model, batch):
+        gradient = honest(self, exchange, sealed, evaluator, model, batch)
+        J = model.jacobian(batch.X).matrix
+        blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
+        asked.append(exchange)
+        more.append(self.opened(exchange, blinded))
         return gradient
 
     monkeypatch.setattr(SealedPassive, "gradient", twice)
-    with contextlib.suppress(SecureVFLError):
+    with pytest.raises(LimitError, match="shop asked about exchange 0, of which it has had the 1 gradients agreed"):
         vfl.simulate(job(vfl.Ckks(), epochs=2), vfl.datasets.breast_cancer(), observe=events.append)
+    assert asked == [0]
+    assert more == []
     at_bank = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
     assert SealedG in at_bank
     for end in range(len(at_bank)):
