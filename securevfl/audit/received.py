@@ -104,7 +104,8 @@ def _undone(stage: Stage, tape: Tape, name: str) -> Iterator[tuple[Rows, list[Fl
 def _logistic(g: Floats, own: Floats) -> Floats:
     """g = -y s(-y f), with s the logistic function."""
     size = np.abs(g).clip(1e-12, 1 - 1e-12)
-    return np.sign(g) * np.log(size / (1 - size)) - own
+    f: Floats = np.sign(g) * np.log(size / (1 - size))
+    return f - own
 
 
 def _square(g: Floats, own: Floats) -> Floats:
@@ -115,8 +116,8 @@ def _square(g: Floats, own: Floats) -> Floats:
 def _softmax(g: Floats, own: Floats) -> Floats:
     """g = softmax(f) - y; f up to a number a row, which a difference of two outputs takes off."""
     p = g + (g == g.min(axis=1, keepdims=True))
-    H = np.log(p.clip(1e-300)) - own
-    return H[:, 1:] - H[:, :1]
+    others: Floats = np.log(p.clip(1e-300)) - own
+    return others[:, 1:] - others[:, :1]
 
 
 UNDONE: dict[str, Callable[[Floats, Floats], Floats]] = {"logistic": _logistic, "square": _square, "softmax": _softmax}

@@ -128,7 +128,7 @@ def two_valued(basis: Floats) -> list[Bits]:
     from scipy.linalg import qr
 
     r = basis.shape[1]
-    pivots = qr(basis.T, pivoting=True, mode="r")[1][:r]
+    pivots = qr(basis.T, pivoting=True, mode="r")[1][:r].astype(np.intp)
     by_pivots = basis @ np.linalg.inv(basis[pivots])
     starts = _every(r) if r <= MOST_DIMENSIONS else _settled(basis, pivots)
     found: dict[bytes, Bits] = {}
