@@ -15,8 +15,8 @@ Steps 2 and 3 are repeated for every local step when J moves with the weights, o
 A passive party that deviates gets at most what was agreed opened, so many times a residual and no more values than the
 columns it declared: with the identity for J it would read every row's g. Which p equations these are stays its choice:
 the residuals of p rows, say. Under CKKS a ciphertext that is no product at all has parts of the secret key opened
-instead, 12 of its 4,096 ternary coefficients a value, so that the key of an epoch, and with it every [[g]] of the epoch,
-is taken in some 350 values. Under Paillier it has numbers about g opened and not the key.
+instead, 12 of its 4,096 ternary coefficients a value, so that the key of an epoch, and with it every [[g]] of the
+epoch, is taken in some 350 values. Under Paillier it has numbers about g opened and not the key.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class SealedActive(ActiveResidual):
         try:
             return self._holder.open(blinded.ciphertext, Shape(*self._shape, self._seat.widths[passive]))
         except ShapeMismatch as error:
-            raise ProtocolError(f"{passive} asks for more or other than its own gradient: {error}; ask it why") from error
+            raise ProtocolError(f"{passive} asks for another product than its gradient: {error}; ask it why") from error
 
 
 class Shelf:

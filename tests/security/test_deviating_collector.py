@@ -118,7 +118,7 @@ def stripped(y: np.ndarray, b: bytes, seeds: dict[str, bytes]) -> np.ndarray:
     part = y - Prg(b, "self mask").array(len(y), np.uint32)
     for peer, seed in seeds.items():
         mask = Prg(seed, "pair mask").array(len(y), np.uint32)
-        part += -mask if VICTIM < peer else mask
+        part += -mask if peer > VICTIM else mask
     return part
 
 
@@ -157,7 +157,7 @@ def test_exchanged_keys_would_give_a_part_away() -> None:
 
 
 class TellsTwoLists(DropoutCollector):
-    """Of b, c, d, e, f with t = 3: tells b that c and d alone have committed, and each other one who suits it dropped."""
+    """Of b to f with t = 3: tells b that c and d alone have committed, and the others what suits it of who dropped."""
 
     LISTS = {"c": "bcef", "d": "bdef", "e": "bef", "f": "bef"}
 
@@ -180,7 +180,8 @@ class TellsTwoLists(DropoutCollector):
             return [Share.from_bytes(opened[holder][order.index(owner)]) for holder in holders]
 
         b = combine(secret("b", "cef"), threshold=3)
-        pairs = {name: KeyPair.restore(secret(name, holders), threshold=3) for name, holders in (("c", "def"), ("d", "cef"))}
+        holders = {"c": "def", "d": "cef"}
+        pairs = {name: KeyPair.restore(secret(name, those), threshold=3) for name, those in holders.items()}
         seeds = {
             name: pair_seeds(seat, name, pair, {VICTIM: commits[VICTIM].public}, self._round)[VICTIM]
             for name, pair in pairs.items()
@@ -213,8 +214,7 @@ def sealed_in_two_sums(member: type[DropoutMember]) -> tuple[bytes, bytes]:
     def play(channel: Channel) -> None:
         seat = Seat(channel, "a", ("b", "c"), Meter(channel.clock, channel.ledger))
         if channel.me == "a":
-            for _ in range(2):
-                sealed.append(channel.recv("b", Commit).sealed[1])
+            sealed.extend(channel.recv("b", Commit).sealed[1] for _ in range(2))
             return
         role = member(seat, 2)
         if channel.me == "b":
