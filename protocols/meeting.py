@@ -1,7 +1,7 @@
 """How every run begins and how it stops early: parties say who they are, and the leading one whether to go on.
 
 1. all <-> all      Meeting    digest of the job, role, rows, columns, outputs, keyed digest of the row order, what is
-                               saved of which training
+                               saved of which training, a name of its columns' content that its own ledger gives
 2. lead -> all      Verdict    after a joint evaluation: stop or go on
 
 What stands in a Meeting is no one's secret: sizes, and digests that are keyed or of what all parties have agreed on.
@@ -18,13 +18,17 @@ from securevfl.roles import LEAD, Roles
 
 _SIZES = (
     "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, outputs and saved "
-    "rounds"
+    "rounds; whether its columns are those of its earlier jobs"
 )
 _STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
 
 
 class Meeting(Message, frozen=True):
-    """What a party says of itself before anything else. saved, run: its states are of these rounds of this training."""
+    """What a party says of itself before anything else. saved, run: its states are of these rounds of this training.
+
+    content: the same in two jobs if its columns are the same, by its own ledger, and else random; empty without a
+    ledger.
+    """
 
     job: bytes
     role: str
@@ -34,6 +38,7 @@ class Meeting(Message, frozen=True):
     order: bytes
     saved: tuple[int, ...]
     run: str
+    content: str
 
 
 class Verdict(Message, frozen=True):

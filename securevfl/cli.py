@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from securevfl import __version__, cli_certs, cli_parties
+from securevfl import __version__, cli_certs, cli_ledger, cli_parties
 from securevfl.cli_bench import bench
 from securevfl.errors import ConfigError, SecureVFLError
 
 if TYPE_CHECKING:
     from securevfl.job import Job
+    from securevfl.ledger import DisclosureLedger
     from securevfl.party import Party
 
 
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 cli_certs.register(app)
 cli_parties.register(app)
+cli_ledger.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 DataFiles = Annotated[
@@ -88,17 +90,22 @@ def explain(
     data: DataFiles = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
+    ledger: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A party's disclosure ledger, if not among your user's data. Repeatable."),
+    ] = None,
 ) -> None:
     """Say what each party would send, receive and learn, before anything runs.
 
-    With --data the sheet has each party's own figures and names every leak that would be refused.
+    With --data the sheet has each party's own figures and names every leak that would be refused. What was told before
+    counts, as the disclosure ledgers on this computer have it.
     """
     from securevfl.cli_show import console, sheet, sheet_width
 
     job = _load(job_file)
     parties = _read(data, id_column, label_column, job)[0] if data else None
     out = console()
-    out.print(sheet(job.explain(parties), sheet_width(out)), soft_wrap=True)
+    out.print(sheet(job.explain(parties, ledgers=_ledgers(ledger, parties)), sheet_width(out)), soft_wrap=True)
 
 
 @app.command()
@@ -115,6 +122,13 @@ def train(
     ] = None,
     mbps: Annotated[float, typer.Option(min=0.001, help="Megabits a second between the parties.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(min=0.0, help="Milliseconds there and back between the parties.")] = 20.0,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Count what each party would tell in DIR/NAME.ledger. Not counted without: all is on this computer.",
+        ),
+    ] = None,
 ) -> None:
     """Train a job with all parties on this computer and print its metrics and costs.
 
@@ -127,6 +141,7 @@ def train(
     from securevfl.cli_report import check_writable, write_report
     from securevfl.cli_show import console, costs_table, progress
     from securevfl.clock import Network
+    from securevfl.ledger import DisclosureLedger
     from securevfl.simulate import simulate
 
     job = _load(job_file)
@@ -135,8 +150,10 @@ def train(
             check_writable(path, folder=folder)
     parties, missing = _read(data, id_column, label_column, job)
     network = Network(mbps=mbps, rtt_ms=rtt_ms)
+    names = [party.name for party in parties]
+    ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
     with progress(f"{job.optimizer.label}, {job.protocol.label(len(parties) - 1)}") as on_round:
-        run = simulate(job, parties, network=network, on_round=on_round)
+        run = simulate(job, parties, network=network, on_round=on_round, ledgers=ledgers)
     if save is not None:
         run.save(save)
     if report_json is not None:
@@ -145,6 +162,15 @@ def train(
     figures = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items())
     out.print(f"{figures} on the {run.evaluated_on}", soft_wrap=True)
     out.print(costs_table([run.costs]))
+
+
+def _ledgers(files: list[Path] | None, parties: list[Party] | None) -> dict[str, DisclosureLedger]:
+    """The ledgers in these files, and those of other parties that are where they are by default."""
+    from securevfl.ledger import DisclosureLedger, default_ledger
+
+    found = {party.name: DisclosureLedger(default_ledger(party.name), party.name) for party in parties or ()}
+    given = [DisclosureLedger.find(path) for path in files or ()]
+    return {name: each for name, each in found.items() if each.path.exists()} | {each.party: each for each in given}
 
 
 def _load(path: Path) -> Job:

@@ -33,6 +33,10 @@ Listen = Annotated[
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the others.")]
 Patience = Annotated[float, typer.Option(min=0.5, help="Seconds a party may be cut off.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what happens.")]
+Ledger = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Your disclosure ledger; by default NAME.ledger among your user's data."),
+]
 Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line of JSON for each event.")]
 
 
@@ -118,6 +122,7 @@ def join(
         Path | None, typer.Option(metavar="DIR", help="Where to keep your own states; by default FILE.states.")
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Rounds between two states.")] = 10,
+    ledger: Ledger = None,
     timeout: Timeout = 600.0,
     patience: Patience = 60.0,
     verbose: Verbose = False,
@@ -152,6 +157,7 @@ def join(
             patience=patience,
             checkpoints=states,
             save=save,
+            ledger=ledger,
             on_round=on_round,
         )
     forget(own, data)
@@ -171,6 +177,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the party with labels gets its CSV; by default stdout.")
     ] = None,
+    ledger: Ledger = None,
     timeout: Timeout = 600.0,
     patience: Patience = 60.0,
     verbose: Verbose = False,
@@ -198,6 +205,7 @@ def predict(
             peers,
             on_block=on_block,
             on_rows=on_rows,
+            ledger=ledger,
             certs=certs,
             listen=listen,
             timeout=timeout,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from securevfl.booking import foretell
 from securevfl.errors import LabelError
 from securevfl.job import Job
 from securevfl.leakage import leaks
+from securevfl.ledger import DisclosureLedger
 from securevfl.methods.base import Known
 from securevfl.methods.declared import declared_of
 from securevfl.methods.known import known_run
@@ -17,8 +20,13 @@ from securevfl.roles import ACTIVE, PASSIVE, Role, Roles
 ASSUMPTIONS = "every party follows the protocol and may study what it received (semi-honest); lines are authenticated"
 
 
-def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
-    """The sheet as text. Without parties it speaks of one active and one passive party and gives shares as formulas."""
+def explain(
+    job: Job, parties: Sequence[Party] | None = None, *, ledgers: Mapping[str, DisclosureLedger] | None = None
+) -> str:
+    """The sheet as text. Without parties it speaks of one active and one passive party and gives shares as formulas.
+
+    ledgers: of some of the parties, by name; the sheet then says what was told before, and counts it.
+    """
     method = job.method
     roles, known, refused = Roles.labelled(ACTIVE, [PASSIVE]), None, []
     if parties is not None:
@@ -26,7 +34,7 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         roles = method.cast([lead, *others])
         try:
             known = known_run(job, [lead, *others])
-            refused = _leaks(job, known)
+            refused = _leaks(job, known, ledgers or {})
         except LabelError as error:
             refused = ["", f"would be refused: {error}"]
     declared = declared_of(method, job, roles)
@@ -69,8 +77,18 @@ def _role(declared: Sequence[Declared], plays: Sequence[Role]) -> list[str]:
     ]
 
 
-def _leaks(job: Job, known: Known) -> list[str]:
-    return [
+def _leaks(job: Job, known: Known, ledgers: Mapping[str, DisclosureLedger]) -> list[str]:
+    """What the ledgers say, and then a line for each leak that is accepted or would be refused."""
+    parties = {party.name: party for party in known.parties}
+    kept = {name: ledger for name, ledger in ledgers.items() if name in parties and ledger.path.exists()}
+    sizes = replace(known.sizes, tables={name: ledger.tag(parties[name]) for name, ledger in kept.items()})
+    outlooks = {name: foretell(each, name, parties[name].register, job, sizes) for name, each in kept.items()}
+    before = dict.fromkeys((entry.run, entry.told) for outlook in outlooks.values() for entry in outlook.before)
+    lines = []
+    for name, outlook in outlooks.items():
+        lines += ["", f"by the disclosure ledger of {name}", *outlook.lines]
+    lines += [f"\nwould be refused: {why}" for outlook in outlooks.values() for why in outlook.refusals]
+    return lines + [
         ("\naccepted: " if leak.name in job.accepts else "\nwould be refused: ") + str(leak)
-        for leak in leaks(job, known.sizes)
+        for leak in leaks(job, sizes, [told for _, told in before])
     ]

@@ -31,8 +31,20 @@ def writing_whole(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+        _keep_name(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _keep_name(folder: Path) -> None:
+    """Puts the folder on disk too, so that a file that has its name keeps it through a loss of power."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove_left_behind(path: Path) -> None:

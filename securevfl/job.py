@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
@@ -21,6 +21,9 @@ from securevfl.models import MODELS
 from securevfl.optim import OPTIMIZERS
 from securevfl.party import Party
 from securevfl.protocols.choice import Protocol
+
+if TYPE_CHECKING:
+    from securevfl.ledger import DisclosureLedger
 
 __all__ = ["Job", "Protocol", "Target"]
 
@@ -67,11 +70,16 @@ class Job(JobOptions):
         """SHA-256 of the job; parties compare it before they start."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).digest()
 
-    def explain(self, parties: Sequence[Party] | None = None) -> str:
-        """What each party sends, receives and can infer, before anything runs. The consent sheet, as text."""
+    def explain(
+        self, parties: Sequence[Party] | None = None, *, ledgers: Mapping[str, DisclosureLedger] | None = None
+    ) -> str:
+        """What each party sends, receives and can infer, before anything runs. The consent sheet, as text.
+
+        ledgers: of some of the parties, by name; what they told before counts.
+        """
         from securevfl.explain import explain
 
-        return explain(self, parties)
+        return explain(self, parties, ledgers=ledgers)
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:

@@ -15,6 +15,7 @@ from securevfl.clock import Kind, Phase
 from securevfl.converse import converse, read_peers
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
+from securevfl.ledger import DisclosureLedger
 from securevfl.part import Part
 from securevfl.party import Party
 from securevfl.peers import Peers
@@ -33,6 +34,7 @@ def join(
     patience: float = 60.0,
     checkpoints: str | Path | Checkpoints | None = None,
     save: str | Path | None = None,
+    ledger: DisclosureLedger | str | Path | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
     on_round: Callable[[int, int], None] | None = None,
@@ -45,13 +47,15 @@ def join(
     of this party's own states; if every party has one, a party that was lost may be started again within `timeout`
     and the training goes on from the last round that all have; a party that had saved its part within the last
     `patience` seconds, and meets nobody in as many, returns that. save: writes the part there; with checkpoints, before
-    these are removed. executor, workers and on_round as in `simulate`.
+    these are removed. ledger: where this party counts what it tells; by default its file among the user's data
+    (`securevfl.ledger.default_ledger`). executor, workers and on_round as in `simulate`.
 
     Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
     key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
     """
     peers, folder = read_peers(peers, certs)
     _check_role(job, party, peers)
+    own_ledger = DisclosureLedger.of(party.name, ledger)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
     key = b"" if states is None else run_key(job, party)
     saved = _just_saved(save, job, party, patience) if states is not None else None
@@ -73,6 +77,7 @@ def join(
             workers=size,
             on_round=partial(_round, channel, on_round),
             checkpoints=states,
+            ledger=own_ledger,
         )
 
     with pool_for(job, executor, workers) as (pool, size):

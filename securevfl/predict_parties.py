@@ -3,7 +3,8 @@
 1. all <-> all           Asked    which training the part is of, rows, keyed digest of the row order, role in it
 2. all                   the method's own messages (`securevfl.methods`); the leading party alone learns f
 
-What a party learns is what it learns in the evaluation of a training, for these rows.
+What a party learns is what it learns in the evaluation of a training, for these rows. Passive parties enter the scores
+that they tell in their disclosure ledgers before step 2.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from securevfl.codec import Message
 from securevfl.converse import converse, read_peers
 from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import Disclosure
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 from securevfl.job import Job
+from securevfl.ledger import DisclosureLedger
 from securevfl.methods.base import Player
 from securevfl.new_rows import NewRows, rows_of_array
 from securevfl.part import Part
@@ -63,6 +66,7 @@ def predict_with(
     peers: Peers | str | Path = "peers.toml",
     *,
     ids: Sequence[Any] | NDArray[Any] | None = None,
+    ledger: DisclosureLedger | str | Path | None = None,
     certs: str | Path | None = None,
     listen: str | None = None,
     timeout: float = 600.0,
@@ -82,6 +86,7 @@ def predict_with(
         rows_of_array(part, X, ids),
         peers,
         on_block=lambda _, block: found.append(block),
+        ledger=ledger,
         certs=certs,
         listen=listen,
         timeout=timeout,
@@ -104,6 +109,7 @@ def predict_rows(
     *,
     on_block: Callable[[list[Any] | None, Predicted], None],
     on_rows: OnRows | None = None,
+    ledger: DisclosureLedger | str | Path | None = None,
     certs: str | Path | None = None,
     listen: str | None = None,
     timeout: float = 600.0,
@@ -120,8 +126,10 @@ def predict_rows(
             f"{', '.join(peers.parties)}; bring the peers of the training"
         )
 
+    own_ledger = DisclosureLedger.of(part.name, ledger)
+
     def talk(channel: Channel) -> None:
-        player, done = _meet(part, rows, channel), 0
+        player, done = _meet(part, rows, channel, own_ledger), 0
         for ids, X in rows.blocks():
             scaled = part.scaled(X)
             f = player.decision(scaled)  # 2
@@ -146,8 +154,9 @@ def predicted(part: Part, f: Floats) -> Predicted:
     return Predicted(f, np.asarray(classes[proba.argmax(axis=1)]), proba, classes)
 
 
-def _meet(part: Part, rows: NewRows, channel: Channel) -> Player:
-    """Compares with the others and takes this party's place in the model."""
+def _meet(part: Part, rows: NewRows, channel: Channel, ledger: DisclosureLedger) -> Player:
+    """Compares with the others, enters the scores that the leading party is told, and takes this party's place."""
+    lead, *rest = part.parties
     own = Asked(
         part.run,
         rows.count,
@@ -160,6 +169,9 @@ def _meet(part: Part, rows: NewRows, channel: Channel) -> Player:
     heard = {part.name: own} | {name: channel.recv(name, Asked) for name in others}  # 1
     for name in others:
         _compare(part.name, own, name, heard[name])
+    if part.name in rest:
+        scores = Disclosure("scores", lead, tuple(rest), rows.count * part.outputs, 0)
+        ledger.answer(part.run, channel.session.hex(), scores)
     roles = Roles.of((name, heard[name].role) for name in part.parties)
     seat = Seat(channel, roles, Meter(channel.clock, channel.ledger), outputs=part.outputs)
     job = Job.from_dict(part.job)

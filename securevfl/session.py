@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from securevfl import eventlog
+from securevfl.booking import Booking
 from securevfl.channel import Channel
 from securevfl.checkpoint import FINISHED, Checkpoints, Saved, common_round
 from securevfl.clock import Phase
@@ -25,7 +26,7 @@ from securevfl.disclosure import sizes_of
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.exposure import ROWS, enough
 from securevfl.job import Job
-from securevfl.leakage import guard
+from securevfl.ledger import DisclosureLedger
 from securevfl.methods.data import TrainingData
 from securevfl.part import Part
 from securevfl.party import Party
@@ -45,21 +46,38 @@ def take_part(
     workers: int = 1,
     on_round: Callable[[int, int], None] | None = None,
     checkpoints: Checkpoints | None = None,
+    ledger: DisclosureLedger | None = None,
 ) -> Part:
     """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
 
     `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
-    parties have a state for, and the part is on disk when this returns (`Checkpoints.final`).
+    parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
+    party what the run tells is entered there before it is told, and earlier runs count.
     """
     key = run_key(job, party) if checkpoints is not None else b""
-    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key))
+    content = "" if ledger is None else ledger.tag(party)
+    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key, content))
     roles = _check(job, channel.me, heard)
     lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
     by_ids = len(party) > 0 and all(other.order for other in tables)
     schedule = job.schedule(party.register if by_ids else lead.rows)
-    columns = {name: other.columns for name, other in heard.items() if other.columns}
-    own = {party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {}
-    guard(job, sizes_of(job, schedule, active=roles.lead, columns=columns, outputs=lead.outputs, enough=own))
+    sizes = sizes_of(
+        job,
+        schedule,
+        active=roles.lead,
+        columns={name: other.columns for name, other in heard.items() if other.columns},
+        outputs=lead.outputs,
+        tables={name: other.content for name, other in heard.items() if other.columns and name != roles.lead},
+        enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
+    )
+    start = _common_start(heard)
+    if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
+        return done
+    saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
+    run = channel.session.hex() if saved is None else saved.run
+    booking = Booking(ledger, run, party.name, party.register, job, sizes)
+    if checkpoints is not None:
+        _take_up(checkpoints, key, saved, channel)
     seat = Seat(
         channel=channel,
         roles=roles,
@@ -68,17 +86,18 @@ def take_part(
         residual_bound=job.model.loss.bound,
         seed=job.seed,
     )
-    start = _common_start(heard)
-    if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
-        return done
-    saved = _reopen(checkpoints, key, start, channel) if checkpoints is not None else None
-    data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
     save = None if checkpoints is None else partial(_save, checkpoints, key)
-    trainee = Trainee(job, party, seat, data, on_round, save, saved)
-    channel.clock.phase = Phase.TRAIN
-    trainee.train()
-    channel.clock.phase = Phase.EVALUATE
-    part = trainee.finish()
+    trainee, before = None, channel.ledger.messages_sent()
+    try:
+        data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
+        trainee = Trainee(job, party, seat, data, run, on_round, save, saved)
+        channel.clock.phase = Phase.TRAIN
+        trainee.train()
+        channel.clock.phase = Phase.EVALUATE
+        part = trainee.finish()
+    finally:
+        rounds = trainee.rounds if trainee is not None else start or 0
+        booking.settle(rounds, silent=channel.ledger.messages_sent() == before)
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
@@ -90,7 +109,9 @@ def run_key(job: Job, party: Party) -> bytes:
     return hashlib.sha256(job.digest + party.order.ljust(32, b"\0") + table).digest()
 
 
-def _introduce(job: Job, party: Party, channel: Channel, checkpoints: Checkpoints | None, key: bytes) -> Meeting:
+def _introduce(
+    job: Job, party: Party, channel: Channel, checkpoints: Checkpoints | None, key: bytes, content: str
+) -> Meeting:
     loss = job.model.loss
     return Meeting(
         job=job.digest,
@@ -101,6 +122,7 @@ def _introduce(job: Job, party: Party, channel: Channel, checkpoints: Checkpoint
         order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
         run=checkpoints.run(key) if checkpoints is not None else "",
+        content=content,
     )
 
 
@@ -127,15 +149,13 @@ def _common_start(heard: Mapping[str, Meeting]) -> int | None:
     return common_round([other.saved for other in heard.values()]) if together else None
 
 
-def _reopen(checkpoints: Checkpoints, key: bytes, start: int | None, channel: Channel) -> Saved | None:
-    """The state that the run goes on from; without one the folder is cleared."""
-    if start is None:
+def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel: Channel) -> None:
+    """Makes the folder ready for a run that goes on from this state, or starts anew."""
+    if saved is None:
         checkpoints.clear(key)
-        return None
+        return
     checkpoints.reopen(key)
-    saved = checkpoints.load(key, start)
     _recognise(channel.me, saved, channel.keys)
-    return saved
 
 
 def _recognise(me: str, saved: Saved, keys: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ from securevfl.channel import Event
 from securevfl.checkpoint import Checkpoints
 from securevfl.clock import Network, VirtualClock
 from securevfl.job import Job
+from securevfl.ledger import DisclosureLedger
 from securevfl.offload import Pool
 from securevfl.party import Party, check_parties
 from securevfl.run import Run
@@ -31,12 +32,15 @@ def simulate(
     on_round: Callable[[int, int], None] | None = None,
     observe: Callable[[Event], None] | None = None,
     checkpoints: Mapping[str, Checkpoints] | None = None,
+    ledgers: Mapping[str, DisclosureLedger] | None = None,
 ) -> Run:
     """Trains and returns every party's part.
 
     network: what lies between the parties (300 Mbps, 20 ms there and back). executor: takes the heavy calls of every
     party, `workers` of them at a time; without one, Paillier gets a pool of one process a core. on_round(done, of)
     is called after each round. observe sees every message at both ends. checkpoints: each party's own, by name.
+    ledgers: each party's own, by name; without them nothing is counted, as all data are in this one process and none is
+    told to anyone.
     Raises ConfigError, DataError or LeakageError before anything runs.
     """
     lead, others = check_parties(parties)
@@ -53,6 +57,7 @@ def simulate(
                 workers=size,
                 on_round=on_round if party is lead else None,
                 checkpoints=checkpoints[party.name] if checkpoints is not None else None,
+                ledger=ledgers[party.name] if ledgers is not None else None,
             )
             for party in (lead, *others)
         }

@@ -29,6 +29,7 @@ class Trainee:
         party: Party,
         seat: Seat,
         data: TrainingData,
+        run: str,
         on_round: Callable[[int, int], None] | None,
         save: Save | None,
         saved: Saved | None,
@@ -40,8 +41,9 @@ class Trainee:
         self._on_round = on_round
         self._save = save
         self._start = 0 if saved is None else saved.round
+        self.rounds = self._start  # done so far, those before a resume among them
         self._history = [] if saved is None else saved.history
-        self._run = seat.channel.session.hex() if saved is None else saved.run
+        self._run = run
         self._leads = party.name == seat.roles.lead
         self._trained = seat.channel.clock.path()
         state = None if saved is None else saved.state
@@ -92,6 +94,7 @@ class Trainee:
     def _after(self, done: Round) -> bool:
         """All that happens between two rounds; whether to stop."""
         every, stop = self._job.evaluation_interval, False
+        self.rounds = done.number
         record = {"round": float(done.number), "epoch": float(done.epoch)}
         if done.loss is not None:
             record["batch_loss"] = done.loss
