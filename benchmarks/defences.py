@@ -17,6 +17,7 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+from tables import shuffled
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
@@ -70,7 +71,7 @@ def measure(
     )
     aucs, rows = [], []
     for seed in range(seeds):
-        stage = Stage(job, parties, seed)
+        stage = Stage(job, shuffled(parties, seed), seed)
         scores = [ATTACKS[name].score(stage) for name in LABEL_ATTACKS]
         aucs.append(stage.real_run[0].metrics["auc"])
         rows.append([[score.real, score.simulated] for score in scores])

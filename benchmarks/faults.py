@@ -40,12 +40,13 @@ import numpy as np
 from proxy import Proxy
 
 import securevfl as vfl
-from securevfl import session
 from securevfl.checkpoint import Checkpoints
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.join import join
 from securevfl.kit import init_certs, write_kit
+from securevfl.methods.phases import Phases
+from securevfl.methods.state import State
 from securevfl.part import Part
 from securevfl.peers import Peers
 from securevfl.session import run_key
@@ -339,7 +340,7 @@ def keys(folder: Path, setting: Setting) -> dict[str, bytes] | None:
         part = Part.load(path) if path.exists() else states.final(job)
         if part is None and not states.rounds(job):
             return None
-        found[party.name] = part.key if part is not None else states.load(job, max(states.rounds(job))).key
+        found[party.name] = (part if part is not None else states.load(job, max(states.rounds(job)))).state["key"]
     return found
 
 
@@ -354,12 +355,12 @@ def weights(setting: Setting, keys: Mapping[str, bytes] | None) -> dict[str, Any
     with ONE_AT_A_TIME:
         if keys is None:
             return undisturbed(setting)
-        make = session.make_learner
+        make = Phases.player
 
-        def make_pinned(job: Job, seat: Any, *rest: Any, key: bytes, theta: Any) -> Any:
-            return make(job, seat, *rest, key=keys[seat.me], theta=theta)
+        def pinned(self: Phases, job: Job, seat: Any, columns: int, state: Any) -> Any:
+            return make(self, job, seat, columns, State(key=keys[seat.me], theta=None))
 
-        with mock.patch.object(session, "make_learner", make_pinned):
+        with mock.patch.object(Phases, "player", pinned):
             return undisturbed.__wrapped__(setting)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from tables import support2
+from tables import shuffled, support2
 
 import securevfl as vfl
 from securevfl.costs import format_table
@@ -30,11 +30,11 @@ CAP = 500  # rounds
 TEST = 0.25
 
 
-def pooled_auc(parties: Sequence[vfl.Party], seed: int) -> float:
+def pooled_auc(parties: Sequence[vfl.Party]) -> float:
     """Test AUC of scikit-learn's logistic regression on all columns."""
     y = parties[0].y
     assert y is not None
-    split = Schedule(len(y), batch_size=len(y), epochs=1, seed=seed, test_fraction=TEST, reshuffle=False)
+    split = Schedule(len(y), batch_size=len(y), epochs=1, seed=0, test_fraction=TEST, reshuffle=False)
     X = np.hstack([party.X for party in parties])
     X = (X - X[split.train].mean(axis=0)) / X[split.train].std(axis=0).clip(1e-9)
     model = LogisticRegression(max_iter=5000).fit(X[split.train], y[split.train])
@@ -68,14 +68,17 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=3)
     given = options.parse_args()
 
-    parties = support2(given.data, given.parties)
-    targets = [given.share * pooled_auc(parties, seed) for seed in range(given.seeds)]
+    tables = [shuffled(support2(given.data, given.parties), seed) for seed in range(given.seeds)]
+    targets = [given.share * pooled_auc(parties) for parties in tables]
     rows: list[dict[str, str | int | float]] = []
     for Q in (1, 5, 10):
         for decay in ("none", "sqrt_t"):
             for lr in GRID:
                 optimizer = vfl.FedSGD(lr=lr, decay=decay) if Q == 1 else vfl.FedBCD(lr=lr, decay=decay, local_steps=Q)
-                counts = [rounds_to(parties, optimizer, given.batch, t, seed) for seed, t in enumerate(targets)]
+                counts = [
+                    rounds_to(parties, optimizer, given.batch, target, seed)
+                    for seed, (parties, target) in enumerate(zip(tables, targets, strict=True))
+                ]
                 reached = [count for count in counts if count is not None]
                 mean = float(np.mean(reached)) if len(reached) == len(counts) else float("nan")
                 rows.append(

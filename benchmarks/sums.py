@@ -29,6 +29,7 @@ from securevfl.clock import Network, Phase, VirtualClock
 from securevfl.costs import Meter
 from securevfl.protocols.base import Circle, Reals, Seat, Space, SumProtocol, SumRole
 from securevfl.protocols.dropout_sum import Commits, DropoutCollector, DropoutMember
+from securevfl.roles import Roles
 from securevfl.transport.threads import run_threads
 
 VALUES = 4096
@@ -46,11 +47,11 @@ class RestartedClock(VirtualClock):
 
 
 def seat_of(channel: Channel, names: list[str]) -> Seat:
-    return Seat(channel, names[0], tuple(names[1:]), Meter(channel.clock, channel.ledger))
+    return Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.ledger))
 
 
 def exchange(seat: Seat, role: SumRole, values: np.ndarray, space: Space) -> None:
-    if seat.me == seat.active:
+    if seat.me == seat.collector:
         role.collect(values.shape, space)
     else:
         role.contribute(values, space)

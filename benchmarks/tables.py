@@ -47,6 +47,14 @@ def table(columns: dict[str, list[str]], keep: Sequence[str]) -> tuple[list[str]
     return [names[j] for j in vary], X[:, vary]
 
 
+def shuffled(parties: Sequence[Party], seed: int) -> list[Party]:
+    """The same rows in another order for each seed and without ids, so that each seed holds out other rows."""
+    order = np.random.default_rng(seed).permutation(len(parties[0]))
+    return [
+        Party(own.name, own.X[order], None if own.y is None else own.y[order], columns=own.columns) for own in parties
+    ]
+
+
 def support2(data: Path, parties: int = 2) -> list[Party]:
     """9,105 ICU patients, death in hospital. Two parties as the file splits it; more share its columns evenly."""
     columns = read(data / "support2.csv.gz")

@@ -7,10 +7,11 @@ Both are options (frozen, named) that make one role object for each party.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,11 @@ from securevfl.channel import Channel
 from securevfl.codec import Message
 from securevfl.config import Named
 from securevfl.costs import Meter
+from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PeerLost
 from securevfl.protocols.differentiable import Differentiable
+from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
 
 Phases = NDArray[np.uint32]
 
@@ -41,23 +44,26 @@ class Circle:
 
 
 Space = Reals | Circle
+KindOfSpace: TypeAlias = "type[Reals] | type[Circle]"
 
 
 @dataclass(frozen=True)
 class Seat:
-    """One party's place in a run: who it is, who the others are, what is agreed.
+    """One party's place in a run or in a protocol: its line, who plays which part, what is agreed.
 
-    A party may hold several seats over one channel, each with another party as the active one and a lane of its own.
+    A party may hold several seats over one channel, each with a cast and a lane of its own.
+    noise: the secret key of what this party blurs in this training; `released` residuals went before this run of it.
     """
 
     channel: Channel
-    active: str
-    passives: tuple[str, ...]
+    roles: Roles
     meter: Meter
     outputs: int = 1
     residual_bound: float = 1.0
     seed: int = 0
     lane: str = ""
+    noise: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
+    released: int = 0
 
     @property
     def me(self) -> str:
@@ -65,8 +71,33 @@ class Seat:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """Everyone, the active party first."""
-        return (self.active, *self.passives)
+        """Everyone, in the order of the cast."""
+        return self.roles.parties
+
+    @property
+    def active(self) -> str:
+        """The one party with labels."""
+        return self.roles.the(ACTIVE)
+
+    @property
+    def passives(self) -> tuple[str, ...]:
+        """The parties with columns alone."""
+        return self.roles.having(PASSIVE)
+
+    @property
+    def collector(self) -> str:
+        """Whom a sum is for."""
+        return self.roles.the(COLLECTOR)
+
+    @property
+    def contributors(self) -> tuple[str, ...]:
+        """Whose parts are in a sum."""
+        return self.roles.having(CONTRIBUTOR)
+
+    def sum_to(self, collector: str, *, lane: str | None = None) -> Seat:
+        """This party's seat at a sum of everybody else's parts for `collector`."""
+        cast = Roles.sum(collector, self.roles.others(collector))
+        return replace(self, roles=cast, lane=self.lane if lane is None else lane)
 
 
 @dataclass(frozen=True)
@@ -91,14 +122,45 @@ class Reveal:
 class Declared:
     """One kind of message: who sends it to whom, and what the receiver learns from it.
 
-    `phases`: it is sent only where phases of a kernel model are summed.
+    space: the kind of numbers it is sent with, where a protocol has another message for another kind. structured: its
+    bytes are short pieces with a form of their own (points, sealed boxes, shares), neither an engine's format nor words
+    of a ring. relays: it passes on bytes of others. renewed: a key that is sent anew every epoch if the engine asks.
     """
 
     message: type[Message]
-    sender: str
-    receiver: str
+    sender: Role
+    receiver: Role
     reveals: Reveal
-    phases: bool = False
+    space: KindOfSpace | None = None
+    structured: bool = False
+    relays: bool = False
+    renewed: bool = False
+
+
+def recast(
+    declared: Iterable[Declared], cast: Mapping[Role, Sequence[Role]], *, space: KindOfSpace | None = None
+) -> list[Declared]:
+    """Declarations of a protocol in the roles of a run, each once. `cast`: which roles of the run play each part.
+
+    With a `space` those are left out that are sent with other numbers alone. What names a key names its holder anew.
+    """
+    found: list[Declared] = []
+    for item in declared:
+        if space is not None and item.space not in (None, space):
+            continue
+        reveals = item.reveals
+        if reveals.kind == "ciphertext" and reveals.what in cast:
+            reveals = Reveal("ciphertext", " or ".join(cast[reveals.what]))
+        senders, receivers = cast.get(item.sender, (item.sender,)), cast.get(item.receiver, (item.receiver,))
+        found += [
+            replace(item, sender=sender, receiver=receiver, reveals=reveals)
+            for sender in senders
+            for receiver in receivers
+        ]
+    return list(dict.fromkeys(found))
+
+
+TOTAL = Reveal("output", "the sum of the parts; of a linear model these span their columns over a run")
 
 
 @dataclass(frozen=True)
@@ -145,28 +207,61 @@ class SumRole(ABC):
         return total
 
 
-class SumProtocol(Named, ABC):
+class MessageProtocol(Named, ABC):
+    """What a job can name and an audit can hold to its word, whatever it does."""
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        """One of each kind that others see differently, by the name that checks and documents give it."""
+        return {cls.name: cls()}
+
+    @property
+    def quick(self) -> Self:
+        """The same with the smallest keys that are allowed, for tests."""
+        return self
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether it works on ciphertexts, so that a round takes long."""
+        return False
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its calls take so long that a pool of processes gains."""
+        return False
+
+    @property
+    @abstractmethod
+    def strength(self) -> str:
+        """Assumption and key strength, one line for people."""
+
+
+class SumProtocol(MessageProtocol):
     """How the parts go up."""
+
+    @property
+    def strength(self) -> str:
+        return "see its docstring"
 
     @abstractmethod
     def role(self, seat: Seat) -> SumRole:
         """This party's side; exchanges keys if the protocol has any. All parties call it at the same point."""
 
     @abstractmethod
-    def declares(self, passives: Sequence[str]) -> list[Declared]:
-        """What each message reveals when these passive parties take part."""
+    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+        """What each message reveals when these parties contribute, in the roles of a sum."""
 
     @abstractmethod
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
-        """Who must collude: for each passive party the fewest others that learn its part. `parties`: active first.
+        """Who must collude: for each contributor the fewest others that learn its part. `parties`: collector first.
 
         Exact for parties that follow the protocol: a set of others learns the part if and only if it holds such a
         coalition, or is everybody else (who are left with the part when they take theirs off the sum).
         """
 
-    def coalition(self, passives: Sequence[str]) -> str:
-        """The weakest of `coalitions`, as one line for people."""
-        found = self.coalitions(("the active party", *passives))
+    def coalition(self, contributors: Sequence[str], collector: str = "the active party") -> str:
+        """The weakest of `coalitions`, as one line for people. It speaks of the messages of one sum."""
+        found = self.coalitions((collector, *contributors))
         name, fewest = min(found.items(), key=lambda item: item[1].size)
         if fewest.size == 1:
             return f"{fewest} learns the part of {name}"
@@ -244,7 +339,7 @@ class PassiveResidual(ABC):
         """Tells the active party that nothing more will be asked."""
 
 
-class ResidualProtocol(Named, ABC):
+class ResidualProtocol(MessageProtocol):
     """How g goes down."""
 
     @abstractmethod
@@ -260,11 +355,16 @@ class ResidualProtocol(Named, ABC):
         """What each message reveals."""
 
     @property
-    @abstractmethod
-    def strength(self) -> str:
-        """Assumption and key strength, one line for people."""
+    def label(self) -> str:
+        """Its name in a cost table."""
+        return self.name
 
     @property
     def seals(self) -> bool:
         """Whether passive parties are kept from seeing g."""
         return False
+
+    @property
+    def shows(self) -> str:
+        """What a passive party learns, in a few words."""
+        return "its own gradient J^T g" if self.seals else "g of every row of every batch"

@@ -1,14 +1,14 @@
-"""Cipher sum: the parts are added up under the active party's key on their way through a tree of passive parties.
+"""Cipher sum: the parts are added up under the collector's key on their way through a tree of contributors.
 
-0. active -> passive      public key             once
-1. passive k -> passive j [[sum below k]]        re-randomised at every hop, along the tree
-2. head -> active         [[sum_k H_k]]          the active party decrypts
+0. collector -> all       public key             once
+1. contributor k -> j     [[sum below k]]        re-randomised at every hop, along the tree
+2. head -> collector      [[sum_k H_k]]          the collector decrypts
 
-Between passive parties run ciphertexts that only the active party could open. The active party learns the sum, and
+Between contributors run ciphertexts that only the collector could open. The collector learns the sum, and
 more only together with parties that see partial sums: whoever receives from k and, unless k is a leaf, whoever sends
-to k. With one passive party the sum is its part.
+to k. With one contributor the sum is its part.
 
-A sum of phases, each in [-pi, pi), is taken over the integers and reduced by the active party, which besides the phase
+A sum of phases, each in [-pi, pi), is taken over the integers and reduced by the collector, which besides the phase
 learns its number of whole turns, at most log2 of the number of parties in bits. Phases of 16 bits and all phases under
 Paillier are exact; under CKKS a phase of 32 bits is rounded to about 2^-26 of a turn.
 """
@@ -16,7 +16,7 @@ Paillier are exact; under CKKS a phase of 32 bits is rounded to about 2^-26 of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,21 @@ from securevfl.codec import Message
 from securevfl.crypto.scheme import Adder, AdditiveScheme, Floats, SumHolder
 from securevfl.crypto.trees import Tree
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Circle, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
-from securevfl.protocols.engines import AnyEngine, Ckks
+from securevfl.protocols.base import (
+    TOTAL,
+    Circle,
+    Coalition,
+    Declared,
+    Phases,
+    Reveal,
+    Seat,
+    Space,
+    SumProtocol,
+    SumRole,
+)
+from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
 from securevfl.protocols.topology import Topology, one_pass
+from securevfl.roles import COLLECTOR, CONTRIBUTOR
 
 
 class SumKey(Message, frozen=True):
@@ -49,20 +61,41 @@ class CipherSum(SumProtocol):
     engine: AnyEngine = Ckks()
     topology: Topology = "tree"
 
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        by_engine = {f"cipher {name}": cls(engine=kind()) for name, kind in ENGINES.items()}
+        return by_engine | {"cipher star": cls(topology="star"), "cipher ring": cls(topology="ring")}
+
+    @property
+    def quick(self) -> Self:
+        return self.model_copy(update={"engine": self.engine.quick})
+
+    @property
+    def encrypts(self) -> bool:
+        return True
+
+    @property
+    def pooled(self) -> bool:
+        return self.engine.pooled
+
+    @property
+    def strength(self) -> str:
+        return self.engine.assumption
+
     def role(self, seat: Seat) -> SumRole:
         scheme = seat.meter.additive(self.engine.sums())
-        tree = self.tree(len(seat.passives))
-        return CipherHolder(seat, scheme, tree) if seat.me == seat.active else CipherAdder(seat, scheme, tree)
+        tree = self.tree(len(seat.contributors))
+        return CipherHolder(seat, scheme, tree) if seat.me == seat.collector else CipherAdder(seat, scheme, tree)
 
     def tree(self, passives: int) -> Tree:
         """The way through the passive parties 0..passives-1; its root is the head."""
         return one_pass(self.topology, passives)
 
-    def declares(self, passives: Sequence[str]) -> list[Declared]:
+    def declares(self, contributors: Sequence[str]) -> list[Declared]:
         return [
-            Declared(SumKey, "active", "passive", Reveal("public")),
-            Declared(PartialSum, "passive", "passive", Reveal("ciphertext", "active")),
-            Declared(PartialSum, "passive", "active", Reveal("output", "the sum of the passive parties' parts")),
+            Declared(SumKey, COLLECTOR, CONTRIBUTOR, Reveal("public")),
+            Declared(PartialSum, CONTRIBUTOR, CONTRIBUTOR, Reveal("ciphertext", COLLECTOR)),
+            Declared(PartialSum, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
@@ -79,9 +112,9 @@ class CipherSum(SumProtocol):
 class CipherHolder(SumRole):
     def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: Tree) -> None:
         self._channel, self._lane = seat.channel, seat.lane
-        self._head = seat.passives[tree.root]
+        self._head = seat.contributors[tree.root]
         self._holder: SumHolder = scheme.sum_keygen()
-        for passive in seat.passives:
+        for passive in seat.contributors:
             self._channel.send(passive, SumKey(self._holder.public), self._lane)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
@@ -99,13 +132,13 @@ class CipherHolder(SumRole):
 
 class CipherAdder(SumRole):
     def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: Tree) -> None:
-        own = seat.passives.index(seat.me)
+        own = seat.contributors.index(seat.me)
         target = tree.target(own)
         self._channel, self._lane = seat.channel, seat.lane
-        self._terms = len(seat.passives)
-        self._below = [seat.passives[child] for child in tree.sources(own)]
-        self._above = seat.active if target is None else seat.passives[target]
-        self._adder: Adder = scheme.adder(self._channel.recv(seat.active, SumKey, seat.lane).key)  # 0
+        self._terms = len(seat.contributors)
+        self._below = [seat.contributors[child] for child in tree.sources(own)]
+        self._above = seat.collector if target is None else seat.contributors[target]
+        self._adder: Adder = scheme.adder(self._channel.recv(seat.collector, SumKey, seat.lane).key)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         if isinstance(space, Circle):

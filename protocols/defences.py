@@ -6,7 +6,9 @@ Marvell     noise of another size for each class, so that their residuals look a
 MaxNorm     noise along g that gives every row the norm of the largest (Li et al. 2022, section 4.1)
 Rounding    to a grid, up or down at random so that the mean stays (stochastic rounding)
 
-Noise is a secret: whoever could repeat it would take it off. It is drawn from a ChaCha20 stream under a fresh key.
+Noise is a secret: whoever could repeat it would take it off. It is drawn from ChaCha20 streams under a key that is
+drawn for each training and kept with the party's own state (`securevfl.checkpoint`), one stream a release of g: rounds
+that are replayed after a cut release the same g under the same noise. Fresh noise would be averaged away.
 
 What the guarantee of `Gaussian` covers. Neighbours are two tables that differ in the label of one row. One release of g
 for a batch is a Gaussian mechanism whose sensitivity is 2 clip, the farthest a clipped row can move, given the weights
@@ -27,8 +29,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import ndtri
 
 from securevfl.config import Named, Registry
-from securevfl.crypto.prg import Prg
-from securevfl.crypto.scheme import Floats
+from securevfl.crypto.prg import Prg, derive_key
+from securevfl.crypto.scheme import Floats, Secret
 from securevfl.errors import ConfigError
 
 
@@ -141,6 +143,22 @@ class Rounding(Defence):
 
     def reach(self, bound: float) -> float:
         return bound + self.step
+
+
+class Noise(Secret):
+    """The streams of one training on one lane, one a release of g, the first of them number `first`."""
+
+    __slots__ = ("_key", "_next")
+
+    def __init__(self, key: bytes, lane: str, first: int) -> None:
+        """CryptoError if `key` is not KEY_BYTES long."""
+        self._key = derive_key(key, "noise of a defence", lane)
+        self._next = first
+
+    def take(self) -> Prg:
+        """The stream of the next release."""
+        self._next += 1
+        return Prg(derive_key(self._key, self._next - 1), "defence of a residual")
 
 
 def uniforms(prg: Prg, shape: tuple[int, ...]) -> Floats:

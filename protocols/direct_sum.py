@@ -1,10 +1,11 @@
-"""Direct sum: every passive party sends its part to the active party in the clear (FedBCD 2019, Algorithm 1).
+"""Direct sum: every contributor sends its part to the collector in the clear (FedBCD 2019, Algorithm 1).
 
-1. passive k -> active   H_k     in the clear
-   active                adds up
+1. contributor k -> collector   H_k     in the clear
+   collector                    adds up
 
-The active party learns each H_k, n x c numbers a round, and nothing of X_k or theta_k beyond them. Passive parties
-learn nothing.
+The collector learns each H_k, n x c numbers a round. As theta_k moves from round to round, these span the columns
+X_k after d_k rounds or earlier: columns of few values can then be read, and a few known rows give all others (the leak
+`columns`; `securevfl.exposure` says from when on). Contributors learn nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from securevfl.protocols.base import (
     SumProtocol,
     SumRole,
 )
+from securevfl.roles import COLLECTOR, CONTRIBUTOR
 
 
 class Part(Message, frozen=True):
@@ -52,15 +54,22 @@ class DirectSum(SumProtocol):
     def role(self, seat: Seat) -> SumRole:
         return DirectSumRole(seat)
 
-    def declares(self, passives: Sequence[str]) -> list[Declared]:
-        part = Reveal("plain", "the sender's forward outputs H_k on the rows asked for, not its columns or weights")
+    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+        part = Reveal(
+            "plain", "the sender's forward outputs H_k on the rows asked for, which over a run span its columns"
+        )
+        phases = Reveal("plain", "the sender's phases w^T x_k")
         return [
-            Declared(Part, "passive", "active", part),
-            Declared(PhasePart, "passive", "active", Reveal("plain", "the sender's phases w^T x_k"), phases=True),
+            Declared(Part, CONTRIBUTOR, COLLECTOR, part, space=Reals),
+            Declared(PhasePart, CONTRIBUTOR, COLLECTOR, phases, space=Circle),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
         return {passive: Coalition(frozenset(parties[:1])) for passive in parties[1:]}
+
+    @property
+    def strength(self) -> str:
+        return "none: parts are sent in the clear"
 
     @property
     def hides_parts(self) -> bool:
@@ -74,12 +83,12 @@ class DirectSumRole(SumRole):
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         real = isinstance(space, Reals)
         message = Part(values.astype(np.float64)) if real else PhasePart(values.astype(np.uint32))
-        self._seat.channel.send(self._seat.active, message, self._seat.lane)  # 1
+        self._seat.channel.send(self._seat.collector, message, self._seat.lane)  # 1
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         kind: type[Part] | type[PhasePart] = Part if isinstance(space, Reals) else PhasePart
         total: NDArray[Any] = np.zeros(shape, np.float64 if isinstance(space, Reals) else np.uint32)
-        for passive in self._seat.passives:
+        for passive in self._seat.contributors:
             values = self._seat.channel.recv(passive, kind, self._seat.lane).values  # 1
             check_shape(passive, values, shape)
             total += values

@@ -1,23 +1,23 @@
 """Pairwise sum that outlives dropped parties: double masks and shared secrets (Bonawitz et al. 2017, Figure 2).
 
-Of n passive parties t ("threshold", more than n / 2) must stay to the end. Fresh secrets for every sum:
+Of n contributors t ("threshold", more than n / 2) must stay to the end. Fresh secrets for every sum:
 
-0. passive k <-> passive j    X25519 public keys              once; HKDF gives the key k_kj that seals shares
-1. k -> active                public key s_k^P of a pair (s_k, s_k^P) made for this sum; for each j, sealed under k_kj,
-                              j's Shamir shares of s_k and of b_k, the seed of the self mask
-2. active -> k                for all who committed in 1: public keys, and the shares sealed for k
-3. k -> active                y_k = v_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj), s_kj from s_k, s_j^P
-4. active -> k                whose y_j came: the survivors
-5. k -> active                for each survivor its share of b_j, for each other who committed its share of s_j
-   active                     from t shares each: b_j of the survivors, s_j of the dropped, and so all masks
+0. k <-> j           X25519 public keys              once; HKDF gives the key k_kj that seals shares
+1. k -> collector    public key s_k^P of a pair (s_k, s_k^P) made for this sum; for each j, sealed under k_kj, j's
+                     Shamir shares of s_k and of b_k, the seed of the self mask
+2. collector -> k    for all who committed in 1: public keys, and the shares sealed for k
+3. k -> collector    y_k = v_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj), s_kj from s_k, s_j^P
+4. collector -> k    whose y_j came: the survivors
+5. k -> collector    for each survivor its share of b_j, for each other who committed its share of s_j
+   collector         from t shares each: b_j of the survivors, s_j of the dropped, and so all masks
 
-The active party learns the sum over the survivors. Nobody opens both b_k and s_k for one party: a member answers one
+The collector learns the sum over the survivors. Nobody opens both b_k and s_k for one party: a member answers one
 list of survivors a sum. So y_k stays uniform if it arrives after k was called dropped, when s_k is known and b_k is
 not, and it does so for a survivor, whose s_k is not known. A party may drop between any two steps. Keys and seeds are
-made anew for every sum, so what is opened for one says nothing of another. t > n / 2 keeps an active party that tells
+made anew for every sum, so what is opened for one says nothing of another. t > n / 2 keeps a collector that tells
 two groups different lists from having both answered.
 
-Public keys of step 1 pass through the active party and are bound to the sealed shares as associated data, so that it
+Public keys of step 1 pass through the collector and are bound to the sealed shares as associated data, so that it
 cannot exchange them. A party that has dropped is not asked again, and what it sends late is not read.
 """
 
@@ -44,6 +44,7 @@ from securevfl.errors import PeerLost, ProtocolError, TransportError
 from securevfl.protocols.base import Declared, Phases, Reveal, Seat, Space, SumRole
 from securevfl.protocols.residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.sum_keys import exchange_keys, session
+from securevfl.roles import COLLECTOR, CONTRIBUTOR
 
 _NONCE = bytes(12)
 
@@ -81,12 +82,14 @@ class Shares(Message, frozen=True):
     shares: list[bytes]
 
 
+_STAYED = Reveal("output", "the sum of the parts of those that stayed, which over a run spans their columns")
+
 DROPOUT_MESSAGES = [
-    Declared(Commit, "passive", "active", Reveal("ciphertext", "the other passive parties")),
-    Declared(Commits, "active", "passive", Reveal("uniform")),
-    Declared(DoubleMasked, "passive", "active", Reveal("uniform")),
-    Declared(Survivors, "active", "passive", Reveal("public")),
-    Declared(Shares, "passive", "active", Reveal("output", "the sum of the parts of the parties that stayed")),
+    Declared(Commit, CONTRIBUTOR, COLLECTOR, Reveal("ciphertext", "the other passive parties"), structured=True),
+    Declared(Commits, COLLECTOR, CONTRIBUTOR, Reveal("uniform"), structured=True, relays=True),
+    Declared(DoubleMasked, CONTRIBUTOR, COLLECTOR, Reveal("uniform")),
+    Declared(Survivors, COLLECTOR, CONTRIBUTOR, Reveal("public")),
+    Declared(Shares, CONTRIBUTOR, COLLECTOR, _STAYED, structured=True),
 ]
 
 
@@ -97,12 +100,12 @@ class DropoutCollector(SumRole):
         self._seat = seat
         self._threshold = threshold
         self._patience = patience
-        self._members: tuple[str, ...] = seat.passives
+        self._members: tuple[str, ...] = seat.contributors
         self._round = 0
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        return tuple(name for name in self._seat.passives if name not in self._members)
+        return tuple(name for name in self._seat.contributors if name not in self._members)
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         raise ProtocolError("pairwise sum: the active party collects; it adds its own part in the clear")
@@ -125,10 +128,10 @@ class DropoutCollector(SumRole):
         total = self._take_off(total, commits, survivors, opened)
         self._members = tuple(opened)
         self._round += 1
-        return from_residues(total, space, len(self._seat.passives))
+        return from_residues(total, space, len(self._seat.contributors))
 
     def _hand_out(self, commits: Mapping[str, Commit]) -> None:
-        passives = self._seat.passives
+        passives = self._seat.contributors
         for name, commit in commits.items():
             if len(commit.sealed) != len(passives):
                 raise ProtocolError(f"{name} was expected to share with {len(passives)}, not {len(commit.sealed)}")
@@ -163,7 +166,7 @@ class DropoutCollector(SumRole):
         shares = []
         for holder, message in opened.items():
             share = Share.from_bytes(message.shares[place]) if len(message.shares) == committed else None
-            if share is None or share.x != self._seat.passives.index(holder) + 1:
+            if share is None or share.x != self._seat.contributors.index(holder) + 1:
                 raise ProtocolError(f"{holder} was expected to open its own share for each of {committed} parties")
             shares.append(share)
         return shares
@@ -195,21 +198,21 @@ class DropoutMember(SumRole):
     def __init__(self, seat: Seat, threshold: int) -> None:
         self._seat = seat
         self._threshold = threshold
-        self._keys = exchange_keys(seat, KeyPair(), seat.passives, domain="shares")  # 0
+        self._keys = exchange_keys(seat, KeyPair(), seat.contributors, domain="shares")  # 0
         self._round = 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         """ProtocolError if the active party calls too few parties survivors, or this one dropped."""
         seat = self._seat
-        part = to_residues(values, space, len(seat.passives))
+        part = to_residues(values, space, len(seat.contributors))
         pair, self_seed = KeyPair(), os.urandom(KEY_BYTES)
         own_share = self._commit(pair, self_seed)  # 1
         commits = self._receive_commits()  # 2
         publics = {name: public for name, public in zip(commits.names, commits.publics, strict=True) if name != seat.me}
         y = double_mask(seat.me, part, self_seed, pair_seeds(seat, seat.me, pair, publics, self._round))
-        seat.channel.send(seat.active, DoubleMasked(pack(y)), seat.lane)  # 3
+        seat.channel.send(seat.collector, DoubleMasked(pack(y)), seat.lane)  # 3
         survivors = self._receive_survivors(commits)  # 4
-        seat.channel.send(seat.active, self._open(commits, survivors, own_share), seat.lane)  # 5
+        seat.channel.send(seat.collector, self._open(commits, survivors, own_share), seat.lane)  # 5
         self._round += 1
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
@@ -218,32 +221,36 @@ class DropoutMember(SumRole):
     def _commit(self, pair: KeyPair, self_seed: bytes) -> bytes:
         """Sends step 1 and keeps this party's own share of b."""
         seat = self._seat
-        holders = len(seat.passives)
+        holders = len(seat.contributors)
         of_pair = pair.split(threshold=self._threshold, holders=holders)
         of_seed = split(self_seed, threshold=self._threshold, holders=holders)
         sealed = []
-        for name, s, b in zip(seat.passives, of_pair, of_seed, strict=True):
+        for name, s, b in zip(seat.contributors, of_pair, of_seed, strict=True):
             secret = s.to_bytes() + b.to_bytes()
             sealed.append(self._cipher(name, seat.me).encrypt(_NONCE, secret, pair.public) if name != seat.me else b"")
-        seat.channel.send(seat.active, Commit(pair.public, sealed), seat.lane)  # 1
-        return of_seed[seat.passives.index(seat.me)].to_bytes()
+        seat.channel.send(seat.collector, Commit(pair.public, sealed), seat.lane)  # 1
+        return of_seed[seat.contributors.index(seat.me)].to_bytes()
 
     def _receive_commits(self) -> Commits:
-        commits = self._seat.channel.recv(self._seat.active, Commits, self._seat.lane)  # 2
+        commits = self._seat.channel.recv(self._seat.collector, Commits, self._seat.lane)  # 2
         names = set(commits.names)
         lengths = {len(commits.names), len(commits.publics), len(commits.sealed), len(names)}
-        if len(lengths) > 1 or len(names) < self._threshold or not {self._seat.me} <= names <= set(self._seat.passives):
+        if (
+            len(lengths) > 1
+            or len(names) < self._threshold
+            or not {self._seat.me} <= names <= set(self._seat.contributors)
+        ):
             raise ProtocolError(
-                f"{self._seat.active} was expected to name at least {self._threshold} passive parties that have "
+                f"{self._seat.collector} was expected to name at least {self._threshold} passive parties that have "
                 f"committed, {self._seat.me} among them; it names {len(commits.names)}"
             )
         return commits
 
     def _receive_survivors(self, commits: Commits) -> Collection[str]:
-        names = self._seat.channel.recv(self._seat.active, Survivors, self._seat.lane).names  # 4
+        names = self._seat.channel.recv(self._seat.collector, Survivors, self._seat.lane).names  # 4
         if len(set(names)) < self._threshold or not {self._seat.me} <= set(names) <= set(commits.names):
             raise ProtocolError(
-                f"{self._seat.active} was expected to call at least {self._threshold} of those that committed "
+                f"{self._seat.collector} was expected to call at least {self._threshold} of those that committed "
                 f"survivors, {self._seat.me} among them; it calls {len(names)}. No share is opened"
             )
         return frozenset(names)

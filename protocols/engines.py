@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, SerializeAsAny
 
@@ -19,6 +19,19 @@ from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 class Engine(Named, ABC):
     """Which encryption, at which strength."""
 
+    assumption: ClassVar[str]  # what its ciphertexts rest on
+    pooled: ClassVar[bool] = False  # whether its calls take so long that a pool of processes gains
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        """One of each kind that others see differently, by the name that checks and documents give it."""
+        return {cls.name: cls()}
+
+    @property
+    def quick(self) -> Self:
+        """The same with the smallest keys that are allowed, for tests."""
+        return self
+
     @abstractmethod
     def scheme(self) -> LinearScheme:
         """For J^T [[g]]."""
@@ -32,10 +45,16 @@ class Paillier(Engine):
     """Paillier; 3072 bits are 128-bit security, 2048 (112-bit) is for comparison with papers, less is refused."""
 
     name: ClassVar[str] = "paillier"
+    assumption: ClassVar[str] = "decisional composite residuosity"
+    pooled: ClassVar[bool] = True
     bits: int = 3072
 
     def model_post_init(self, context: object) -> None:
         self.scheme()
+
+    @property
+    def quick(self) -> Self:
+        return self.model_copy(update={"bits": 2048})
 
     def scheme(self) -> LinearScheme:
         return _paillier(self.bits)
@@ -48,7 +67,12 @@ class Ckks(Engine):
     """The ring of CKKS on SEAL, 128-bit. `strict` floods the noise statistically, `lean` rests on hint-LWE."""
 
     name: ClassVar[str] = "ckks"
+    assumption: ClassVar[str] = "RLWE, 128-bit standard"
     profile: Literal["strict", "lean"] = "strict"
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        return {"ckks": cls(), "ckks lean": cls(profile="lean")}
 
     def scheme(self) -> LinearScheme:
         return _ckks(self.profile)

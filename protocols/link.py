@@ -2,57 +2,27 @@
 
 Active and passive links are driven in step: every `sum` of the active party meets one `contribute` of each passive
 party, every `publish` one `reply` of each party it goes to. A reply may be asked at any time and from any thread, as
-far as was agreed (`securevfl.protocols.base.Agreement`). A link is left, as a context, when the training is over:
-
-    with ActiveLink(seat, sums, residual) as link:
-        optimizer.active(party, link)
-
-Leaving it waits until all that was published has been served. One that is left by an error waits for nothing: the
-party stops, and its channel with it.
+far as was agreed (`securevfl.protocols.base.Agreement`). When the training is over both are closed, which waits until
+all that was published has been served; after an error they need not be: the party stops, and its channel with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from types import TracebackType
-from typing import Self
 
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
-from securevfl.protocols.phase_sums import PhaseSums
 
 
-class _Link:
-    """What both links have in common: their end."""
-
-    _residual: ActiveResidual | PassiveResidual
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None or kind is GeneratorExit:  # a generator that is closed has stopped early, and well
-            self._residual.close()
-
-
-class ActiveLink(_Link):
+class ActiveLink:
     """The active party's link."""
 
-    def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual, phases: PhaseSums | None = None) -> None:
+    def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual) -> None:
         self.passives = seat.passives
         self.rounds = 0  # exchanges so far
-        self._phases = phases
         self._outputs = seat.outputs
         self._sums = sums
-        self._residual: ActiveResidual = residual
-
-    @property
-    def phases(self) -> PhaseSums:
-        """The sums of a kernel model, which has several places where sums end."""
-        assert self._phases is not None, "only a kernel model sums phases"
-        return self._phases
+        self._residual = residual
 
     def sum(self, batch: Batch) -> Floats:
         """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes."""
@@ -64,22 +34,19 @@ class ActiveLink(_Link):
         """Sends g (n x c) of a batch down, to all passive parties unless told otherwise."""
         self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to)
 
+    def close(self) -> None:
+        """Returns when the passive parties have asked all they wanted."""
+        self._residual.close()
 
-class PassiveLink(_Link):
+
+class PassiveLink:
     """A passive party's link."""
 
-    def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual, phases: PhaseSums | None = None) -> None:
-        self._phases = phases
+    def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual) -> None:
         self.me = seat.me
         self.passives = seat.passives
         self._sums = sums
-        self._residual: PassiveResidual = residual
-
-    @property
-    def phases(self) -> PhaseSums:
-        """The sums of a kernel model, which has several places where sums end."""
-        assert self._phases is not None, "only a kernel model sums phases"
-        return self._phases
+        self._residual = residual
 
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Sends this party's H_k (n x c) up."""
@@ -88,3 +55,7 @@ class PassiveLink(_Link):
     def reply(self) -> Reply:
         """The next residual that the active party publishes to this party."""
         return self._residual.reply()
+
+    def close(self) -> None:
+        """Tells the active party that nothing more will be asked."""
+        self._residual.close()

@@ -3,8 +3,10 @@
 1. active -> passive   g      in the clear
    passive             J^T g
 
-A passive party sees g (n x c), and its sign is the label: this hides columns and weights only. It is the yardstick
-that the sealed residuals are measured against. A `defence` (see `securevfl.protocols.defences`) blurs g before it goes.
+A passive party sees g (n x c). Its sign is the label, and label and g give f: less its own part, that is the sum of all
+other parties' parts, the active party's among them, and over a run the space of their columns (the leak `columns`).
+This hides very little. It is the yardstick that the sealed residuals are measured against. A `defence` (see
+`securevfl.protocols.defences`) blurs g before it goes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.codec import Message
-from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -30,8 +31,9 @@ from securevfl.protocols.base import (
     Reveal,
     Seat,
 )
-from securevfl.protocols.defences import AnyDefence, Defence
+from securevfl.protocols.defences import AnyDefence, Defence, Noise
 from securevfl.protocols.differentiable import Differentiable
+from securevfl.roles import ACTIVE, PASSIVE
 
 
 class Residual(Message, frozen=True):
@@ -54,10 +56,16 @@ class OpenResidual(ResidualProtocol):
         return OpenPassive(seat)
 
     def declares(self) -> list[Declared]:
-        what = "g of every row, and so the labels"
+        what = "g of every row, and so the labels and f, which over a run spans the columns of all other parties"
         if self.defence is not None:
             what = f"g of every row, blurred ({self.defence.name}: {self.defence.promise})"
-        return [Declared(Residual, "active", "passive", Reveal("plain", what))]
+        return [Declared(Residual, ACTIVE, PASSIVE, Reveal("plain", what))]
+
+    @property
+    def shows(self) -> str:
+        if self.defence is not None:
+            return f"g of every row of every batch, blurred once a visit ({self.defence.promise})"
+        return "g of every row of every batch: its sign is the label"
 
     @property
     def strength(self) -> str:
@@ -71,12 +79,12 @@ class OpenActive(ActiveResidual):
         self._channel = seat.channel
         self._lane = f"{seat.lane}/residual"
         self._defence = defence
-        self._prg = Prg.fresh("defence of an open residual")
+        self._noise = Noise(seat.noise, seat.lane, seat.released)
         self._exchanges = itertools.count()
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         if self._defence is not None:
-            g = self._defence.apply(g, self._prg)
+            g = self._defence.apply(g, self._noise.take())
         exchange = next(self._exchanges)
         for passive in to:
             self._channel.send(passive, Residual(exchange, g), self._lane)  # 1

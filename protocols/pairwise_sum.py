@@ -5,12 +5,12 @@ Single masking, for rounds in which every party takes part (`threshold` None):
 0. k <-> j             X25519 public keys                        once; HKDF gives the pair key k_kj
 1. k -> above k        y_k + what came from below, where
                        y_k = v_k + sum_{j > k} PRG(k_kj, t) - sum_{j < k} PRG(k_kj, t)     in exchange t
-2. active              sum of all y_k = sum of all v_k
+2. collector           sum of all y_k = sum of all v_k
 
-In a star the passive parties mask among themselves, and each y_k goes to the active party alone. In a tree and a ring,
-where passive parties see partial sums, the active party is one of those that mask, with v = 0: without it the last of
-a ring could take its own masks off and know the sum. So in every topology each message is uniform by itself, the active
-party learns the sum, passive parties nothing, and v_k comes out only if everybody else pools what they hold.
+In a star the contributors mask among themselves, and each y_k goes to the collector alone. In a tree and a ring,
+where contributors see partial sums, the collector is one of those that mask, with v = 0: without it the last of a ring
+could take its own masks off and know the sum. So in every topology each message is uniform by itself, the collector
+learns the sum, contributors nothing, and v_k comes out only if everybody else pools what they hold.
 
 One pass instead of the two of a tree sum. Public keys go straight between the parties over authenticated lines, so
 nobody can stand in the middle.
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +38,12 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.trees import Tree
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.protocols.base import Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.base import TOTAL, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
 from securevfl.protocols.dropout_sum import DROPOUT_MESSAGES, DropoutCollector, DropoutMember
 from securevfl.protocols.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.sum_keys import SumPublic, exchange_keys
 from securevfl.protocols.topology import Topology, one_pass
+from securevfl.roles import COLLECTOR, CONTRIBUTOR
 
 
 class PairMasked(Message, frozen=True):
@@ -81,19 +82,32 @@ class PairwiseSum(SumProtocol):
             raise ValueError("threshold: must be at least 2 parties; one party alone could open every mask")
         return self
 
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        return {
+            "pairwise": cls(),
+            "pairwise tree": cls(topology="tree"),
+            "pairwise ring": cls(topology="ring"),
+            "dropout": cls(threshold=2 / 3),
+        }
+
+    @property
+    def strength(self) -> str:
+        return "X25519 (computational Diffie-Hellman), HKDF, ChaCha20 as a pseudorandom generator"
+
     def role(self, seat: Seat) -> SumRole:
-        passives = len(seat.passives)
+        passives = len(seat.contributors)
         if passives < 2:
             raise ConfigError(
                 f"pairwise sum: expected at least two passive parties, got {passives}; a sum of one part is that part, "
                 'use sum = "direct"'
             )
-        active = seat.me == seat.active
+        active = seat.me == seat.collector
         if self.threshold is not None:
             t = self.needed(passives)
             return DropoutCollector(seat, t, self.patience) if active else DropoutMember(seat, t)
         tree = one_pass(self.topology, len(seat.parties))
-        masking = seat.passives if self.topology == "star" else seat.parties
+        masking = seat.contributors if self.topology == "star" else seat.parties
         return PairwiseCollector(seat, tree, masking) if active else PairwiseMember(seat, tree, masking)
 
     def needed(self, passives: int) -> int:
@@ -108,18 +122,18 @@ class PairwiseSum(SumProtocol):
             )
         return t
 
-    def declares(self, passives: Sequence[str]) -> list[Declared]:
-        key = Declared(SumPublic, "passive", "passive", Reveal("public"))
+    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+        key = Declared(SumPublic, CONTRIBUTOR, CONTRIBUTOR, Reveal("public"))
         if self.threshold is not None:
             return [key, *DROPOUT_MESSAGES]
-        total = Declared(PairMasked, "passive", "active", Reveal("output", "the sum of the passive parties' parts"))
+        total = Declared(PairMasked, CONTRIBUTOR, COLLECTOR, TOTAL)
         if self.topology == "star":
             return [key, total]
         return [
             key,
-            Declared(SumPublic, "passive", "active", Reveal("public")),
-            Declared(SumPublic, "active", "passive", Reveal("public")),
-            Declared(PairMasked, "passive", "passive", Reveal("uniform")),
+            Declared(SumPublic, CONTRIBUTOR, COLLECTOR, Reveal("public")),
+            Declared(SumPublic, COLLECTOR, CONTRIBUTOR, Reveal("public")),
+            Declared(PairMasked, CONTRIBUTOR, CONTRIBUTOR, Reveal("uniform")),
             total,
         ]
 
@@ -147,7 +161,7 @@ class PairwiseCollector(SumRole):
         add_pair_masks(total, self._seat.me, self._pairs, self._round)
         add_below(self._seat, self._below, self._round, total, space)  # 1
         self._round += 1
-        return from_residues(total, space, len(self._seat.passives))  # 2
+        return from_residues(total, space, len(self._seat.contributors))  # 2
 
 
 class PairwiseMember(SumRole):
@@ -162,7 +176,7 @@ class PairwiseMember(SumRole):
         self._pairs = pair_generators(seat, masking)  # 0
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        total = to_residues(values, space, len(self._seat.passives))
+        total = to_residues(values, space, len(self._seat.contributors))
         add_pair_masks(total, self._seat.me, self._pairs, self._round)
         add_below(self._seat, self._below, self._round, total, space)  # 1
         self._seat.channel.send(self._above, PairMasked(self._round, pack(total)), self._seat.lane)  # 1

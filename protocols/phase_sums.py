@@ -1,7 +1,7 @@
 """The sums of FDSKL: phases to each worker, and f over the workers (Gu et al. 2020, Algorithms 1 to 3).
 
-Parties with labels are workers. For every worker there is one seat of the job's sum protocol, with that worker as the
-active party and a lane of its own, so that one channel carries them all and each worker learns its own sums alone.
+Parties with labels are workers. For every worker there is one seat of the job's sum protocol, with that worker as its
+collector and a lane of its own, so that one channel carries them all and each worker learns its own sums alone.
 
 1. all others l -> worker   x_l w_l on the circle, for some rows and blocks of features
    worker                   adds its own x w + b: the phases
@@ -20,7 +20,6 @@ within two windows of 2^23 phases, 32 MB each at 4 bytes:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ import numpy as np
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import Circle, Declared, Phases, Reals, Reveal, Seat, SumProtocol, SumRole
+from securevfl.roles import COLLECTOR, CONTRIBUTOR
 
 MESSAGE = 2**19  # phases a message, unless one block of features is more: larger ones cost page faults
 WINDOW = 2**23  # phases
@@ -39,7 +39,7 @@ class Taken(Message, frozen=True):
 
 def declares() -> list[Declared]:
     """What the messages beside those of the sums reveal."""
-    return [Declared(Taken, "active", "passive", Reveal("public"), phases=True)]
+    return [Declared(Taken, COLLECTOR, CONTRIBUTOR, Reveal("public"), space=Circle)]
 
 
 class PhaseSums:
@@ -58,8 +58,7 @@ class PhaseSums:
         self._taken = dict.fromkeys(workers, 0)  # windows that others have been told of, or have heard of
         self.sums: dict[str, SumRole] = {}
         for worker in workers:
-            others = tuple(name for name in seat.parties if name != worker)
-            self.sums[worker] = protocol.role(replace(seat, active=worker, passives=others, lane=f"to {worker}"))
+            self.sums[worker] = protocol.role(seat.sum_to(worker, lane=f"to {worker}"))
 
     def phases(
         self, worker: str, blocks: int, rows: int, size: int, own: Callable[[int], Phases]

@@ -68,11 +68,14 @@ def declares(passives: Sequence[str], *, transfers: bool) -> list[Declared]:
     """What each message of an alignment with these passive parties reveals."""
     both = Reveal("output", "which of the receiver's ids both have")
     points = [
-        Declared(Points, "active", "passive", Reveal("ciphertext", "active")),
-        Declared(TwiceBlinded, "passive", "active", Reveal("ciphertext", "passive")),
+        Declared(Points, "active", "passive", Reveal("ciphertext", "active"), structured=True),
+        Declared(TwiceBlinded, "passive", "active", Reveal("ciphertext", "passive"), structured=True),
     ]
     if len(passives) == 1 and not transfers:
-        own = [Declared(Points, "passive", "active", both), Declared(Matches, "active", "passive", both)]
+        own = [
+            Declared(Points, "passive", "active", both, structured=True),
+            Declared(Matches, "active", "passive", both),
+        ]
     else:
         own = psi_many.declares(len(passives))
     return [

@@ -6,16 +6,15 @@ from securevfl.config import Registry
 from securevfl.protocols.base import ResidualProtocol, SumProtocol
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.no_residual import NoResidual
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.protocols.tree_sum import TreeSum
 
 SUMS: Registry[SumProtocol] = Registry("sum", DirectSum, TreeSum, PairwiseSum, CipherSum)
-RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual, NoResidual)
+RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual)
 
 
-def auto_sum(passives: int) -> SumProtocol:
-    """What `sum = "auto"` stands for: direct for one passive party, whom no sum can hide, pairwise from two on."""
-    return DirectSum() if passives < 2 else PairwiseSum()
+def auto_sum(contributors: int) -> SumProtocol:
+    """What `sum = "auto"` stands for: direct for one contributor, whom no sum can hide, pairwise from two on."""
+    return DirectSum() if contributors < 2 else PairwiseSum()

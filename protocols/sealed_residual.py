@@ -26,11 +26,10 @@ import threading
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from securevfl.beside import Beside
 from securevfl.codec import Message
-from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme
 from securevfl.errors import LimitError, ProtocolError, TransportError
 from securevfl.protocols.base import (
@@ -44,10 +43,11 @@ from securevfl.protocols.base import (
     Reveal,
     Seat,
 )
-from securevfl.protocols.defences import AnyDefence, Defence
+from securevfl.protocols.defences import AnyDefence, Defence, Noise
 from securevfl.protocols.differentiable import Differentiable, facing, gradient_of
-from securevfl.protocols.engines import AnyEngine
+from securevfl.protocols.engines import ENGINES, AnyEngine
 from securevfl.protocols.shelf import Shelf
+from securevfl.roles import ACTIVE, PASSIVE
 
 
 class PublicKey(Message, frozen=True):
@@ -102,20 +102,40 @@ class SealedResidual(ResidualProtocol):
 
     def declares(self) -> list[Declared]:
         return [
-            Declared(PublicKey, "active", "passive", Reveal("public")),
-            Declared(SealedG, "active", "passive", Reveal("ciphertext", "active")),
-            Declared(Blinded, "passive", "active", Reveal("uniform")),
-            Declared(Opened, "active", "passive", Reveal("output", "the receiver's own parameter gradient J^T g")),
-            Declared(Closed, "passive", "active", Reveal("public")),
+            Declared(PublicKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
+            Declared(SealedG, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
+            Declared(Blinded, PASSIVE, ACTIVE, Reveal("uniform")),
+            Declared(Opened, ACTIVE, PASSIVE, Reveal("output", "the receiver's own parameter gradient J^T g")),
+            Declared(Closed, PASSIVE, ACTIVE, Reveal("public")),
         ]
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        return {name: cls(engine=engine) for kind in ENGINES.values() for name, engine in kind.variants().items()}
+
+    @property
+    def quick(self) -> Self:
+        return self.model_copy(update={"engine": self.engine.quick})
+
+    @property
+    def encrypts(self) -> bool:
+        return True
 
     @property
     def strength(self) -> str:
         return self.engine.scheme().strength
 
     @property
+    def label(self) -> str:
+        return self.engine.name
+
+    @property
     def seals(self) -> bool:
         return True
+
+    @property
+    def pooled(self) -> bool:
+        return self.engine.pooled
 
 
 def _lanes(seat: Seat) -> tuple[str, str]:
@@ -139,7 +159,7 @@ class SealedActive(ActiveResidual):
         self._scheme = scheme
         self._agreement = agreement
         self._defence = defence
-        self._prg = Prg.fresh("defence of a sealed residual")
+        self._noise = Noise(seat.noise, seat.lane, seat.released)
         self._bound = seat.residual_bound if defence is None else defence.reach(seat.residual_bound)
         self._down, self._asked = _lanes(seat)
         self._holder: KeyHolder = scheme.keygen()
@@ -157,7 +177,7 @@ class SealedActive(ActiveResidual):
             self._holder, self._told = self._scheme.keygen(), set()
         self._epoch = epoch
         if self._defence is not None:
-            g = self._defence.apply(g, self._prg)
+            g = self._defence.apply(g, self._noise.take())
         ciphertext = self._holder.encrypt(facing(g, self._agreement.shares_outputs), bound=self._bound)
         exchange = self._begin(to)
         for passive in to:

@@ -1,16 +1,16 @@
 """Tree sum: masked parts go up one tree, the masks another (FDSKL, Gu et al. 2020, Algorithm 3).
 
-All parties take part, the active party as the root of both trees; there must be two passive parties or more.
+All parties take part, the collector as the root of both trees; there must be two contributors or more.
 
-1. passive l              draws a fresh uniform mask r_l, for this exchange alone
+1. contributor l          draws a fresh uniform mask r_l, for this exchange alone
 2. l -> above l in T1     sum of v_j + r_j, over l and everyone below it in T1
 3. l -> above l in T2     sum of r_j, over l and everyone below it in T2
-4. active                 subtracts: sum over all l of v_l
+4. collector              subtracts: sum over all l of v_l
 
 Values live in Z_2^64 (reals in fixed point) or in Z_2^32 or Z_2^16 (phases), where a uniform mask hides perfectly.
 Each message alone is uniform. What several parties know together is decided by the trees: the part v_l comes out if and
 only if all neighbours of l in both trees pool what they hold (`crypto.trees`). T1 and T2 are totally different
-(Definition 2), so no single party learns more than it should: the active party the sum, passive parties nothing. The
+(Definition 2), so no single party learns more than it should: the collector the sum, contributors nothing. The
 trees depend only on the topology and the number of parties, so that `coalitions` can be read before anything runs.
 
 The paper leaves one party out of T2; here every mask is fresh and every mask is taken off (see `crypto.trees`).
@@ -22,7 +22,7 @@ as both, since masks wait for no values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,10 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.trees import Tree, smallest_coalition
 from securevfl.errors import ProtocolError
-from securevfl.protocols.base import Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
+from securevfl.protocols.base import TOTAL, Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
 from securevfl.protocols.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.topology import Topology, two_passes
+from securevfl.roles import COLLECTOR, CONTRIBUTOR
 
 
 class MaskedPartial(Message, frozen=True):
@@ -55,6 +56,14 @@ class TreeSum(SumProtocol):
     name: ClassVar[str] = "tree"
     topology: Topology = "tree"
 
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        return {"tree": cls(), "tree star": cls(topology="star"), "tree ring": cls(topology="ring")}
+
+    @property
+    def strength(self) -> str:
+        return "ChaCha20 as a pseudorandom generator; masks uniform over the ring"
+
     def role(self, seat: Seat) -> SumRole:
         return TreeSumRole(seat, *self.trees(len(seat.parties)))
 
@@ -62,16 +71,16 @@ class TreeSum(SumProtocol):
         """T1 and T2 over the active party 0 and passive parties 1 to parties-1. ConfigError if parties < 3."""
         return two_passes(self.topology, parties)
 
-    def declares(self, passives: Sequence[str]) -> list[Declared]:
+    def declares(self, contributors: Sequence[str]) -> list[Declared]:
         uniform = Reveal("uniform")
         between = [
-            Declared(MaskedPartial, "passive", "passive", uniform),
-            Declared(MaskPartial, "passive", "passive", uniform),
+            Declared(MaskedPartial, CONTRIBUTOR, CONTRIBUTOR, uniform),
+            Declared(MaskPartial, CONTRIBUTOR, CONTRIBUTOR, uniform),
         ]
         return [
             *(between[1:] if self.topology == "star" else between),
-            Declared(MaskedPartial, "passive", "active", uniform),
-            Declared(MaskPartial, "passive", "active", Reveal("output", "the sum of the passive parties' parts")),
+            Declared(MaskedPartial, CONTRIBUTOR, COLLECTOR, uniform),
+            Declared(MaskPartial, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
     def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
@@ -99,19 +108,19 @@ class TreeSumRole(SumRole):
 
     def __init__(self, seat: Seat, T1: Tree, T2: Tree) -> None:
         self._seat = seat
-        self._terms = len(seat.passives)
+        self._terms = len(seat.contributors)
         self._masks = Prg.fresh("tree sum")
         self._steps = _steps(seat, T1, T2)
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        if self._seat.me == self._seat.active:
+        if self._seat.me == self._seat.collector:
             raise ProtocolError("tree sum: the active party collects; it adds its own part in the clear")
         part = to_residues(values, space, self._terms)
         mask = self._mask(part)  # 1
         self._pass_on(part + mask, mask, space)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        if self._seat.me != self._seat.active:
+        if self._seat.me != self._seat.collector:
             raise ProtocolError("tree sum: only the active party collects, it is the root of both trees")
         masked, masks = (np.zeros(shape, residue_type(space)) for _ in range(2))
         self._pass_on(masked, masks, space)

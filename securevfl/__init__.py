@@ -12,10 +12,10 @@ from securevfl.clock import Network
 from securevfl.job import Job, Protocol, Target
 from securevfl.join import join
 from securevfl.models.kernel import Kernel
-from securevfl.models.linear import Logistic, SmoothHinge, Softmax, Square
+from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
-from securevfl.party import Party, align
+from securevfl.party import Helper, Party, align
 from securevfl.predict_parties import predict_with
 from securevfl.protocols import defences
 from securevfl.protocols.cipher_sum import CipherSum
@@ -38,6 +38,8 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "FedBCD",
     "FedPBCD",
     "FedSGD",
+    "GeneralLinear",
+    "Helper",
     "Job",
     "Kernel",
     "Logistic",

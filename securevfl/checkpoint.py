@@ -1,13 +1,14 @@
 """A party's own state on disk, so that a run goes on where it was cut off.
 
-After every `every` rounds a party writes its weights, its history and, of a kernel model, what its features are drawn
-from: never another party's data and no session or encryption key, which are made anew. Beside them stand the
-fingerprints of the certificate keys it has trained with, its own too, so that it notices who comes back with another
-one. Parties tell each other which
-rounds they have and go on from the last one that all have; a party that is through keeps its part until all are. What
-follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the final weights
-are those of the undisturbed run, bit for bit. Features are drawn anew in every training, so states go together only if
-they are of the same one; else everyone starts anew.
+Before the first round and after every `every` rounds a party writes what its player keeps (`securevfl.methods.state`),
+which may hold secrets of its own, as the key of the noise that a defence adds to residuals; and its history. Never
+another party's data, and no session or encryption key: these are made anew. Beside them stand the fingerprints of the
+certificate keys it has trained with, its own too, so that it notices who comes back with another one. Parties tell each
+other which rounds they have and go on from the last one that all have; a party that is through keeps its part until all
+are. What follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the
+final weights are those of the undisturbed run, bit for bit, and a round that is done again releases what it released
+before, noise and all. Features and noise are drawn anew in every training, so states go together only if they are of
+the same one; else everyone starts anew. As no residual goes down before all have a state, none is released twice.
 """
 
 from __future__ import annotations
@@ -17,30 +18,32 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from securevfl.crypto.scheme import Floats
 from securevfl.errors import DataError
 from securevfl.files import write_whole
+from securevfl.methods.state import State
 from securevfl.part import Part
 
-SCHEMA = "securevfl.checkpoint/2"
+SCHEMA = "securevfl.checkpoint/3"
 KEPT = 4  # parties are at most this many checkpoints apart
 FINISHED = 1 << 62  # the round of a party whose part is on disk
 
 
 @dataclass(frozen=True)
-class State:
-    """One party after `round` rounds. theta (d x c); `key` and `run` as in `Part`; identities as `Channel.keys`."""
+class Saved:
+    """One party after `round` rounds: what its player keeps, and what it has noted. identities as `Channel.keys`.
+
+    run: as in `Part`. constant: the state is the same at every round, as of a party without weights; such a party may
+    be far ahead of the others, and its newest state serves for all rounds before it.
+    """
 
     round: int
-    exchanges: int
-    theta: Floats
-    key: bytes
-    history: list[dict[str, float]]
     run: str
+    history: list[dict[str, float]]
     identities: dict[str, str]
+    state: State
+    constant: bool = False
 
 
 class Checkpoints:
@@ -57,40 +60,34 @@ class Checkpoints:
         """Whether a state is to be written after so many rounds."""
         return rounds % self.every == 0
 
-    def rounds(self, job: bytes, *, constant: bool = False) -> tuple[int, ...]:
-        """The rounds that states of this job are there for.
-
-        `constant`: the state is the same at every round, as that of a party without coefficients in a kernel model;
-        such a party may be far ahead of the others, and its newest state serves for all rounds before it.
-        """
+    def rounds(self, job: bytes) -> tuple[int, ...]:
+        """The rounds that states of this job are there for."""
         rounds = self._states(job)
-        if constant:
-            rounds = list(range(self.every, max(rounds, default=0) + 1, self.every))
+        if rounds and self.load(job, rounds[-1]).constant:
+            rounds = list(range(0, rounds[-1] + 1, self.every))
         return (*rounds, *([FINISHED] if (self._folder / self._name(job, FINISHED)).exists() else ()))
 
-    def save(self, job: bytes, state: State) -> None:
+    def save(self, job: bytes, saved: Saved) -> None:
         """Writes a state, whole or not at all and readable by its owner alone, and drops the oldest."""
         kept = {
             "schema": SCHEMA,
-            "round": state.round,
-            "exchanges": state.exchanges,
-            "shape": state.theta.shape,
-            "theta": state.theta.ravel().tolist(),
-            "key": state.key.hex(),
-            "history": state.history,
-            "run": state.run,
-            "identities": state.identities,
+            "round": saved.round,
+            "run": saved.run,
+            "history": saved.history,
+            "identities": saved.identities,
+            "state": saved.state.plain(),
+            "constant": saved.constant,
         }
-        write_whole(self._folder / self._name(job, state.round), json.dumps(kept).encode())
+        write_whole(self._folder / self._name(job, saved.round), json.dumps(kept).encode())
         for old in self._states(job)[:-KEPT]:
             (self._folder / self._name(job, old)).unlink(missing_ok=True)
 
-    def load(self, job: bytes, rounds: int) -> State:
+    def load(self, job: bytes, rounds: int) -> Saved:
         """The state after so many rounds, or the first after it. DataError if its file is missing or none of ours."""
         there = min((later for later in self._states(job) if later >= rounds), default=rounds)
         path = self._folder / self._name(job, there)
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if kept["schema"] != SCHEMA:
                 raise DataError(
                     f"{path}: a checkpoint of schema {SCHEMA} was expected, another version wrote this one; "
@@ -98,10 +95,14 @@ class Checkpoints:
                 )
             if kept["round"] != there:
                 raise KeyError
-            theta = np.array(kept["theta"], dtype=np.float64).reshape(kept["shape"])
-            key = bytes.fromhex(kept["key"])
-            identities = {str(name): str(each) for name, each in kept["identities"].items()}
-            return State(rounds, kept["exchanges"], theta, key, kept["history"], str(kept["run"]), identities)
+            return Saved(
+                round=rounds,
+                run=str(kept["run"]),
+                history=kept["history"],
+                identities={str(name): str(each) for name, each in kept["identities"].items()},
+                state=State.read(kept["state"]),
+                constant=bool(kept["constant"]),
+            )
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -146,6 +147,6 @@ class Checkpoints:
         return f"{self._party}.{job.hex()[:16]}.{last}.json"
 
 
-def common_round(saved: Sequence[Sequence[int]]) -> int:
-    """The last round that every party has a state for; 0, the start, if there is none."""
-    return max(set.intersection(*({0, *rounds} for rounds in saved)))
+def common_round(saved: Sequence[Sequence[int]]) -> int | None:
+    """The last round that every party has a state for; None if there is none."""
+    return max(set.intersection(*map(set, saved)), default=None)

@@ -168,7 +168,7 @@ def audit(
     label_column: LabelColumn = "y",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here as HTML.")] = None,
 ) -> None:
-    """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds its declaration."""
+    """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted."""
     from securevfl.audit import audit_command
     from securevfl.job import Job
 

@@ -83,7 +83,7 @@ def align(
         write_rows(data, rows)
         return len(rows)
 
-    terms = {"active": others.active, "passives": list(others.passives), "task": "align"}
+    terms = {"parties": list(others.parties), "task": "align"}
     with _events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
         count = converse(
             party,
@@ -203,7 +203,7 @@ def predict(
             timeout=timeout,
             patience=patience,
         )
-    if part.role != "active":
+    if not part.leads:
         typer.echo(f"{rows.count:,} rows predicted, for {part.parties[0]} to see")
     elif out is not None:
         typer.echo(f"{rows.count:,} predictions are in {out}")
@@ -241,7 +241,7 @@ def _predictions(part: Part, out: Path | None) -> Iterator[Callable[[list[Any] |
     """Takes predictions block by block, to a CSV file that is there whole or not at all, or to stdout."""
     from securevfl.files import writing_whole
 
-    if part.role != "active":
+    if not part.leads:
         yield lambda _, __: None
     elif out is None:
         yield _CsvWriter(sys.stdout.buffer)

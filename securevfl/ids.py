@@ -29,10 +29,41 @@ def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
     """The digests of the ids of all rows, which come in pieces. IdError if one is none, or occurs twice."""
     whole = b"".join(b"".join(id_digest(name, value) for value in piece) for piece in pieces)
     keys = np.frombuffer(whole, np.uint8).reshape(-1, ID_DIGEST)
-    _, counts = np.unique(_values(keys), return_counts=True)
-    if twice := int((counts > 1).sum()):
+    if twice := _repeated(keys):
         raise IdError(f"party {name}: unique ids were expected, {twice} ids occur more than once; keep one row of each")
     return keys
+
+
+def order_by_value(keys: Keys) -> NDArray[np.intp]:
+    """Row numbers (n,) by rising digest: the same order of ids in whatever order the rows stand."""
+    high, low = _halves(keys)
+    return rising(high, low)
+
+
+def rising(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = None) -> NDArray[np.intp]:
+    """Places (n,) of the numbers in rising order; equal ones by `then`, or as they stand.
+
+    As a stable sort, and for random numbers twice as fast: two of 10,000,000 are equal once in 400,000 times.
+    """
+    order = np.argsort(numbers)
+    first = numbers[order]
+    if (first[1:] == first[:-1]).any():
+        order = np.argsort(numbers, kind="stable") if then is None else np.lexsort((then, numbers))
+    return order
+
+
+def _repeated(keys: Keys) -> int:
+    """How many digests occur more than once."""
+    high, low = _halves(keys)
+    order = order_by_value(keys)
+    high, low = high[order], low[order]
+    again = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+    return int(again[:1].sum() + (again[1:] & ~again[:-1]).sum())
+
+
+def _halves(keys: Keys) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    high, low = np.ascontiguousarray(keys).view(">u8").astype(np.uint64).T
+    return np.ascontiguousarray(high), np.ascontiguousarray(low)
 
 
 def order_digest(keys: Keys) -> bytes:

@@ -7,122 +7,26 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import model_validator
 
 from securevfl import metrics
-from securevfl.config import Config, plain, read_nested
+from securevfl.config import plain
 from securevfl.errors import ConfigError
-from securevfl.leakage import LeakName
+from securevfl.methods import METHODS
+from securevfl.methods.base import Method
+from securevfl.methods.options import JobOptions, Target
 from securevfl.models import MODELS
-from securevfl.models.base import Model
-from securevfl.models.kernel import Kernel
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Optimizer
 from securevfl.party import Party
-from securevfl.protocols.base import ResidualProtocol, SumProtocol
-from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.no_residual import NoResidual
-from securevfl.protocols.registry import RESIDUALS, SUMS, auto_sum
-from securevfl.protocols.sealed_residual import SealedResidual
+from securevfl.protocols.choice import Protocol
+
+__all__ = ["Job", "Protocol", "Target"]
 
 
-class Protocol(Config):
-    """How sums go up and how residuals go down; any of the one with any of the other.
-
-    `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name,
-    and may be left out for an optimizer that sends nothing down.
-    """
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            *,
-            sum: SumProtocol | str | Mapping[str, Any] = ...,
-            residual: ResidualProtocol | Engine | str | Mapping[str, Any] = ...,
-        ) -> None: ...
-
-    sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
-    residual: SerializeAsAny[ResidualProtocol] = Field(default_factory=NoResidual)
-
-    @field_validator("sum", mode="before")
-    @classmethod
-    def _read_sum(cls, value: Any) -> Any:
-        return value if value == "auto" else SUMS.read(value)
-
-    @field_validator("residual", mode="before")
-    @classmethod
-    def _read_residual(cls, value: Any) -> Any:
-        name = value.get("name") if isinstance(value, Mapping) else value
-        if isinstance(name, str) and name in ENGINES:
-            value = ENGINES.read(value)
-        elif isinstance(name, str) and name not in RESIDUALS:
-            raise ValueError(f"must be one of open, {', '.join(ENGINES)}; choose one of these")
-        return SealedResidual(engine=value) if isinstance(value, Engine) else RESIDUALS.read(value)
-
-    def sum_for(self, passives: int) -> SumProtocol:
-        """The sum in force with so many passive parties; what "auto" stands for."""
-        return auto_sum(passives) if self.sum == "auto" else self.sum
-
-    def label(self, passives: int) -> str:
-        """Its name in a cost table with so many passive parties, as sum/residual."""
-        residual = self.residual
-        down = residual.engine.name if isinstance(residual, SealedResidual) else residual.name
-        return f"{self.sum_for(passives).name}/{down}"
-
-
-class Target(Config):
-    """Stop as soon as `metric` on the held-out rows (or, without any, the training rows) reaches `value`."""
-
-    metric: str
-    value: float
-
-
-class Job(Config):
-    """One training.
-
-    batch_size, epochs: rows a batch, passes over the fixed partition. seed: shared by all parties, for sampling only.
-    test_fraction: share of rows held out from training, on which metrics are taken; 0 takes them on the training rows.
-    evaluate_every: rounds between joint evaluations; 0 evaluates at the end only (with a target: every round).
-    scale: "standard" lets each party scale its own columns by its own training rows.
-    reshuffle, max_label_auc, accepts: see `securevfl.leakage`.
-    """
-
-    model: SerializeAsAny[Model]
-    optimizer: SerializeAsAny[Optimizer]
-    protocol: Protocol
-    batch_size: int = Field(default=256, ge=1)
-    epochs: int = Field(default=10, ge=1)
-    seed: int = Field(default=0, ge=0)
-    test_fraction: float = Field(default=0.0, ge=0, lt=1)
-    evaluate_every: int = Field(default=0, ge=0)
-    target: Target | None = None
-    scale: Literal["standard", "none"] = "standard"
-    reshuffle: bool = False
-    max_label_auc: float | None = Field(default=None, gt=0.5, lt=1)
-    accepts: tuple[LeakName, ...] = ()
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _read_model(cls, value: Any) -> Any:
-        return MODELS.read(value)
-
-    @field_validator("optimizer", mode="before")
-    @classmethod
-    def _read_optimizer(cls, value: Any) -> Any:
-        return OPTIMIZERS.read(value)
-
-    @field_validator("protocol", mode="before")
-    @classmethod
-    def _read_protocol(cls, value: Any) -> Any:
-        return read_nested(Protocol, value)
-
-    @field_validator("target", mode="before")
-    @classmethod
-    def _read_target(cls, value: Any) -> Any:
-        return read_nested(Target, value)
+class Job(JobOptions):
+    """One training: what `JobOptions` says, checked by its method."""
 
     @model_validator(mode="after")
     def _check_target(self) -> Job:
@@ -132,23 +36,27 @@ class Job(Config):
         return self
 
     @model_validator(mode="after")
-    def _check_kinds(self) -> Job:
-        kernel, silent = self.optimizer.trains_kernels, isinstance(self.protocol.residual, NoResidual)
-        if kernel != isinstance(self.model, Kernel):
-            fits = "kernel models only" if kernel else "no kernel model; use optimizer fdskl"
-            raise ValueError(f"optimizer {self.optimizer.name} trains {fits}")
-        if silent and not kernel:
-            raise ValueError("protocol.residual: is missing; add it")
-        if kernel and not silent:
-            raise ValueError(f"optimizer {self.optimizer.name} sends no residual; leave protocol.residual out")
-        if kernel and self.reshuffle:
-            raise ValueError(f"optimizer {self.optimizer.name} keeps features by batch; set reshuffle = false")
+    def _check_method(self) -> Job:
+        method = self.method
+        if not method.trains(type(self.model)):
+            own = [name for name, kind in MODELS.items() if method.trains(kind)]
+            fits = [name for name, kind in OPTIMIZERS.items() if METHODS[kind.method]().trains(type(self.model))]
+            raise ValueError(
+                f"optimizer {self.optimizer.name} trains {', '.join(own)} models only; "
+                f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
+            )
+        method.check(self)
         return self
 
     @property
-    def evaluation_interval(self) -> int:
-        """Rounds between joint evaluations while training; 0 for none."""
-        return self.evaluate_every or (1 if self.target is not None else 0)
+    def method(self) -> Method:
+        """The family of training that this job is of. ConfigError if its optimizer names none that is registered."""
+        name = self.optimizer.method
+        if name not in METHODS:
+            raise ConfigError(
+                f"optimizer {self.optimizer.name} belongs to method {name}, which is not registered; add it to METHODS"
+            )
+        return METHODS[name]()
 
     def to_dict(self) -> dict[str, Any]:
         """The job as plain data; what a job file holds and what the digest covers."""

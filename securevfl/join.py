@@ -51,7 +51,7 @@ def join(
     key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
     """
     peers, folder = read_peers(peers, certs)
-    _check_role(party, peers, several_active=job.optimizer.several_active)
+    _check_role(job, party, peers)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
     key = b"" if states is None else run_key(job, party)
     saved = _just_saved(save, job, party, patience) if states is not None else None
@@ -68,8 +68,7 @@ def join(
             job,
             party,
             channel,
-            active=peers.active,
-            passives=peers.passives,
+            parties=peers.parties,
             executor=pool,
             workers=size,
             on_round=partial(_round, channel, on_round),
@@ -80,7 +79,7 @@ def join(
         part = converse(
             party.name,
             peers,
-            {"job": job.to_dict(), "active": peers.active, "passives": list(peers.passives), "task": "train"},
+            {"job": job.to_dict(), "parties": list(peers.parties), "task": "train"},
             talk,
             certs=folder,
             listen=listen,
@@ -109,12 +108,12 @@ def _just_saved(save: str | Path | None, job: Job, party: Party, patience: float
     return part if same and (part.name, part.columns) == (party.name, party.columns) else None
 
 
-def _check_role(party: Party, peers: Peers, *, several_active: bool) -> None:
+def _check_role(job: Job, party: Party, peers: Peers) -> None:
     if party.name not in peers.parties:
         raise PartiesError(
             f"one of {', '.join(peers.parties)} was expected, {party.name} came; correct the party's name"
         )
-    if party.active != (party.name == peers.active) and not (party.active and several_active):
+    if not job.method.admits(job.method.role(party), leads=party.name == peers.active):
         has = "has labels" if party.active else "has no labels"
         raise PartiesError(f"{peers.active} was expected to hold the labels, {party.name} {has}; correct one of them")
 

@@ -16,18 +16,18 @@ from securevfl.costs import Ledger
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import DataError, TableError
 from securevfl.files import write_whole
+from securevfl.methods.state import State
 from securevfl.party import check_finite
 
-SCHEMA = "securevfl.part/1"
+SCHEMA = "securevfl.part/2"
 
 
 @dataclass
 class Part:
-    """One party's outcome. theta (d x c), the active party's with the intercept as its last row.
+    """One party's outcome: its role, and its part of the model as its player keeps it (`securevfl.methods`).
 
-    Of a kernel model theta holds the coefficients (M x 1) of a party with labels, and `key` what the party's own
-    frequencies are drawn from: a secret, which its file holds too. `run` is the same in all parts of one training, and
-    in no others.
+    `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
+    drawn from; its file holds them too. `run` is the same in all parts of one training, and in no others.
     """
 
     name: str
@@ -37,10 +37,9 @@ class Part:
     columns: list[str]
     mean: Floats
     deviation: Floats
-    theta: Floats
+    state: State
     outputs: int
     classes: NDArray[Any] | None = None
-    key: bytes = field(default=b"", repr=False)
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
@@ -50,6 +49,19 @@ class Part:
 
     def __repr__(self) -> str:
         return f"Part({self.name!r}, {self.role}, {len(self.columns)} columns)"
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the part of the party that leads: the one with metrics, history and predictions."""
+        return self.name == self.parties[0]
+
+    @property
+    def theta(self) -> Floats:
+        """Its weights (d x c), an intercept as the last row; DataError of a model that keeps none of this kind."""
+        if "theta" not in self.state:
+            raise DataError(f"{self.name}: weights were expected in its part of the model, it has {self.state!r}")
+        theta: Floats = self.state["theta"]
+        return theta
 
     def rows(self, X: ArrayLike) -> Floats:
         """New rows (m x d), checked and scaled as in training. TableError names what is wrong."""
@@ -92,10 +104,9 @@ class Part:
             "columns": self.columns,
             "mean": self.mean.tolist(),
             "deviation": self.deviation.tolist(),
-            "theta": self.theta.tolist(),
             "outputs": self.outputs,
             "classes": None if self.classes is None else self.classes.tolist(),
-            "key": self.key.hex(),
+            "state": self.state.plain(),
             "metrics": self.metrics,
             "history": self.history,
             "rounds": self.rounds,
@@ -110,13 +121,15 @@ class Part:
             state = json.loads(Path(path).read_text(encoding="utf-8"))
             if state.pop("schema") != SCHEMA:
                 raise KeyError
-            arrays: dict[str, Any] = {
-                key: np.array(state.pop(key), dtype=np.float64) for key in ("mean", "deviation", "theta")
-            }
-            classes = state.pop("classes")
-            key = bytes.fromhex(state.pop("key", ""))
-            arrays["theta"] = arrays["theta"].reshape(-1, state["outputs"])
-            return cls(**state, **arrays, key=key, classes=None if classes is None else np.array(classes))
+            mean, deviation = (np.array(state.pop(key), dtype=np.float64) for key in ("mean", "deviation"))
+            classes, own = state.pop("classes"), State.read(state.pop("state"))
+            return cls(
+                **state,
+                mean=mean,
+                deviation=deviation,
+                state=own,
+                classes=None if classes is None else np.array(classes),
+            )
         except OSError as cause:
             raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
         except (KeyError, TypeError, ValueError, AttributeError):

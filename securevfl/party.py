@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.curve import canonical_ids
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
 from securevfl.ids import Keys, id_keys, order_digest, shared_rows
+from securevfl.register import Register
+from securevfl.roles import Role
+
+CHUNK = 1 << 21  # numbers at a time
 
 
 class Party:
     """One organisation's side of the data.
 
-    X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names.
+    X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names. `keys`
+    are the digests of the ids (n x ID_DIGEST).
     A table with column names (pandas, polars, pyarrow) brings its own. Raises DataError of the kind that fits.
     """
+
+    role: Role | None = None  # what it says it is in a run; else its method goes by its labels
 
     def __init__(
         self,
@@ -30,9 +37,7 @@ class Party:
         ids: Sequence[Any] | NDArray[Any] | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
-        if not name or not name.replace("-", "").replace("_", "").isalnum():
-            raise PartiesError(f"party {name!r}: a name of letters, digits, - and _ was expected; rename it")
-        self.name = name
+        self.name = _name(name)
         if columns is None:
             columns = getattr(X, "columns", None) if hasattr(X, "columns") else None
         self.X = _numbers(name, X)
@@ -42,7 +47,10 @@ class Party:
             raise TableError(f"party {name}: {d} column names were expected, {len(self.columns)} came")
         check_extremes(name, self.X.min(axis=0), self.X.max(axis=0), self.columns, len(self.X))
         self.y = None if y is None else check_labels(name, y, len(self.X))
-        self.ids = None if ids is None else _ids(name, ids, len(self.X))
+        self.ids: NDArray[Any] | None = None
+        self.keys: Keys | None = None
+        if ids is not None:
+            self.ids, self.keys = _ids(name, ids, len(self.X))
 
     @property
     def active(self) -> bool:
@@ -52,14 +60,29 @@ class Party:
     @property
     def order(self) -> bytes:
         """A digest of its ids in their order, by which parties compare; empty without ids."""
-        return b"" if self.ids is None else order_digest(id_keys(self.name, [self.ids]))
+        return b"" if self.keys is None else order_digest(self.keys)
+
+    @property
+    def register(self) -> Register:
+        """What its rows are drawn by: the ids, or the numbers of the rows without ids."""
+        return Register.of_numbers(len(self)) if self.keys is None else Register.of_ids(self.keys)
+
+    @property
+    def content(self) -> str:
+        """32 hex digits that change with the columns, and neither with their order nor with that of the rows."""
+        register, step = self.register, max(1, CHUNK // self.X.shape[1])
+        sums = ColumnSums(self.X.shape[1])
+        weights = row_weights(register)
+        for start in range(0, len(self), step):
+            sums.add(self.X[start : start + step], weights[start : start + step])
+        return sums.digest()
 
     def __len__(self) -> int:
         return len(self.X)
 
     def __repr__(self) -> str:
-        role = "active" if self.active else "passive"
-        return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns, {role})"
+        labels = ", labels" if self.active else ""
+        return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
 
     def take(self, rows: NDArray[np.intp]) -> Party:
         """The same party with these rows, in this order."""
@@ -67,7 +90,60 @@ class Party:
         kept.name, kept.columns, kept.X = self.name, self.columns, self.X[rows]
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
+        kept.keys = None if self.keys is None else self.keys[rows]
         return kept
+
+
+class Helper(Party):
+    """A party without a table: a server, say, or a holder of keys. `role` is a word that its job's method knows."""
+
+    def __init__(self, name: str, role: Role) -> None:
+        self.name = _name(name)
+        self.role = role
+        self.X = np.empty((0, 0))
+        self.columns = []
+        self.y = None
+        self.ids, self.keys = None, None
+
+    @property
+    def content(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return f"Helper({self.name!r}, {self.role!r})"
+
+
+def _name(name: str) -> str:
+    if not name or not name.replace("-", "").replace("_", "").isalnum():
+        raise PartiesError(f"party {name!r}: a name of letters, digits, - and _ was expected; rename it")
+    return name
+
+
+class ColumnSums:
+    """A digest of columns from blocks of rows in any order: sums over the rows, modulo 2^64, of a random weight of each
+    row times each half of a value's 64 bits.
+
+    Sums of other columns differ but for one case in 2^32 (multiply-shift hashing, Dietzfelbinger 1996). It guards
+    against mistakes and not against people.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self._sums = np.zeros((columns, 2), np.uint64)
+
+    def add(self, X: NDArray[Any], weights: NDArray[np.uint64]) -> None:
+        """Takes rows (k x d) and their weights (k,), 0 for rows that do not count."""
+        halves = np.ascontiguousarray(X, np.float64).view(np.uint32).astype(np.uint64)
+        self._sums += np.einsum("i,ij->j", weights, halves).reshape(-1, 2)
+
+    def digest(self) -> str:
+        """32 hex digits."""
+        columns = sorted(column.astype("<u8").tobytes() for column in self._sums)
+        return hashlib.sha256(b"".join(columns)).hexdigest()[:32]
+
+
+def row_weights(register: Register) -> NDArray[np.uint64]:
+    """What `ColumnSums` takes the rows of a table by: random numbers (n,) that go with their ids."""
+    return register.numbers("content")
 
 
 def _numbers(name: str, X: ArrayLike) -> Floats:
@@ -115,12 +191,12 @@ def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
     return labels
 
 
-def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> NDArray[Any]:
+def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
+    """Ids as an array, and their digests."""
     own = np.asarray(ids)
     if own.shape != (rows,):
         raise TableError(f"party {name}: one id for each of {rows} rows was expected, shape {own.shape} came")
-    id_keys(name, [own])
-    return own
+    return own, id_keys(name, [own])
 
 
 def _some(names: Sequence[str]) -> str:
@@ -128,15 +204,10 @@ def _some(names: Sequence[str]) -> str:
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
 
 
-def _keys(party: Party) -> list[bytes]:
-    """What the party's ids are compared by."""
-    return canonical_ids(() if party.ids is None else party.ids)
+def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
+    """The party that leads, which is the first with labels, and the others. DataError if they do not fit together.
 
-
-def check_parties(parties: Sequence[Party], *, several_active: bool = False) -> tuple[Party, list[Party]]:
-    """The active party and the others. PartiesError or IdError if they do not make a job.
-
-    With `several_active` others may have labels too; the first party that has leads.
+    Whether they make a run of a job its method says (`Method.cast`).
     """
     names = [party.name for party in parties]
     if len(parties) < 2:
@@ -144,18 +215,22 @@ def check_parties(parties: Sequence[Party], *, several_active: bool = False) -> 
     if len(set(names)) < len(names):
         raise PartiesError(f"parties of different names were expected, {', '.join(names)} came; rename one")
     active = [party for party in parties if party.active]
-    if not active or (len(active) > 1 and not several_active):
-        who = ", ".join(party.name for party in active) or "none"
-        raise PartiesError(f"exactly one party with labels was expected, with labels: {who}; pass y to one Party only")
-    sizes = {party.name: len(party) for party in parties}
+    if not active:
+        raise PartiesError("exactly one party with labels was expected, with labels: none; pass y to one Party only")
+    sizes = {party.name: len(party) for party in parties if not isinstance(party, Helper)}
     if len(set(sizes.values())) > 1:
         raise TableError(f"the same rows at every party were expected, counts are {sizes}; align them: vfl.align")
-    with_ids = [party for party in parties if party.ids is not None]
-    first = _keys(with_ids[0]) if len(with_ids) > 1 else []
-    for party in with_ids[1:]:
-        if _keys(party) != first:
-            raise IdError(f"the same ids in the same order were expected, {party.name} differs; align them: vfl.align")
+    keys = {party.name: party.keys for party in parties if party.keys is not None}
+    for name, own in keys.items():
+        if not np.array_equal(own, next(iter(keys.values()))):
+            raise IdError(f"the same ids in the same order were expected, {name} differs; align them: vfl.align")
     return active[0], [party for party in parties if party is not active[0]]
+
+
+def register_of(parties: Sequence[Party]) -> Register:
+    """What the rows of these parties are drawn by in a job: their ids if every party has them, else their numbers."""
+    lead = parties[0]
+    return lead.register if all(party.order for party in parties if party.columns) else Register.of_numbers(len(lead))
 
 
 def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
@@ -168,9 +243,9 @@ def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
     for party in parties:
         if party.ids is None:
             raise IdError(f"party {party.name}: ids were expected to join on, none came; name the id column")
-    ids = {party.name: party.ids for party in parties if party.ids is not None}
+    ids = {party.name: (party.ids, party.keys) for party in parties if party.keys is not None}
     lead = next((party for party in parties if party.active), parties[0])
-    rows, missing = join_ids({name: (own, id_keys(name, [own])) for name, own in ids.items()}, lead.name)
+    rows, missing = join_ids(ids, lead.name)
     return [party.take(rows[party.name]) for party in parties], missing
 
 

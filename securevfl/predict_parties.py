@@ -1,7 +1,7 @@
 """Joint prediction between organisations: each brings its part of the model and its columns of new rows.
 
-1. all <-> all           Asked    which training the part is of, rows, keyed digest of the row order, labels or none
-2. all                   the model's own sums (`securevfl.learner`); the active party alone learns f
+1. all <-> all           Asked    which training the part is of, rows, keyed digest of the row order, role in it
+2. all                   the method's own messages (`securevfl.methods`); the leading party alone learns f
 
 What a party learns is what it learns in the evaluation of a training, for these rows.
 """
@@ -26,11 +26,12 @@ from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 from securevfl.job import Job
-from securevfl.learner import Learner, make_learner
+from securevfl.methods.base import Player
 from securevfl.new_rows import NewRows, rows_of_array
 from securevfl.part import Part
 from securevfl.peers import Peers
 from securevfl.protocols.base import Seat
+from securevfl.roles import Roles
 from securevfl.store import OnRows
 
 
@@ -40,12 +41,12 @@ class Asked(Message, frozen=True):
     run: str
     rows: int
     order: bytes
-    labelled: bool
+    role: str
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """At the active party. decision: f (m x c). label (m,): likeliest class, or the number in a regression.
+    """At the leading party. decision: f (m x c). label (m,): likeliest class, or the number in a regression.
 
     proba (m x classes) in the order of `classes`; None in a regression.
     """
@@ -67,7 +68,7 @@ def predict_with(
     timeout: float = 600.0,
     patience: float = 60.0,
 ) -> Predicted | None:
-    """Predicts new rows together with the parties in `peers`; the active party's outcome, None at the others.
+    """Predicts new rows together with the parties in `peers`; the leading party's outcome, None at the others.
 
     X: this party's columns (m x d), or one row (d,), in the order that all parties share; with column names they are
     found by name. ids: compared with those of the others, if both have them. The rest as in `join`.
@@ -110,7 +111,7 @@ def predict_rows(
 ) -> None:
     """`predict_with` in blocks of rows, so that memory does not grow with the table.
 
-    on_block(ids, outcome) is called at the active party with each block in order; on_rows(rows done, of) at all.
+    on_block(ids, outcome) is called at the leading party with each block in order; on_rows(rows done, of) at all.
     """
     peers, folder = read_peers(peers, certs)
     if tuple(part.parties) != peers.parties:
@@ -120,39 +121,38 @@ def predict_rows(
         )
 
     def talk(channel: Channel) -> None:
-        learner, done = _meet(part, rows, channel), 0
+        player, done = _meet(part, rows, channel), 0
         for ids, X in rows.blocks():
             scaled = part.scaled(X)
-            f = learner.decision(lambda block, own=scaled: own[block], len(scaled))  # type: ignore[misc]  # 2
+            f = player.decision(scaled)  # 2
             if f is not None:
                 on_block(ids, predicted(part, f))
             done += len(scaled)
             if on_rows is not None:
                 on_rows(done, rows.count)
 
-    terms = {"job": part.job, "active": peers.active, "passives": list(peers.passives), "task": "predict"}
+    terms = {"job": part.job, "parties": list(peers.parties), "task": "predict"}
     converse(part.name, peers, terms, talk, certs=folder, listen=listen, timeout=timeout, patience=patience)
     eventlog.emit(part.name, "predicted", {"rows": rows.count})
 
 
 def predicted(part: Part, f: Floats) -> Predicted:
-    """What f (m x c) says, by the active party's part."""
+    """What f (m x c) says, by the leading party's part."""
     loss, classes = Job.from_dict(part.job).model.loss, part.classes
-    assert classes is not None, "the active party knows the classes"
+    assert classes is not None, "the leading party knows the classes"
     if not loss.classifies:
         return Predicted(f, np.asarray(f[:, 0] * classes[1] + classes[0]), None, classes)
     proba = loss.proba(f)
     return Predicted(f, np.asarray(classes[proba.argmax(axis=1)]), proba, classes)
 
 
-def _meet(part: Part, rows: NewRows, channel: Channel) -> Learner:
+def _meet(part: Part, rows: NewRows, channel: Channel) -> Player:
     """Compares with the others and takes this party's place in the model."""
-    active, *passives = part.parties
     own = Asked(
         part.run,
         rows.count,
         hmac.digest(channel.session, rows.order, hashlib.sha256) if rows.order else b"",
-        part.classes is not None,
+        part.role,
     )
     others = [name for name in part.parties if name != part.name]
     for name in others:
@@ -160,15 +160,10 @@ def _meet(part: Part, rows: NewRows, channel: Channel) -> Learner:
     heard = {part.name: own} | {name: channel.recv(name, Asked) for name in others}  # 1
     for name in others:
         _compare(part.name, own, name, heard[name])
-    seat = Seat(
-        channel=channel,
-        active=active,
-        passives=tuple(passives),
-        meter=Meter(channel.clock, channel.ledger),
-        outputs=part.outputs,
-    )
-    workers = [name for name in part.parties if heard[name].labelled]
-    return make_learner(Job.from_dict(part.job), seat, len(part.columns), workers, key=part.key, theta=part.theta)
+    roles = Roles.of((name, heard[name].role) for name in part.parties)
+    seat = Seat(channel, roles, Meter(channel.clock, channel.ledger), outputs=part.outputs)
+    job = Job.from_dict(part.job)
+    return job.method.player(job, seat, len(part.columns), part.state)
 
 
 def _compare(me: str, own: Asked, name: str, other: Asked) -> None:

@@ -17,9 +17,9 @@ from securevfl.costs import Costs, Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PartiesError, TableError
 from securevfl.job import Job
-from securevfl.learner import make_learner
 from securevfl.part import Part
 from securevfl.protocols.base import Seat
+from securevfl.roles import Roles
 from securevfl.transport.threads import run_threads
 
 
@@ -35,8 +35,13 @@ class Run:
 
     @property
     def active(self) -> Part:
-        """The active party's part."""
-        return next(part for part in self.parts.values() if part.role == "active")
+        """The part of the party that leads."""
+        return next(part for part in self.parts.values() if part.leads)
+
+    @property
+    def roles(self) -> Roles:
+        """What each party was."""
+        return Roles.of((name, part.role) for name, part in self.parts.items())
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -91,17 +96,9 @@ class Run:
         return f
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
-        part, order = self.parts[name], self.active.parties
-        seat = Seat(
-            channel=channel,
-            active=order[0],
-            passives=tuple(order[1:]),
-            meter=Meter(channel.clock, channel.ledger),
-            outputs=part.outputs,
-        )
-        workers = [who for who in order if self.parts[who].classes is not None]
-        learner = make_learner(self.job, seat, X.shape[1], workers, key=part.key, theta=part.theta)
-        return learner.decision(lambda block: X[block], len(X))
+        part = self.parts[name]
+        seat = Seat(channel, self.roles, Meter(channel.clock, channel.ledger), outputs=part.outputs)
+        return self.job.method.player(self.job, seat, X.shape[1], part.state).decision(X)
 
     def save(self, folder: str | Path) -> None:
         """Writes <folder>/<party>.json for each party: its own part and nobody else's."""
@@ -112,7 +109,7 @@ class Run:
     def load(cls, folder: str | Path) -> Run:
         """Reads back what `save` wrote. DataError if a file is none of ours, PartiesError if one is missing."""
         parts = [Part.load(path) for path in sorted(Path(folder).glob("*.json"))]
-        lead = next((part for part in parts if part.role == "active"), None)
+        lead = next((part for part in parts if part.leads), None)
         if lead is None or {part.name for part in parts} != set(lead.parties):
             found = ", ".join(part.name for part in parts) or "none"
             raise PartiesError(f"{folder}: the files of all parties of one run were expected, found: {found}")

@@ -1,12 +1,27 @@
-"""Which rows are held out, which rows make a batch, which batch comes when: the same at every party, from the seed."""
+"""Which rows are held out, which rows make a batch, which batch comes when: the same at every party.
+
+Rows are held out and parted into batches by keyed random numbers of their ids (`securevfl.register`), the key being
+the whole set of ids. The seed of a job orders its visits and does nothing else. So all jobs with as many held-out rows
+and batches on one table visit the same batches, whatever their seeds, the order of the rows or of the parties: a linear
+model opens the same equations about the labels again, and thirty jobs tell what one tells.
+
+What changes the partition is another number of held-out rows (`test_fraction`), another number of batches
+(`batch_size`), and another set of rows. Each gives a partition drawn anew, and other columns give other equations on
+the same batches: all of these are new equations about the labels, and count as such (`securevfl.disclosure`). Drawn
+anew, and not moved a little, since the difference of two batches that share all rows but a few is about these few.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from securevfl.crypto.prg import derive_key
+from securevfl.register import Register
 
 Rows = NDArray[np.intp]
 
@@ -23,12 +38,16 @@ class Visit:
 class Schedule:
     """One fixed partition into batches, visited in a new random order every epoch (FedBCD 2019, assumption A2).
 
-    With `reshuffle` the rows are parted anew every epoch.
+    `rows` is the register of the table, or the number of rows of a table without ids. With `reshuffle` the rows are
+    parted anew every epoch, again the same way in every job.
     """
 
-    def __init__(self, rows: int, *, batch_size: int, epochs: int, seed: int, test_fraction: float, reshuffle: bool):
-        order = np.random.default_rng([seed, 0]).permutation(rows)
-        held_out = round(rows * test_fraction)
+    def __init__(
+        self, rows: int | Register, *, batch_size: int, epochs: int, seed: int, test_fraction: float, reshuffle: bool
+    ) -> None:
+        self._register = Register.of_numbers(rows) if isinstance(rows, int) else rows
+        held_out = round(self._register.rows * test_fraction)
+        order = self._register.drawn("held out", held_out)
         self.test: Rows = np.sort(order[:held_out])
         self.train: Rows = np.sort(order[held_out:])
         self.epochs = epochs
@@ -42,14 +61,18 @@ class Schedule:
         return self.epochs * self.batches
 
     @property
+    def name(self) -> str:
+        """32 hex digits, equal for two schedules if and only if they part the same rows in the same way."""
+        return derive_key(self._register.key, "partition", len(self.test), self.batches).hex()[:32]
+
+    @cached_property
     def flow(self) -> Rows:
         """The training rows, batch after batch of the first epoch: the order in which they are fastest to read."""
-        return np.concatenate(self.partition(0))
+        return self._parted(0)
 
     def partition(self, epoch: int) -> list[Rows]:
         """The batches of this epoch."""
-        generator = np.random.default_rng([self._seed, 1, epoch if self._reshuffle else 0])
-        return np.array_split(generator.permutation(self.train), self.batches)
+        return np.array_split(self._parted(epoch) if self._reshuffle and epoch else self.flow, self.batches)
 
     def visits(self) -> Iterator[Visit]:
         """All visits, in order."""
@@ -60,3 +83,12 @@ class Schedule:
             first = epoch * self.batches if self._reshuffle else 0
             for index in np.random.default_rng([self._seed, 2, epoch]).permutation(self.batches):
                 yield Visit(first + int(index), epoch, parts[index])
+
+    def _parted(self, epoch: int) -> Rows:
+        """The training rows in the order in which they are cut into batches."""
+        order = self._register.drawn("batches", len(self.test), self.batches, epoch)
+        if not len(self.test):
+            return order
+        trains = np.ones(len(order), dtype=bool)
+        trains[self.test] = False
+        return order[trains[order]]

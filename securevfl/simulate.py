@@ -16,8 +16,6 @@ from securevfl.clock import Network, VirtualClock
 from securevfl.job import Job
 from securevfl.offload import Pool
 from securevfl.party import Party, check_parties
-from securevfl.protocols.engines import Paillier
-from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.run import Run
 from securevfl.session import take_part
 from securevfl.transport.threads import run_threads
@@ -41,7 +39,8 @@ def simulate(
     is called after each round. observe sees every message at both ends. checkpoints: each party's own, by name.
     Raises ConfigError, DataError or LeakageError before anything runs.
     """
-    active, passives = check_parties(parties, several_active=job.optimizer.several_active)
+    lead, others = check_parties(parties)
+    cast = job.method.cast([lead, *others])
     lines = network or Network()
     with pool_for(job, executor, workers) as (pool, size):
         roles = {
@@ -49,14 +48,13 @@ def simulate(
                 take_part,
                 job,
                 party,
-                active=active.name,
-                passives=[passive.name for passive in passives],
+                parties=cast.parties,
                 executor=pool,
                 workers=size,
-                on_round=on_round if party is active else None,
+                on_round=on_round if party is lead else None,
                 checkpoints=checkpoints[party.name] if checkpoints is not None else None,
             )
-            for party in (active, *passives)
+            for party in (lead, *others)
         }
         parts = run_threads(roles, lambda: VirtualClock(lines), observe=observe)
     return Run(job, parts)
@@ -64,11 +62,9 @@ def simulate(
 
 @contextmanager
 def pool_for(job: Job, executor: Executor | None, workers: int | None) -> Iterator[tuple[Executor | None, int]]:
-    """The executor given, or for Paillier a pool of one process a core, and how many pieces it takes at a time."""
+    """The executor given, or a pool of one process a core where that gains, and how many pieces it takes at a time."""
     cores = workers or os.cpu_count() or 1
-    residual = job.protocol.residual
-    heavy = isinstance(residual, SealedResidual) and isinstance(residual.engine, Paillier)
-    if executor is not None or not heavy or cores < 2:
+    if executor is not None or not job.protocol.pooled or cores < 2:
         yield executor, cores
         return
     # loky starts clean processes without running the caller's script again

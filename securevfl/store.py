@@ -11,8 +11,8 @@ Both read and write in sequence. Rows lie in the order in which the job's batche
 batch is one read; without a job they lie in shared order, and a batch is a read a row. Any rows can be asked of any
 table: the job only makes it fast.
 
-The table is a header in JSON, labels, places, and rows from `offset` on, float32 where that is exact for every column
-and float64 elsewhere. It shows what the Parquet file shows: keep it where that is kept.
+The table is a head (`securevfl.table_head`) and then rows, float32 where that is exact for every column and float64
+elsewhere. It shows what the Parquet file shows: keep it where that is kept.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from securevfl.errors import DataError, TableError
 from securevfl.ids import order_digest
 from securevfl.job import Job
 from securevfl.parquet_source import ParquetSource
-from securevfl.party import Party
-from securevfl.schedule import Rows, Schedule
+from securevfl.party import ColumnSums, Party, row_weights
+from securevfl.register import Register
+from securevfl.schedule import Rows
+from securevfl.table_head import Head, read_head, write_head
 
-MAGIC = b"securevfl.table/1\n"
 BUCKET = 128 << 20  # bytes of rows that are put in order at a time
-ALIGNMENT = 4096
 
 OnRows = Callable[[int, int], None]
 
@@ -58,13 +58,11 @@ class StoredTable:
 
     ndim = 2
 
-    def __init__(
-        self, path: Path, offset: int, shape: tuple[int, int], kind: np.dtype[Any], place: Rows | None
-    ) -> None:
-        self.shape = shape
-        self._kind = kind
-        self._offset = offset
-        self._place = place
+    def __init__(self, path: Path, head: Head) -> None:
+        self.shape = head.shape
+        self._kind = head.kind
+        self._offset = head.rows_at
+        self._place = head.place
         self._path = path
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
@@ -85,6 +83,12 @@ class StoredTable:
         table = np.empty((len(at), self.shape[1]))
         table[order] = self._runs(at[order])
         return table
+
+    def numbers(self, offset: int) -> Rows:
+        """A whole number for each row (n,), as it stands in the file from `offset` on."""
+        read = np.empty(len(self), "<i8")
+        self._fill(read.data.cast("B"), offset)
+        return read.astype(np.intp, copy=False)
 
     def _runs(self, at: Rows) -> Floats:
         """Rows at rising places, neighbours by one read."""
@@ -108,17 +112,26 @@ class StoredTable:
 class StoredParty(Party):
     """A party whose columns stay on disk. It has no ids: its rows are in shared order already."""
 
-    def __init__(self, name: str, table: StoredTable, columns: list[str], y: NDArray[Any] | None, order: bytes) -> None:
+    def __init__(self, name: str, table: StoredTable, head: Head) -> None:
         self.name = name
-        self.columns = columns
+        self.columns = head.columns
         self.X = cast(Floats, table)  # training asks of X its shape, its length and X[rows]
-        self.y = y
-        self.ids = None
-        self._order = order
+        self.y = head.y
+        self.ids, self.keys = None, None
+        self._head = head
 
     @property
     def order(self) -> bytes:
-        return self._order
+        return self._head.order
+
+    @property
+    def register(self) -> Register:
+        table = cast(StoredTable, self.X)
+        return Register(len(table), self._head.key, self._head.least, table.numbers(self._head.register_at))
+
+    @property
+    def content(self) -> str:
+        return self._head.content
 
 
 def store_table(
@@ -137,7 +150,7 @@ def store_table(
     A table that is there already, of the same file, rows and job, is taken as it is.
 
     rows: row numbers of the file in the order that all parties share (`securevfl.alignment`); as they stand in the
-    file without. job: whose batches the table will serve. on_rows(rows read, of). Disk: the table, 24 bytes a row and
+    file without. job: whose batches the table will serve. on_rows(rows read, of). Disk: the table, 32 bytes a row and
     `BUCKET` bytes. Raises DataError as `read_party` does, and where the disk lacks room.
     """
     parquet, table = Path(parquet), Path(table)
@@ -145,7 +158,7 @@ def store_table(
         rows = np.asarray(rows)
     stamp = _stamp(parquet, rows, job, id_column, label_column)
     with suppress(DataError):
-        if _read_head(table)[0].get("stamp") == stamp:
+        if read_head(table).stamp == stamp:
             return open_table(name, table)
     source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column)
     with _drafts(table) as folder, _writing(table):
@@ -185,7 +198,7 @@ def _stamp(parquet: Path, rows: Rows | None, job: Job | None, id_column: str, la
     with named(parquet):
         found = parquet.stat()
     facts = [found.st_size, found.st_mtime_ns, id_column, label_column]
-    facts += [] if job is None else [job.batch_size, job.seed, job.test_fraction]  # what `_batch_order` depends on
+    facts += [] if job is None else [job.batch_size, job.test_fraction]  # what `_batch_order` depends on
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:
         stamp.update(np.ascontiguousarray(rows).data)
@@ -199,30 +212,37 @@ def _write(
     keys = source.keys()
     y = source.labels()
     rows = np.arange(source.rows, dtype=np.intp) if rows is None else _checked(source.path, rows, source.rows)
-    order = None if job is None else _batch_order(job, len(rows))
-    header: dict[str, Any] = {
-        "columns": source.columns,
-        "rows": len(rows),
-        "kind": source.kind.str,
-        "labels": y is not None,
-        "places": order is not None,
-        "order": order_digest(keys[rows]).hex(),
-        "stamp": stamp,
-    }
+    register = Register.of_ids(keys[rows])
+    order = None if job is None else _batch_order(job, register)
+    digest = order_digest(keys[rows])
     del keys
     buckets = _Buckets(folder, len(rows), source)
-    _check_room(source.path, folder, buckets.room + 16 * len(rows))
+    _check_room(source.path, folder, buckets.room + 24 * len(rows))
     at = np.full(source.rows, -1, dtype=np.int64)
     at[rows if order is None else rows[order]] = np.arange(len(rows))
+    weights = np.zeros(source.rows, np.uint64)
+    weights[rows] = row_weights(register)
+    sums = ColumnSums(len(source.columns))
     read = 0
     for X in source.numbers():
         buckets.put(at[read : read + len(X)], X)
+        sums.add(X, weights[read : read + len(X)])
         read += len(X)
         if on_rows is not None:
             on_rows(read, source.rows)
     draft = folder / "table"
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        _write_head(file, header, None if y is None else y[rows], order)
+        write_head(
+            file,
+            columns=source.columns,
+            kind=source.kind,
+            y=None if y is None else y[rows],
+            places=order,
+            order=digest,
+            register=register,
+            content=sums.digest(),
+            stamp=stamp,
+        )
         buckets.empty_into(file)
         file.flush()
         os.fsync(file.fileno())
@@ -268,31 +288,8 @@ def _remove_if_left(folder: Path) -> None:
 def open_table(name: str, table: str | Path) -> StoredParty:
     """The party of a table that `store_table` wrote. DataError if it is none or is not whole."""
     path = Path(table)
-    header, y, place, offset = _read_head(path)
-    shape = header["rows"], len(header["columns"])
-    stored = StoredTable(path, offset, shape, np.dtype(header["kind"]), place)
-    return StoredParty(name, stored, header["columns"], y, bytes.fromhex(header["order"]))
-
-
-def _read_head(path: Path) -> tuple[dict[str, Any], NDArray[Any] | None, Rows | None, int]:
-    """What a whole table says of itself, its labels, its places, and where its rows begin."""
-    try:
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise ValueError
-            header = json.loads(file.readline())
-            y = np.load(file, allow_pickle=False) if header["labels"] else None
-            place = np.load(file, allow_pickle=False) if header["places"] else None
-            offset = -(-file.tell() // ALIGNMENT) * ALIGNMENT
-            row = len(header["columns"]) * np.dtype(header["kind"]).itemsize
-            if file.seek(0, os.SEEK_END) != offset + int(header["rows"]) * row:
-                raise ValueError
-        bytes.fromhex(header["order"])
-        return header, y, place, offset
-    except OSError as cause:
-        raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
-    except (ValueError, KeyError, TypeError, EOFError):
-        raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
+    head = read_head(path)
+    return StoredParty(name, StoredTable(path, head), head)
 
 
 class _Buckets:
@@ -330,28 +327,9 @@ class _Buckets:
             path.unlink()
 
 
-def _write_head(file: BinaryIO, header: dict[str, Any], y: NDArray[Any] | None, order: Rows | None) -> None:
-    file.write(MAGIC + json.dumps(header).encode() + b"\n")
-    if y is not None:
-        np.save(file, y, allow_pickle=False)
-    if order is not None:
-        place = np.empty(len(order), "<i8")
-        place[order] = np.arange(len(order))
-        np.save(file, place, allow_pickle=False)
-    file.write(bytes(-file.tell() % ALIGNMENT))
-    file.flush()
-
-
-def _batch_order(job: Job, rows: int) -> Rows:
+def _batch_order(job: Job, register: Register) -> Rows:
     """Shared rows, batch after batch, and then those held out."""
-    schedule = Schedule(
-        rows,
-        batch_size=job.batch_size,
-        epochs=job.epochs,
-        seed=job.seed,
-        test_fraction=job.test_fraction,
-        reshuffle=job.reshuffle,
-    )
+    schedule = job.schedule(register)
     return np.concatenate([schedule.flow, schedule.test])
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from securevfl.alignment import read_rows, rows_path
 from securevfl.data import named, read_party
 from securevfl.errors import IdError, PartiesError
-from securevfl.ids import Keys, id_keys
+from securevfl.ids import Keys
 from securevfl.job import Job
 from securevfl.parquet_source import ParquetSource
 from securevfl.party import Party, join_ids
@@ -125,6 +125,6 @@ def read_parties(
 def _ids(path: Path, own: Party | ParquetSource) -> tuple[np.ndarray, Keys]:
     if isinstance(own, ParquetSource):
         return own.ids().to_numpy(), own.keys()
-    if own.ids is None:
+    if own.ids is None or own.keys is None:
         raise IdError(f"{path}: ids were expected to join on, none came; add an array ids")
-    return own.ids, id_keys(own.name, [own.ids])
+    return own.ids, own.keys

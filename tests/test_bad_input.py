@@ -93,6 +93,7 @@ def test_a_residual_beyond_its_bound_is_told() -> None:
         protocol=vfl.Protocol(residual=vfl.Ckks()),
         batch_size=20,
         epochs=40,
+        accepts=["columns"],
     )
     with pytest.raises(errors.SecureVFLError, match=r"bound|finite"):
         vfl.simulate(job, [vfl.Party("bank", X, y), vfl.Party("shop", X + 1)])
@@ -174,5 +175,5 @@ def test_new_rows_that_do_not_fit_are_named() -> None:
         run.predict({"bank": bank.X, "shop": shop.X[:, :3]})
     with pytest.raises(errors.TableError, match="same rows"):
         run.predict({"bank": bank.X, "shop": shop.X[:3]})
-    with pytest.raises(errors.DataError, match=r"securevfl\.part/1"):
+    with pytest.raises(errors.DataError, match=r"securevfl\.part/2"):
         Part.load(__file__)

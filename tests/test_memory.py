@@ -23,6 +23,7 @@ def test_memory_is_flat_over_rounds(residual: Engine | str) -> None:
         protocol=vfl.Protocol(residual=residual),  # type: ignore[arg-type]
         batch_size=100,
         epochs=100,
+        accepts=["columns"],
     )
     seen: dict[int, int] = {}
 

@@ -13,6 +13,7 @@ from pyarrow import csv, parquet
 import securevfl as vfl
 from securevfl import errors, new_rows, parquet_source
 from securevfl.alignment import write_rows
+from securevfl.methods.state import State
 from securevfl.new_rows import NewRows, rows_of_array, rows_of_file
 from securevfl.part import Part
 
@@ -32,6 +33,7 @@ def part() -> Part:
         protocol=vfl.Protocol(residual="open"),
         batch_size=30,
         epochs=1,
+        accepts=["columns"],
     )
     parties = [vfl.Party("bank", X[:, :1], X[:, 0] > 0), vfl.Party("shop", X, columns=["a", "b", "c"])]
     return vfl.simulate(job, parties).parts["shop"]
@@ -128,6 +130,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from securevfl import new_rows, parquet_source, store
+from securevfl.methods.state import State
 from securevfl.part import Part
 
 def peak():
@@ -155,7 +158,7 @@ def grown(folder: Path, part: Part, rows: int, *, aligned: bool) -> int:
             "columns": [f"c{j}" for j in range(100)],
             "mean": np.zeros(100),
             "deviation": np.ones(100),
-            "theta": np.zeros((100, 1)),
+            "state": State(theta=np.zeros((100, 1))),
         }
     )
     wide.save(folder / "part.json")

@@ -17,7 +17,6 @@ from securevfl import errors, parquet_source, store
 from securevfl.data import read_party
 from securevfl.party import Party
 from securevfl.scaling import moments
-from securevfl.schedule import Schedule
 from securevfl.store import StoredTable, open_table, store_table
 
 N, D = 300, 4
@@ -38,6 +37,7 @@ def job(*, test: float = 0.2, reshuffle: bool = False) -> vfl.Job:
         epochs=3,
         test_fraction=test,
         reshuffle=reshuffle,
+        accepts=["columns"],
     )
 
 
@@ -65,6 +65,9 @@ def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order:
     assert (len(stored), stored.columns, stored.active) == (len(kept), kept.columns, True)
     assert stored.X.shape == kept.X.shape
     assert stored.order == kept.order != b""
+    assert stored.register == kept.register
+    np.testing.assert_array_equal(stored.register.order, kept.register.order)
+    assert stored.content == kept.content
     np.testing.assert_array_equal(stored.y, kept.y)
     np.testing.assert_array_equal(stored.X[:], kept.X)
     for asked in (GENERATOR.permutation(250)[:40], np.arange(3, 9), np.array([5]), np.array([7, 7, 2]), np.arange(0)):
@@ -79,6 +82,7 @@ def test_a_batch_is_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path, own = write(tmp_path / "t.parquet"), job()
     ordered = store_table("shop", path, tmp_path / "a.table", job=own)
     shared = store_table("shop", path, tmp_path / "b.table")
+    schedule = own.schedule(ordered.register)
     reads = []
     fill = StoredTable._fill
 
@@ -87,7 +91,6 @@ def test_a_batch_is_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         fill(self, buffer, offset)
 
     monkeypatch.setattr(StoredTable, "_fill", counted)
-    schedule = Schedule(N, batch_size=32, epochs=3, seed=0, test_fraction=0.2, reshuffle=False)
     batch = schedule.partition(0)[2]
     np.testing.assert_array_equal(ordered.X[batch], X[batch])
     assert len(reads) == 1

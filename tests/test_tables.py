@@ -35,6 +35,7 @@ def job(batch: int = 32) -> vfl.Job:
         batch_size=batch,
         epochs=2,
         test_fraction=0.2,
+        accepts=["columns"],
     )
 
 

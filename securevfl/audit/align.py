@@ -21,6 +21,7 @@ from securevfl.crypto.curve import POINT_BYTES, canonical_ids, hash_ids, hash_to
 from securevfl.errors import CryptoError
 from securevfl.protocols import psi
 from securevfl.protocols.psi_work import Points
+from securevfl.roles import Roles
 from securevfl.transport.threads import run_threads
 
 
@@ -37,7 +38,7 @@ def record_alignment(ids: Mapping[str, Sequence[str]]) -> tuple[Transcript, dict
 
     events: list[Event] = []
     run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
-    roles = {active: "active"} | dict.fromkeys(passives, "passive")
+    roles = Roles.labelled(active, passives)
     transfers = max(map(len, ids.values())) >= psi.MANY
     return Transcript(events, roles, psi.declares(passives, transfers=transfers), Witness()), aligned
 

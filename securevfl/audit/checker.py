@@ -38,10 +38,9 @@ from securevfl.audit.wire import (
     raw,
 )
 from securevfl.channel import Event
-from securevfl.codec import encode_message
-from securevfl.protocols.base import Circle, Reveal
-from securevfl.protocols.sealed_residual import PublicKey
-from securevfl.session import Hello
+from securevfl.codec import Message, encode_message
+from securevfl.protocols.base import Circle, Declared, Reveal
+from securevfl.protocols.meeting import Meeting
 
 _TOLERANCE = 2e-3  # of a gradient, relative to its size; engines as their docstrings say
 _SUM_TOLERANCE = 2e-3
@@ -88,11 +87,19 @@ class Received:
         self.transcript = transcript
         moduli = public_moduli(transcript.messages())
         self.items: list[tuple[Event, Reveal | None, list[Body]]] = []
+        self._declared: dict[type[Message], Declared] = {}
         for event in transcript.received:
             declared = transcript.declaration(event)
+            if declared is not None:
+                self._declared[type(event.message)] = declared
             self.items.append(
                 (event, declared.reveals if declared is not None else None, bodies(event.message, moduli))
             )
+
+    def says(self, event: Event, fact: str) -> bool:
+        """Whether a message is declared to be `structured`, to be one that `relays`, or one that is `renewed`."""
+        declared = self._declared.get(type(event.message))
+        return declared is not None and bool(getattr(declared, fact))
 
 
 def check_transcript(*runs: Transcript) -> Outcome:
@@ -129,8 +136,8 @@ def plain(received: Received, outcome: Outcome) -> None:
 
 
 def _hellos(received: Received, outcome: Outcome) -> None:
-    """Hello says the same digest and rows at all, and no order that is not keyed by the session."""
-    hellos = [event for event, *_ in received.items if isinstance(event.message, Hello)]
+    """Meeting says the same digest and rows at all, and no order that is not keyed by the session."""
+    hellos = [event for event, *_ in received.items if isinstance(event.message, Meeting)]
     if len({(event.message.job, event.message.rows) for event in hellos}) > 1:  # type: ignore[attr-defined]
         outcome.add("plain", "all", "parties of one run say different jobs or numbers of rows")
 
@@ -179,18 +186,13 @@ def bare(received: Received, outcome: Outcome) -> None:
             outcome.add("bare", event.me, f"{name} from {event.peer} holds ciphertexts 1 + mN, open to anyone")
         if reveals is not None and reveals.kind == "ciphertext" and any(part.form == "raw" for part in parts):
             engines = any(part.form in ("ciphertext", "key") for _, _, others in received.items for part in others)
-            if engines and not _may_be_raw(name):
+            if engines and not received.says(event, "structured"):
                 outcome.add("bare", event.me, f"{name} from {event.peer} is declared encrypted and has no such format")
-
-
-def _may_be_raw(name: str) -> bool:
-    """Ciphertexts of no homomorphic engine: shares sealed by an AEAD, blinded points."""
-    return name in ("Commit", "Commits", "Points", "TwiceBlinded")
 
 
 def fresh(runs: Sequence[Received], outcome: Outcome) -> None:
     """One sender may send the same bytes to several receivers, once to each; nothing else occurs twice, in any run."""
-    seen: dict[bytes, tuple[int, str, str]] = {}
+    seen: dict[bytes, tuple[int, str, str, bool]] = {}
     for number, received in enumerate(runs):
         told: set[tuple[bytes, str]] = set()
         reported: set[tuple[str, str]] = set()
@@ -199,10 +201,11 @@ def fresh(runs: Sequence[Received], outcome: Outcome) -> None:
                 continue
             name = type(event.message).__name__
             for piece in (piece for part in parts for piece in part.fresh):
-                first = seen.setdefault(piece, (number, event.peer, name))
+                relays = received.says(event, "relays")
+                first = seen.setdefault(piece, (number, event.peer, name, relays))
                 again = (piece, event.me) in told
                 told.add((piece, event.me))
-                relayed = first[0] == number and "Commits" in (name, first[2])  # keys and shares on their second way
+                relayed = first[0] == number and (relays or first[3])  # keys and shares on their second way
                 if (first[:2] != (number, event.peer) and not relayed) or again:
                     if (name, event.me) not in reported:
                         where = "in another session" if first[0] != number else f"in a {first[2]} of {first[1]}"
@@ -218,14 +221,12 @@ def uniformity(received: Received, outcome: Outcome) -> None:
         if frame in counted:
             continue
         counted.add(frame)
-        for part in parts:
+        for part in () if received.says(event, "structured") else parts:  # the simulators take these
             covered = reveals is not None and reveals.kind in ("uniform", "ciphertext")
             if covered or part.form in ("ciphertext", "opened"):
-                grouped[type(event.message).__name__, received.transcript.roles[event.me]].append(part)
+                grouped[type(event.message).__name__, received.transcript.roles.role(event.me)].append(part)
     battery = Battery()
     for (name, role), parts in grouped.items():
-        if name in ("Commit", "Commits", "Points", "TwiceBlinded"):  # short, structured: the simulators take these
-            continue
         uniform(
             battery,
             f"{name} at the {role} party",
@@ -240,7 +241,8 @@ def differences(received: Received, outcome: Outcome) -> None:
     spaces = received.transcript.witness.spaces
     word = spaces[0].bits // 8 if spaces and isinstance(spaces[0], Circle) else 8
     streams: dict[tuple[str, str, str], list[NDArray[Any]]] = defaultdict(list)
-    passive: dict[tuple[str, str], list[NDArray[Any]]] = defaultdict(list)
+    received_by: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    masked: set[tuple[str, str]] = set()
     for event, reveals, parts in received.items:
         data = [item for item in byte_fields(event.message) if len(item) % word == 0 and item]
         uniform_or_total = reveals is not None and reveals.kind in ("uniform", "output")
@@ -249,8 +251,9 @@ def differences(received: Received, outcome: Outcome) -> None:
         values = np.frombuffer(data[0], f"<u{word}")
         name = type(event.message).__name__
         streams[name, event.peer, event.me].append(values)
-        if received.transcript.roles[event.me] == "passive" or (reveals is not None and reveals.kind == "uniform"):
-            passive[event.me, ""].append(values)
+        if reveals is not None and reveals.kind == "uniform":
+            masked.add((name, event.me))
+            received_by[event.me].append(values)
     battery = Battery()
 
     def compare(name: str, pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> None:
@@ -261,24 +264,24 @@ def differences(received: Received, outcome: Outcome) -> None:
 
     for (name, sender, receiver), arrays in streams.items():
         several = sum(1 for key in streams if key[0] == name and key[2] == receiver) > 1
-        if received.transcript.roles[receiver] == "passive" or several:
+        if (name, receiver) in masked or several:
             compare(f"{name} of {sender} in turn", pairwise(arrays))
-    for (receiver, _), arrays in passive.items():
+    for receiver, arrays in received_by.items():
         compare(f"messages to {receiver}", ((a, b) for i, a in enumerate(arrays) for b in arrays[i + 1 : i + 6]))
     outcome.statistics("difference", "all", battery)
 
 
 def outputs(received: Received, outcome: Outcome) -> None:
     transcript = received.transcript
-    witness = transcript.witness
-    totals = witness.totals.get(transcript.active, [])
+    witness, others = transcript.witness, transcript.roles.others(transcript.roles.lead)
+    totals = witness.totals.get(transcript.roles.lead, [])
     for number, total in enumerate(totals):
-        parts = [witness.parts[name][number] for name in transcript.passives if len(witness.parts[name]) > number]
+        parts = [witness.parts[name][number] for name in others if len(witness.parts[name]) > number]
         wrong = _wrong_total(parts, total, witness.spaces[number])
         if wrong:
-            outcome.add("output", transcript.active, "collected another sum than that of the parts")
+            outcome.add("output", transcript.roles.lead, "collected another sum than that of the parts")
             break
-    for name in transcript.passives:
+    for name in others:
         for learned, miss in transcript.missed(name):
             J = learned.J.matrix
             if np.abs(miss).max() > _TOLERANCE * max(1.0, np.abs(J).max()) * max(1.0, len(J) / 100):
@@ -311,14 +314,14 @@ def keys(received: Received, outcome: Outcome) -> None:
     epochs = len(transcript.witness.epochs)
     if not transcript.rotates or epochs < 2:
         return
-    for name in transcript.passives:
-        got = {byte_fields(event.message)[0] for event, *_ in received.items if _is_key(event, name)}
+    for name in transcript.roles.others(transcript.roles.lead):
+        got = {
+            byte_fields(event.message)[0]
+            for event, *_ in received.items
+            if event.me == name and received.says(event, "renewed")
+        }
         if got and len(got) < epochs:
             outcome.add("keys", name, f"{len(got)} keys in {epochs} epochs; the engine asks for one an epoch")
-
-
-def _is_key(event: Event, name: str) -> bool:
-    return event.me == name and isinstance(event.message, PublicKey)
 
 
 def same_shape(a: Transcript, b: Transcript) -> Outcome:

@@ -13,27 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl import datasets
-from securevfl.audit import align, engines, hygiene, lines, simulators, theorem
+from securevfl.audit import (
+    align,
+    answers,
+    bindings,
+    engines,
+    hygiene,
+    lattice_draws,
+    lines,
+    recompute_psi,
+    recompute_sums,
+    simulators,
+    theorem,
+)
 from securevfl.audit.checker import Outcome, check_transcript, same_shape
 from securevfl.audit.entropy import watched
 from securevfl.audit.transcript import Transcript, record, record_residual, record_sum
-from securevfl.crypto.lattice import LatticeScheme
-from securevfl.crypto.lattice_sum import LatticeSum
-from securevfl.crypto.paillier import PaillierScheme
-from securevfl.crypto.paillier_sum import PaillierSum
-from securevfl.job import Job, Protocol
-from securevfl.models.kernel import Kernel
-from securevfl.models.linear import Logistic
-from securevfl.optim.fdskl import FDSKL
-from securevfl.optim.fedbcd import FedBCD
+from securevfl.job import Job
+from securevfl.methods import METHODS
 from securevfl.party import Party
 from securevfl.protocols.base import Circle, Reals, ResidualProtocol, Space, SumProtocol
-from securevfl.protocols.cipher_sum import CipherSum
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.open_residual import OpenResidual
-from securevfl.protocols.pairwise_sum import PairwiseSum
-from securevfl.protocols.sealed_residual import SealedResidual
+from securevfl.protocols.engines import ENGINES
+from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.protocols.tree_sum import TreeSum
 
 Check = Callable[[], Outcome]
@@ -80,10 +81,9 @@ def _judge(runs: Sequence[Transcript]) -> Outcome:
     return check_transcript(*runs).merge(same_shape(runs[0], runs[1]))
 
 
-def small_job(protocol: Protocol, **keys: Any) -> Job:
+def small_job(**keys: Any) -> Job:
     """Six rounds on the table of `small_parties`."""
-    own: dict[str, Any] = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2), "batch_size": 60}
-    return Job(**(own | {"epochs": 2, "protocol": protocol} | keys))
+    return Job(**({"batch_size": 60, "epochs": 2} | keys))
 
 
 def small_parties(count: int = 4) -> list[Party]:
@@ -91,64 +91,53 @@ def small_parties(count: int = 4) -> list[Party]:
     return [party.take(np.arange(180, dtype=np.intp)) for party in datasets.breast_cancer(parties=count)]
 
 
-def job_check(protocol: Protocol, parties: Sequence[Party] | None = None, **keys: Any) -> Outcome:
+def job_check(parties: Sequence[Party] | None = None, **keys: Any) -> Outcome:
     """A whole job over two sessions, handshake and evaluation included."""
     table = list(parties or small_parties())
     with watched() as draws:
-        runs = [record(small_job(protocol, **keys), table)[0] for _ in range(2)]
+        runs = [record(small_job(**keys), table)[0] for _ in range(2)]
     return _judge(runs).merge(draws.outcome())
 
 
-def kernel_check(sums: SumProtocol) -> Outcome:
-    """A whole FDSKL job over two sessions."""
-    model = Kernel(gamma=0.01, blocks=2, block_size=32)
-    return job_check(Protocol(sum=sums), model=model, optimizer=FDSKL())
-
-
 def sum_checks() -> dict[str, Check]:
-    """One a sum protocol and space."""
-    phases = Circle(32)
-    return {
-        "sum direct": partial(sum_check, DirectSum()),
-        "sum tree": partial(sum_check, TreeSum()),
-        "sum tree star": partial(sum_check, TreeSum(topology="star")),
-        "sum tree ring": partial(sum_check, TreeSum(topology="ring")),
-        "sum pairwise": partial(sum_check, PairwiseSum()),
-        "sum pairwise tree": partial(sum_check, PairwiseSum(topology="tree")),
-        "sum pairwise ring": partial(sum_check, PairwiseSum(topology="ring")),
-        "sum dropout": partial(sum_check, PairwiseSum(threshold=2 / 3)),
-        "sum cipher ckks": partial(sum_check, CipherSum(engine=Ckks()), rounds=2),
-        "sum cipher paillier": partial(sum_check, CipherSum(engine=Paillier(bits=2048)), rounds=2),
-        "phases direct": partial(sum_check, DirectSum(), phases),
-        "phases tree": partial(sum_check, TreeSum(), phases),
-        "phases pairwise": partial(sum_check, PairwiseSum(), phases),
-        "phases of 16 bits": partial(sum_check, TreeSum(), Circle(16)),
-    }
+    """One a registered sum, and some of phases."""
+    found: dict[str, Check] = {}
+    for name, kind in SUMS.items():
+        for label, sums in kind.variants().items():
+            found[f"sum {label}"] = partial(sum_check, sums.quick, rounds=2 if sums.encrypts else 4)
+        first = next(iter(kind.variants().values()))
+        if not first.encrypts:
+            found[f"phases {name}"] = partial(sum_check, first, Circle(32))
+    return found | {"phases of 16 bits": partial(sum_check, TreeSum(), Circle(16))}
 
 
 def residual_checks() -> dict[str, Check]:
-    """One a residual protocol, and whole jobs."""
+    """One a registered residual."""
+    found: dict[str, Check] = {}
+    for kind in RESIDUALS.values():
+        for label, residual in kind.variants().items():
+            few: dict[str, int] = {"passives": 1, "rows": 40} if residual.pooled else {}
+            found[f"residual {label}"] = partial(residual_check, residual.quick, **few)
+    return found
+
+
+def method_checks() -> dict[str, Check]:
+    """Small jobs of every registered method."""
     return {
-        "residual open": partial(residual_check, OpenResidual()),
-        "residual ckks": partial(residual_check, SealedResidual(engine=Ckks())),
-        "residual ckks lean": partial(residual_check, SealedResidual(engine=Ckks(profile="lean"))),
-        "residual paillier": partial(residual_check, SealedResidual(engine=Paillier(bits=2048)), passives=1, rows=40),
-        "job ckks": partial(job_check, Protocol(residual=Ckks())),
-        "job tree open": partial(job_check, Protocol(sum=TreeSum(), residual=OpenResidual())),
-        "job kernel tree": partial(kernel_check, TreeSum()),
-        "job kernel direct": partial(kernel_check, DirectSum()),
+        f"job {name}": partial(job_check, **example)
+        for kind in METHODS.values()
+        for name, example in kind().examples().items()
     }
 
 
 def engine_checks() -> dict[str, Check]:
-    """One an engine."""
-    return {
-        "engine ckks": lambda: _watch(lambda: engines.linear(LatticeScheme())),
-        "engine ckks lean": lambda: _watch(lambda: engines.linear(LatticeScheme("lean"))),
-        "engine paillier": lambda: _watch(lambda: engines.linear(PaillierScheme(2048))),
-        "engine ckks sums": lambda: _watch(lambda: engines.additive(LatticeSum())),
-        "engine paillier sums": lambda: _watch(lambda: engines.additive(PaillierSum(2048))),
-    }
+    """One a registered engine, for products and for sums."""
+    found: dict[str, Check] = {}
+    for name, kind in ENGINES.items():
+        for label, engine in kind.variants().items():
+            found[f"engine {label}"] = partial(_watch, partial(engines.linear, engine.quick.scheme()))
+        found[f"engine {name} sums"] = partial(_watch, partial(engines.additive, kind().quick.sums()))
+    return found
 
 
 def _watch(work: Check) -> Outcome:
@@ -160,10 +149,16 @@ def _watch(work: Check) -> Outcome:
 CHECKS: dict[str, Check] = {
     **sum_checks(),
     **residual_checks(),
+    **method_checks(),
     **engine_checks(),
     **lines.CHECKS,
     **hygiene.CHECKS,
     **align.CHECKS,
+    **answers.CHECKS,
+    **bindings.CHECKS,
+    **recompute_sums.CHECKS,
+    **recompute_psi.CHECKS,
+    **lattice_draws.CHECKS,
     **theorem.CHECKS,
     **simulators.CHECKS,
 }

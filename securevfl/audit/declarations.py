@@ -6,40 +6,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from securevfl.channel import Abort
+from securevfl.codec import Message
 from securevfl.job import Job
-from securevfl.models.kernel import Kernel
-from securevfl.protocols import phase_sums, psi
-from securevfl.protocols.base import Declared, ResidualProtocol, Reveal, SumProtocol
-from securevfl.protocols.cipher_sum import CipherSum
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.pairwise_sum import PairwiseSum
+from securevfl.methods import METHODS
+from securevfl.protocols import meeting, psi
+from securevfl.protocols.base import Declared
 from securevfl.protocols.registry import RESIDUALS, SUMS
-from securevfl.protocols.sealed_residual import SealedResidual
-from securevfl.protocols.tree_sum import TreeSum
-from securevfl.session import Hello, Verdict
-
-_COUNTS = "digest of the job, numbers of rows, columns and outputs, and a digest of the row order keyed by the session"
-_STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
-
-SESSION = [
-    *(
-        Declared(Hello, sender, receiver, Reveal("plain", _COUNTS))
-        for sender, receiver in (("active", "passive"), ("passive", "active"), ("passive", "passive"))
-    ),
-    Declared(Verdict, "active", "passive", Reveal("plain", "whether the target metric is reached")),
-    *(
-        Declared(Abort, sender, receiver, Reveal("plain", _STOPPED))
-        for sender, receiver in (("active", "passive"), ("passive", "active"), ("passive", "passive"))
-    ),
-]
+from securevfl.roles import Roles
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]
+_ROLES = Roles.labelled("A", _PASSIVES)
 
 
 @dataclass(frozen=True)
@@ -52,72 +31,53 @@ class Section:
     declared: list[Declared]
 
 
-def declared_of(job: Job, passives: Sequence[str]) -> list[Declared]:
-    """What each message of a run of this job reveals, handshake included."""
-    flow = phase_sums.declares() if isinstance(job.model, Kernel) else []
-    return [*SESSION, *job.protocol.sum_for(len(passives)).declares(passives), *job.protocol.residual.declares(), *flow]
-
-
-def sums() -> list[SumProtocol]:
-    """Every registered sum, and each topology that changes who receives what."""
-    return [
-        DirectSum(),
-        TreeSum(),
-        TreeSum(topology="star"),
-        TreeSum(topology="ring"),
-        PairwiseSum(),
-        PairwiseSum(topology="tree"),
-        PairwiseSum(topology="ring"),
-        PairwiseSum(threshold=2 / 3),
-        CipherSum(engine=Ckks()),
-        CipherSum(engine=Paillier(bits=3072)),
-        CipherSum(engine=Ckks(), topology="star"),
-        CipherSum(engine=Ckks(), topology="ring"),
-    ]
-
-
-def residuals() -> list[ResidualProtocol]:
-    """Every registered residual, sealed ones with each engine."""
-    found: list[ResidualProtocol] = [
-        SealedResidual(engine=engine) for engine in (Ckks(), Ckks(profile="lean"), Paillier(bits=3072))
-    ]
-    return [kind() for kind in RESIDUALS.values() if kind is not SealedResidual] + found
-
-
 def sections() -> list[Section]:
-    """All protocols, for four passive parties."""
-    missing = set(SUMS.values()) - {type(protocol) for protocol in sums()}
-    assert not missing, f"sums without a row in the declarations: {missing}"
-    found = [Section("Session", "authenticated lines", "none needed: plain", SESSION)]
-    for chosen in sums():
-        options = ", ".join(
-            getattr(value, "name", str(value)) if not isinstance(value, float) else f"{value:.2g}"
-            for key, value in ((key, getattr(chosen, key)) for key in type(chosen).model_fields)
-            if key != "patience" and value is not None
+    """All protocols, for four parties beside the one that collects or has labels."""
+    found = [Section("Session", "authenticated lines", "none needed: plain", meeting.declares(_ROLES))]
+    found += [
+        Section(
+            f"Sum: {_title(sums.name, label)}",
+            sums.strength,
+            sums.coalition(_PASSIVES, "the collector"),
+            sums.declares(_PASSIVES),
         )
-        found.append(
-            Section(
-                f"Sum: {chosen.name}" + (f" ({options})" if options else ""),
-                _assumption(chosen),
-                chosen.coalition(_PASSIVES),
-                chosen.declares(_PASSIVES),
-            )
+        for kind in SUMS.values()
+        for label, sums in kind.variants().items()
+    ]
+    found += [
+        Section(
+            f"Residual: {_title(residual.name, label)}",
+            residual.strength,
+            "the active party with any passive party learns that party's gradient"
+            if residual.seals
+            else "none needed: plain",
+            residual.declares(),
         )
-    for residual in residuals():
-        engine = getattr(residual, "engine", None)
-        profile = f" {engine.profile}" if isinstance(engine, Ckks) else ""
-        found.append(
-            Section(
-                f"Residual: {residual.name}" + (f" ({engine.name}{profile})" if engine is not None else ""),
-                residual.strength,
-                "the active party with any passive party learns that party's gradient"
-                if residual.seals
-                else "none needed: plain",
-                residual.declares(),
-            )
-        )
-    found.append(Section("Phases: beside their sums", "none needed: public", "nothing to learn", phase_sums.declares()))
+        for kind in RESIDUALS.values()
+        for label, residual in kind.variants().items()
+    ]
+    found += _methods({item.message for section in found for item in section.declared})
     return [*found, *(_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3))]
+
+
+def _title(name: str, label: str) -> str:
+    """The label of a variant with the name of its kind first."""
+    rest = label.removeprefix(name).strip()
+    return f"{name} ({rest})" if rest else name
+
+
+def _methods(known: set[type[Message]]) -> list[Section]:
+    """What each method sends beside the protocols that have a section of their own."""
+    found = []
+    for name, kind in METHODS.items():
+        method = kind()
+        for example in list(method.examples().values())[:1]:
+            job = Job(**example)
+            own = [item for item in method.declares(job, _ROLES) if item.message not in known]
+            found.append(
+                Section(f"Method: {name}, beside these", method.strength(job), method.pooling(job, _ROLES), own)
+            )
+    return found
 
 
 def _alignment(passives: int, *, transfers: bool) -> Section:
@@ -133,21 +93,6 @@ def _alignment(passives: int, *, transfers: bool) -> Section:
     )
 
 
-def _assumption(chosen: SumProtocol) -> str:
-    match chosen:
-        case DirectSum():
-            return "none: parts are sent in the clear"
-        case TreeSum():
-            return "ChaCha20 as a pseudorandom generator; masks uniform over the ring"
-        case PairwiseSum():
-            return "X25519 (computational Diffie-Hellman), HKDF, ChaCha20 as a pseudorandom generator"
-        case CipherSum():
-            return (
-                "decisional composite residuosity" if isinstance(chosen.engine, Paillier) else "RLWE, 128-bit standard"
-            )
-    return "see its docstring"
-
-
 def table() -> str:
     """The whole as Markdown."""
     lines = [
@@ -155,6 +100,11 @@ def table() -> str:
         "",
         "Made from the declarations in the code by `python -m securevfl.audit.declarations`; the transcript checker",
         "holds every run against the same data. Parties follow the protocol and study what they receive.",
+        "",
+        "The tables speak of one message at a time. A whole run tells more: forward outputs and their sums span the",
+        "columns behind them, whatever hides the parts of one sum (the leak `columns`), and where parties take their",
+        "steps in turn, two sums differ by one party's part (the leak `sequential`). What a job at hand adds up to is",
+        "printed by `securevfl explain`; see [threat-model.md](threat-model.md).",
         "",
         "- `public`: nothing that is anyone's own",
         "- `uniform`: random bits, whatever the data",

@@ -6,7 +6,6 @@ Each makes what must be refused and finds it accepted, or finds nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ from securevfl.audit.checker import Outcome
 from securevfl.channel import Channel, Event, Inbox
 from securevfl.clock import WallClock
 from securevfl.codec import encode_frame
+from securevfl.costs import Meter
+from securevfl.disclosure import Sizes
 from securevfl.errors import ConfigError, FrameError, IdError, LeakageError, ProtocolError, SecureVFLError
 from securevfl.explain import explain
 from securevfl.job import Job, Protocol
@@ -26,9 +27,11 @@ from securevfl.protocols.base import Reals, Seat
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.dropout_sum import Survivors
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.meeting import Meeting, Verdict
 from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.tree_sum import TreeSum
-from securevfl.session import Hello, Verdict, take_part
+from securevfl.roles import Roles
+from securevfl.session import take_part
 from securevfl.simulate import simulate
 from securevfl.transport.threads import run_threads
 
@@ -61,7 +64,7 @@ def _meet(jobs: dict[str, Job], tables: list[Party]) -> None:
     bank, shop = tables
 
     def play(party: Party) -> Callable[[Channel], Any]:
-        return lambda channel: take_part(jobs[party.name], party, channel, active=bank.name, passives=[shop.name])
+        return lambda channel: take_part(jobs[party.name], party, channel, parties=[bank.name, shop.name])
 
     run_threads({party.name: play(party) for party in tables}, WallClock, timeout=20.0)
 
@@ -76,24 +79,19 @@ def other_order() -> Outcome:
     """A peer whose rows are in another order is refused."""
     bank, shop = _tables()
     ids = np.arange(len(bank))
-    for party, own in ((bank, ids), (shop, ids[::-1])):
-        party.ids = own.astype(str)
-    return _expect(
-        "rows in another order", IdError, lambda: _meet(dict.fromkeys(("bank", "shop"), _job()), [bank, shop])
-    )
+    parties = [Party(own.name, own.X, own.y, ids=each) for own, each in ((bank, ids), (shop, ids[::-1]))]
+    return _expect("rows in another order", IdError, lambda: _meet(dict.fromkeys(("bank", "shop"), _job()), parties))
 
 
 def order_is_keyed() -> Outcome:
     """The digest of the row order changes with the session, so that two runs cannot be linked by it."""
     outcome = Outcome()
-    parties = _tables()
-    for party in parties:
-        party.ids = np.arange(len(party)).astype(str)
+    parties = [Party(own.name, own.X, own.y, ids=np.arange(len(own))) for own in _tables()]
     orders, sessions = [], []
     for _ in range(2):
         events: list[Event] = []
         simulate(_job(), parties, observe=events.append)
-        hellos = [event.message for event in events if isinstance(event.message, Hello)]
+        hellos = [event.message for event in events if isinstance(event.message, Meeting)]
         orders.append({hello.order for hello in hellos})
         sessions.append(len(hellos))
     if orders[0] & orders[1]:
@@ -153,7 +151,7 @@ def rank_guard() -> Outcome:
     """A gradient that determines g is refused where the job starts, and in the list of its leaks."""
     tables = _tables()
     return _expect("p >= n c", LeakageError, lambda: simulate(_job(batch_size=14), tables)).merge(
-        _named(_job(batch_size=14), {"shop": 15}, 14, "rank")
+        _named(_job(batch_size=14), 15, 14, "rank")
     )
 
 
@@ -168,9 +166,10 @@ def single_guard() -> Outcome:
     return _expect("a hiding sum of one part", LeakageError, lambda: simulate(job, _tables()))
 
 
-def _named(job: Job, columns: dict[str, int], rows: int, name: str) -> Outcome:
+def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
     outcome = Outcome()
-    if name not in {leak.name for leak in leakage.leaks(job, columns, batch_rows=rows, outputs=1)}:
+    sizes = Sizes("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
+    if name not in {leak.name for leak in leakage.leaks(job, sizes)}:
         outcome.add("refusal", "leaks", f"{name} is not named")
     return outcome
 
@@ -186,7 +185,7 @@ def consent_sheet() -> Outcome:
         events: list[Event] = []
         simulate(job, parties, observe=events.append)
         seen = {(event.me, type(event.message).__name__) for event in events if event.direction == "recv"}
-        for name, message in sorted(seen - {(event.me, "Hello") for event in events}):
+        for name, message in sorted(seen):
             own = ("\n" + sheet).split(places[name])[1].split("\n\n")[0]
             if f"{message} from" not in own:
                 outcome.add("declared", name, f"the sheet does not say that it receives {message}")
@@ -203,18 +202,20 @@ def survivors_guard() -> Outcome:
         from securevfl.protocols.dropout_sum import Commit, DoubleMasked, DropoutCollector, Shares
 
         assert isinstance(role, DropoutCollector)
-        role._hand_out(role._gather(Commit, seat.passives))
-        role._gather(DoubleMasked, seat.passives)
-        for name in seat.passives[:2]:
-            channel.send(name, Survivors(list(seat.passives[:2])), "")
-        for name in seat.passives[:2]:
+        role._hand_out(role._gather(Commit, seat.contributors))
+        role._gather(DoubleMasked, seat.contributors)
+        for name in seat.contributors[:2]:
+            channel.send(name, Survivors(list(seat.contributors[:2])), "")
+        for name in seat.contributors[:2]:
             channel.recv(name, Shares, "")
+        channel.send(seat.contributors[2], Survivors(list(seat.contributors)), "")  # so that it need not wait in vain
+        channel.recv(seat.contributors[2], Shares, "")
 
     def member(channel: Channel) -> None:
         role = PairwiseSum(threshold=3).role(_seat(channel))
         role.contribute(np.zeros((4, 1)), Reals())
 
-    roles = {"active": collector} | dict.fromkeys(("P1", "P2", "P3"), member)
+    roles = {"A": collector} | dict.fromkeys(("P1", "P2", "P3"), member)
     return _expect("two survivors of a threshold of three", ProtocolError, lambda: _quiet(roles))
 
 
@@ -223,15 +224,7 @@ def _quiet(roles: Mapping[str, Callable[[Channel], None]]) -> None:
 
 
 def _seat(channel: Channel) -> Seat:
-    from securevfl.costs import Meter
-
-    seat = Seat(
-        channel=channel,
-        active="active",
-        passives=("P1", "P2", "P3"),
-        meter=Meter(channel.clock, channel.ledger),
-    )
-    return replace(seat)
+    return Seat(channel, Roles.sum("A", ("P1", "P2", "P3")), Meter(channel.clock, channel.ledger))
 
 
 CHECKS: dict[str, Callable[[], Outcome]] = {

@@ -37,3 +37,14 @@ def patched(*patches: Patch) -> Callable[[], AbstractContextManager[None]]:
             yield
 
     return apply
+
+
+class Stand:
+    """A module with other attributes where given."""
+
+    def __init__(self, inner: Any, **others: Any) -> None:
+        self._inner = inner
+        self.__dict__.update(others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)

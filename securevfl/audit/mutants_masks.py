@@ -23,6 +23,7 @@ from securevfl.crypto.prg import Prg, derive_key
 from securevfl.protocols import dropout_sum, pairwise_sum, topology, tree_sum
 from securevfl.protocols.dropout_sum import DropoutMember
 from securevfl.protocols.tree_sum import TreeSum, TreeSumRole
+from securevfl.roles import COLLECTOR
 
 
 def _no_mask(self: Any, part: Any) -> Any:
@@ -145,7 +146,7 @@ _contribute = TreeSumRole.contribute
 
 
 def _chatty(self: Any, values: Any, space: Any) -> None:
-    self._seat.channel.send(self._seat.active, Diagnostics(b"contributing"), "log")
+    self._seat.channel.send(self._seat.collector, Diagnostics(b"contributing"), "log")
     _contribute(self, values, space)
 
 
@@ -155,7 +156,7 @@ def _undeclared_message() -> Iterator[None]:
 
     def listen(self: Any, shape: Any, space: Any) -> Any:
         total = collect(self, shape, space)
-        for passive in self._seat.passives:
+        for passive in self._seat.contributors:
             self._seat.channel.recv(passive, Diagnostics, "log")
         return total
 
@@ -167,7 +168,7 @@ _tree_declares = TreeSum.declares
 
 
 def _declares_less(self: Any, passives: Any) -> Any:
-    return [item for item in _tree_declares(self, passives) if item.receiver == "active"]
+    return [item for item in _tree_declares(self, passives) if item.receiver == COLLECTOR]
 
 
 MUTANTS = [

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 from gmpy2 import mpz
 
-from securevfl.audit.mutant import Mutant, patched
+from securevfl.audit.mutant import Mutant, Stand, patched
 from securevfl.crypto import (
     paillier,
     paillier_keys,
@@ -62,16 +62,6 @@ _paillier_add = PaillierAdder.add
 
 def _small_masks(bits: int) -> Callable[[int], int]:
     return lambda limit: secrets.randbits(bits)
-
-
-class _Secrets:
-    """`secrets` with another randbelow."""
-
-    def __init__(self, randbelow: Callable[[int], int]) -> None:
-        self.randbelow = randbelow
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(secrets, name)
 
 
 _holder_encrypt = PaillierHolder.encrypt
@@ -161,21 +151,21 @@ MUTANTS = [
         "the holder opens J^T g itself",
         "engine paillier",
         "fresh",
-        patched((paillier, "secrets", _Secrets(lambda limit: 0))),
+        patched((paillier, "secrets", Stand(secrets, randbelow=lambda limit: 0))),
     ),
     Mutant(
         "Paillier: mask of 64 bits",
         "a mask that covers the lowest slot only",
         "engine paillier",
         "uniform",
-        patched((paillier, "secrets", _Secrets(_small_masks(64)))),
+        patched((paillier, "secrets", Stand(secrets, randbelow=_small_masks(64)))),
     ),
     Mutant(
         "Paillier: mask of 32 bits of seed",
         "the mask is drawn from 32 random bits",
         "engine paillier",
         "short",
-        patched((paillier, "secrets", _Secrets(_small_masks(32)))),
+        patched((paillier, "secrets", Stand(secrets, randbelow=_small_masks(32)))),
     ),
     Mutant(
         "Paillier: scale in the clear",

@@ -12,10 +12,10 @@ from securevfl import channel, codec, explain, leakage, session
 from securevfl.audit.mutant import Mutant, patched
 from securevfl.channel import Channel, Inbox
 from securevfl.codec import decode_message
-from securevfl.crypto import masks, prg, scheme
-from securevfl.crypto.masks import Disclosures
+from securevfl.crypto import prg, scheme
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
+from securevfl.protocols import meeting
 from securevfl.protocols.dropout_sum import DropoutMember, Survivors
 
 
@@ -26,9 +26,9 @@ def _hello_with(**forged: Any) -> Iterator[None]:
 
     def accept(self: Any, sender: str, kind: Any, lane: str = "", **keys: Any) -> Any:
         message = recv(self, sender, kind, lane, **keys)
-        if isinstance(message, session.Hello):
+        if isinstance(message, meeting.Meeting):
             values = {name: getattr(message, name) for name in message.__struct_fields__}
-            return session.Hello(**(values | {name: value(self) for name, value in forged.items()}))
+            return meeting.Meeting(**(values | {name: value(self) for name, value in forged.items()}))
         return message
 
     with mock.patch.object(Channel, "recv", accept):
@@ -137,7 +137,7 @@ class _Hmac:
 
 
 def _any_survivors(self: Any, commits: Any) -> Any:
-    return frozenset(self._seat.channel.recv(self._seat.active, Survivors, self._seat.lane).names)
+    return frozenset(self._seat.channel.recv(self._seat.collector, Survivors, self._seat.lane).names)
 
 
 def _key_speaks(self: Any) -> str:
@@ -150,15 +150,6 @@ def _pickles(self: Any, protocol: Any) -> Any:
 
 def _any_number(self: Any, number: int | None) -> int:
     return number or 0
-
-
-def _any_round(self: Any, round: int, values: Any) -> Any:
-    seeds = {peer: self.pair_seed(round, peer) for peer in self._pair_keys}
-    return masks.double_mask(self.name, values, self.self_seed(round), seeds)
-
-
-def _settles(self: Any, peer: str, *, survived: bool) -> None:
-    return
 
 
 def _one_label(key: bytes, *context: Any) -> bytes:
@@ -287,20 +278,6 @@ MUTANTS = [
         "streams serve once",
         "fresh",
         patched((Prg, "_take", _any_number)),
-    ),
-    Mutant(
-        "masks: rounds serve twice",
-        "a masker masks a round again",
-        "streams serve once",
-        "fresh",
-        patched((masks.Masker, "mask", _any_round)),
-    ),
-    Mutant(
-        "masks: both masks opened",
-        "a party helps to open both masks of another",
-        "streams serve once",
-        "fresh",
-        patched((Disclosures, "_settle", _settles)),
     ),
     Mutant(
         "keys: purposes share a stream",

@@ -7,7 +7,6 @@ import textwrap
 
 from securevfl.audit.report import Audit, Inference
 
-_HANDSHAKE = ("Hello", "Verdict", "Abort")  # the same in every job
 _STYLE = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --real: #b23a2e; --sim: #3a6ea5; --chance: #9aa5b1; }
 * { box-sizing: border-box; }
@@ -45,7 +44,7 @@ def text(audit: Audit, width: int = 100) -> str:
     for name, role in audit.roles.items():
         lines += ["", f"{name} ({role})"]
         for item in audit.declared:
-            if item.receiver == role and item.message.__name__ not in _HANDSHAKE:
+            if item.receiver == role:
                 lines.append(f"  receives  {item.message.__name__} from {item.sender}: {item.reveals}")
         for each in _of(audit, name):
             lines += _inference(each, width)
@@ -68,11 +67,12 @@ def _of(audit: Audit, who: str) -> list[Inference]:
 
 
 def _inference(each: Inference, width: int) -> list[str]:
-    word = "EXCEEDS THE DECLARATION" if each.exceeds else each.strength
+    word = "EXCEEDS WHAT IS DECLARED" if each.exceeds else each.strength
     figures = f"{each.real:.3f}   gradients or sums alone {each.simulated:.3f}   chance {each.chance:.3f}"
     return [
         f"  {each.name:<19} {figures}   {word}",
         *_wrap(f"{each.what}; less by: {each.remedy}", width, " " * 22),
+        *_wrap(each.detail, width, " " * 22),
     ]
 
 
@@ -124,7 +124,7 @@ def _received(audit: Audit, role: str) -> str:
     rows = [
         f"<tr><td>{item.message.__name__}</td><td>{item.sender}</td><td>{_say(str(item.reveals))}</td></tr>"
         for item in audit.declared
-        if item.receiver == role and item.message.__name__ not in _HANDSHAKE
+        if item.receiver == role
     ]
     if not rows:
         return '<p class="soft">Receives nothing after the handshake.</p>'
@@ -135,7 +135,8 @@ def _scores(inferences: list[Inference]) -> str:
     if not inferences:
         return ""
     rows = [
-        f"<tr><td><strong>{_say(each.name)}</strong><br><span class='soft'>{_say(each.what)}</span></td>"
+        f"<tr><td><strong>{_say(each.name)}</strong><br><span class='soft'>{_say(each.what)}</span>"
+        f"<br><span class='soft'>{_say(each.detail)}</span></td>"
         f"<td class='fig'>{_bar(each)}</td><td class='fig'>{each.real:.3f}<br>{each.simulated:.3f}</td>"
         f"<td>{_tag(each)}</td><td>{_say(each.remedy)}</td></tr>"
         for each in inferences
@@ -157,5 +158,5 @@ def _bar(each: Inference) -> str:
 
 def _tag(each: Inference) -> str:
     kind = "exceeds" if each.exceeds else each.strength
-    word = "exceeds the declaration" if each.exceeds else each.strength
+    word = "exceeds what is declared" if each.exceeds else each.strength
     return f"<span class='tag {kind}'>{word}</span>"

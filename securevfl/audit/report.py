@@ -8,6 +8,8 @@
 
 Something *exceeds the declaration* if the checker or a simulator finds it, or if an attack under a sealed residual does
 better than on the simulated view by more than MARGIN and three standard errors (with fewer than three seeds: by .1).
+It exceeds what the job *accepts* if a guard would refuse it, or if an attack carries a leak out that the job does not
+accept by name, on these tables, whatever the guards count. All runs here accept every leak, so that they can be seen.
 """
 
 from __future__ import annotations
@@ -22,24 +24,22 @@ import numpy as np
 
 from securevfl.audit import simulators
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.attacks.base import Attack, LabelAttack, Score
+from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.checker import Finding, Outcome, check_transcript
-from securevfl.audit.curve import smallest_batch
-from securevfl.audit.declarations import declared_of
 from securevfl.audit.transcript import record
 from securevfl.audit.views import Stage
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
-from securevfl.leakage import leaks
-from securevfl.models.kernel import Kernel
+from securevfl.leakage import LEAKS, leaks
+from securevfl.methods.base import Known
+from securevfl.methods.known import known_run
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Declared
-from securevfl.schedule import Schedule
+from securevfl.roles import Roles
 
 MARGIN = 0.03
 _FEW_SEEDS_MARGIN = 0.1
 _STRONG, _WEAK = 0.8, 0.6  # label AUC from which an inference is called strong, and below which weak
-_MODEST_LIMIT = 0.6  # label AUC that the proposed batch size keeps noise columns at
 _ROWS = 2000  # of the short runs at most
 _MOST_ATTACKERS = 4  # passive parties whose view is attacked: those with the most columns
 
@@ -58,6 +58,7 @@ class Inference:
     error: float
     exceeds: bool
     remedy: str
+    detail: str = ""
 
     @property
     def strength(self) -> str:
@@ -69,7 +70,7 @@ class Inference:
 
 @dataclass(frozen=True)
 class Audit:
-    """The outcome. `findings` and `inferences` that exceed make the exit code 1; `leaks` are accepted or refused."""
+    """The outcome. `findings`, inferences that exceed and `refused` leaks make the exit code 1; `leaks` is accepted."""
 
     label: str
     roles: dict[str, str]
@@ -77,6 +78,7 @@ class Audit:
     findings: list[Finding]
     inferences: list[Inference]
     leaks: list[str]
+    refused: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     tests: int = 0
     seeds: int = 0
@@ -84,10 +86,10 @@ class Audit:
 
     @property
     def exceeding(self) -> list[str]:
-        """Everything beyond the declaration, a line each."""
-        found = [str(finding) for finding in self.findings]
+        """Everything beyond what is declared and accepted, a line each."""
+        found = [str(finding) for finding in self.findings] + [f"would be refused: {leak}" for leak in self.refused]
         return found + [
-            f"{each.name}: {each.who}: {each.real:.3f} where the declared output gives {each.simulated:.3f}"
+            f"{each.name}: {each.detail or each.who}: {each.real:.3f}, the declared output gives {each.simulated:.3f}"
             for each in self.inferences
             if each.exceeds
         ]
@@ -100,12 +102,12 @@ class Audit:
     def verdict(self) -> str:
         """One line."""
         if self.exceeding:
-            return f"{len(self.exceeding)} things exceed the declaration"
+            return f"{len(self.exceeding)} things exceed the declaration or what the job accepts"
         if self.failed:
             return "parts of the audit could not run"
         strong = sum(each.strength == "strong" for each in self.inferences)
         rest = f"; {strong} strong inferences are possible from what is declared" if strong else ""
-        return f"nothing exceeds the declaration{rest}"
+        return f"nothing exceeds the declaration or what the job accepts{rest}"
 
 
 def run_audit(
@@ -121,26 +123,24 @@ def run_audit(
     """
     started, say = time.monotonic(), on_step or (lambda step: None)
     active, passives = check_parties(parties)
-    names = [party.name for party in passives]
+    roles = job.method.cast([active, *passives])
     say("transcripts")
-    short_job, short_parties = _short(job, parties)
+    short_job, short_parties = _short(job.model_copy(update={"accepts": LEAKS}), parties)
     outcome = check_transcript(*(record(short_job, short_parties)[0] for _ in range(2)))
     say("simulators")
-    outcome = outcome.merge(_simulators(job, len(passives)))
-    inferences, failed = _attacks(job, parties, seeds, say)
-    rows, outputs = _batch(job, active)
-    columns = {party.name: party.X.shape[1] for party in passives}
+    outcome = outcome.merge(_simulators(job, roles))
+    known = known_run(job, [active, *passives])
+    inferences, failed = _attacks(job, known, seeds, say)
+    found = leaks(job, known.sizes)
     return Audit(
-        label=f"{job.optimizer.label} on a {job.model.name} model, {job.protocol.sum_for(len(names)).name} sum, "
-        f"{job.protocol.label(len(names)).split('/')[-1]} residual, batches of {rows} rows",
-        roles={active.name: "active"} | dict.fromkeys(names, "passive"),
-        declared=[item for item in declared_of(job, names) if isinstance(job.model, Kernel) or not item.phases],
+        label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
+        f"batches of {known.sizes.smallest_batch} rows",
+        roles=dict(roles.cast),
+        declared=job.method.declares(job, roles),
         findings=outcome.findings,
         inferences=inferences,
-        leaks=[
-            ("accepted: " if leak.name in job.accepts else "would be refused: ") + str(leak)
-            for leak in leaks(job, columns, batch_rows=rows, outputs=outputs)
-        ],
+        leaks=[f"accepted: {leak}" for leak in found if leak.name in job.accepts],
+        refused=[str(leak) for leak in found if leak.name not in job.accepts],
         failed=failed,
         tests=outcome.tests,
         seeds=len(seeds),
@@ -149,7 +149,7 @@ def run_audit(
 
 
 def audit_command(job: Job, parties: Sequence[Party], html_path: Path | None = None) -> int:
-    """Audits, prints the page and writes it as HTML too; the exit code: 1 if anything exceeds the declaration."""
+    """Audits, prints the page and writes it as HTML too; the exit code: 1 if anything exceeds it."""
     from securevfl.audit.page import html, text
     from securevfl.cli_show import console
 
@@ -175,78 +175,50 @@ def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     return short, [party.take(chosen) for party in parties]
 
 
-def _simulators(job: Job, passives: int) -> Outcome:
+def _simulators(job: Job, roles: Roles) -> Outcome:
     outcome = Outcome()
-    if passives > 1:
-        outcome = outcome.merge(simulators.sum_views(job.protocol.sum_for(passives), rounds=3, sessions=1))
-    if job.protocol.residual.name != "none":
-        outcome = outcome.merge(simulators.residual_views(job.protocol.residual))
+    for protocol in job.method.protocols(job, roles):
+        outcome = outcome.merge(simulators.views(protocol, parties=len(roles.cast)))
     return outcome
 
 
-def _batch(job: Job, active: Party) -> tuple[int, int]:
-    loss = job.model.loss
-    assert active.y is not None
-    schedule = Schedule(
-        len(active),
-        batch_size=job.batch_size,
-        epochs=job.epochs,
-        seed=job.seed,
-        test_fraction=job.test_fraction,
-        reshuffle=job.reshuffle,
-    )
-    return schedule.smallest_batch, loss.outputs(loss.classes(active.y))
-
-
 def _attacks(
-    job: Job, parties: Sequence[Party], seeds: Sequence[int], say: Callable[[str], None]
+    job: Job, known: Known, seeds: Sequence[int], say: Callable[[str], None]
 ) -> tuple[list[Inference], list[str]]:
-    """Every attack that applies; those on labels from the view of each passive party in turn."""
-    active, passives = check_parties(parties)
-    attackers = sorted((party.name for party in passives), key=lambda name: -_columns(parties, name))[:_MOST_ATTACKERS]
+    """Every attack that applies; those that each passive party can carry out from the view of each in turn."""
+    without = [party for party in known.parties if not party.active]
+    passives = [party.name for party in sorted(without, key=lambda party: -len(party.columns))][:_MOST_ATTACKERS]
     scores: dict[tuple[str, str], list[Score]] = {}
     failed: dict[str, str] = {}
     for seed in seeds:
         say(f"attacks, seed {seed}")
-        stage = Stage(job, parties, seed)
+        stage = Stage(job, known.parties, seed)
         stage.real_run, stage.ideal_run  # noqa: B018  made once, before the stage is copied for each attacker
         for name, attack in ATTACKS.items():
             if not attack.applies_to(job) or name in failed:
                 continue
-            for attacker in attackers if _after_labels(attack) else attackers[:1]:
+            for attacker in passives if attack.by is By.EACH else [known.sizes.active]:
                 own = copy(stage)
                 own.attacker = attacker
                 try:
                     scores.setdefault((name, attacker), []).append(attack.score(own))
                 except SecureVFLError as error:
                     failed[name] = f"{name}: {error}"
-    found = [
-        _inference(job, parties, ATTACKS[name], own, attacker, active.name) for (name, attacker), own in scores.items()
-    ]
+    found = [_inference(job, known, ATTACKS[name], own, attacker) for (name, attacker), own in scores.items()]
     return sorted(found, key=lambda each: each.chance - each.real), list(failed.values())
 
 
-def _columns(parties: Sequence[Party], name: str) -> int:
-    return int(next(party.X.shape[1] for party in parties if party.name == name))
-
-
-def _after_labels(attack: Attack) -> bool:
-    return isinstance(attack, LabelAttack) or attack.name == "rare_values"
-
-
-def _inference(
-    job: Job, parties: Sequence[Party], attack: Attack, scores: list[Score], attacker: str, active: str
-) -> Inference:
+def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], attacker: str) -> Inference:
     real, simulated, chance = (
         np.array([getattr(score, name) for score in scores]) for name in ("real", "simulated", "chance")
     )
     excess = real - simulated
     error = float(excess.std(ddof=1) / np.sqrt(len(excess))) if len(excess) > 1 else 0.0
     allowed = MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN
-    hides = job.protocol.residual.seals if isinstance(attack, LabelAttack) else True
-    exceeds = bool(hides and excess.mean() > allowed)
+    carried_out = attack.leak is not None and attack.leak not in job.accepts and real.mean() > attack.beyond
+    exceeds = carried_out or bool(attack.hidden(job) and excess.mean() > allowed)
     return Inference(
-        who=_who(attack, attacker, active),
+        who=attack.who(job, attacker, known.sizes.active),
         name=attack.name.replace("_", " "),
         what=attack.measures,
         paper=attack.paper,
@@ -255,40 +227,6 @@ def _inference(
         chance=float(chance.mean()),
         error=error,
         exceeds=exceeds,
-        remedy=_remedy(job, parties, attack, attacker),
+        remedy=attack.remedy(job, known, attacker),
+        detail=scores[-1].detail,
     )
-
-
-def _who(attack: Attack, attacker: str, active: str) -> str:
-    """Whose view the attack starts from."""
-    if _after_labels(attack):
-        return attacker
-    if attack.name in ("collusion", "masked_phases", "membership"):
-        return "any party"
-    return active
-
-
-def _remedy(job: Job, parties: Sequence[Party], attack: Attack, attacker: str) -> str:
-    party = next(party for party in parties if party.name == attacker)
-    silent = job.protocol.residual.name == "none"
-    if attack.name == "model_completion" or (attack.name == "transcript" and silent):
-        return "none: it needs no message, only the party's own columns and a few labels; keep labels from it"
-    if attack.name == "differencing":
-        if getattr(job.optimizer, "mode", "parallel") == "sequential":
-            return "the parallel mode, in which all parts move at once"
-        return "more parties in the sum: it is in what the sum itself tells, and one part outweighs the others"
-    if attack.name == "membership":
-        return "stronger l2, fewer epochs"
-    if attack.name == "rare_values":
-        return "drop or group values that stand alone in a batch, or larger batches"
-    if attack.name in ("collusion", "masked_phases"):
-        return "a masked or encrypted sum among parties that do not pool what they hold"
-    if attack.name in ("phases", "phase_map"):
-        return "frequencies of one's own; scale columns so that phases wrap"
-    if not job.protocol.residual.seals:
-        return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
-    p, (rows, outputs) = party.X.shape[1], _batch(job, next(party for party in parties if party.active))
-    needed = smallest_batch(p * outputs, outputs, job.epochs, job.reshuffle, _MODEST_LIMIT)
-    if needed <= rows:
-        return f"its gradient alone says little at {rows} rows a batch; columns that go with the label say the rest"
-    return f"batches of {needed:,} rows or more, so that p / (n c) falls below {p / needed:.3f}; fewer columns"

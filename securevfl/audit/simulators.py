@@ -27,17 +27,12 @@ from numpy.typing import NDArray
 
 from securevfl.audit.checker import Outcome
 from securevfl.audit.statistics import Battery, alike, told_apart
-from securevfl.audit.transcript import Transcript, record_residual, record_sum
+from securevfl.audit.transcript import COLLECTS, Transcript, record_residual, record_sum
 from securevfl.audit.wire import bodies, byte_fields, public_moduli
 from securevfl.crypto.scheme import Floats
+from securevfl.errors import ConfigError
 from securevfl.protocols.base import Circle, Reals, ResidualProtocol, Space, SumProtocol
-from securevfl.protocols.cipher_sum import CipherSum
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.open_residual import OpenResidual
-from securevfl.protocols.pairwise_sum import PairwiseSum
-from securevfl.protocols.sealed_residual import SealedResidual
-from securevfl.protocols.tree_sum import TreeSum
+from securevfl.protocols.registry import RESIDUALS, SUMS
 
 Parts = Mapping[str, NDArray[Any]]
 
@@ -48,10 +43,10 @@ _MOST_ROWS = 600
 
 def made_up_parts(protocol: SumProtocol, receiver: str, parts: Parts, space: Space) -> dict[str, NDArray[Any]]:
     """Parts that agree with what `receiver` puts in and is told."""
-    if not protocol.hides_parts and receiver == "active":
+    if not protocol.hides_parts and receiver == COLLECTS:
         return dict(parts)
     zeros = {name: np.zeros_like(values) for name, values in parts.items()}
-    if receiver != "active":
+    if receiver != COLLECTS:
         return zeros | {receiver: parts[receiver]}
     total = np.sum(list(parts.values()), axis=0, dtype=next(iter(parts.values())).dtype)
     if isinstance(space, Circle):
@@ -64,7 +59,7 @@ def made_up_residual(
 ) -> tuple[list[Floats], dict[str, list[Floats]]]:
     """g and every J that agree with what `receiver` puts in and is told."""
     blank = {name: [_blank(one) for one in own] for name, own in J.items()}
-    if receiver == "active":
+    if receiver == COLLECTS:
         return list(g), blank
     if not protocol.seals:
         return list(g), blank | {receiver: list(J[receiver])}
@@ -118,7 +113,7 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
             if declared is None or declared.reveals.kind in ("plain", "public"):
                 continue
             for data, body in zip(byte_fields(event.message), bodies(event.message, moduli), strict=False):
-                if body.form != "raw" or len(data) % word or name in ("Commit", "Commits", "Shares"):
+                if body.form != "raw" or len(data) % word or declared.structured:
                     fractions[name].append(body.fractions)
                     rows[name] += _rows(body.fractions)
                     continue
@@ -167,13 +162,22 @@ def _parts(seed: int, space: Space, rounds: int, rows: int) -> list[dict[str, ND
     return [{name: own + 1e-3 * generator.normal(size=own.shape) for name, own in base.items()} for _ in range(rounds)]
 
 
+def views(protocol: SumProtocol | ResidualProtocol, *, parties: int) -> Outcome:
+    """Every role's view in a protocol of a run of so many parties, in few rounds. ConfigError if none knows it."""
+    if isinstance(protocol, SumProtocol):
+        return sum_views(protocol, rounds=3, sessions=1) if parties > 2 else Outcome()
+    if isinstance(protocol, ResidualProtocol):
+        return residual_views(protocol)
+    raise ConfigError(f"protocol {protocol.name} has no simulator; add one to securevfl.audit.simulators")
+
+
 def sum_views(protocol: SumProtocol, space: Space | None = None, *, rounds: int = 8, sessions: int = 2) -> Outcome:
     """Every role's view in a sum, real against simulated."""
     chosen = space or Reals()
     data = [_parts(seed, chosen, rounds, 128) for seed in range(sessions)]
     real = [record_sum(protocol, parts, chosen) for parts in data]
     outcome = Outcome()
-    for receiver in ("active", *_PASSIVES):
+    for receiver in (COLLECTS, *_PASSIVES):
         made = [[made_up_parts(protocol, receiver, parts, chosen) for parts in rounds_] for rounds_ in data]
         simulated = [record_sum(protocol, parts, chosen) for parts in made]
         outcome = outcome.merge(compare(real, simulated, receiver))
@@ -187,7 +191,7 @@ def residual_views(protocol: ResidualProtocol, *, rows: int = 60, batches: int =
     J = {name: [generator.normal(size=(rows, 6)) for _ in g] for name in _PASSIVES[:passives]}
     real = [record_residual(protocol, g, J, epochs=2)]
     outcome = Outcome()
-    for receiver in ("active", _PASSIVES[0]):
+    for receiver in (COLLECTS, _PASSIVES[0]):
         made_g, made_J = made_up_residual(protocol, receiver, g, J)
         simulated = [record_residual(protocol, made_g, made_J, epochs=2)]
         outcome = outcome.merge(compare(real, simulated, receiver)).merge(_errors(real[0], simulated[0], receiver))
@@ -208,22 +212,31 @@ def _errors(real: Transcript, simulated: Transcript, receiver: str) -> Outcome:
     return outcome
 
 
-CHECKS: dict[str, Callable[[], Outcome]] = {
-    "simulator sum direct": partial(sum_views, DirectSum()),
-    "simulator sum tree": partial(sum_views, TreeSum()),
-    "simulator sum tree star": partial(sum_views, TreeSum(topology="star")),
-    "simulator sum tree ring": partial(sum_views, TreeSum(topology="ring")),
-    "simulator sum pairwise": partial(sum_views, PairwiseSum()),
-    "simulator sum pairwise tree": partial(sum_views, PairwiseSum(topology="tree")),
-    "simulator sum pairwise ring": partial(sum_views, PairwiseSum(topology="ring")),
-    "simulator sum dropout": partial(sum_views, PairwiseSum(threshold=2 / 3)),
-    "simulator sum cipher ckks": partial(sum_views, CipherSum(engine=Ckks()), rounds=3, sessions=1),
-    "simulator phases tree": partial(sum_views, TreeSum(), Circle(32)),
-    "simulator phases pairwise": partial(sum_views, PairwiseSum(), Circle(32)),
-    "simulator residual open": partial(residual_views, OpenResidual()),
-    "simulator residual ckks": partial(residual_views, SealedResidual(engine=Ckks())),
-    "simulator residual ckks lean": partial(residual_views, SealedResidual(engine=Ckks(profile="lean"))),
-    "simulator residual paillier": partial(
-        residual_views, SealedResidual(engine=Paillier(bits=2048)), rows=40, batches=5, passives=1
-    ),
-}
+Check = Callable[[], Outcome]
+
+
+def sum_checks() -> dict[str, Check]:
+    """One a registered sum that is not too slow, and one a sum of phases that hides parts."""
+    found: dict[str, Check] = {}
+    for name, kind in SUMS.items():
+        for label, sums in kind.variants().items():
+            if not sums.pooled:
+                rounds, sessions = (3, 1) if sums.encrypts else (8, 2)
+                found[f"simulator sum {label}"] = partial(sum_views, sums, rounds=rounds, sessions=sessions)
+        first = next(iter(kind.variants().values()))
+        if first.hides_parts and not first.encrypts:
+            found[f"simulator phases {name}"] = partial(sum_views, first, Circle(32))
+    return found
+
+
+def residual_checks() -> dict[str, Check]:
+    """One a registered residual."""
+    found: dict[str, Check] = {}
+    for kind in RESIDUALS.values():
+        for label, residual in kind.variants().items():
+            few: dict[str, int] = {"rows": 40, "batches": 5, "passives": 1} if residual.pooled else {}
+            found[f"simulator residual {label}"] = partial(residual_views, residual.quick, **few)
+    return found
+
+
+CHECKS: dict[str, Check] = {**sum_checks(), **residual_checks()}

@@ -120,6 +120,7 @@ def _messages(parties: list[Party]) -> list[Floats]:
         batch_size=64,
         epochs=2,
         scale="none",
+        accepts=("columns",),
     )
     events: list[Event] = []
     simulate(job, parties, observe=events.append)

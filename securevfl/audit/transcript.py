@@ -21,6 +21,7 @@ from securevfl.codec import Message
 from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job, Protocol
+from securevfl.methods.declared import declared_of
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -38,10 +39,12 @@ from securevfl.protocols.base import (
     SumRole,
 )
 from securevfl.protocols.differentiable import Differentiable, Jacobian
-from securevfl.protocols.no_residual import NoResidual
+from securevfl.roles import CONTRIBUTOR, Roles
 from securevfl.run import Run
 from securevfl.simulate import simulate
 from securevfl.transport.threads import run_threads
+
+COLLECTS = "A"  # the party that collects, and publishes residuals, where one protocol runs alone
 
 
 class Learned(NamedTuple):
@@ -67,10 +70,10 @@ class Witness:
 
 @dataclass(frozen=True)
 class Transcript:
-    """One run. `roles` by party, `declared` what its messages are said to reveal, `secrets` what none may show."""
+    """One run. `declared`: what its messages are said to reveal, in these roles. `secrets`: what none may show."""
 
     events: list[Event]
-    roles: dict[str, str]
+    roles: Roles
     declared: list[Declared]
     witness: Witness
     secrets: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -81,28 +84,18 @@ class Transcript:
         """Every message as its receiver saw it."""
         return [event for event in self.events if event.direction == "recv"]
 
-    @property
-    def passives(self) -> list[str]:
-        return [name for name, role in self.roles.items() if role == "passive"]
-
-    @property
-    def active(self) -> str:
-        return next(name for name, role in self.roles.items() if role == "active")
-
     def declaration(self, event: Event) -> Declared | None:
         """What is declared of a received message; None if nothing is."""
         for item in self.declared:
-            if item.message is type(event.message) and (item.sender, item.receiver) == (
-                self.roles[event.peer],
-                self.roles[event.me],
-            ):
+            between = item.sender in self.roles.plays(event.peer) and item.receiver in self.roles.plays(event.me)
+            if between and item.message is type(event.message):
                 return item
         return None
 
     def missed(self, name: str) -> Iterator[tuple[Learned, Floats]]:
         """Each gradient that a party learned, and how far it is from J^T g."""
         for learned in self.witness.gradients[name]:
-            g, _ = self.witness.residuals[self.active][learned.exchange]
+            g, _ = self.witness.residuals[self.roles.lead][learned.exchange]
             yield learned, learned.gradient - learned.J.vjp(g)
 
     def messages(self) -> list[Message]:
@@ -218,44 +211,39 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
 
     Raises what `simulate` raises. Heavy calls run in this process.
     """
-    from securevfl.audit.declarations import declared_of
-
-    active, passives = check_parties(parties)
-    names = [party.name for party in passives]
+    lead, others = check_parties(parties)
+    roles = job.method.cast([lead, *others])
     witness = Witness()
-    sums = WitnessedSum(inner=job.protocol.sum_for(len(passives)))
+    sums = WitnessedSum(inner=job.protocol.sum_for(len(others)))
     sums._witness = witness
     residual = job.protocol.residual
-    if not isinstance(residual, NoResidual):
+    if residual is not None:
         watched = WitnessedResidual(inner=residual)
         watched._witness, residual = witness, watched
     own = job.model_copy(update={"protocol": Protocol(sum=sums, residual=residual)})
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)
-    roles = {active.name: "active"} | dict.fromkeys(names, "passive")
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
-    transcript = Transcript(
-        events, roles, declared_of(job, names), witness, secrets, rotates=_rotates(job.protocol.residual)
-    )
+    declared = declared_of(job.method, job, roles)
+    transcript = Transcript(events, roles, declared, witness, secrets, rotates=_rotates(job.protocol.residual))
     return transcript, Run(job, run.parts)
 
 
-def _rotates(residual: ResidualProtocol) -> bool:
+def _rotates(residual: ResidualProtocol | None) -> bool:
     engine = getattr(residual, "engine", None)
     return bool(engine is not None and engine.scheme().rotates)
 
 
 def record_sum(sums: SumProtocol, rounds: Sequence[Mapping[str, NDArray[Any]]], space: Space) -> Transcript:
-    """One sum protocol alone: in round t passive party k contributes rounds[t][k]; party "active" collects."""
-    passives = tuple(rounds[0])
-    shape = rounds[0][passives[0]].shape
+    """One sum protocol alone: in round t party k contributes rounds[t][k], and `COLLECTS` collects."""
+    cast = Roles.sum(COLLECTS, rounds[0])
+    shape = next(iter(rounds[0].values())).shape
     witness = Witness()
     watched = WitnessedSum(inner=sums)
     watched._witness = witness
 
     def seat(channel: Channel) -> Seat:
-        meter = Meter(channel.clock, channel.ledger)
-        return Seat(channel=channel, active="active", passives=passives, meter=meter)
+        return Seat(channel, cast, Meter(channel.clock, channel.ledger))
 
     def collect(channel: Channel) -> None:
         role = watched.role(seat(channel))
@@ -268,10 +256,9 @@ def record_sum(sums: SumProtocol, rounds: Sequence[Mapping[str, NDArray[Any]]], 
             role.contribute(parts[channel.me], space)
 
     events: list[Event] = []
-    roles: dict[str, Callable[[Channel], None]] = {"active": collect, **dict.fromkeys(passives, contribute)}
+    roles: dict[str, Callable[[Channel], None]] = {COLLECTS: collect, **dict.fromkeys(rounds[0], contribute)}
     run_threads(roles, WallClock, timeout=60.0, observe=events.append)
-    kinds = {"active": "active"} | dict.fromkeys(passives, "passive")
-    return Transcript(events, kinds, sums.declares(passives), witness)
+    return Transcript(events, cast, sums.declares(cast.having(CONTRIBUTOR)), witness)
 
 
 class FixedJacobian:
@@ -296,6 +283,7 @@ def record_residual(
     jacobians: for every passive party one J (n x d) for each g.
     """
     passives = tuple(jacobians)
+    cast = Roles.labelled(COLLECTS, passives)
     outputs = residuals[0].shape[1]
     witness = Witness()
     watched = WitnessedResidual(inner=residual)
@@ -305,8 +293,7 @@ def record_residual(
         witness.sessions.add(channel.session)
         return Seat(
             channel=channel,
-            active="active",
-            passives=passives,
+            roles=cast,
             meter=Meter(channel.clock, channel.ledger),
             outputs=outputs,
         )
@@ -326,7 +313,6 @@ def record_residual(
         role.close()
 
     events: list[Event] = []
-    roles: dict[str, Callable[[Channel], None]] = {"active": publish, **dict.fromkeys(passives, ask)}
+    roles: dict[str, Callable[[Channel], None]] = {COLLECTS: publish, **dict.fromkeys(passives, ask)}
     run_threads(roles, WallClock, timeout=60.0, observe=events.append)
-    kinds = {"active": "active"} | dict.fromkeys(passives, "passive")
-    return Transcript(events, kinds, residual.declares(), witness, rotates=_rotates(residual))
+    return Transcript(events, cast, residual.declares(), witness, rotates=_rotates(residual))

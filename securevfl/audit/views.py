@@ -25,16 +25,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.audit.transcript import Witness, WitnessedSum
 from securevfl.channel import Event
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job, Protocol
+from securevfl.leakage import LEAKS
 from securevfl.optim.base import Optimizer
-from securevfl.party import Party, check_parties
+from securevfl.party import Party, check_parties, register_of
 from securevfl.protocols.base import Batch, Phases, Reply
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.no_residual import NoResidual
-from securevfl.protocols.open_residual import OpenResidual
 from securevfl.run import Run
 from securevfl.schedule import Rows, Schedule
 from securevfl.simulate import simulate
@@ -153,7 +152,10 @@ def _as_numbers(value: Any, n: int, c: int) -> Floats | None:
 
 @dataclass
 class Tape:
-    """What the recorded parties did, by name. Each party writes from its own threads."""
+    """What the recorded parties did, by name. Each party writes from its own threads.
+
+    `sums` holds every part and every sum of the run, those of evaluations too; `trained` the places of the others.
+    """
 
     visits: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     openings: dict[str, list[Opening]] = field(default_factory=lambda: defaultdict(list))
@@ -161,7 +163,14 @@ class Tape:
     receipts: dict[str, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
+    sums: Witness = field(default_factory=Witness)
+    trained: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def evaluated(self, name: str) -> Floats:
+        """What this party collected in evaluations, or gave to them, one after the other (rows x c)."""
+        every = self.sums.totals[name] or self.sums.parts[name]
+        return np.concatenate([values for place, values in enumerate(every) if place not in self.trained[name]])
 
     def observe(self, event: Event) -> None:
         """For `simulate(observe=...)`."""
@@ -178,9 +187,12 @@ class Tape:
         with self.lock:
             self.openings[name].append(Opening(len(self.visits[name]) - 1, index, J, gradient))
 
-    def summed(self, name: str, values: Floats, index: int) -> None:
+    def summed(self, name: str, index: int) -> None:
+        """Right after a sum of the training: the last one that this party collected or gave to."""
         with self.lock:
-            self.totals[name].append(Total(len(self.visits[name]) - 1, index, values))
+            every = self.sums.totals[name] or self.sums.parts[name]
+            self.trained[name].add(len(every) - 1)
+            self.totals[name].append(Total(len(self.visits[name]) - 1, index, every[-1]))
 
     def learned(self, name: str, k: int, bits: int, phases: Phases) -> None:
         with self.lock:
@@ -234,13 +246,9 @@ class _ActiveTap:
     def __getattr__(self, key: str) -> Any:
         return getattr(self._link, key)
 
-    @property
-    def phases(self) -> _PhaseTap:
-        return _PhaseTap(self._link.phases, self._tape)
-
     def sum(self, batch: Batch, *args: Any, **keys: Any) -> Floats:
         total: Floats = self._link.sum(batch, *args, **keys)
-        self._tape.summed(self._name, total.copy(), batch.index)
+        self._tape.summed(self._name, batch.index)
         return total
 
 
@@ -255,8 +263,8 @@ class _PassiveTap:
         return getattr(self._link, key)
 
     def contribute(self, H: Floats, batch: Batch, *args: Any, **keys: Any) -> None:
-        self._tape.summed(self._link.me, H.copy(), batch.index)
         self._link.contribute(H, batch, *args, **keys)
+        self._tape.summed(self._link.me, batch.index)
 
     def reply(self, *args: Any, **keys: Any) -> Reply:
         return _ReplyTap(self._link.reply(*args, **keys), self._tape, self._link.me)
@@ -286,11 +294,11 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
     """The same optimizer, of the same kind, that writes to the tape."""
     kind = type(optimizer)
 
-    def run_active(self: Any, party: Any, link: Any) -> None:
-        kind.active(self, _Watched(party, tape, active), _ActiveTap(link, tape, active))  # type: ignore[arg-type]
+    def run_active(self: Any, party: Any, link: Any) -> Any:
+        return kind.active(self, _Watched(party, tape, active), _ActiveTap(link, tape, active))  # type: ignore
 
-    def run_passive(self: Any, party: Any, link: Any) -> None:
-        kind.passive(self, _Watched(party, tape, link.me), _PassiveTap(link, tape))  # type: ignore[arg-type]
+    def run_passive(self: Any, party: Any, link: Any) -> Any:
+        return kind.passive(self, _Watched(party, tape, link.me), _PassiveTap(link, tape))  # type: ignore
 
     traced = type(kind.__name__, (kind,), {"__module__": __name__, "active": run_active, "passive": run_passive})
     options = {name: getattr(optimizer, name) for name in kind.model_fields}
@@ -300,30 +308,34 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
-    active = check_parties(parties, several_active=job.optimizer.several_active)[0].name
-    watched = job.model_copy(update={"optimizer": recorded(job.optimizer, tape, active)})
-    return simulate(watched, parties, observe=tape.observe), tape
+    active = check_parties(parties)[0].name
+    watched: dict[str, Any] = {"optimizer": recorded(job.optimizer, tape, active)}
+    if job.protocol.residual is not None:  # else its sums are of phases, and many
+        sums = WitnessedSum(inner=job.protocol.sum_for(len(parties) - 1))
+        sums._witness = tape.sums
+        watched["protocol"] = Protocol(sum=sums, residual=job.protocol.residual)
+    return simulate(job.model_copy(update=watched), parties, observe=tape.observe), tape
 
 
 def ideal_job(job: Job) -> Job:
     """The same training with nothing hidden: what the declared outputs are computed from."""
-    defence = getattr(job.protocol.residual, "defence", None)
-    silent = isinstance(job.protocol.residual, NoResidual)
-    residual = NoResidual() if silent else OpenResidual(**({"defence": defence} if defence else {}))
-    protocol = Protocol(sum=DirectSum(), residual=residual)
-    return job.model_copy(update={"protocol": protocol, "max_label_auc": None})
+    return job.method.ideal(job)
 
 
 class Stage:
-    """One job with one seed, run as it stands and as its ideal; each run is made once, when it is first asked for."""
+    """One job with one seed, run as it stands and as its ideal; each run is made once, when it is first asked for.
+
+    All leaks are accepted, as what they tell is to be seen, and no run ends early. `job` evaluates at the end only.
+    """
 
     def __init__(self, job: Job, parties: Sequence[Party], seed: int, *, attacker: str | None = None) -> None:
         """`attacker` is the passive party that attacks labels: the one with the most columns if None."""
-        plain = {"seed": seed, "evaluate_every": 0, "target": None}
+        plain = {"seed": seed, "evaluate_every": 0, "target": None, "accepts": LEAKS}
         self.job = job.model_copy(update=plain)
+        self._interval = job.evaluation_interval
         self.parties = list(parties)
         self.seed = seed
-        self.active, self.passives = check_parties(parties, several_active=job.optimizer.several_active)
+        self.active, self.passives = check_parties(parties)
         self.attacker = attacker or max(self.passives, key=lambda party: party.X.shape[1]).name
 
     @cached_property
@@ -335,16 +347,15 @@ class Stage:
         return record(ideal_job(self.job), self.parties)
 
     @cached_property
+    def whole_run(self) -> tuple[Run, Tape]:
+        """`real_run` with all evaluations that the job asks for."""
+        if not self._interval:
+            return self.real_run
+        return record(self.job.model_copy(update={"evaluate_every": self._interval}), self.parties)
+
+    @cached_property
     def schedule(self) -> Schedule:
-        job = self.job
-        return Schedule(
-            len(self.active),
-            batch_size=job.batch_size,
-            epochs=job.epochs,
-            seed=job.seed,
-            test_fraction=job.test_fraction,
-            reshuffle=job.reshuffle,
-        )
+        return self.job.schedule(register_of(self.parties))
 
     def real(self, name: str | None = None) -> View:
         """The view of this party (the attacker if None) in the job as it stands."""
@@ -372,7 +383,7 @@ class Stage:
             receipts=tuple(tape.receipts[name]),
             events=tuple(tape.events[name]),
             phases=tuple(tape.phases[name]),
-            key=part.key,
+            key=part.state.get("key", b""),
         )
 
     @cached_property

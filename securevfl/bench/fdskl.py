@@ -82,8 +82,13 @@ class Table:
         """Training and test rows."""
         if self.n_train is not None:
             return np.arange(self.n_train), np.arange(self.n_train, len(self.y))
-        split = Schedule(len(self.y), batch_size=1, epochs=1, seed=seed, test_fraction=HELD_OUT, reshuffle=False)
-        return split.train, split.test
+        order = self.shuffled(seed)
+        split = Schedule(len(order), batch_size=1, epochs=1, seed=seed, test_fraction=HELD_OUT, reshuffle=False)
+        return order[split.train], order[split.test]
+
+    def shuffled(self, seed: int) -> Rows:
+        """All rows in another order for each seed, and so, without ids, with other rows held out."""
+        return np.random.default_rng(seed).permutation(len(self.y))
 
     def split(self, seed: int, scale: str) -> Split:
         train, test = self.rows(seed)
@@ -115,7 +120,7 @@ def federated(
     own = table.owners(parties)
     train, test = table.rows(seed)
     whole = table.n_train is None and not alone
-    rows = np.arange(len(table.y)) if whole else train
+    rows = table.shuffled(seed) if whole else train
     tables = [Party(f"p{k}", table.X[rows][:, c], None if k else table.y[rows]) for k, c in enumerate(own)]
     batches = -(-len(train) // setting.batch_size)
     job = Job(

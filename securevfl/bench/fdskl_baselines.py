@@ -19,7 +19,7 @@ from sklearn.svm import SVC
 from securevfl.crypto.scheme import Floats
 from securevfl.models.kernel import Expansion, Frequencies, Kernel, cosines
 from securevfl.models.losses import LOSSES
-from securevfl.optim.fdskl import CURVATURE, FDSKL, SAMPLE, blocks
+from securevfl.optim.fdskl import FDSKL, SAMPLE, blocks
 from securevfl.schedule import Schedule
 
 Rows = NDArray[np.intp]
@@ -90,7 +90,7 @@ def dsg(
         k = next(turns)
         if optimizer.precondition and k not in P:
             phi = np.concatenate([own.phi(index, k) for index in sample])
-            gram = CURVATURE[model.loss_name] / len(phi) * (phi.T @ phi)
+            gram = model.loss.curvature / len(phi) * (phi.T @ phi)
             P[k] = np.linalg.inv(gram + optimizer.rho * np.eye(model.block_size)).astype(np.float32)
         g = loss.residual(own.forward(visit.index), y[visit.rows])[:, 0].astype(np.float32)
         move = g @ own.phi(visit.index, k) / np.float32(len(g)) + np.float32(model.l2) * own.alpha[k]

@@ -20,9 +20,14 @@ class Model(Named, ABC):
 
     static_jacobian: ClassVar[bool]
     shares_outputs: ClassVar[bool]
+    by_column: ClassVar[bool] = False  # whether forward outputs are X theta, with weights for each column
     l2: float = Field(default=0.0, ge=0)
 
     @property
     @abstractmethod
     def loss(self) -> Loss:
         """What it minimises."""
+
+    @abstractmethod
+    def parameters(self, columns: int, outputs: int) -> int:
+        """p, the weights of a passive party with so many columns (d), for c outputs."""

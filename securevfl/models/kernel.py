@@ -17,22 +17,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from scipy.special import ndtri
 
 from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.ring import cos_circle
 from securevfl.crypto.scheme import Floats, Secret
 from securevfl.models.base import Model
-from securevfl.models.losses import LOSSES, Loss
+from securevfl.models.losses import LOSSES, Loss, known_loss
 from securevfl.protocols.base import Phases
 from securevfl.protocols.phase_sums import PhaseSums
 
 Bits = Literal[16, 32]
+_known = partial(known_loss, single=True)
 Floats32 = NDArray[np.float32]
 Cosines = NDArray[np.int16]
 
@@ -52,7 +54,9 @@ class Kernel(Model):
     name: ClassVar[str] = "kernel"
     kernel: Literal["rbf", "laplace"] = "rbf"
     gamma: float = Field(gt=0)
-    loss_name: Literal["logistic", "square", "smooth_hinge"] = Field(default="logistic", alias="loss")
+    loss_name: Annotated[str, AfterValidator(partial(known_loss, single=True))] = Field(
+        default="logistic", alias="loss"
+    )
     blocks: int = Field(default=8, ge=1)
     block_size: int = Field(default=256, ge=1)
     bits: Bits = 32
@@ -65,6 +69,9 @@ class Kernel(Model):
     def features(self) -> int:
         """M = K D, the features of one worker."""
         return self.blocks * self.block_size
+
+    def parameters(self, columns: int, outputs: int) -> int:
+        return 0  # coefficients are with the workers
 
     def frequencies(self, uniform: Floats) -> Floats:
         """w in turns per unit of x, from uniform numbers in (0, 1) of any shape."""

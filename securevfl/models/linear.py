@@ -7,14 +7,15 @@ all Q local steps of a round (FedBCD 2019, eq. 57).
 from __future__ import annotations
 
 import hashlib
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field
 from scipy.special import ndtri
 
 from securevfl.crypto.scheme import Floats
 from securevfl.models.base import Model
-from securevfl.models.losses import LOSSES, Loss
+from securevfl.models.losses import LOSSES, Loss, known_loss
 from securevfl.protocols.differentiable import Jacobian
 
 START = 0.5  # spread of f at the start
@@ -25,11 +26,15 @@ class LinearModel(Model):
 
     static_jacobian: ClassVar[bool] = True
     shares_outputs: ClassVar[bool] = True
+    by_column: ClassVar[bool] = True
 
     @property
     def loss(self) -> Loss:
         """The loss of the same name."""
         return LOSSES[self.name]
+
+    def parameters(self, columns: int, outputs: int) -> int:
+        return columns * outputs
 
     def build(self, columns: int, outputs: int, *, intercept: bool) -> Linear:
         """A party's own part, weights at zero."""
@@ -58,6 +63,18 @@ class Softmax(LinearModel):
     """Multinomial logistic regression, one output a class."""
 
     name: ClassVar[str] = "softmax"
+
+
+class GeneralLinear(LinearModel):
+    """A linear model under any loss, by its name."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    name: ClassVar[str] = "linear"
+    loss_name: Annotated[str, AfterValidator(known_loss)] = Field(alias="loss")
+
+    @property
+    def loss(self) -> Loss:
+        return LOSSES[self.loss_name]
 
 
 def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> Floats:

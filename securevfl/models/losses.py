@@ -21,7 +21,9 @@ class Loss(ABC):
 
     name: ClassVar[str]
     classifies: ClassVar[bool] = True
+    single: ClassVar[bool] = True  # whether f has one column
     bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
+    curvature: ClassVar[float]  # largest second derivative of a row's loss by one column of f
 
     @abstractmethod
     def value(self, f: Floats, y: Floats) -> Floats:
@@ -59,6 +61,7 @@ class LogisticLoss(Loss):
     """log(1 + exp(-y f))."""
 
     name = "logistic"
+    curvature = 0.25
 
     def value(self, f: Floats, y: Floats) -> Floats:
         value: Floats = np.logaddexp(0.0, -y * f)[:, 0]
@@ -73,6 +76,7 @@ class SmoothHingeLoss(Loss):
     """1/2 - z for z <= 0, (1 - z)^2 / 2 for 0 < z < 1, 0 beyond; z = y f. Its probabilities are a logistic of f."""
 
     name = "smooth_hinge"
+    curvature = 1.0
 
     def value(self, f: Floats, y: Floats) -> Floats:
         z = (y * f)[:, 0]
@@ -90,6 +94,7 @@ class SquareLoss(Loss):
     name = "square"
     classifies = False
     bound = 64.0
+    curvature = 1.0
 
     def value(self, f: Floats, y: Floats) -> Floats:
         value: Floats = 0.5 * ((f - y) ** 2)[:, 0]
@@ -118,6 +123,8 @@ class SoftmaxLoss(Loss):
     """-log softmax(f)[y], one output a class."""
 
     name = "softmax"
+    single = False
+    curvature = 0.25
 
     def value(self, f: Floats, y: Floats) -> Floats:
         value: Floats = logsumexp(f, axis=1) - (f * y).sum(axis=1)
@@ -145,4 +152,13 @@ class SoftmaxLoss(Loss):
         return p
 
 
+# adding one is one line here; models take it by name, as `securevfl.models.linear.GeneralLinear` does
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (LogisticLoss(), SmoothHingeLoss(), SquareLoss(), SoftmaxLoss())}
+
+
+def known_loss(value: str, *, single: bool = False) -> str:
+    """The name of a loss, of one that has a single output if so wanted. ValueError names those there are."""
+    known = [name for name, loss in LOSSES.items() if loss.single or not single]
+    if value not in known:
+        raise ValueError(f"must be one of {', '.join(known)}; choose one of these")
+    return value

@@ -20,28 +20,44 @@ it shares with the others of its block. Dai et al. 2014 scale doubly stochastic 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 from pydantic import Field
 
 from securevfl.crypto.scheme import Floats
 from securevfl.models.kernel import Expansion, Floats32, KernelShare
-from securevfl.optim.base import Optimizer, Trainee
+from securevfl.optim.base import Optimizer
 from securevfl.protocols.base import Batch
-from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.phase_sums import PhaseSums
 
 SAMPLE = 4096  # rows that preconditioners are made from
-CURVATURE = {"square": 1.0, "logistic": 0.25, "smooth_hinge": 1.0}  # largest second derivative of a loss by f
+
+
+class Learner(Protocol):
+    """A party as FDSKL sees it."""
+
+    parties: int
+    start: int  # rounds done before this run, where it goes on from a checkpoint
+    seed: int  # the job's, for sampling
+    share: KernelShare
+    sums: PhaseSums
+
+    def sample(self, rows: int) -> list[Batch]:
+        """The first batches of the partition that hold as many rows, or all."""
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches in the order that all parties share, until the epochs are over."""
+
+    def residual(self, f: Floats, batch: Batch) -> Floats:
+        """g (n x c) from f (n x c); only with labels."""
 
 
 class FDSKL(Optimizer):
     """Step `lr`, constant or decaying; `precondition` with the ridge `rho`. Minibatches are the job's batches."""
 
     name: ClassVar[str] = "fdskl"
-    trains_kernels: ClassVar[bool] = True
-    several_active: ClassVar[bool] = True
+    method: ClassVar[str] = "phases"
     lr: float = Field(default=0.5, gt=0)
     precondition: bool = True
     rho: float = Field(default=1.0, gt=0)
@@ -50,14 +66,9 @@ class FDSKL(Optimizer):
     def label(self) -> str:
         return "FDSKL-p" if self.precondition else "FDSKL"
 
-    def active(self, party: Trainee, link: ActiveLink) -> None:
-        self._run(party, link.phases)
-
-    def passive(self, party: Trainee, link: PassiveLink) -> None:
-        self._run(party, link.phases)
-
-    def _run(self, party: Trainee, sums: PhaseSums) -> None:
-        share, own = party.kernel, party.kernel.expansion
+    def run(self, party: Learner) -> Iterator[None]:
+        """A party's side of the training, worker or not; yields whenever a round is over."""
+        share, sums, own = party.share, party.sums, party.share.expansion
         sample = party.sample(SAMPLE) if self.precondition else []
         for batch in sample:
             _exchange(share, sums, batch)  # 2
@@ -70,13 +81,13 @@ class FDSKL(Optimizer):
             worker = sums.workers[t % len(sums.workers)]
             k = next(turns[worker])
             f = sums.total(worker, share.forward(batch.index))  # 3
-            if f is None:
-                continue
-            assert own is not None, "only a worker has a turn"
-            if self.precondition and k not in preconditioners:
-                preconditioners[k] = self._preconditioner(own, sample, k)
-            g = party.residual(f, batch)
-            self._step(own, batch, k, g, self.eta(batch.epoch, party.parties), preconditioners.get(k))  # 4
+            if f is not None:
+                assert own is not None, "only a worker has a turn"
+                if self.precondition and k not in preconditioners:
+                    preconditioners[k] = self._preconditioner(own, sample, k)
+                g = party.residual(f, batch)
+                self._step(own, batch, k, g, self.eta(batch.epoch, party.parties), preconditioners.get(k))  # 4
+            yield
 
     def _step(self, own: Expansion, batch: Batch, k: int, g: Floats, eta: float, P: Floats32 | None) -> None:
         move = g[:, 0].astype(np.float32) @ own.phi(batch.index, k) / np.float32(len(g))
@@ -91,7 +102,7 @@ class FDSKL(Optimizer):
             phi = own.phi(batch.index, k)
             gram += phi.T @ phi
             rows += len(phi)
-        c = CURVATURE[own.model.loss_name]
+        c = own.model.loss.curvature
         P: Floats32 = np.linalg.inv(c / rows * gram + self.rho * np.eye(D)).astype(np.float32)
         return P
 

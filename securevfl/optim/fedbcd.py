@@ -12,18 +12,18 @@ active party renews g with its own weights (section 3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from securevfl.crypto.scheme import Floats
-from securevfl.optim.base import Optimizer, Trainee
+from securevfl.optim.rounds import Learner, RoundsOptimizer
 from securevfl.protocols.base import Batch, Reply
 from securevfl.protocols.link import ActiveLink, PassiveLink
 
 
-class FedBCD(Optimizer):
+class FedBCD(RoundsOptimizer):
     """Q = `local_steps` local steps a round, all parties at once or in turn."""
 
     name: ClassVar[str] = "fedbcd"
@@ -47,7 +47,10 @@ class FedBCD(Optimizer):
         """Which passive parties answer to each exchange of a pass."""
         return [tuple(passives)] if self.mode == "parallel" else [(name,) for name in passives]
 
-    def active(self, party: Trainee, link: ActiveLink) -> None:
+    def exchanges(self, passives: Sequence[str]) -> int:
+        return len(self.turns(passives))
+
+    def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
         for t, batch in enumerate(party.batches(), party.start):
             for turn, passives in enumerate(self.turns(link.passives)):
                 others = link.sum(batch)
@@ -55,15 +58,17 @@ class FedBCD(Optimizer):
                     self._active_steps(party, link, others, batch, t)
                 if self.mode == "sequential":
                     link.publish(party.residual(party.model.forward(batch.X) + others, batch), batch, to=passives)
+            yield
 
-    def passive(self, party: Trainee, link: PassiveLink) -> None:
+    def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
         for t, batch in enumerate(party.batches(), party.start):
             for passives in self.turns(link.passives):
                 link.contribute(party.model.forward(batch.X), batch)
                 if link.me in passives:
                     self._passive_steps(party, link.reply(), batch, t)
+            yield
 
-    def _active_steps(self, party: Trainee, link: ActiveLink, others: Floats, batch: Batch, t: int) -> None:
+    def _active_steps(self, party: Learner, link: ActiveLink, others: Floats, batch: Batch, t: int) -> None:
         anchor = party.model.theta
         for q in range(self.steps):
             g = party.residual(party.model.forward(batch.X) + others, batch)
@@ -71,12 +76,12 @@ class FedBCD(Optimizer):
                 link.publish(g, batch)
             self._step(party, party.model.vjp(batch.X, g), batch, t, anchor)
 
-    def _passive_steps(self, party: Trainee, reply: Reply, batch: Batch, t: int) -> None:
+    def _passive_steps(self, party: Learner, reply: Reply, batch: Batch, t: int) -> None:
         anchor = party.model.theta
         for _ in range(self.steps):
             self._step(party, reply.gradient(party.model, batch), batch, t, anchor)
 
-    def _step(self, party: Trainee, gradient: Floats, batch: Batch, t: int, anchor: Floats) -> None:
+    def _step(self, party: Learner, gradient: Floats, batch: Batch, t: int, anchor: Floats) -> None:
         party.model.step(gradient / len(batch.X), self.eta(t, party.parties), mu=self.proximal, anchor=anchor)
 
 

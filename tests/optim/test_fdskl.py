@@ -12,7 +12,7 @@ import securevfl as vfl
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.models.kernel import Expansion, Frequencies, Kernel, cosines
 from securevfl.models.losses import LOSSES
-from securevfl.optim.fdskl import CURVATURE, SAMPLE, blocks
+from securevfl.optim.fdskl import SAMPLE, blocks
 from securevfl.protocols.base import Phases, SumProtocol
 from securevfl.schedule import Schedule
 
@@ -37,7 +37,7 @@ def features(run: vfl.Run, X: Floats, worker: str, k: int) -> Floats:
     """phi_k of one worker by the pooled columns (n x D), with the frequencies that the parties drew."""
     model = run.job.model
     assert isinstance(model, Kernel)
-    drawn = {name: Frequencies(model, part.key, len(part.columns)) for name, part in run.parts.items()}
+    drawn = {name: Frequencies(model, part.state["key"], len(part.columns)) for name, part in run.parts.items()}
     w = np.vstack([drawn[name].w(worker, k) for name in run.parts])
     b = drawn[worker].offset(worker, k) / 2.0**32
     return np.sqrt(2) * np.cos(2 * np.pi * (X @ w + b))
@@ -68,7 +68,7 @@ def dsg(run: vfl.Run, parties: list[vfl.Party]) -> dict[str, Floats]:
         move = features(run, rows, worker, k).T @ g / len(rows) + model.l2 * alpha[worker][k]
         if job.optimizer.precondition:
             phi = features(run, X, worker, k)
-            gram = CURVATURE[model.loss_name] / len(X) * phi.T @ phi
+            gram = model.loss.curvature / len(X) * phi.T @ phi
             move = np.linalg.solve(gram + job.optimizer.rho * np.eye(model.block_size), move)
         eta = job.optimizer.lr / (1 if job.optimizer.decay == "none" else (visit.epoch + 1))
         alpha[worker][k] -= eta * move
@@ -128,7 +128,7 @@ def test_sixteen_bits_halve_a_phase_and_cost_little(chosen: SumProtocol) -> None
 def test_other_frequencies_are_noticed() -> None:
     own = tables(3, "logistic")
     run = vfl.simulate(job_for(Kernel(gamma=0.3, blocks=2, block_size=8)), own)
-    run.parts["p1"].key = bytes(32)
+    run.parts["p1"].state["key"] = bytes(32)
     with pytest.raises(AssertionError):
         assert_equal(run, own)
 
@@ -151,7 +151,7 @@ def test_predictions_equal_the_expansion_and_survive_saving(labelled: int, loss:
     np.testing.assert_array_equal(loaded.decision(new), run.decision(new))
     np.testing.assert_array_equal(loaded.predict(new), run.predict(new))
     assert run.parts["p2"].theta.shape == (0, 1)
-    assert run.parts["p1"].key.hex() not in repr(run)
+    assert run.parts["p1"].state["key"].hex() not in repr(run)
 
 
 def test_each_phase_crosses_once_in_four_bytes() -> None:

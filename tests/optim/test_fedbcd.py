@@ -6,11 +6,11 @@ from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.clock import Phase
+from securevfl.methods.rounds import SAMPLE
 from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.base import Optimizer
 from securevfl.schedule import Schedule
-from securevfl.session import SAMPLE
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +79,13 @@ def test_equals_the_pooled_loop(
     optimizer: Optimizer, mode: str, Q: int, mu: float, model: vfl.Logistic, parties: int
 ) -> None:
     job = vfl.Job(
-        model=model, optimizer=optimizer, protocol=vfl.Protocol(residual="open"), batch_size=32, epochs=2, seed=3
+        model=model,
+        optimizer=optimizer,
+        protocol=vfl.Protocol(residual="open"),
+        batch_size=32,
+        epochs=2,
+        seed=3,
+        accepts=["columns", "sequential"],
     )
     own = tables(parties, model.name)
     run = vfl.simulate(job, own)
@@ -96,6 +102,7 @@ def test_rounds_are_exchanges() -> None:
             protocol=vfl.Protocol(residual="open"),
             batch_size=30,
             epochs=2,
+            accepts=["columns", "sequential"],
         )
         assert vfl.simulate(job, own).costs.rounds == 2 * 3 * a_pass
 
@@ -117,6 +124,7 @@ def test_the_target_stops_the_run_and_evaluation_is_booked_apart() -> None:
         batch_size=64,
         test_fraction=0.25,
         target=vfl.Target(metric="auc", value=0.99),
+        accepts=["columns"],
     )
     run = vfl.simulate(job, own)
     assert run.history[-1]["auc"] >= 0.99

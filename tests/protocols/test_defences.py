@@ -94,7 +94,7 @@ def test_marvell_spends_its_power_and_brings_the_classes_together() -> None:
 
 def test_marvell_is_for_two_classes() -> None:
     protocol = vfl.Protocol(residual=vfl.OpenResidual(defence=Marvell()))
-    job = vfl.Job(model=vfl.Softmax(), optimizer=vfl.FedBCD(lr=0.1), protocol=protocol, epochs=1)
+    job = vfl.Job(model=vfl.Softmax(), optimizer=vfl.FedBCD(lr=0.1), protocol=protocol, epochs=1, accepts=["columns"])
     with pytest.raises(ConfigError, match="defence marvell: one output"):
         vfl.simulate(job, vfl.datasets.digits())
 

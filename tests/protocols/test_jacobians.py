@@ -20,6 +20,7 @@ from securevfl.protocols.base import Agreement, Batch, ResidualProtocol, Seat
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.sealed_residual import Blinded, SealedResidual
+from securevfl.roles import Roles
 from securevfl.transport.threads import run_threads
 
 RESIDUALS = [OpenResidual(), SealedResidual(engine=vfl.Ckks()), SealedResidual(engine=vfl.Paillier(bits=2048))]
@@ -105,7 +106,7 @@ def test_a_jacobian_that_outputs_share_is_the_long_one_in_short() -> None:
 
 def seats(channel: Channel, c: int) -> Seat:
     meter = Meter(channel.clock, channel.ledger)
-    return Seat(channel=channel, active="bank", passives=("shop",), meter=meter, outputs=c)
+    return Seat(channel=channel, roles=Roles.labelled("bank", ["shop"]), meter=meter, outputs=c)
 
 
 @pytest.mark.parametrize("c", [1, 3], ids=["one output", "three outputs"])
@@ -169,6 +170,9 @@ class Network(LinearModel):
     @property
     def loss(self) -> Loss:
         return losses.LOSSES["logistic"]
+
+    def parameters(self, columns: int, outputs: int) -> int:
+        return TwoLayer(columns, outputs).parameters
 
     def build(self, columns: int, outputs: int, *, intercept: bool) -> Linear:
         if intercept:

@@ -16,6 +16,7 @@ from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.phase_sums import PhaseSums
 from securevfl.protocols.tree_sum import TreeSum
+from securevfl.roles import Roles
 from securevfl.transport.threads import run_threads
 
 NAMES = ["bank", "shop", "post"]
@@ -41,7 +42,7 @@ def role(
     channel: Channel, *, lead: Lead, chosen: SumProtocol, workers: list[str], slow: str
 ) -> list[tuple[str, int, int, Phases]]:
     others = tuple(name for name in NAMES if name != workers[0])
-    seat = Seat(channel, workers[0], others, Meter(channel.clock, channel.ledger))
+    seat = Seat(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.ledger))
     sums, found = PhaseSums(chosen, seat, workers), []
     for batch in range(BATCHES):
         for worker in workers:

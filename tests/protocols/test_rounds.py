@@ -9,10 +9,10 @@ import securevfl as vfl
 from securevfl.channel import Event
 from securevfl.clock import Phase
 from securevfl.codec import encode_frame
+from securevfl.methods.declared import declared_of
 from securevfl.optim.base import Optimizer
 from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.engines import Engine
-from securevfl.session import Hello, Verdict
 
 SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
@@ -39,7 +39,8 @@ def job_of(sums: SumProtocol, residual: Engine | str, optimizer: Optimizer | Non
     own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 2, "seed": 5}
     optimizer = optimizer or vfl.FedBCD(local_steps=3, lr=0.2)
     protocol = vfl.Protocol(sum=sums, residual=residual)  # type: ignore[arg-type]
-    return vfl.Job(**(own | keys), optimizer=optimizer, protocol=protocol)
+    accepts = ["columns", "sequential"]
+    return vfl.Job(**(own | keys), optimizer=optimizer, protocol=protocol, accepts=accepts)
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +67,10 @@ def test_every_pair_gives_the_same_model(
     np.testing.assert_allclose(weights(run), plain, atol=TOLERANCE)
     assert run.metrics["auc"] > 0.99
 
-    roles = {name: part.role for name, part in run.parts.items()}
-    passives = [name for name, role in roles.items() if role == "passive"]
-    declared = {
-        (item.message, item.sender, item.receiver)
-        for item in [*job.protocol.sum_for(3).declares(passives), *job.protocol.residual.declares()]
-    }
-    seen = {(type(e.message), roles[e.peer], roles[e.me]) for e in events if e.direction == "recv"}
-    assert {item for item in seen if item[0] not in (Hello, Verdict)} <= declared
+    roles = run.roles
+    declared = {(item.message, item.sender, item.receiver) for item in declared_of(job.method, job, roles)}
+    seen = {(type(e.message), roles.role(e.peer), roles.role(e.me)) for e in events if e.direction == "recv"}
+    assert seen <= declared
 
 
 def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:

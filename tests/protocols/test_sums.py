@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from securevfl.costs import Meter
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
 from securevfl.protocols.base import Circle, Reals, Seat, Space, SumProtocol
 from securevfl.protocols.registry import auto_sum
+from securevfl.roles import Roles
 from securevfl.transport.threads import run_threads
 
 SUMS: list[SumProtocol] = [
@@ -34,7 +34,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 
 def seat_of(channel: Channel, names: list[str]) -> Seat:
-    return Seat(channel, names[0], tuple(names[1:]), Meter(channel.clock, channel.ledger))
+    return Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.ledger))
 
 
 def together(names: list[str], play: Callable[[Seat], Any]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def slack(sums: SumProtocol, space: Circle) -> int:
 def test_a_sum_is_that_of_the_parts(sums: SumProtocol, space: Space) -> None:
     def play(seat: Seat) -> list[np.ndarray]:
         role = sums.role(seat)
-        if seat.me == seat.active:
+        if seat.me == seat.collector:
             return [role.collect((6, 2), space) for _ in range(3)]
         for exchange in range(3):
             role.contribute(part_of(seat.me, exchange, space), space)
@@ -100,8 +100,7 @@ def test_every_party_collects_at_once_over_one_channel(sums: SumProtocol) -> Non
 
         def sit(active: str) -> None:
             try:
-                others = tuple(name for name in names if name != active)
-                role = sums.role(replace(seat, active=active, passives=others, lane=active))
+                role = sums.role(seat.sum_to(active, lane=active))
                 for exchange in range(2):
                     if active == seat.me:
                         collected.append(role.collect((6, 2), space))
@@ -129,7 +128,7 @@ def test_every_party_collects_at_once_over_one_channel(sums: SumProtocol) -> Non
 def test_only_the_active_party_collects(sums: SumProtocol) -> None:
     def play(seat: Seat) -> None:
         role = sums.role(seat)
-        wrong = role.contribute if seat.me == seat.active else role.collect
+        wrong = role.contribute if seat.me == seat.collector else role.collect
         with pytest.raises(ProtocolError, match="collect"):
             wrong((2,), Reals())
 
@@ -148,7 +147,7 @@ def test_a_masked_sum_of_one_part_is_refused(sums: SumProtocol) -> None:
     with pytest.raises(LeakageError, match="protects nothing"):
         vfl.simulate(job, two)
     assert "would be refused" in job.explain(two)
-    accepted = vfl.Job(**(job.to_dict() | {"accepts": ("single_passive",)}))
+    accepted = vfl.Job(**(job.to_dict() | {"accepts": ("single_passive", "columns")}))
     with pytest.raises(ConfigError, match="two passive parties"):
         vfl.simulate(accepted, two)
 

@@ -15,6 +15,7 @@ from securevfl.errors import ConfigError, ProtocolError, RangeError
 from securevfl.protocols.base import Circle, Reals, Seat, Space
 from securevfl.protocols.residues import unpack
 from securevfl.protocols.topology import Topology, one_pass, protects, two_passes
+from securevfl.roles import Roles
 from securevfl.transport.threads import run_threads
 
 TOPOLOGIES: list[Topology] = ["tree", "star", "ring"]
@@ -28,7 +29,7 @@ def one_sum(
     events: list[Event] = []
 
     def play(channel: Channel) -> tuple[np.ndarray | None, float]:
-        seat = Seat(channel, names[0], tuple(names[1:]), Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.ledger))
         role = sums.role(seat)
         channel.clock.phase = Phase.TRAIN
         if channel.me == "active":

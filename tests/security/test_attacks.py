@@ -271,9 +271,9 @@ def test_sequential_mode_shows_single_parts_to_the_active_party_by_difference() 
 
 
 def test_membership_is_the_same_under_any_protocol() -> None:
-    score = ATTACKS["membership"](job(vfl.Ckks()), table(n=200, d=40), 0)
-    assert score.real == pytest.approx(score.simulated, abs=0.01)
-    assert score.real > 0.55
+    scores = [ATTACKS["membership"](job(vfl.Ckks()), table(n=200, d=40, seed=seed), 0) for seed in range(3)]
+    assert [score.real for score in scores] == pytest.approx([score.simulated for score in scores], abs=0.01)
+    assert np.mean([score.real for score in scores]) > 0.6
 
 
 def kernel_job(sums: str) -> vfl.Job:
@@ -295,7 +295,7 @@ def test_unmasked_phases_give_the_columns_to_who_knows_the_frequencies() -> None
 def test_private_frequencies_hide_columns_and_shared_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     parties = table(2, n=128, d=3)
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real < 0.5
-    monkeypatch.setattr("securevfl.learner.os.urandom", bytes)  # the mutant: one key for all
+    monkeypatch.setattr("securevfl.methods.phases.os.urandom", bytes)  # the mutant: one key for all
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real > 0.999
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from securevfl.audit import declarations, mutants
 from securevfl.audit.suite.test_checks import *  # noqa: F403
-from securevfl.audit.suite.test_checks import tally  # noqa: F401
 from securevfl.audit.suite.test_declarations import *  # noqa: F403
 from securevfl.audit.suite.test_mutants import *  # noqa: F403
 

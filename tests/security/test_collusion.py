@@ -29,6 +29,7 @@ from securevfl.protocols.dropout_sum import Commit, Commits, DoubleMasked, Dropo
 from securevfl.protocols.pairwise_sum import PairMasked
 from securevfl.protocols.topology import one_pass, two_passes
 from securevfl.protocols.tree_sum import MaskedPartial, MaskPartial, TreeSumRole
+from securevfl.roles import Roles
 from securevfl.transport.threads import run_threads
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -53,7 +54,7 @@ class Transcript:
         exchanges, shape = len(parts["b"]), parts["b"][0].shape
 
         def play(channel: Channel) -> None:
-            seat = Seat(channel, "a", self.names[1:], Meter(channel.clock, channel.ledger))
+            seat = Seat(channel, Roles.sum("a", self.names[1:]), Meter(channel.clock, channel.ledger))
             self.session = f"{channel.session.hex()}/"
             role = self.roles[channel.me] = sums.role(seat)
             if channel.me == "a":
@@ -271,7 +272,7 @@ def test_a_ring_that_the_active_party_does_not_mask_is_caught(keys: dict[str, di
     class OpenRing(vfl.PairwiseSum):
         def role(self, seat: Seat) -> SumRole:
             kind = pairwise_sum.PairwiseCollector if seat.me == "a" else pairwise_sum.PairwiseMember
-            return kind(seat, one_pass("ring", len(seat.parties)), seat.passives)
+            return kind(seat, one_pass("ring", len(seat.parties)), seat.contributors)
 
     run = Transcript(OpenRing(topology="ring"), parts_of(NAMES))
     run.keys = keys
@@ -418,7 +419,7 @@ def test_a_seeded_generator_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         pairwise_sum,
         "exchange_keys",
         lambda seat, pair, among, *, domain: {
-            peer: bytes(31) + bytes([ord(seat.me) ^ ord(peer)]) for peer in seat.passives if peer != seat.me
+            peer: bytes(31) + bytes([ord(seat.me) ^ ord(peer)]) for peer in seat.contributors if peer != seat.me
         },
     )
     assert not sessions_differ(vfl.PairwiseSum())
@@ -497,7 +498,7 @@ def late_vector_is_readable(monkeypatch: pytest.MonkeyPatch) -> bool:
             called.set()
 
     def play(channel: Channel) -> None:
-        seat = Seat(channel, "a", names[1:], Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.ledger))
         session.append(f"{channel.session.hex()}/")
         if channel.me == "a":
             vfl.PairwiseSum(threshold=3, patience=1.5).role(seat).collect((1 << 13,), SPACE)

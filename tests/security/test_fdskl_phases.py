@@ -65,27 +65,27 @@ def error(found: Floats, X: Floats) -> float:
 
 
 def test_a_shared_seed_gives_the_columns_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("securevfl.learner.os.urandom", bytes)
+    monkeypatch.setattr("securevfl.methods.phases.os.urandom", bytes)
     run, turns, X = seen(parties(1))
-    assert error(guess(turns, run.parts["p0"].key, 1), X) < 1e-5
+    assert error(guess(turns, run.parts["p0"].state["key"], 1), X) < 1e-5
 
 
 def test_own_frequencies_do_not() -> None:
     run, turns, X = seen(parties(1))
-    assert error(guess(turns, run.parts["p0"].key, 1), X) > 0.4
-    assert error(guess(turns, run.parts["p1"].key, 1), X) < 1e-5  # the attack fails for lack of the key alone
+    assert error(guess(turns, run.parts["p0"].state["key"], 1), X) > 0.4
+    assert error(guess(turns, run.parts["p1"].state["key"], 1), X) < 1e-5  # the attack fails for lack of the key alone
 
 
 def test_with_more_parties_known_frequencies_give_all_of_them_away() -> None:
     run, turns, X = seen(parties(2))
-    drawn = [Frequencies(MODEL, run.parts[name].key, COLUMNS) for name in ("p1", "p2")]
+    drawn = [Frequencies(MODEL, run.parts[name].state["key"], COLUMNS) for name in ("p1", "p2")]
     w = np.vstack([np.hstack([own.w("p0", k) for k in range(MODEL.blocks)]) for own in drawn])
     assert error(np.linalg.lstsq(w.T, turns.T, rcond=None)[0].T, X) < 1e-5
-    assert error(guess(turns, run.parts["p0"].key, 2), X) > 0.4
+    assert error(guess(turns, run.parts["p0"].state["key"], 2), X) > 0.4
 
 
 def test_keys_are_new_in_every_run_and_at_every_party() -> None:
-    keys = [part.key for _ in range(2) for part in seen(parties(2))[0].parts.values()]
+    keys = [part.state["key"] for _ in range(2) for part in seen(parties(2))[0].parts.values()]
     assert len(set(keys)) == 6
     assert all(len(key) == 32 for key in keys)
 

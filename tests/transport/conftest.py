@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl import session
 from securevfl.kit import init_certs, write_kit
+from securevfl.methods.phases import Phases
+from securevfl.methods.state import State
 from securevfl.part import Part
 from securevfl.peers import Peers
 
@@ -57,7 +58,7 @@ def a_job(residual: Any = "open", **options: Any) -> vfl.Job:
         model=vfl.Logistic(l2=1e-3),
         optimizer=vfl.FedBCD(lr=0.3, local_steps=3),
         protocol=vfl.Protocol(residual=residual),
-        **{"batch_size": 128, "epochs": 4, "test_fraction": 0.2, "seed": 3} | options,
+        **{"batch_size": 128, "epochs": 4, "test_fraction": 0.2, "seed": 3, "accepts": ["columns"]} | options,
     )
 
 
@@ -94,12 +95,12 @@ class Meeting:
 
 def simulate_with(job: vfl.Job, parties: list[vfl.Party], parts: Mapping[str, Part]) -> vfl.Run:
     """`simulate` with the keys in these parts, from which a kernel model draws its features."""
-    make = session.make_learner
+    make = Phases.player
 
-    def make_pinned(job: vfl.Job, seat: Any, *rest: Any, key: bytes, theta: Any) -> Any:
-        return make(job, seat, *rest, key=parts[seat.me].key, theta=theta)
+    def pinned(self: Phases, job: vfl.Job, seat: Any, columns: int, state: Any) -> Any:
+        return make(self, job, seat, columns, State(key=parts[seat.me].state["key"], theta=None))
 
-    with mock.patch.object(session, "make_learner", make_pinned):
+    with mock.patch.object(Phases, "player", pinned):
         return vfl.simulate(job, parties)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from securevfl.audit.attacks.base import Attack, LabelAttack, Score, label_auc
 from securevfl.audit.attacks.batch_inversion import BatchInversion
+from securevfl.audit.attacks.binary_columns import BinaryColumns
 from securevfl.audit.attacks.collusion import Collusion
+from securevfl.audit.attacks.column_space import ColumnSpace
 from securevfl.audit.attacks.cross_round import CrossRound
 from securevfl.audit.attacks.differencing import Differencing
+from securevfl.audit.attacks.first_difference import FirstDifference
 from securevfl.audit.attacks.masked_phases import MaskedPhases
 from securevfl.audit.attacks.membership import Membership
 from securevfl.audit.attacks.model_completion import ModelCompletion
+from securevfl.audit.attacks.own_part import OwnPart
 from securevfl.audit.attacks.phase_map import PhaseMap
 from securevfl.audit.attacks.phases import SharedFrequencies
 from securevfl.audit.attacks.rare_values import RareValues
@@ -31,10 +35,14 @@ ATTACKS: dict[str, Attack] = {
         CrossRound(),
         TwoValues(),
         ModelCompletion(),
+        OwnPart(),
         Transcript(),
         RareValues(),
+        ColumnSpace(),
+        BinaryColumns(),
         Collusion(),
         Differencing(),
+        FirstDifference(),
         Membership(),
         SharedFrequencies(),
         MaskedPhases(),

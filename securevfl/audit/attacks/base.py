@@ -5,25 +5,34 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.audit.curve import smallest_batch
 from securevfl.audit.views import Stage, View
 from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import LeakName
 from securevfl.job import Job
+from securevfl.methods.base import Known
 from securevfl.party import Party
-from securevfl.protocols.no_residual import NoResidual
+
+MODEST = 0.6  # label AUC that a proposed batch size keeps columns of noise at
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well an attack does: with the transcript, with the declared output alone, and knowing nothing."""
+    """How well an attack does: with the transcript, with the declared output alone, and knowing nothing.
+
+    `detail` says whose data it is about and what of it was found, by the names of columns; never a value.
+    """
 
     real: float
     simulated: float
     chance: float
+    detail: str = ""
 
     @property
     def excess(self) -> float:
@@ -31,16 +40,40 @@ class Score:
         return self.real - self.simulated
 
 
+class By(StrEnum):
+    """Whose view an attack starts from."""
+
+    EACH = "each passive party"
+    LEAD = "the leading party"
+    ANYONE = "any party"
+
+
 class Attack(ABC):
-    """One attack. `measures` says what its score is."""
+    """One attack. `measures` says what its score is, `by` whose view it starts from; `leak` which leak of a job it
+    carries out, if that has a name, and `beyond` the score above which it has done so."""
 
     name: ClassVar[str]
     paper: ClassVar[str]
     measures: ClassVar[str]
+    by: ClassVar[By] = By.LEAD
+    leak: ClassVar[LeakName | None] = None
+    beyond: ClassVar[float] = 0.0
 
     def applies_to(self, job: Job) -> bool:
         """Whether the attack makes sense for this job."""
         return True
+
+    def hidden(self, job: Job) -> bool:
+        """Whether the job is to hide what the attack is after: a real view may then give no more than an ideal one."""
+        return True
+
+    def who(self, job: Job, attacker: str, lead: str) -> str:
+        """The name of the attacker in this job, or `By.ANYONE`; `attacker` is the passive party whose turn it is."""
+        return {By.EACH: attacker, By.LEAD: lead}.get(self.by, str(By.ANYONE))
+
+    @abstractmethod
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        """What would make it find less."""
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
         """Runs the job (and its ideal) with this seed and attacks both."""
@@ -55,13 +88,28 @@ class LabelAttack(Attack):
     """A passive party after the labels. The score is the AUC, for several classes the mean over one against rest."""
 
     measures: ClassVar[str] = "AUC of the labels"
+    by = By.EACH
 
     def applies_to(self, job: Job) -> bool:
-        return job.model.loss.classifies and not isinstance(job.protocol.residual, NoResidual)
+        return job.model.loss.classifies and job.protocol.residual is not None
 
     @abstractmethod
     def guess(self, view: View, stage: Stage) -> Floats:
         """A score (m x c) for every row: c = 1, higher for the second class; or a column a class. Unknown rows NaN."""
+
+    def hidden(self, job: Job) -> bool:
+        return job.protocol.seals
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        if not job.protocol.seals:
+            return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
+        sizes = known.sizes
+        p, rows = sizes.parameters[attacker], sizes.smallest_batch
+        needed = smallest_batch(p, sizes.outputs, job.epochs, job.reshuffle, MODEST)
+        if needed <= rows:
+            return f"its gradient alone says little at {rows} rows a batch; columns that go with the label say the rest"
+        share = p / (needed * sizes.outputs)
+        return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; fewer columns"
 
     def score(self, stage: Stage) -> Score:
         real, ideal = (label_auc(self.guess(view, stage), stage.labels) for view in (stage.real(), stage.ideal()))

@@ -15,12 +15,12 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.views import Stage, Tape
 from securevfl.codec import Message
 from securevfl.crypto.trees import Tree
 from securevfl.job import Job
-from securevfl.models.linear import LinearModel
+from securevfl.methods.base import Known
 from securevfl.protocols.base import Reals
 from securevfl.protocols.residues import to_residues
 from securevfl.protocols.tree_sum import MaskedPartial, MaskPartial, TreeSum
@@ -32,9 +32,13 @@ class Collusion(Attack):
     name = "collusion"
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
     measures = "largest share of the others' parts that a single party recovers exactly"
+    by = By.ANYONE
 
     def applies_to(self, job: Job) -> bool:
-        return isinstance(job.protocol.sum, TreeSum) and isinstance(job.model, LinearModel)
+        return isinstance(job.protocol.sum, TreeSum) and job.model.by_column
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "a masked or encrypted sum among parties that do not pool what they hold"
 
     def score(self, stage: Stage) -> Score:
         sums = stage.job.protocol.sum

@@ -17,7 +17,7 @@ from securevfl.audit.attacks.base import Attack, Score
 from securevfl.audit.views import Stage, Tape, Total
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
-from securevfl.models.linear import LinearModel
+from securevfl.methods.base import Known
 
 
 class Differencing(Attack):
@@ -26,7 +26,12 @@ class Differencing(Attack):
     measures = "mean |correlation| of the difference of two sums with the change of one party's part"
 
     def applies_to(self, job: Job) -> bool:
-        return job.protocol.sum_for(2).hides_parts and isinstance(job.model, LinearModel)
+        return job.protocol.sum_for(2).hides_parts and job.model.by_column
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        if job.optimizer.exchanges([party.name for party in known.parties[1:]]) > 1:
+            return "the parallel mode, in which all parts move at once"
+        return "more parties in the sum: it is in what the sum itself tells, and one part outweighs the others"
 
     def score(self, stage: Stage) -> Score:
         names = [party.name for party in stage.passives]

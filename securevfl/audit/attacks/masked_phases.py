@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.attacks.phases import explained, first_rows, turns
 from securevfl.audit.views import Stage, fields, noise_like
 from securevfl.channel import Event
 from securevfl.codec import Message
 from securevfl.job import Job
+from securevfl.methods.base import Known
 from securevfl.models.kernel import Frequencies, Kernel
 from securevfl.protocols.base import Phases
 
@@ -23,9 +24,13 @@ class MaskedPhases(Attack):
     name = "masked_phases"
     paper = "Gu et al. 2020, federated doubly stochastic kernel learning for vertically partitioned data, section 4"
     measures = "largest share of the variance of a sender's columns found from one of its messages, frequencies known"
+    by = By.ANYONE
 
     def applies_to(self, job: Job) -> bool:
         return isinstance(job.model, Kernel)
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "a masked or encrypted sum among parties that do not pool what they hold"
 
     def score(self, stage: Stage) -> Score:
         tape = stage.real_run[1]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.views import Stage
 from securevfl.job import Job
+from securevfl.methods.base import Known
 from securevfl.run import Run
 
 
@@ -19,9 +20,13 @@ class Membership(Attack):
     name = "membership"
     paper = "Yeom et al. 2018, privacy risk in machine learning: analyzing the connection to overfitting"
     measures = "AUC of trained on or held out"
+    by = By.ANYONE
 
     def applies_to(self, job: Job) -> bool:
         return job.test_fraction > 0
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "stronger l2, fewer epochs"
 
     def score(self, stage: Stage) -> Score:
         return Score(_auc(stage, stage.real_run[0]), _auc(stage, stage.ideal_run[0]), 0.5)

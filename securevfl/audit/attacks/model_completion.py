@@ -13,6 +13,7 @@ from securevfl.audit.attacks.base import LabelAttack, known_rows
 from securevfl.audit.views import Stage, View
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
+from securevfl.methods.base import Known
 
 
 class ModelCompletion(LabelAttack):
@@ -21,6 +22,9 @@ class ModelCompletion(LabelAttack):
 
     def applies_to(self, job: Job) -> bool:
         return job.model.loss.classifies
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "none: it needs no message, only the party's own columns and a few labels; keep labels from it"
 
     def guess(self, view: View, stage: Stage) -> Floats:
         return complete(own(view), view, stage)

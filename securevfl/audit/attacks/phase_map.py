@@ -13,6 +13,7 @@ from securevfl.audit.attacks.base import Attack, Score
 from securevfl.audit.attacks.phases import explained, first_exchange
 from securevfl.audit.views import Stage, View
 from securevfl.job import Job
+from securevfl.methods.base import Known
 from securevfl.models.kernel import Kernel
 
 
@@ -23,6 +24,9 @@ class PhaseMap(Attack):
 
     def applies_to(self, job: Job) -> bool:
         return isinstance(job.model, Kernel)
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "frequencies of one's own; scale columns so that phases wrap"
 
     def score(self, stage: Stage) -> Score:
         views = stage.real(stage.active.name), stage.ideal(stage.active.name)

@@ -16,6 +16,7 @@ from securevfl.audit.attacks.base import Attack, Score
 from securevfl.audit.views import Stage, View, least_norm
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
+from securevfl.methods.base import Known
 from securevfl.models.kernel import Frequencies, Kernel
 from securevfl.protocols.base import Phases
 from securevfl.schedule import Rows
@@ -28,6 +29,9 @@ class SharedFrequencies(Attack):
 
     def applies_to(self, job: Job) -> bool:
         return isinstance(job.model, Kernel)
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "frequencies of one's own; scale columns so that phases wrap"
 
     def score(self, stage: Stage) -> Score:
         views = stage.real(stage.active.name), stage.ideal(stage.active.name)

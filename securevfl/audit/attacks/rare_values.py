@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, Score, mean_by_row
+from securevfl.audit.attacks.base import Attack, By, Score, mean_by_row
 from securevfl.audit.leverage import ALONE, leverage
 from securevfl.audit.views import Stage, View, least_norm
 from securevfl.job import Job
-from securevfl.models.linear import LinearModel
+from securevfl.methods.base import Known
 
 
 class RareValues(Attack):
     name = "rare_values"
     paper = "Hoaglin and Welsch 1978, the hat matrix in regression and ANOVA"
     measures = "share of right labels among the attacker's rows of leverage above 0.9; chance where it has none"
+    by = By.EACH
 
     def applies_to(self, job: Job) -> bool:
-        linear = isinstance(job.model, LinearModel) and job.model.name != "softmax"
+        linear = job.model.by_column and job.model.loss.single
         return linear and job.model.loss.classifies
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "drop or group values that stand alone in a batch, or larger batches"
 
     def score(self, stage: Stage) -> Score:
         view = stage.real()

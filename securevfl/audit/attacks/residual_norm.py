@@ -19,7 +19,7 @@ class ResidualNorm(LabelAttack):
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
 
     def applies_to(self, job: Job) -> bool:
-        return super().applies_to(job) and job.model.name != "softmax"
+        return super().applies_to(job) and job.model.loss.single
 
     def guess(self, view: View, stage: Stage) -> Floats:
         norms = [(rows, np.linalg.norm(g, axis=1, keepdims=True)) for rows, g in view.estimates()]

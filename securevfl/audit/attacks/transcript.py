@@ -18,6 +18,7 @@ from securevfl.audit.attacks.model_completion import complete, own
 from securevfl.audit.views import Stage, View, fields
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
+from securevfl.methods.base import Known
 
 
 class Transcript(LabelAttack):
@@ -26,6 +27,11 @@ class Transcript(LabelAttack):
 
     def applies_to(self, job: Job) -> bool:
         return job.model.loss.classifies
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        if job.protocol.residual is None:
+            return "none: it needs no message, only the party's own columns and a few labels; keep labels from it"
+        return super().remedy(job, known, attacker)
 
     def guess(self, view: View, stage: Stage) -> Floats:
         m = len(view.X)

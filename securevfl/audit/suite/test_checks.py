@@ -7,24 +7,17 @@ import pytest
 from securevfl.audit.checker import Outcome
 from securevfl.audit.checks import CHECKS
 from securevfl.audit.statistics import MOST_TESTS
+from securevfl.audit.suite.budget import Budget, budget
+
+__all__ = ["budget", "test_check"]
 
 _SLOW = ("simulator", "paillier")
-
-
-@pytest.fixture(scope="module")
-def tally() -> list[int]:
-    return []
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * any(word in name for word in _SLOW)) for name in CHECKS]
 )
-def test_check(name: str, tally: list[int]) -> None:
+def test_check(name: str, budget: Budget) -> None:
     outcome: Outcome = CHECKS[name]()
-    tally.append(outcome.tests)
+    budget.spend(outcome.tests, most=MOST_TESTS)
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
-
-
-def test_no_more_p_values_than_the_level_allows(tally: list[int]) -> None:
-    """The suite runs its checks here and once more for a user's protocol; mutants are meant to fail."""
-    assert 2 * sum(tally) <= MOST_TESTS

@@ -26,10 +26,15 @@ import pytest
 
 from securevfl.audit import checks, simulators
 from securevfl.audit.checker import Outcome
+from securevfl.audit.statistics import MOST_TESTS
+from securevfl.audit.suite.budget import Budget, budget
 from securevfl.job import Job, Protocol
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.engines import Ckks
 
 __all__ = [
+    "budget",
     "test_job_shows_what_is_declared",
     "test_residual_shows_what_is_declared",
     "test_residual_views_can_be_simulated",
@@ -45,32 +50,36 @@ def protocol_under_test() -> Protocol:
     return Protocol(residual=Ckks()) if job is None else Job.load(job).protocol
 
 
-def _clean(work: Callable[[], Outcome]) -> None:
+def _clean(budget: Budget, work: Callable[[], Outcome]) -> None:
     outcome = work()
+    budget.spend(outcome.tests, most=MOST_TESTS)
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
 
 
-def test_sum_shows_what_is_declared(protocol_under_test: Protocol) -> None:
-    _clean(lambda: checks.sum_check(protocol_under_test.sum_for(4), rounds=3))
+def test_sum_shows_what_is_declared(protocol_under_test: Protocol, budget: Budget) -> None:
+    _clean(budget, lambda: checks.sum_check(protocol_under_test.sum_for(4), rounds=3))
 
 
-def test_residual_shows_what_is_declared(protocol_under_test: Protocol) -> None:
-    if protocol_under_test.residual.name == "none":
+def test_residual_shows_what_is_declared(protocol_under_test: Protocol, budget: Budget) -> None:
+    residual = protocol_under_test.residual
+    if residual is None:
         pytest.skip("nothing goes down in this protocol")
-    _clean(lambda: checks.residual_check(protocol_under_test.residual))
+    _clean(budget, lambda: checks.residual_check(residual))
 
 
-def test_job_shows_what_is_declared(protocol_under_test: Protocol) -> None:
-    if protocol_under_test.residual.name == "none":
+def test_job_shows_what_is_declared(protocol_under_test: Protocol, budget: Budget) -> None:
+    if protocol_under_test.residual is None:
         pytest.skip("linear models need a residual")
-    _clean(lambda: checks.job_check(protocol_under_test))
+    model, optimizer = Logistic(l2=1e-3), FedBCD(local_steps=3, lr=0.2)
+    _clean(budget, lambda: checks.job_check(model=model, optimizer=optimizer, protocol=protocol_under_test))
 
 
-def test_sum_views_can_be_simulated(protocol_under_test: Protocol) -> None:
-    _clean(lambda: simulators.sum_views(protocol_under_test.sum_for(4), rounds=3, sessions=1))
+def test_sum_views_can_be_simulated(protocol_under_test: Protocol, budget: Budget) -> None:
+    _clean(budget, lambda: simulators.sum_views(protocol_under_test.sum_for(4), rounds=3, sessions=1))
 
 
-def test_residual_views_can_be_simulated(protocol_under_test: Protocol) -> None:
-    if protocol_under_test.residual.name == "none":
+def test_residual_views_can_be_simulated(protocol_under_test: Protocol, budget: Budget) -> None:
+    residual = protocol_under_test.residual
+    if residual is None:
         pytest.skip("nothing goes down in this protocol")
-    _clean(lambda: simulators.residual_views(protocol_under_test.residual))
+    _clean(budget, lambda: simulators.residual_views(residual))

@@ -1,0 +1,67 @@
+"""What a job says of its message protocols: how sums go up and how residuals go down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import SerializeAsAny, field_validator
+
+from securevfl.config import Config
+from securevfl.protocols.base import ResidualProtocol, SumProtocol
+from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.registry import RESIDUALS, SUMS, auto_sum
+from securevfl.protocols.sealed_residual import SealedResidual
+
+
+class Protocol(Config):
+    """How sums go up and how residuals go down; any of the one with any of the other.
+
+    `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name,
+    and is left out for an optimizer that sends nothing down.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            sum: SumProtocol | str | Mapping[str, Any] = ...,
+            residual: ResidualProtocol | Engine | str | Mapping[str, Any] | None = ...,
+        ) -> None: ...
+
+    sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
+    residual: SerializeAsAny[ResidualProtocol] | None = None
+
+    @field_validator("sum", mode="before")
+    @classmethod
+    def _read_sum(cls, value: Any) -> Any:
+        return value if value == "auto" else SUMS.read(value)
+
+    @field_validator("residual", mode="before")
+    @classmethod
+    def _read_residual(cls, value: Any) -> Any:
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if isinstance(name, str) and name in ENGINES:
+            value = ENGINES.read(value)
+        elif isinstance(name, str) and name not in RESIDUALS:
+            raise ValueError(f"must be one of open, {', '.join(ENGINES)}; choose one of these")
+        return SealedResidual(engine=value) if isinstance(value, Engine) else RESIDUALS.read(value)
+
+    def sum_for(self, contributors: int) -> SumProtocol:
+        """The sum in force over so many contributors; what "auto" stands for."""
+        return auto_sum(contributors) if self.sum == "auto" else self.sum
+
+    @property
+    def seals(self) -> bool:
+        """Whether a residual goes down and passive parties are kept from seeing it."""
+        return self.residual is not None and self.residual.seals
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its calls take so long that a pool of processes gains."""
+        return self.residual is not None and self.residual.pooled
+
+    def label(self, contributors: int) -> str:
+        """Its name in a cost table over so many contributors, as sum/residual."""
+        return f"{self.sum_for(contributors).name}/{'none' if self.residual is None else self.residual.label}"

@@ -1,0 +1,61 @@
+"""How every run begins and how it stops early: parties say who they are, and the leading one whether to go on.
+
+1. all <-> all      Meeting    digest of the job, role, rows, columns, outputs, keyed digest of the row order, what is
+                               saved of which training
+2. lead -> all      Verdict    after a joint evaluation: stop or go on
+
+What stands in a Meeting is no one's secret: sizes, and digests that are keyed or of what all parties have agreed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from securevfl.channel import Abort, Channel
+from securevfl.codec import Message
+from securevfl.protocols.base import Declared, Reveal
+from securevfl.roles import LEAD, Roles
+
+_SIZES = (
+    "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, outputs and saved "
+    "rounds"
+)
+_STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
+
+
+class Meeting(Message, frozen=True):
+    """What a party says of itself before anything else. saved, run: its states are of these rounds of this training."""
+
+    job: bytes
+    role: str
+    rows: int
+    columns: int
+    outputs: int
+    order: bytes
+    saved: tuple[int, ...]
+    run: str
+
+
+class Verdict(Message, frozen=True):
+    """Whether the target is reached."""
+
+    stop: bool
+
+
+def meet(channel: Channel, parties: Iterable[str], own: Meeting) -> dict[str, Meeting]:
+    """What every party says of itself, in the order of `parties`."""
+    peers = [name for name in parties if name != channel.me]
+    for peer in peers:
+        channel.send(peer, own)  # 1
+    heard = {peer: channel.recv(peer, Meeting) for peer in peers}  # 1
+    return {name: heard.get(name, own) for name in parties}
+
+
+def declares(roles: Roles) -> list[Declared]:
+    """What these messages reveal, and `Abort`, which any party may send at any time."""
+    rest = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
+    return [
+        *(Declared(Meeting, sender, receiver, Reveal("plain", _SIZES)) for sender, receiver in roles.pairs()),
+        *(Declared(Verdict, LEAD, role, Reveal("plain", "whether the target metric is reached")) for role in rest),
+        *(Declared(Abort, sender, receiver, Reveal("plain", _STOPPED)) for sender, receiver in roles.pairs()),
+    ]

@@ -1,0 +1,107 @@
+"""Columns from the space that received numbers span (known plaintext; Turgay et al. 2008).
+
+Every exchange of a linear model tells X_b theta_t about the rows of a batch, for weights theta_t that move. The numbers
+of T exchanges span part of the column space of X_b, and from T c >= rank(X_b) on all of it. The attacker takes the
+space by singular values, for each batch, and of what it collected about the rows held out. The score is the share of
+the variance of a raw column that lies inside it, the mean over columns, where most is received.
+
+A column inside the space is known up to one linear map: as many known rows as dimensions and one more give it for all
+other rows. The attacker fits that map too, on DIMENSIONS + SPARE rows, and says how far off the other rows are.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from securevfl.audit.attacks.base import Attack, By, Score
+from securevfl.audit.received import Received, received
+from securevfl.audit.views import Stage, Tape
+from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import LeakName
+from securevfl.exposure import NEARLY_ALL
+from securevfl.job import Job
+from securevfl.methods.base import Known
+
+INSIDE = 0.99  # share of a column from which it is called inside
+FLOOR = 1e-11  # of the largest singular value; below is rounding
+SPARE = 3  # known rows beyond the dimensions
+
+
+class ColumnSpace(Attack):
+    name = "column_space"
+    paper = "Turgay et al. 2008, disclosure risks of distance preserving data transformations (known samples)"
+    measures = "share of the variance of a column inside the space of the numbers received, mean over columns"
+    leak: ClassVar[LeakName | None] = "columns"
+    beyond = NEARLY_ALL
+
+    def applies_to(self, job: Job) -> bool:
+        return job.model.by_column
+
+    def who(self, job: Job, attacker: str, lead: str) -> str:
+        return lead if job.protocol.seals else str(By.ANYONE)
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
+
+    def score(self, stage: Stage) -> Score:
+        real, ideal = (_worst(stage, tape) for tape in (stage.whole_run[1], stage.ideal_run[1]))
+        return Score(real[0], ideal[0], real[1], real[2])
+
+
+def _worst(stage: Stage, tape: Tape) -> tuple[float, float, str]:
+    """Mean share and the share of a space of as many dimensions without relation, where most is found; in words."""
+    found: list[tuple[float, float]] = []
+    said: list[str] = []
+    everything = received(stage, tape)
+    for learner, about in dict.fromkeys((each.learner, each.about) for each in everything):
+        batches = [each for each in everything if (each.learner, each.about) == (learner, about)]
+        inside = [shares(each.truth, space(each.numbers)) for each in batches]
+        most = int(np.argmax([np.nanmean(share) for share in inside]))
+        basis, batch = space(batches[most].numbers), batches[most]
+        chance = basis.shape[1] / max(1, len(batch.rows) - 1)
+        found.append((float(np.nanmean(inside[most])), chance))
+        said.append(_said(batch, basis, inside[most]))
+    return *max(found), "; ".join(said)
+
+
+def _said(batch: Received, basis: Floats, share: Floats) -> str:
+    named = [name for name, part in zip(batch.names, share, strict=True) if part >= INSIDE]
+    whose = f"{batch.learner} about {', '.join(batch.about)}"
+    if not named:
+        return f"{whose}: no column within"
+    known, error = recovery(batch, basis)
+    given = f"; {known} known rows give them to {error:.0e} of their deviation" if known else ""
+    return f"{whose}: {len(named)} of {len(share)} columns within ({', '.join(named)}){given}"
+
+
+def space(numbers: Floats) -> Floats:
+    """Orthonormal basis (n x r) of the centred numbers (n x T c), without what is rounding."""
+    centred = numbers - numbers.mean(axis=0)
+    U, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    kept: Floats = U[:, sizes > FLOOR * max(sizes.max(initial=0.0), 1e-300)]
+    return kept
+
+
+def shares(truth: Floats, basis: Floats) -> Floats:
+    """Share of the variance of each column of `truth` (n x d) inside the space of the basis; NaN for constant ones."""
+    centred = truth - truth.mean(axis=0)
+    variance = (centred**2).sum(axis=0)
+    inside = ((basis.T @ centred) ** 2).sum(axis=0)
+    share: Floats = np.divide(inside, variance, out=np.full(len(variance), np.nan), where=variance > 1e-20)
+    return share
+
+
+def recovery(batch: Received, basis: Floats) -> tuple[int, float]:
+    """How many known rows, and the largest error on the other rows of columns inside, in deviations; (0, 0) if all
+    rows would be known."""
+    known = basis.shape[1] + SPARE
+    if known >= len(batch.rows):
+        return 0, 0.0
+    inside = batch.truth[:, shares(batch.truth, basis) >= INSIDE]
+    design = np.column_stack([basis, np.ones(len(basis))])
+    chosen = np.random.default_rng(0).permutation(len(basis))
+    given, hidden = chosen[:known], chosen[known:]
+    guess = design[hidden] @ np.linalg.lstsq(design[given], inside[given])[0]
+    return known, float(np.sqrt(((guess - inside[hidden]) ** 2).mean(axis=0) / inside.var(axis=0)).max())

@@ -1,0 +1,31 @@
+"""Labels ranked by one's own part of the finished model (Fu et al. 2022, passive label inference, without the labels).
+
+A passive party ends with its weights theta_k, in every mode, as it needs them to predict. X_k theta_k is what its
+columns say about the label, fitted with the help of all labels. No message is needed beyond those that train, and no
+known label: the sign is the model's. The ideal attacker holds the same weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.audit.attacks.base import LabelAttack
+from securevfl.audit.views import Stage, View
+from securevfl.crypto.scheme import Floats
+from securevfl.job import Job
+from securevfl.methods.base import Known
+
+
+class OwnPart(LabelAttack):
+    name = "own_part"
+    paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
+
+    def applies_to(self, job: Job) -> bool:
+        return job.model.by_column and job.model.loss.classifies
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "none: the party needs these weights to predict; keep columns that go with the label from it"
+
+    def guess(self, view: View, stage: Stage) -> Floats:
+        own: Floats = view.X @ view.theta
+        return own if np.any(own) else np.full_like(own, np.nan)

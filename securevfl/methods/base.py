@@ -1,0 +1,230 @@
+"""What a family of training is: a method makes a player for each party, and a player trains, predicts and is kept.
+
+A `Method` knows everything that is special about its family: which models and roles fit, what its messages reveal, what
+a whole run adds up to, what that means in words. A session (`securevfl.session`) drives any player in the same way:
+
+    meet, check, count, make the player
+    for round in player.train(data, start):      evaluate, keep, report, stop in between
+    keep player.outcome()
+
+so that nothing outside a method's own files, the registry `METHODS` and its tests names it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+from securevfl.config import Named
+from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import Disclosure, Sizes
+from securevfl.errors import PartiesError
+from securevfl.methods.data import TrainingData
+from securevfl.methods.options import JobOptions
+from securevfl.methods.state import State
+from securevfl.models.base import Model
+from securevfl.party import Party
+from securevfl.protocols.base import Batch, Declared, ResidualProtocol, Seat, SumProtocol
+from securevfl.roles import ACTIVE, PASSIVE, Role, Roles
+from securevfl.schedule import Schedule, Visit
+
+MessageProtocol = SumProtocol | ResidualProtocol
+Told = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one line or more
+J = TypeVar("J", bound=JobOptions)
+
+
+class OwnRows(Protocol):
+    """Rows of one party's columns, scaled as in training, read by slices; an array (m x d) is one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round that is over. number counts from 1, those before a resume included; loss: its mean, where known."""
+
+    number: int
+    of: int
+    epoch: int
+    loss: float | None = None
+
+
+class Player(ABC):
+    """One party at work under one method."""
+
+    @abstractmethod
+    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        """Trains, `start` rounds having been done before, and hands over after every round.
+
+        In between all parties may evaluate, keep their states, or stop for good: what others still have to ask of this
+        party is answered meanwhile, in a thread of its own.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Ends the training, after its last round or an earlier one: returns when all have been answered.
+
+        Not to be called after an error, when nobody may be left to answer.
+        """
+
+    @abstractmethod
+    def decision(self, rows: OwnRows) -> Floats | None:
+        """f (m x c) on these rows, of which every party brings its columns; None where it is not for this party."""
+
+    @property
+    def exchanges(self) -> int:
+        """How often all parties have exchanged something so far, before a resume included."""
+        return 0
+
+    @property
+    def constant(self) -> bool:
+        """Whether its state is the same at every round, so that one state serves any round before it."""
+        return False
+
+    @abstractmethod
+    def state(self) -> State:
+        """All that a resume needs beside the training data."""
+
+    def outcome(self) -> State:
+        """What predicting needs of the state: the party's part of the model."""
+        return self.state()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a run before it: the parties, the leading one first, sizes, and which rows come when."""
+
+    parties: tuple[Party, ...]
+    schedule: Schedule
+    sizes: Sizes
+
+    def party(self, name: str) -> Party:
+        """The party of this name."""
+        return next(party for party in self.parties if party.name == name)
+
+
+class Method(Named, ABC):
+    """A family of training: what parties exchange, what that tells, and how one of them plays."""
+
+    @abstractmethod
+    def trains(self, model: type[Model]) -> bool:
+        """Whether it can train this kind of model."""
+
+    @abstractmethod
+    def check(self, job: JobOptions) -> None:
+        """ValueError, with the remedy, if the options do not go together."""
+
+    def role(self, party: Party) -> Role:
+        """What this party is in a run: what it says itself, or by whether it has labels."""
+        return party.role or (ACTIVE if party.active else PASSIVE)
+
+    def admits(self, role: Role, *, leads: bool) -> bool:
+        """Whether there is a place for a party of this role, first among all or not."""
+        return role == (ACTIVE if leads else PASSIVE)
+
+    def cast(self, parties: Sequence[Party]) -> Roles:
+        """The roles of these parties, the leading one first. PartiesError if they make no run of this method."""
+        roles = Roles.of((party.name, self.role(party)) for party in parties)
+        wrong = [name for k, (name, role) in enumerate(roles.cast) if not self.admits(role, leads=k == 0)]
+        if wrong:
+            labelled = ", ".join(party.name for party in parties if party.active) or "none"
+            if labelled != roles.lead:
+                raise PartiesError(
+                    f"exactly one party with labels was expected, with labels: {labelled}; pass y to one Party only"
+                )
+            found = ", ".join(f"{name} ({roles.role(name)})" for name in wrong)
+            raise PartiesError(f"{self.name} has no place for {found}; leave them out")
+        return roles
+
+    @abstractmethod
+    def examples(self) -> dict[str, dict[str, Any]]:
+        """The options of small jobs (model, optimizer, protocol), by name, that checks run whole and docs speak of."""
+
+    @abstractmethod
+    def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
+        """What every message of a run reveals, those of the handshake left out."""
+
+    @abstractmethod
+    def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+        """What a whole run adds up to."""
+
+    @abstractmethod
+    def protocols(self, job: JobOptions, roles: Roles) -> list[MessageProtocol]:
+        """The message protocols that a run is made of; each can be audited alone."""
+
+    @abstractmethod
+    def title(self, job: JobOptions, roles: Roles) -> str:
+        """How parties exchange, in a few words."""
+
+    @abstractmethod
+    def strength(self, job: JobOptions) -> str:
+        """Assumption and key strength of what is encrypted, one line for people."""
+
+    @abstractmethod
+    def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
+        """What a party `learns` from what it receives and what it `keeps`, in words; without `known` as formulas."""
+
+    @abstractmethod
+    def pooling(self, job: JobOptions, roles: Roles) -> str:
+        """Who must pool what they hold to learn more than is declared."""
+
+    @abstractmethod
+    def player(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> Player:
+        """One party at its seat, with so many columns (d); going on from a state, or to predict with a model.
+
+        All parties make theirs at the same point: protocols may exchange keys.
+        """
+
+    @abstractmethod
+    def ideal(self, job: J) -> J:
+        """The same training with nothing hidden or encrypted: what the declared outputs are computed from."""
+
+
+class BatchPlayer(Player):
+    """A player that goes through the batches of the schedule; what its optimizer sees of the party."""
+
+    def __init__(self, job: JobOptions, seat: Seat) -> None:
+        self.parties = len(seat.parties)  # K
+        self.seed = job.seed
+        self.start = 0  # rounds done before, where it goes on from a state
+        self._job = job
+        self._loss = job.model.loss
+        self._visit: Visit | None = None
+        self._booked: float | None = None
+
+    @property
+    def data(self) -> TrainingData:
+        """What it trains on."""
+        return self._data
+
+    def begin(self, data: TrainingData, start: int) -> None:
+        """To be called first."""
+        self._data = data
+        self.start = start
+
+    def batches(self) -> Iterator[Batch]:
+        """This party's side of every batch still to come, in the order all share."""
+        for visit in islice(self._data.schedule.visits(), self.start, None):
+            self._visit, self._booked = visit, None
+            yield self.batch(visit)
+
+    def batch(self, visit: Visit) -> Batch:
+        """This party's side of a batch."""
+        return self._data.batch(visit)
+
+    def residual(self, f: Floats, batch: Batch) -> Floats:
+        """g (n x c) of the loss at f (n x c); the first of a batch also books its loss. Only with labels."""
+        assert batch.y is not None, "only a party with labels knows the loss"
+        if self._booked is None:
+            self._booked = float(self._loss.value(f, batch.y).mean())
+        return self._loss.residual(f, batch.y)
+
+    def rounds(self, work: Iterator[None]) -> Iterator[Round]:
+        """A round for each step of an optimizer's work."""
+        for number, _ in enumerate(work, self.start + 1):
+            assert self._visit is not None, "an optimizer takes a batch before it is done with one"
+            yield Round(number, len(self._data.schedule), self._visit.epoch, self._booked)

@@ -1,0 +1,89 @@
+"""One party's side of the data as a player sees it: columns scaled when they are asked for, targets, and the schedule.
+
+Of a party whose columns stay on disk no more is read than is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.models.losses import Loss
+from securevfl.party import Party
+from securevfl.protocols.base import Batch
+from securevfl.scaling import moments
+from securevfl.schedule import Rows, Schedule, Visit
+
+
+class TrainingData:
+    """What one party trains on.
+
+    columns: d. mean, deviation (d,): of the training rows; (0, 1) without scaling. classes, targets (m x c): of a party
+    with labels. evaluated: the rows that metrics are taken on.
+    """
+
+    def __init__(self, party: Party, schedule: Schedule, loss: Loss, *, scale: str) -> None:
+        self.schedule = schedule
+        self.columns = party.X.shape[1]
+        self._party = party
+        self.mean, self.deviation = _scaling(party.X, schedule.flow, scale)
+        self.classes: NDArray[Any] | None = None
+        self.targets: Floats | None = None
+        if party.y is not None:
+            self.classes = loss.classes(party.y)
+            self.targets = loss.targets(party.y, self.classes)
+        self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
+
+    def raw(self, rows: Rows) -> Floats:
+        """These rows (k x d) as they are."""
+        return self._party.X[rows]
+
+    def scaled(self, rows: Rows) -> Floats:
+        """These rows (k x d), scaled."""
+        scaled: Floats = (self._party.X[rows] - self.mean) / self.deviation
+        return scaled
+
+    def labels(self, rows: Rows) -> NDArray[Any] | None:
+        """The labels of these rows (k,), of a party that has them."""
+        return None if self._party.y is None else self._party.y[rows]
+
+    def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
+        """This party's side of a batch; without `columns` no row of them is read."""
+        targets = None if self.targets is None else self.targets[visit.rows]
+        return Batch(visit.index, visit.epoch, self.scaled(visit.rows if columns else visit.rows[:0]), targets)
+
+    def first(self, rows: int) -> list[Visit]:
+        """The first batches of the partition that hold as many rows, or all."""
+        taken: list[Visit] = []
+        held = 0
+        for index, part in enumerate(self.schedule.partition(0)):
+            if held >= rows:
+                break
+            taken.append(Visit(index, 0, part))
+            held += len(part)
+        return taken
+
+
+class ScaledRows:
+    """Some rows of a party's columns, scaled when they are read by slices."""
+
+    def __init__(self, data: TrainingData, rows: Rows) -> None:
+        self.rows = rows
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        return self._data.scaled(self.rows[rows])
+
+
+def _scaling(X: Floats, train: Rows, scale: str) -> tuple[Floats, Floats]:
+    """Mean and deviation of each column over the training rows; (0, 1) without scaling."""
+    if scale == "none" or not X.shape[1]:
+        return np.zeros(X.shape[1]), np.ones(X.shape[1])
+    mean, deviation = moments(X, train)
+    return mean, np.where(deviation > 0, deviation, 1.0)

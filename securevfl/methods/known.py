@@ -1,0 +1,28 @@
+"""What is known of a run whose parties sit in one process, before it: for the consent sheet and the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from securevfl.disclosure import sizes_of
+from securevfl.exposure import ROWS, enough
+from securevfl.methods.base import Known
+from securevfl.methods.options import JobOptions
+from securevfl.party import Party, register_of
+
+
+def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
+    """Sizes and schedule of a run of these parties, the leading one first. LabelError if the loss has no use for y."""
+    lead, loss = parties[0], job.model.loss
+    assert lead.y is not None, "the leading party has labels"
+    schedule = job.schedule(register_of(parties))
+    tables = [party for party in parties if party.columns]
+    sizes = sizes_of(
+        job,
+        schedule,
+        active=lead.name,
+        columns={party.name: len(party.columns) for party in tables},
+        outputs=loss.outputs(loss.classes(lead.y)),
+        enough={party.name: enough(party.X[schedule.flow[:ROWS]]) for party in tables},
+    )
+    return Known(tuple(parties), schedule, sizes)

@@ -1,0 +1,167 @@
+"""Training by rounds: a forward sum goes up, a residual goes down (FedBCD 2019, Algorithm 1).
+
+    every passive party k     H_k (n x c) into a sum of its choice                    up
+    the active party          f = sum of all H_k, g = df-loss at f (n x c)
+    the active party          g, in the clear or sealed                               down
+    every party               its own parameter gradient J_k^T g, and steps on its own block of weights
+
+One party has labels, all have columns. What steps a party takes, and on how many exchanges, is its optimizer's; what
+others see of H_k and g is the sum's and the residual's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import Disclosure, Sizes
+from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
+from securevfl.methods.data import TrainingData
+from securevfl.methods.options import JobOptions
+from securevfl.methods.rounds_told import active_learns, counts, passive_learns
+from securevfl.methods.state import State
+from securevfl.models.base import Model
+from securevfl.models.linear import LinearModel, Logistic, starting_weights
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.optim.rounds import RoundsOptimizer
+from securevfl.protocols.base import Declared, Reals, ResidualProtocol, Seat, recast
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.direct_sum import DirectSum
+from securevfl.protocols.engines import Ckks
+from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.open_residual import OpenResidual
+from securevfl.protocols.predict import predict_active, predict_passive
+from securevfl.protocols.tree_sum import TreeSum
+from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
+
+SAMPLE = 1024  # rows that the first weights are drawn from
+
+
+class Rounds(Method):
+    """A sum up and a residual down, for models that every party has a block of weights of."""
+
+    name: ClassVar[str] = "rounds"
+
+    def trains(self, model: type[Model]) -> bool:
+        return issubclass(model, LinearModel)
+
+    def check(self, job: JobOptions) -> None:
+        if job.protocol.residual is None:
+            raise ValueError("protocol.residual: is missing; add it")
+
+    def examples(self) -> dict[str, dict[str, Any]]:
+        own = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
+        return {
+            "ckks": own | {"protocol": Protocol(residual=Ckks())},
+            "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+        }
+
+    def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
+        sums = job.protocol.sum_for(len(roles.having(PASSIVE)))
+        parts = sums.declares(roles.having(PASSIVE))
+        return [
+            *recast(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
+            *_residual(job).declares(),
+        ]
+
+    def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+        return counts(job, sizes)
+
+    def protocols(self, job: JobOptions, roles: Roles) -> list[MessageProtocol]:
+        return [job.protocol.sum_for(len(roles.having(PASSIVE))), _residual(job)]
+
+    def title(self, job: JobOptions, roles: Roles) -> str:
+        return f"{job.protocol.sum_for(len(roles.having(PASSIVE))).name} sum / {_residual(job).name} residual"
+
+    def strength(self, job: JobOptions) -> str:
+        return _residual(job).strength
+
+    def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
+        if roles.role(party) == ACTIVE:
+            return active_learns(job, party, known)
+        return passive_learns(job, party, known)
+
+    def pooling(self, job: JobOptions, roles: Roles) -> str:
+        passives = roles.having(PASSIVE)
+        sums = job.protocol.sum_for(len(passives))
+        if sums.hides_parts and len(passives) > 1 and job.optimizer.exchanges(passives) > 1:
+            return (
+                "needs nobody: one passive party moves between two sums, so their difference is that party's\n"
+                "part, and weights start at zero"
+            )
+        return sums.coalition(passives)
+
+    def player(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> Player:
+        return RoundsPlayer(job, seat, columns, state)
+
+    def ideal(self, job: J) -> J:
+        """A direct sum and an open residual, under the defence that the residual has."""
+        defence = getattr(job.protocol.residual, "defence", None)
+        residual = OpenResidual() if defence is None else OpenResidual(defence=defence)
+        protocol = Protocol(sum=DirectSum(), residual=residual)
+        return job.model_copy(update={"protocol": protocol, "max_label_auc": None})
+
+
+def _residual(job: JobOptions) -> ResidualProtocol:
+    assert job.protocol.residual is not None, "a job by rounds has a residual"
+    return job.protocol.residual
+
+
+class RoundsPlayer(BatchPlayer):
+    """One party's block of weights; the active party's has an intercept."""
+
+    def __init__(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> None:
+        super().__init__(job, seat)
+        assert isinstance(job.model, LinearModel), "Rounds.trains says so"
+        assert isinstance(job.optimizer, RoundsOptimizer), "its registry says so"
+        self._active = seat.me == seat.active
+        self._seat = seat
+        self._optimizer = job.optimizer
+        self.model = job.model.build(columns, seat.outputs, intercept=self._active)
+        own = State() if state is None else state
+        self.model.theta = own.get("theta", self.model.theta)
+        self._before: int = own.get("exchanges", 0)
+        self._noise: bytes = own.get("noise", seat.noise)
+        self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
+        self._link: ActiveLink | PassiveLink | None = None
+
+    @property
+    def exchanges(self) -> int:
+        return self._before + (self._link.rounds if isinstance(self._link, ActiveLink) else 0)
+
+    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        self.begin(data, start)
+        if start == 0 and data.targets is not None:
+            first = np.arange(len(data.targets))[:SAMPLE]
+            self.model.theta = starting_weights(data.raw(first), data.scaled(first), data.targets, self.seed)
+        residual, agreement = _residual(self._job), self._optimizer.agreement(self._job.model)
+        if self._active:
+            seat = replace(self._seat, noise=self._noise, released=self._before)
+            active = self._link = ActiveLink(seat, self._sums, residual.active(seat, agreement))
+            yield from self.rounds(self._optimizer.active(self, active))
+        else:
+            passive = self._link = PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement))
+            yield from self.rounds(self._optimizer.passive(self, passive))
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    def decision(self, rows: OwnRows) -> Floats | None:
+        def forward(block: slice) -> Floats:
+            return self.model.forward(rows[block])
+
+        if not self._active:
+            predict_passive(self._sums, forward, len(rows))
+            return None
+        return predict_active(self._sums, forward, len(rows), self._seat.outputs)
+
+    def state(self) -> State:
+        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise)
+
+    def outcome(self) -> State:
+        return State(theta=self.model.theta)

@@ -1,0 +1,102 @@
+"""What training by rounds adds up to, counted, and what a passive party can tell from it, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.audit.curve import expected_label_auc
+from securevfl.audit.leverage import measure
+from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import counts
+from securevfl.exposure import ROWS, held
+from securevfl.methods.base import Known, Told
+from securevfl.methods.options import JobOptions
+from securevfl.scaling import moments
+from securevfl.schedule import Schedule
+
+__all__ = ["active_learns", "counts", "passive_learns"]
+
+BATCHES = 8  # of a partition that are measured
+
+
+def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told]:
+    """What the active party learns: scores, and of the others' columns."""
+    scores = "f = sum_k H_k on the rows predicted, and what is marked output or plain above"
+    return [("learns", "\n".join([scores, *_columns(job, party, known)]))]
+
+
+def passive_learns(job: JobOptions, party: str, known: Known | None) -> list[Told]:
+    """What a passive party learns, by the residual, and what its own part tells it."""
+    residual = job.protocol.residual
+    assert residual is not None, "a job by rounds has a residual"
+    lines = _equations(job, party, known) if residual.seals else [residual.shows]
+    if not residual.seals:
+        lines += _columns(job, party, known)
+    found = [("learns", "\n".join(lines))]
+    if job.model.loss.classifies:
+        found.append(
+            (
+                "keeps",
+                "its weights, so its own part X_k theta_k, which ranks the labels as well as its columns can,\n"
+                "whatever the protocol: to an AUC of .71 to .99 on public tables",
+            )
+        )
+    return found
+
+
+def _equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
+    """What an opened gradient tells of labels."""
+    if known is None:
+        return [
+            "its own gradient: p equations about the n x c residuals of a batch; the share p / (n c)",
+            "projects the labels and is a leak that larger batches make smaller",
+        ]
+    sizes, schedule, X = known.sizes, known.schedule, known.party(party).X
+    p, share = sizes.parameters[party], sizes.parameters[party] / sizes.residuals
+    times = (
+        f"new in each of {job.epochs} epochs" if job.reshuffle else f"the same {schedule.batches} batches every epoch"
+    )
+    auc = expected_label_auc(p, sizes.smallest_batch, sizes.outputs, job.epochs, job.reshuffle)
+    return [
+        f"its own gradient: p = {p} equations about n x c = {sizes.residuals} residuals a batch, {times};",
+        f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller",
+        f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
+        *_alone(job, X, schedule),
+    ]
+
+
+def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
+    """What the numbers that a party receives in a run tell of other parties' columns."""
+    if known is None:
+        return [
+            "T c numbers about each row in T exchanges and evaluations: T c / d of the dimensions of the d",
+            "columns behind them, and more of their variance; from half of d on, or fewer, these columns",
+        ]
+    sizes, schedule = known.sizes, known.schedule
+    groups = {"training": schedule.partition(0)[:BATCHES], "held out": [schedule.test[:ROWS]]}
+    lines: list[str] = []
+    for item in counts(job, sizes):
+        if item.kind != "columns" or item.learner != learner:
+            continue
+        behind = [known.party(name).X for name in item.about]
+        most = max(held(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
+        enough, few = "enough to find them", "too few to find them all, but what goes with the label shows first"
+        lines += [
+            f"T c = {item.count // sizes.outputs} x {sizes.outputs} numbers about each {item.group} row: "
+            f"{min(1.0, item.share):.2f} of the dimensions of the {item.of} columns",
+            f"of {', '.join(item.about)}, up to {most:.2f} of their variance: "
+            + (enough if item.count >= sizes.enough_for(item.about) else few),
+        ]
+    return lines
+
+
+def _alone(job: JobOptions, X: Floats, schedule: Schedule) -> list[str]:
+    """A line more if rows of the party stand nearly alone in their batches."""
+    mean, deviation = moments(X, schedule.flow) if job.scale == "standard" else (np.zeros(1), np.ones(1))
+    found = measure((X[rows] - mean) / np.where(deviation > 0, deviation, 1.0) for rows in schedule.partition(0))
+    if not found.alone:
+        return []
+    return [
+        f"{found.alone} rows of {found.rows} stand nearly alone (rare values, leverage up to {found.largest:.2f}): "
+        "their residual, and so label, is nearly opened"
+    ]

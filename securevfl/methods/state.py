@@ -1,0 +1,61 @@
+"""What a player keeps between two sittings, as data: arrays, bytes, numbers, texts, and lists and tables of these.
+
+A state goes to disk as JSON and comes back equal, bit for bit. Weights and keys are in it, so its repr names what is
+there and shows none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_ARRAY, _BYTES = "array", "bytes"  # what marks a table that stands for one of these
+
+
+class State(dict[str, Any]):
+    """Names to values. Equal states continue a training, or predict, in the same way."""
+
+    def __repr__(self) -> str:
+        return f"State({', '.join(self)})"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it. TypeError if there is a value of another kind."""
+        return {name: _plain(value) for name, value in self.items()}
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> State:
+        """The opposite of `plain`. ValueError, KeyError or TypeError if it is none."""
+        return cls({str(name): _read(value) for name, value in plain.items()})
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case np.ndarray():
+            little = value.dtype.newbyteorder("<")
+            return {_ARRAY: little.str, "shape": list(value.shape), "values": value.astype(little).ravel().tolist()}
+        case bytes():
+            return {_BYTES: value.hex()}
+        case Mapping():
+            return {str(name): _plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case bool() | int() | float() | str() | None:
+            return value
+    raise TypeError(f"{type(value).__name__} has no place in a state")
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {_ARRAY, "shape", "values"}:
+        kind = np.dtype(value[_ARRAY])
+        if kind.kind not in "biuf":
+            raise ValueError("an array of numbers was expected")
+        return np.array(value["values"], kind).reshape(value["shape"])
+    if set(value) == {_BYTES}:
+        return bytes.fromhex(value[_BYTES])
+    return {name: _read(each) for name, each in value.items()}

@@ -1,0 +1,53 @@
+"""Many jobs on one table: what a party of pure noise learns of the labels from all gradients that it ever opened."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import securevfl as vfl
+from securevfl.audit.attacks.cross_round import solve
+from securevfl.audit.views import Stage
+
+ROWS, COLUMNS, BATCH = 2560, 16, 256
+JOB = vfl.Job(
+    model=vfl.Logistic(),
+    optimizer=vfl.FedBCD(local_steps=5, lr=0.1),
+    protocol=vfl.Protocol(residual=vfl.Ckks()),
+    batch_size=BATCH,
+    epochs=1,
+)
+
+
+def tables(ids: int) -> list[vfl.Party]:
+    """The same numbers whatever the ids: five columns that make the labels, and sixteen of noise."""
+    generator = np.random.default_rng(0)
+    own, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
+    y = own.sum(axis=1) + generator.normal(size=ROWS) > 0
+    names = np.arange(ROWS) + ids * ROWS
+    return [vfl.Party("bank", own, y.astype(int), ids=names), vfl.Party("shop", noise, ids=names)]
+
+
+def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
+    """Label AUC after so many jobs, each whole and sealed and under another seed."""
+    equations, found = [], []
+    for seed in range(max(jobs)):
+        stage = Stage(JOB, tables(0 if same_table else seed), seed)
+        equations += stage.real("shop").equations()
+        if seed + 1 in jobs:
+            assert stage.active.y is not None
+            found.append(float(roc_auc_score(stage.active.y, -solve(equations, ROWS, 1)[:, 0])))
+    return found
+
+
+def test_jobs_under_other_seeds_tell_no_more_than_one() -> None:
+    one, *more = curve(same_table=True, jobs=(1, 5, 10, 20, 30))
+    assert 0.55 < one < 0.67
+    assert max(more) < one + 0.02
+
+
+def test_batches_that_change_from_job_to_job_would_tell_all() -> None:
+    """The same attack on jobs whose ids, and so batches, differ: what the seed did when it drew the batches."""
+    one, five, twenty = curve(same_table=False, jobs=(1, 5, 20))
+    assert one == pytest.approx(0.62, abs=0.05)
+    assert five > one + 0.1
+    assert twenty > 0.93

@@ -1,0 +1,120 @@
+"""A run that is cut and taken up again releases each blurred residual once: a replayed round repeats its noise."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import securevfl as vfl
+from securevfl.channel import Event
+from securevfl.checkpoint import Checkpoints
+from securevfl.crypto.prg import Prg
+from securevfl.protocols.base import ResidualProtocol
+from securevfl.protocols.defences import Gaussian, Noise
+from securevfl.protocols.open_residual import OpenResidual, Residual
+from securevfl.protocols.sealed_residual import SealedResidual
+
+Floats = NDArray[np.float64]
+EVERY, SIGMA = 3, 2.0
+OPEN = OpenResidual(defence=Gaussian(sigma=SIGMA))
+SEALED = SealedResidual(engine=vfl.Ckks(), defence=Gaussian(sigma=SIGMA))
+
+
+class Cut(Exception):
+    """What takes the place of a lost process."""
+
+
+def job(residual: ResidualProtocol = OPEN, *, mode: str = "parallel") -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(local_steps=2, lr=0.2, mode=mode),  # type: ignore[arg-type]
+        protocol=vfl.Protocol(sum="direct", residual=residual),
+        batch_size=50,
+        epochs=3,
+        accepts=["columns"],
+    )
+
+
+def tables(parties: int = 2) -> list[vfl.Party]:
+    rows = np.arange(200, dtype=np.intp)
+    return [party.take(rows) for party in vfl.datasets.breast_cancer(parties=parties)]
+
+
+def attempt(work: vfl.Job, folder: Path, at: int | None, observe: Callable[[Event], None], parties: int = 2) -> None:
+    """A run from what is in the folder, cut after round `at`."""
+    own = tables(parties)
+    states = {party.name: Checkpoints(folder / party.name, party.name, every=EVERY) for party in own}
+
+    def on_round(done: int, of: int) -> None:
+        if done == at:
+            raise Cut
+
+    if at is None:
+        vfl.simulate(work, own, checkpoints=states, observe=observe)
+        return
+    with pytest.raises(Cut):
+        vfl.simulate(work, own, checkpoints=states, observe=observe, on_round=on_round)
+
+
+def received(work: vfl.Job, folder: Path, at: int | None, parties: int = 2) -> dict[str, list[Floats]]:
+    """What passive parties got of g in such a run, by name and in order."""
+    found: dict[str, list[Floats]] = {}
+
+    def observe(event: Event) -> None:
+        if event.direction == "recv" and isinstance(event.message, Residual):
+            found.setdefault(event.me, []).append(np.array(event.message.g))
+
+    attempt(work, folder, at, observe, parties)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+@pytest.mark.parametrize("at", [1, 2, 5, 8])
+def test_a_replayed_round_releases_what_it_released(mode: str, at: int, tmp_path: Path) -> None:
+    work = job(mode=mode)
+    first, second = received(work, tmp_path, at, 3), received(work, tmp_path, None, 3)
+    start = at - at % EVERY
+    for name, values in first.items():
+        assert len(second[name]) == 12 - start
+        for before, again in zip(values[start:at], second[name], strict=False):
+            np.testing.assert_array_equal(before, again)
+        whole = [*values[:start], *second[name]]
+        assert len({value.tobytes() for value in whole}) == 12
+
+
+def test_under_encryption_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[Floats] = []
+    apply = Gaussian.apply
+
+    def heard(self: Gaussian, g: Floats, prg: Prg) -> Floats:
+        released.append(apply(self, g, prg))
+        return released[-1]
+
+    monkeypatch.setattr(Gaussian, "apply", heard)
+    attempt(job(SEALED), tmp_path, 5, lambda event: None)
+    before = list(released)
+    released.clear()
+    attempt(job(SEALED), tmp_path, None, lambda event: None)
+    assert (len(before), len(released)) == (5, 9)
+    np.testing.assert_array_equal(before[3], released[0])
+    np.testing.assert_allclose(before[4], released[1], rtol=0, atol=1e-4)  # weights come out of CKKS openings by now
+
+
+def test_another_training_has_other_noise(tmp_path: Path) -> None:
+    one, other = received(job(), tmp_path / "a", 1)["shop"][0], received(job(), tmp_path / "b", 1)["shop"][0]
+    assert np.abs(one - other).mean() > SIGMA / 2
+
+
+def average_error(folder: Path, times: int) -> float:
+    """How far the mean of all releases of the first batch is from g, after so many cuts before the first state."""
+    got = [received(job(), folder, 1)["shop"][0] for _ in range(times)]
+    clean = received(job(OpenResidual()), folder, 1)["shop"][0]
+    return float(np.sqrt(np.mean((np.mean(got, axis=0) - clean) ** 2)))
+
+
+def test_killing_a_party_again_and_again_takes_no_noise_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert average_error(tmp_path / "kept", 16) == pytest.approx(SIGMA, rel=0.35)
+    monkeypatch.setattr(Noise, "take", lambda self: Prg.fresh("of each release"))  # what a key in memory alone gives
+    assert average_error(tmp_path / "fresh", 16) == pytest.approx(SIGMA / 4, rel=0.35)
