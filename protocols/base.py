@@ -7,7 +7,6 @@ Both are options (frozen, named) that make one role object for each party.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ from securevfl.channel import Channel
 from securevfl.codec import Message
 from securevfl.config import Named
 from securevfl.costs import Meter
-from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PeerLost
 from securevfl.protocols.differentiable import Differentiable
@@ -52,7 +50,8 @@ class Seat:
     """One party's place in a run or in a protocol: its line, who plays which part, what is agreed.
 
     A party may hold several seats over one channel, each with a cast and a lane of its own.
-    noise: the secret key of what this party blurs in this training; `released` residuals went before this run of it.
+    noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
+    before this run of it.
     """
 
     channel: Channel
@@ -62,7 +61,7 @@ class Seat:
     residual_bound: float = 1.0
     seed: int = 0
     lane: str = ""
-    noise: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
+    noise: bytes = field(default=b"", repr=False)
     released: int = 0
 
     @property
@@ -94,9 +93,9 @@ class Seat:
         """Whose parts are in a sum."""
         return self.roles.having(CONTRIBUTOR)
 
-    def sum_to(self, collector: str, *, lane: str | None = None) -> Seat:
-        """This party's seat at a sum of everybody else's parts for `collector`."""
-        cast = Roles.sum(collector, self.roles.others(collector))
+    def sum_to(self, collector: str, contributors: Sequence[str] = (), *, lane: str | None = None) -> Seat:
+        """This party's seat at a sum for `collector` of the parts of `contributors`, or of everybody else."""
+        cast = Roles.sum(collector, contributors or self.roles.others(collector))
         return replace(self, roles=cast, lane=self.lane if lane is None else lane)
 
 

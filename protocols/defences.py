@@ -19,6 +19,7 @@ count: read epsilon as the loss of a row's label through its own residuals.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from math import exp, log, sqrt
 from typing import Annotated, ClassVar
@@ -29,7 +30,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import ndtri
 
 from securevfl.config import Named, Registry
-from securevfl.crypto.prg import Prg, derive_key
+from securevfl.crypto.prg import KEY_BYTES, Prg, derive_key
 from securevfl.crypto.scheme import Floats, Secret
 from securevfl.errors import ConfigError
 
@@ -151,8 +152,8 @@ class Noise(Secret):
     __slots__ = ("_key", "_next")
 
     def __init__(self, key: bytes, lane: str, first: int) -> None:
-        """CryptoError if `key` is not KEY_BYTES long."""
-        self._key = derive_key(key, "noise of a defence", lane)
+        """Under a fresh key if `key` is empty. CryptoError if it is of another length than KEY_BYTES."""
+        self._key = derive_key(key or os.urandom(KEY_BYTES), "noise of a defence", lane)
         self._next = first
 
     def take(self) -> Prg:

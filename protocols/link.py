@@ -2,19 +2,41 @@
 
 Active and passive links are driven in step: every `sum` of the active party meets one `contribute` of each passive
 party, every `publish` one `reply` of each party it goes to. A reply may be asked at any time and from any thread, as
-far as was agreed (`securevfl.protocols.base.Agreement`). When the training is over both are closed, which waits until
-all that was published has been served; after an error they need not be: the party stops, and its channel with it.
+far as was agreed (`securevfl.protocols.base.Agreement`). A link is left, as a context, when the training is over:
+
+    with ActiveLink(seat, sums, residual) as link:
+        optimizer.active(party, link)
+
+Leaving it waits until all that was published has been served. One that is left by an error waits for nothing: the
+party stops, and its channel with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from types import TracebackType
+from typing import Self
 
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
 
 
-class ActiveLink:
+class _Link:
+    """What both links have in common: their end."""
+
+    _residual: ActiveResidual | PassiveResidual
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or kind is GeneratorExit:  # a generator that is closed has stopped early, and well
+            self._residual.close()
+
+
+class ActiveLink(_Link):
     """The active party's link."""
 
     def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual) -> None:
@@ -22,7 +44,7 @@ class ActiveLink:
         self.rounds = 0  # exchanges so far
         self._outputs = seat.outputs
         self._sums = sums
-        self._residual = residual
+        self._residual: ActiveResidual = residual
 
     def sum(self, batch: Batch) -> Floats:
         """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes."""
@@ -34,19 +56,15 @@ class ActiveLink:
         """Sends g (n x c) of a batch down, to all passive parties unless told otherwise."""
         self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to)
 
-    def close(self) -> None:
-        """Returns when the passive parties have asked all they wanted."""
-        self._residual.close()
 
-
-class PassiveLink:
+class PassiveLink(_Link):
     """A passive party's link."""
 
     def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual) -> None:
         self.me = seat.me
         self.passives = seat.passives
         self._sums = sums
-        self._residual = residual
+        self._residual: PassiveResidual = residual
 
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Sends this party's H_k (n x c) up."""
@@ -55,7 +73,3 @@ class PassiveLink:
     def reply(self) -> Reply:
         """The next residual that the active party publishes to this party."""
         return self._residual.reply()
-
-    def close(self) -> None:
-        """Tells the active party that nothing more will be asked."""
-        self._residual.close()

@@ -42,6 +42,16 @@ def declares() -> list[Declared]:
     return [Declared(Taken, COLLECTOR, CONTRIBUTOR, Reveal("public"), space=Circle)]
 
 
+def lane_to(worker: str) -> str:
+    """The lane of a worker's sums."""
+    return f"to {worker}"
+
+
+def worker_of(lane: str) -> str | None:
+    """Whose sums a lane carries; None if it is another."""
+    return lane.removeprefix("to ").split("/")[0] if lane.startswith("to ") else None
+
+
 class PhaseSums:
     """One party's side of all of them. Every party makes it, and calls it, in the same order."""
 
@@ -58,7 +68,7 @@ class PhaseSums:
         self._taken = dict.fromkeys(workers, 0)  # windows that others have been told of, or have heard of
         self.sums: dict[str, SumRole] = {}
         for worker in workers:
-            self.sums[worker] = protocol.role(seat.sum_to(worker, lane=f"to {worker}"))
+            self.sums[worker] = protocol.role(seat.sum_to(worker, lane=lane_to(worker)))
 
     def phases(
         self, worker: str, blocks: int, rows: int, size: int, own: Callable[[int], Phases]
@@ -100,7 +110,7 @@ class PhaseSums:
             self._taken[self.me] += 1
 
     def _lane(self, worker: str) -> str:
-        return f"to {worker}/taken"
+        return f"{lane_to(worker)}/taken"
 
     def total(self, worker: str, own: Floats) -> Floats | None:
         """At the worker: f (n x c), the sum of all workers' parts; None elsewhere."""

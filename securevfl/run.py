@@ -81,14 +81,17 @@ class Run:
         return np.asarray(classes[loss.proba(f).argmax(axis=1)])
 
     def decision(self, tables: Mapping[str, ArrayLike]) -> Floats:
-        """f (m x c) on new rows, one table a party, rows in the same order. TableError if they do not fit."""
-        if set(tables) != set(self.parts):
-            raise PartiesError(f"tables of {', '.join(self.parts)} were expected, {', '.join(tables) or 'none'} came")
+        """f (m x c) on new rows, a table of each party with columns, rows in the same order. TableError if they do not
+        fit."""
+        wanted = [name for name, part in self.parts.items() if part.columns]
+        if set(tables) != set(wanted):
+            raise PartiesError(f"tables of {', '.join(wanted)} were expected, {', '.join(tables) or 'none'} came")
         rows = {name: self.parts[name].rows(table) for name, table in tables.items()}
         sizes = {name: len(table) for name, table in rows.items()}
         if len(set(sizes.values())) != 1:
             raise TableError(f"the same rows of every party were expected, counts are {sizes}; align them")
-
+        count = next(iter(sizes.values()))
+        rows |= {name: np.empty((count, 0)) for name in self.parts if name not in rows}
         roles = {name: partial(self._predict, name, table) for name, table in rows.items()}
         results = run_threads(roles, WallClock)
         f = results[self.active.name]

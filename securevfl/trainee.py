@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import suppress
 
 from securevfl import metrics
 from securevfl.checkpoint import Saved
@@ -51,12 +51,15 @@ class Trainee:
         """Plays until the rounds are over or the target is reached."""
         if self._save is not None and not self._start:
             self._save(0, lambda: self._saved(0))
-        with closing(self._player.train(self._data, self._start)) as rounds:
+        rounds = self._player.train(self._data, self._start)
+        try:
             for done in rounds:
-                stop = self._after(done)
-                if stop:
-                    break
-        self._player.close()
+                if self._after(done):
+                    rounds.close()
+        except BaseException as error:
+            with suppress(BaseException):
+                rounds.throw(error)  # so that what the player has open ends with the reason, and waits for nobody
+            raise
         clock = self._seat.channel.clock
         clock.tick(Kind.LOCAL)
         self._trained = clock.path()

@@ -44,6 +44,7 @@ from securevfl.protocols.meeting import Meeting
 
 _TOLERANCE = 2e-3  # of a gradient, relative to its size; engines as their docstrings say
 _SUM_TOLERANCE = 2e-3
+_TURN = 2.0**-20  # of a sum of phases: encrypted sums are rounded; less than the finest step of 16 bits
 
 
 @dataclass(frozen=True)
@@ -121,12 +122,14 @@ def declared(received: Received, outcome: Outcome) -> None:
 
 
 def plain(received: Received, outcome: Outcome) -> None:
-    witness = received.transcript.witness
+    witness, parts = received.transcript.witness, received.transcript.witness.parts
     for event, reveals, _ in received.items:
         if reveals is None:
             continue
         kind = type(event.message).__name__
-        own = [*witness.parts[event.peer], *(g for g, _ in witness.residuals[event.peer])]
+        own = [*parts[event.peer], *(g for g, _ in witness.residuals[event.peer])]
+        if not own and event.peer in witness.sums:  # a party that puts nothing in itself: what it was told
+            own = witness.sums[event.peer].totals
         for values in array_fields(event.message):
             if reveals.kind != "plain":
                 outcome.add("plain", event.me, f"{kind} from {event.peer} holds numbers and is declared {reveals.kind}")
@@ -138,7 +141,7 @@ def plain(received: Received, outcome: Outcome) -> None:
 def _hellos(received: Received, outcome: Outcome) -> None:
     """Meeting says the same digest and rows at all, and no order that is not keyed by the session."""
     hellos = [event for event, *_ in received.items if isinstance(event.message, Meeting)]
-    if len({(event.message.job, event.message.rows) for event in hellos}) > 1:  # type: ignore[attr-defined]
+    if len({(event.message.job, event.message.rows) for event in hellos if event.message.rows}) > 1:  # type: ignore[attr-defined]
         outcome.add("plain", "all", "parties of one run say different jobs or numbers of rows")
 
 
@@ -161,6 +164,8 @@ def _patterns(transcript: Transcript) -> list[tuple[str, str, list[bytes]]]:
         found.append((f"forward outputs of {name}", name, _pieces(parts)))
     for name, published in witness.residuals.items():
         found.append((f"residuals of {name}", name, _pieces([g for g, _ in published])))
+    for name, clear in witness.clear.items():
+        found.append((f"residuals of {name} before their defence", name, _pieces(clear)))
     for name, gradients in witness.gradients.items():
         found.append((f"the gradient of {name}", name, _pieces([learned.gradient for learned in gradients])))
     for what, values in transcript.secrets.items():
@@ -224,7 +229,7 @@ def uniformity(received: Received, outcome: Outcome) -> None:
         for part in () if received.says(event, "structured") else parts:  # the simulators take these
             covered = reveals is not None and reveals.kind in ("uniform", "ciphertext")
             if covered or part.form in ("ciphertext", "opened"):
-                grouped[type(event.message).__name__, received.transcript.roles.role(event.me)].append(part)
+                grouped[type(event.message).__name__, received.transcript.role(event)].append(part)
     battery = Battery()
     for (name, role), parts in grouped.items():
         uniform(
@@ -240,9 +245,9 @@ def differences(received: Received, outcome: Outcome) -> None:
     """Masked messages minus one another: of one sender in turn, and of two that reach one receiver."""
     spaces = received.transcript.witness.spaces
     word = spaces[0].bits // 8 if spaces and isinstance(spaces[0], Circle) else 8
-    streams: dict[tuple[str, str, str], list[NDArray[Any]]] = defaultdict(list)
+    streams: dict[tuple[str, str, str, str], list[NDArray[Any]]] = defaultdict(list)
     received_by: dict[str, list[NDArray[Any]]] = defaultdict(list)
-    masked: set[tuple[str, str]] = set()
+    masked: set[tuple[str, str, str]] = set()
     for event, reveals, parts in received.items:
         data = [item for item in byte_fields(event.message) if len(item) % word == 0 and item]
         uniform_or_total = reveals is not None and reveals.kind in ("uniform", "output")
@@ -250,9 +255,9 @@ def differences(received: Received, outcome: Outcome) -> None:
             continue
         values = np.frombuffer(data[0], f"<u{word}")
         name = type(event.message).__name__
-        streams[name, event.peer, event.me].append(values)
+        streams[name, event.peer, event.me, event.lane].append(values)
         if reveals is not None and reveals.kind == "uniform":
-            masked.add((name, event.me))
+            masked.add((name, event.me, event.lane))
             received_by[event.me].append(values)
     battery = Battery()
 
@@ -262,9 +267,9 @@ def differences(received: Received, outcome: Outcome) -> None:
             body = raw(np.concatenate(chunks).astype(f"<u{word}").tobytes(), word)
             uniform(battery, name, body.fractions, body.low)
 
-    for (name, sender, receiver), arrays in streams.items():
-        several = sum(1 for key in streams if key[0] == name and key[2] == receiver) > 1
-        if (name, receiver) in masked or several:
+    for (name, sender, receiver, lane), arrays in streams.items():
+        several = sum(1 for key in streams if (key[0], *key[2:]) == (name, receiver, lane)) > 1
+        if (name, receiver, lane) in masked or several:
             compare(f"{name} of {sender} in turn", pairwise(arrays))
     for receiver, arrays in received_by.items():
         compare(f"messages to {receiver}", ((a, b) for i, a in enumerate(arrays) for b in arrays[i + 1 : i + 6]))
@@ -273,15 +278,17 @@ def differences(received: Received, outcome: Outcome) -> None:
 
 def outputs(received: Received, outcome: Outcome) -> None:
     transcript = received.transcript
-    witness, others = transcript.witness, transcript.roles.others(transcript.roles.lead)
-    totals = witness.totals.get(transcript.roles.lead, [])
-    for number, total in enumerate(totals):
-        parts = [witness.parts[name][number] for name in others if len(witness.parts[name]) > number]
-        wrong = _wrong_total(parts, total, witness.spaces[number])
-        if wrong:
-            outcome.add("output", transcript.roles.lead, "collected another sum than that of the parts")
-            break
-    for name in others:
+    witness = transcript.witness
+    for collector, summed in witness.sums.items():
+        for number, (total, space) in enumerate(zip(summed.totals, summed.spaces, strict=True)):
+            parts = [own[number] for own in summed.parts.values() if len(own) > number]
+            if _wrong_total(parts, total, space):
+                outcome.add("output", collector, "collected another sum than that of the parts")
+                break
+    for name, published in witness.residuals.items():
+        if transcript.defended and len(witness.clear[name]) < len(published):
+            outcome.add("output", name, "publishes residuals that no defence has blurred")
+    for name in transcript.roles.others(transcript.roles.lead):
         for learned, miss in transcript.missed(name):
             J = learned.J.matrix
             if np.abs(miss).max() > _TOLERANCE * max(1.0, np.abs(J).max()) * max(1.0, len(J) / 100):
@@ -292,8 +299,9 @@ def outputs(received: Received, outcome: Outcome) -> None:
 
 def _wrong_total(parts: Sequence[NDArray[Any]], total: NDArray[Any], space: Any) -> bool:
     if isinstance(space, Circle):
-        exact = np.sum([part.astype(np.uint64) for part in parts], axis=0) % 2**space.bits
-        return not np.array_equal(exact, total)
+        exact = np.sum([part.astype(np.uint64) for part in parts], axis=0)
+        apart = (exact - total.astype(np.uint64)) % np.uint64(2**space.bits)
+        return bool(np.minimum(apart, (~apart + np.uint64(1)) % np.uint64(2**space.bits)).max() > _TURN * 2**space.bits)
     exact = np.sum(parts, axis=0)
     return bool(exact.shape != total.shape or np.abs(exact - total).max() > _SUM_TOLERANCE)
 

@@ -33,9 +33,13 @@ from securevfl.job import Job
 from securevfl.methods import METHODS
 from securevfl.party import Party
 from securevfl.protocols.base import Circle, Reals, ResidualProtocol, Space, SumProtocol
-from securevfl.protocols.engines import ENGINES
+from securevfl.protocols.defences import Gaussian, Rounding
+from securevfl.protocols.engines import ENGINES, Ckks
+from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.protocols.tree_sum import TreeSum
+from securevfl.roles import ACTIVE
 
 Check = Callable[[], Outcome]
 
@@ -91,9 +95,10 @@ def small_parties(count: int = 4) -> list[Party]:
     return [party.take(np.arange(180, dtype=np.intp)) for party in datasets.breast_cancer(parties=count)]
 
 
-def job_check(parties: Sequence[Party] | None = None, **keys: Any) -> Outcome:
-    """A whole job over two sessions, handshake and evaluation included."""
-    table = list(parties or small_parties())
+def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
+    """A whole job over two sessions, handshake and evaluation included, in which so many parties have labels."""
+    lead, *others = small_parties()
+    table = [lead, *(Party(each.name, each.X, lead.y) for each in others[: labelled - 1]), *others[labelled - 1 :]]
     with watched() as draws:
         runs = [record(small_job(**keys), table)[0] for _ in range(2)]
     return _judge(runs).merge(draws.outcome())
@@ -118,16 +123,23 @@ def residual_checks() -> dict[str, Check]:
         for label, residual in kind.variants().items():
             few: dict[str, int] = {"passives": 1, "rows": 40} if residual.pooled else {}
             found[f"residual {label}"] = partial(residual_check, residual.quick, **few)
-    return found
+    blurred = SealedResidual(engine=Ckks(), defence=Rounding())
+    return found | {
+        "residual open, blurred": partial(residual_check, OpenResidual(defence=Gaussian(sigma=0.5))),
+        "residual ckks, blurred": partial(residual_check, blurred, rows=30),
+    }
 
 
 def method_checks() -> dict[str, Check]:
-    """Small jobs of every registered method."""
-    return {
-        f"job {name}": partial(job_check, **example)
-        for kind in METHODS.values()
-        for name, example in kind().examples().items()
-    }
+    """Small jobs of every registered method, the last one among several parties with labels where it admits them."""
+    found: dict[str, Check] = {}
+    for kind in METHODS.values():
+        method = kind()
+        for name, example in method.examples().items():
+            found[f"job {name}"] = partial(job_check, **example)
+        if method.admits(ACTIVE, leads=False):
+            found[f"job {name}, three with labels"] = partial(job_check, labelled=3, **example)
+    return found
 
 
 def engine_checks() -> dict[str, Check]:

@@ -11,13 +11,28 @@ from pathlib import Path
 
 from securevfl.audit.mutant import Mutant
 from securevfl.audit.mutants_align import MUTANTS as ALIGNMENT
+from securevfl.audit.mutants_bits import MUTANTS as BITS
+from securevfl.audit.mutants_bound import MUTANTS as BOUND
 from securevfl.audit.mutants_lattice import MUTANTS as LATTICE
+from securevfl.audit.mutants_lost import MUTANTS as LOST
 from securevfl.audit.mutants_masks import MUTANTS as MASKS
 from securevfl.audit.mutants_paillier import MUTANTS as PAILLIER
 from securevfl.audit.mutants_protocols import MUTANTS as PROTOCOLS
+from securevfl.audit.mutants_related import MUTANTS as RELATED
 from securevfl.audit.mutants_session import MUTANTS as SESSION
 
-MUTANTS: list[Mutant] = [*MASKS, *PROTOCOLS, *PAILLIER, *LATTICE, *SESSION, *ALIGNMENT]
+MUTANTS: list[Mutant] = [
+    *MASKS,
+    *PROTOCOLS,
+    *PAILLIER,
+    *LATTICE,
+    *SESSION,
+    *ALIGNMENT,
+    *LOST,
+    *BITS,
+    *RELATED,
+    *BOUND,
+]
 
 
 def table() -> str:

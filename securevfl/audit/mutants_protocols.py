@@ -100,6 +100,23 @@ def _noisy_publish(self: Any, g: Any, *, epoch: int, to: Any) -> None:
     _open_publish(self, np.sign(g), epoch=epoch, to=to)
 
 
+_open_active = OpenActive.__init__
+
+
+def _forgets_defence(self: Any, seat: Any, defence: Any) -> None:
+    _open_active(self, seat, None)
+
+
+def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any) -> None:
+    self._clear = not getattr(self, "_clear", False)
+    defence = self._defence
+    if self._clear:
+        defence.apply(g, self._noise.take())
+        self._defence = None
+    _open_publish(self, g, epoch=epoch, to=to)
+    self._defence = defence
+
+
 _sealed_declares = sealed_residual.SealedResidual.declares
 
 
@@ -149,6 +166,20 @@ MUTANTS = [
         "residual open",
         "plain",
         patched((OpenActive, "publish", _noisy_publish)),
+    ),
+    Mutant(
+        "open: defence forgotten",
+        "g goes down as it is where a defence is asked for",
+        "residual open, blurred",
+        "output",
+        patched((OpenActive, "__init__", _forgets_defence)),
+    ),
+    Mutant(
+        "open: clear g beside the blurred",
+        "every second residual goes down as it is",
+        "residual open, blurred",
+        "plain",
+        patched((OpenActive, "publish", _half_blurred)),
     ),
     Mutant(
         "sealed: open under a sealed name",

@@ -186,7 +186,7 @@ def _attacks(
     job: Job, known: Known, seeds: Sequence[int], say: Callable[[str], None]
 ) -> tuple[list[Inference], list[str]]:
     """Every attack that applies; those that each passive party can carry out from the view of each in turn."""
-    without = [party for party in known.parties if not party.active]
+    without = [party for party in known.parties if party.columns and not party.active]
     passives = [party.name for party in sorted(without, key=lambda party: -len(party.columns))][:_MOST_ATTACKERS]
     scores: dict[tuple[str, str], list[Score]] = {}
     failed: dict[str, str] = {}
@@ -201,7 +201,8 @@ def _attacks(
                 own = copy(stage)
                 own.attacker = attacker
                 try:
-                    scores.setdefault((name, attacker), []).append(attack.score(own))
+                    score = attack.score(own)
+                    scores.setdefault((name, attacker), []).append(score)
                 except SecureVFLError as error:
                     failed[name] = f"{name}: {error}"
     found = [_inference(job, known, ATTACKS[name], own, attacker) for (name, attacker), own in scores.items()]

@@ -10,9 +10,10 @@ output, and plays the protocol with them. That works for any sum and any residua
     active     g, nothing                             J is zero but for one entry of one
     passive    own J, own J^T g                       the shortest g' with J^T g' = J^T g; the others' J as above
 
-Where a protocol declares parts or g as plain, the simulator is given them. `compare` puts real and simulated views
-through the battery of `statistics`: distributions of residues, of low bits, of differences of messages with each other
-and with the role's own input, and classifiers trained on statistics of messages.
+g is what goes down: where a residual has a defence, what the defence has made of it, and no more is made of g'. Where
+a protocol declares parts or g as plain, the simulator is given them. `compare` puts real and simulated views through
+the battery of `statistics`: distributions of residues, of low bits, of differences of messages with each other and with
+the role's own input, and classifiers trained on statistics of messages.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.checker import Outcome
+from securevfl.audit.defended import defence_of, giving
 from securevfl.audit.statistics import Battery, alike, told_apart
 from securevfl.audit.transcript import COLLECTS, Transcript, record_residual, record_sum
 from securevfl.audit.wire import bodies, byte_fields, public_moduli
@@ -57,7 +59,7 @@ def made_up_parts(protocol: SumProtocol, receiver: str, parts: Parts, space: Spa
 def made_up_residual(
     protocol: ResidualProtocol, receiver: str, g: Sequence[Floats], J: Mapping[str, Sequence[Floats]]
 ) -> tuple[list[Floats], dict[str, list[Floats]]]:
-    """g and every J that agree with what `receiver` puts in and is told."""
+    """g, as it goes down, and every J that agree with what `receiver` puts in and is told."""
     blank = {name: [_blank(one) for one in own] for name, own in J.items()}
     if receiver == COLLECTS:
         return list(g), blank
@@ -66,7 +68,9 @@ def made_up_residual(
     shortest = [
         own @ np.linalg.lstsq(own.T @ own, own.T @ one, rcond=None)[0] for own, one in zip(J[receiver], g, strict=True)
     ]
-    return [np.clip(one, -1, 1) for one in shortest], blank | {receiver: list(J[receiver])}
+    defence = defence_of(protocol)
+    bound = 1.0 if defence is None else defence.reach(1.0)
+    return [np.clip(one, -bound, bound) for one in shortest], blank | {receiver: list(J[receiver])}
 
 
 def _blank(J: Floats) -> Floats:
@@ -154,9 +158,11 @@ def _rows(fractions: Floats, *apart: Floats | None) -> list[Floats]:
     return found
 
 
-def _parts(seed: int, space: Space, rounds: int, rows: int) -> list[dict[str, NDArray[Any]]]:
+def _parts(
+    seed: int, space: Space, rounds: int, rows: int, names: Sequence[str] = _PASSIVES
+) -> list[dict[str, NDArray[Any]]]:
     generator = np.random.default_rng([seed, 11])
-    base = {name: 5.0 + generator.normal(size=(rows, 1)) for name in _PASSIVES}
+    base = {name: 5.0 + generator.normal(size=(rows, 1)) for name in names}
     if isinstance(space, Circle):
         return [{name: (abs(own) * 1000).astype(np.uint32) for name, own in base.items()} for _ in range(rounds)]
     return [{name: own + 1e-3 * generator.normal(size=own.shape) for name, own in base.items()} for _ in range(rounds)]
@@ -165,19 +171,22 @@ def _parts(seed: int, space: Space, rounds: int, rows: int) -> list[dict[str, ND
 def views(protocol: SumProtocol | ResidualProtocol, *, parties: int) -> Outcome:
     """Every role's view in a protocol of a run of so many parties, in few rounds. ConfigError if none knows it."""
     if isinstance(protocol, SumProtocol):
-        return sum_views(protocol, rounds=3, sessions=1) if parties > 2 else Outcome()
+        return sum_views(protocol, rounds=3, sessions=1, passives=parties - 1) if parties > 2 else Outcome()
     if isinstance(protocol, ResidualProtocol):
         return residual_views(protocol)
     raise ConfigError(f"protocol {protocol.name} has no simulator; add one to securevfl.audit.simulators")
 
 
-def sum_views(protocol: SumProtocol, space: Space | None = None, *, rounds: int = 8, sessions: int = 2) -> Outcome:
-    """Every role's view in a sum, real against simulated."""
+def sum_views(
+    protocol: SumProtocol, space: Space | None = None, *, rounds: int = 8, sessions: int = 2, passives: int = 4
+) -> Outcome:
+    """Every role's view in a sum over so many contributors, real against simulated; of many contributors some."""
     chosen = space or Reals()
-    data = [_parts(seed, chosen, rounds, 128) for seed in range(sessions)]
+    names = [f"P{k}" for k in range(1, passives + 1)]
+    data = [_parts(seed, chosen, rounds, 128, names) for seed in range(sessions)]
     real = [record_sum(protocol, parts, chosen) for parts in data]
     outcome = Outcome()
-    for receiver in (COLLECTS, *_PASSIVES):
+    for receiver in (COLLECTS, *names[: len(_PASSIVES)]):
         made = [[made_up_parts(protocol, receiver, parts, chosen) for parts in rounds_] for rounds_ in data]
         simulated = [record_sum(protocol, parts, chosen) for parts in made]
         outcome = outcome.merge(compare(real, simulated, receiver))
@@ -190,10 +199,12 @@ def residual_views(protocol: ResidualProtocol, *, rows: int = 60, batches: int =
     g = [np.sign(generator.normal(size=(rows, 1))) * generator.uniform(0.3, 0.9, (rows, 1)) for _ in range(batches)]
     J = {name: [generator.normal(size=(rows, 6)) for _ in g] for name in _PASSIVES[:passives]}
     real = [record_residual(protocol, g, J, epochs=2)]
+    down = [one for one, _ in real[0].witness.residuals[COLLECTS]]
     outcome = Outcome()
     for receiver in (COLLECTS, _PASSIVES[0]):
-        made_g, made_J = made_up_residual(protocol, receiver, g, J)
-        simulated = [record_residual(protocol, made_g, made_J, epochs=2)]
+        made_g, made_J = made_up_residual(protocol, receiver, down, {name: own * 2 for name, own in J.items()})
+        first_J = {name: own[:batches] for name, own in made_J.items()}
+        simulated = [record_residual(giving(protocol, made_g), made_g[:batches], first_J, epochs=2)]
         outcome = outcome.merge(compare(real, simulated, receiver)).merge(_errors(real[0], simulated[0], receiver))
     return outcome
 

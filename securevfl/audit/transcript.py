@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PrivateAttr, SerializeAsAny
 
+from securevfl.audit.defended import defence_of, noting
 from securevfl.channel import Channel, Event
 from securevfl.clock import WallClock
 from securevfl.codec import Message
@@ -55,22 +56,74 @@ class Learned(NamedTuple):
     gradient: Floats
 
 
+class Cast(NamedTuple):
+    """A sum's seat as its parties took it: its lane, who plays which part, and what its messages reveal."""
+
+    lane: str
+    roles: Roles
+    declared: list[Declared]
+
+    def carries(self, event: Event) -> bool:
+        """Whether the message is on its lane, or one below, between two of its parties."""
+        on = event.lane == self.lane or event.lane.startswith(f"{self.lane}/")
+        return on and {event.me, event.peer} <= set(self.roles.parties)
+
+
 @dataclass
-class Witness:
-    """What went in and came out, by party, in order; the residuals of a party by exchange."""
+class Summed:
+    """What went into the sums of one collector, by party, and what it collected, in order."""
 
     parts: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
     spaces: list[Space] = field(default_factory=list)
-    totals: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: defaultdict(list))
+    totals: list[NDArray[Any]] = field(default_factory=list)
+
+
+@dataclass
+class Witness:
+    """What went in and came out, by party, in order. residuals: g as it goes down, after a defence; clear: before.
+
+    sums, casts: by collector, of whom there are several where several parties hold labels.
+    """
+
+    sums: dict[str, Summed] = field(default_factory=dict)
+    casts: dict[str, Cast] = field(default_factory=dict)
     residuals: dict[str, list[tuple[Floats, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(list))
+    clear: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
     gradients: dict[str, list[Learned]] = field(default_factory=lambda: defaultdict(list))
     sessions: set[bytes] = field(default_factory=set)
     epochs: set[int] = field(default_factory=set)
 
+    @property
+    def parts(self) -> dict[str, list[NDArray[Any]]]:
+        """What each party has put into anyone's sums."""
+        found: dict[str, list[NDArray[Any]]] = defaultdict(list)
+        for summed in self.sums.values():
+            for name, parts in summed.parts.items():
+                found[name] += parts
+        return found
+
+    @property
+    def spaces(self) -> list[Space]:
+        """The spaces of all sums."""
+        return [space for summed in self.sums.values() for space in summed.spaces]
+
+    def blurred(self, name: str) -> Callable[[Floats], None]:
+        """Notes what a defence has made of the g that this party has just published."""
+
+        def note(g: Floats) -> None:
+            clear, to = self.residuals[name][-1]
+            self.clear[name].append(clear)
+            self.residuals[name][-1] = g, to
+
+        return note
+
 
 @dataclass(frozen=True)
 class Transcript:
-    """One run. `declared`: what its messages are said to reveal, in these roles. `secrets`: what none may show."""
+    """One run. `declared`: what its messages are said to reveal, in these roles. `secrets`: what none may show.
+
+    rotates: keys change with the epoch. defended: a defence stands before every residual.
+    """
 
     events: list[Event]
     roles: Roles
@@ -78,6 +131,7 @@ class Transcript:
     witness: Witness
     secrets: dict[str, NDArray[Any]] = field(default_factory=dict)
     rotates: bool = False
+    defended: bool = False
 
     @property
     def received(self) -> list[Event]:
@@ -85,12 +139,19 @@ class Transcript:
         return [event for event in self.events if event.direction == "recv"]
 
     def declaration(self, event: Event) -> Declared | None:
-        """What is declared of a received message; None if nothing is."""
-        for item in self.declared:
-            between = item.sender in self.roles.plays(event.peer) and item.receiver in self.roles.plays(event.me)
-            if between and item.message is type(event.message):
-                return item
+        """What is declared of a received message, first by the sum on its lane; None if nothing is."""
+        casts = [cast for cast in self.witness.casts.values() if cast.carries(event)]
+        for roles, declared in [*((cast.roles, cast.declared) for cast in casts), (self.roles, self.declared)]:
+            for item in declared:
+                between = item.sender in roles.plays(event.peer) and item.receiver in roles.plays(event.me)
+                if between and item.message is type(event.message):
+                    return item
         return None
+
+    def role(self, event: Event) -> str:
+        """What the receiver of a message is: in the sum on its lane, or in the run."""
+        casts = [cast.roles for cast in self.witness.casts.values() if cast.carries(event)]
+        return [*casts, self.roles][0].role(event.me)
 
     def missed(self, name: str) -> Iterator[tuple[Learned, Floats]]:
         """Each gradient that a party learned, and how far it is from J^T g."""
@@ -111,7 +172,9 @@ class WitnessedSum(SumProtocol):
 
     def role(self, seat: Seat) -> SumRole:
         self._witness.sessions.add(seat.channel.session)
-        return WitnessedRole(self.inner.role(seat), seat.me, self._witness)
+        summed = self._witness.sums.setdefault(seat.collector, Summed())
+        self._witness.casts[seat.collector] = Cast(seat.lane, seat.roles, self.inner.declares(seat.contributors))
+        return WitnessedRole(self.inner.role(seat), seat.me, summed)
 
     def declares(self, passives: Sequence[str]) -> list[Declared]:
         return self.inner.declares(passives)
@@ -125,17 +188,17 @@ class WitnessedSum(SumProtocol):
 
 
 class WitnessedRole(SumRole):
-    def __init__(self, inner: SumRole, me: str, witness: Witness) -> None:
-        self._inner, self._me, self._witness = inner, me, witness
+    def __init__(self, inner: SumRole, me: str, summed: Summed) -> None:
+        self._inner, self._me, self._summed = inner, me, summed
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        self._witness.parts[self._me].append(np.array(values))
+        self._summed.parts[self._me].append(np.array(values))
         self._inner.contribute(values, space)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         total = self._inner.collect(shape, space)
-        self._witness.spaces.append(space)
-        self._witness.totals[self._me].append(np.array(total))
+        self._summed.spaces.append(space)
+        self._summed.totals.append(np.array(total))
         return total
 
 
@@ -218,14 +281,21 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     sums._witness = witness
     residual = job.protocol.residual
     if residual is not None:
-        watched = WitnessedResidual(inner=residual)
+        watched = WitnessedResidual(inner=noting(residual, witness.blurred(lead.name)))
         watched._witness, residual = witness, watched
     own = job.model_copy(update={"protocol": Protocol(sum=sums, residual=residual)})
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
-    declared = declared_of(job.method, job, roles)
-    transcript = Transcript(events, roles, declared, witness, secrets, rotates=_rotates(job.protocol.residual))
+    transcript = Transcript(
+        events,
+        roles,
+        declared_of(job.method, job, roles),
+        witness,
+        secrets,
+        rotates=_rotates(job.protocol.residual),
+        defended=job.protocol.residual is not None and defence_of(job.protocol.residual) is not None,
+    )
     return transcript, Run(job, run.parts)
 
 
@@ -286,7 +356,7 @@ def record_residual(
     cast = Roles.labelled(COLLECTS, passives)
     outputs = residuals[0].shape[1]
     witness = Witness()
-    watched = WitnessedResidual(inner=residual)
+    watched = WitnessedResidual(inner=noting(residual, witness.blurred(COLLECTS)))
     watched._witness = witness
 
     def seat(channel: Channel) -> Seat:
@@ -315,4 +385,11 @@ def record_residual(
     events: list[Event] = []
     roles: dict[str, Callable[[Channel], None]] = {COLLECTS: publish, **dict.fromkeys(passives, ask)}
     run_threads(roles, WallClock, timeout=60.0, observe=events.append)
-    return Transcript(events, cast, residual.declares(), witness, rotates=_rotates(residual))
+    return Transcript(
+        events,
+        cast,
+        residual.declares(),
+        witness,
+        rotates=_rotates(residual),
+        defended=defence_of(residual) is not None,
+    )

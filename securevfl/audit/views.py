@@ -18,22 +18,27 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.audit.defended import giving, noting
 from securevfl.audit.transcript import Witness, WitnessedSum
 from securevfl.channel import Event
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job, Protocol
 from securevfl.leakage import LEAKS
+from securevfl.methods.base import Method, Player
+from securevfl.methods.state import State
 from securevfl.optim.base import Optimizer
 from securevfl.party import Party, check_parties, register_of
-from securevfl.protocols.base import Batch, Phases, Reply
+from securevfl.protocols.base import Batch, Phases, Reply, Seat
 from securevfl.run import Run
 from securevfl.schedule import Rows, Schedule
 from securevfl.simulate import simulate
@@ -165,12 +170,17 @@ class Tape:
     phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
     sums: Witness = field(default_factory=Witness)
     trained: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    blurred: list[Floats] = field(default_factory=list)  # what a defence has made of each g, in order
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def evaluated(self, name: str) -> Floats:
         """What this party collected in evaluations, or gave to them, one after the other (rows x c)."""
-        every = self.sums.totals[name] or self.sums.parts[name]
-        return np.concatenate([values for place, values in enumerate(every) if place not in self.trained[name]])
+        every = enumerate(self._summed(name))
+        return np.concatenate([values for place, values in every if place not in self.trained[name]])
+
+    def _summed(self, name: str) -> list[Floats]:
+        """All that this party collected, or if it never does, gave to sums."""
+        return self.sums.sums[name].totals if name in self.sums.sums else self.sums.parts[name]
 
     def observe(self, event: Event) -> None:
         """For `simulate(observe=...)`."""
@@ -190,7 +200,7 @@ class Tape:
     def summed(self, name: str, index: int) -> None:
         """Right after a sum of the training: the last one that this party collected or gave to."""
         with self.lock:
-            every = self.sums.totals[name] or self.sums.parts[name]
+            every = self._summed(name)
             self.trained[name].add(len(every) - 1)
             self.totals[name].append(Total(len(self.visits[name]) - 1, index, every[-1]))
 
@@ -305,6 +315,20 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
     return traced(**options)  # type: ignore[no-any-return]
 
 
+@contextmanager
+def drawing_from(job: Job, run: Run) -> Iterator[None]:
+    """While the block runs, every party starts from what it has drawn for itself in another run of the job."""
+    method = type(job.method)
+    make = method.player
+
+    def start(self: Method, job: Job, seat: Seat, columns: int, state: State | None) -> Player:
+        drawn = self.drawn(run.parts[seat.me].state) if state is None else state
+        return make(self, job, seat, columns, drawn)
+
+    with mock.patch.object(method, "player", start):
+        yield
+
+
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
@@ -313,13 +337,20 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     if job.protocol.residual is not None:  # else its sums are of phases, and many
         sums = WitnessedSum(inner=job.protocol.sum_for(len(parties) - 1))
         sums._witness = tape.sums
-        watched["protocol"] = Protocol(sum=sums, residual=job.protocol.residual)
+        watched["protocol"] = Protocol(sum=sums, residual=noting(job.protocol.residual, tape.blurred.append))
     return simulate(job.model_copy(update=watched), parties, observe=tape.observe), tape
 
 
-def ideal_job(job: Job) -> Job:
-    """The same training with nothing hidden: what the declared outputs are computed from."""
-    return job.method.ideal(job)
+def ideal_job(job: Job, blurred: Sequence[Floats] = ()) -> Job:
+    """The same training with nothing hidden: what the declared outputs are computed from.
+
+    blurred: what the job's defence, if it has one, has made of each g of the real run.
+    """
+    ideal = job.method.ideal(job)
+    if ideal.protocol.residual is None:
+        return ideal
+    protocol = ideal.protocol.model_copy(update={"residual": giving(ideal.protocol.residual, blurred)})
+    return ideal.model_copy(update={"protocol": protocol})
 
 
 class Stage:
@@ -329,14 +360,15 @@ class Stage:
     """
 
     def __init__(self, job: Job, parties: Sequence[Party], seed: int, *, attacker: str | None = None) -> None:
-        """`attacker` is the passive party that attacks labels: the one with the most columns if None."""
+        """`attacker` is the passive party that attacks labels: the one without any with the most columns if None."""
         plain = {"seed": seed, "evaluate_every": 0, "target": None, "accepts": LEAKS}
         self.job = job.model_copy(update=plain)
         self._interval = job.evaluation_interval
         self.parties = list(parties)
         self.seed = seed
-        self.active, self.passives = check_parties(parties)
-        self.attacker = attacker or max(self.passives, key=lambda party: party.X.shape[1]).name
+        self.active, others = check_parties(parties)
+        self.passives = [party for party in others if party.columns]
+        self.attacker = attacker or max(self.passives, key=lambda party: (not party.active, party.X.shape[1])).name
 
     @cached_property
     def real_run(self) -> tuple[Run, Tape]:
@@ -344,7 +376,10 @@ class Stage:
 
     @cached_property
     def ideal_run(self) -> tuple[Run, Tape]:
-        return record(ideal_job(self.job), self.parties)
+        """From the parties' own data and draws as in the real run: noise before a residual, keys of features."""
+        run, tape = self.real_run
+        with drawing_from(self.job, run):
+            return record(ideal_job(self.job, tape.blurred), self.parties)
 
     @cached_property
     def whole_run(self) -> tuple[Run, Tape]:
@@ -374,7 +409,7 @@ class Stage:
         return View(
             name=name,
             X=(party.X - part.mean) / part.deviation,
-            theta=part.theta,
+            theta=part.state.get("theta", np.zeros((0, part.outputs))),
             outputs=part.outputs,
             rows={visit.index: visit.rows for visit in self.schedule.visits()},
             visits=tuple(tape.visits[name]),
@@ -383,7 +418,7 @@ class Stage:
             receipts=tuple(tape.receipts[name]),
             events=tuple(tape.events[name]),
             phases=tuple(tape.phases[name]),
-            key=part.state.get("key", b""),
+            key=self.real_run[0].parts[name].state.get("key", b""),
         )
 
     @cached_property

@@ -90,7 +90,8 @@ def dsg(
         k = next(turns)
         if optimizer.precondition and k not in P:
             phi = np.concatenate([own.phi(index, k) for index in sample])
-            gram = model.loss.curvature / len(phi) * (phi.T @ phi)
+            assert loss.curvature is not None, "every loss of a kernel model here states it"
+            gram = loss.curvature / len(phi) * (phi.T @ phi)
             P[k] = np.linalg.inv(gram + optimizer.rho * np.eye(model.block_size)).astype(np.float32)
         g = loss.residual(own.forward(visit.index), y[visit.rows])[:, 0].astype(np.float32)
         move = g @ own.phi(visit.index, k) / np.float32(len(g)) + np.float32(model.l2) * own.alpha[k]

@@ -61,14 +61,7 @@ class Player(ABC):
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         """Trains, `start` rounds having been done before, and hands over after every round.
 
-        In between all parties may evaluate, keep their states, or stop for good: what others still have to ask of this
-        party is answered meanwhile, in a thread of its own.
-        """
-
-    def close(self) -> None:  # noqa: B027
-        """Ends the training, after its last round or an earlier one: returns when all have been answered.
-
-        Not to be called after an error, when nobody may be left to answer.
+        In between all parties may evaluate, keep their states, or stop for good, which closes this generator.
         """
 
     @abstractmethod
@@ -178,6 +171,10 @@ class Method(Named, ABC):
 
         All parties make theirs at the same point: protocols may exchange keys.
         """
+
+    def drawn(self, state: State) -> State | None:
+        """What a player had drawn for itself by the time it began, from what it keeps; None if it draws nothing."""
+        return None
 
     @abstractmethod
     def ideal(self, job: J) -> J:

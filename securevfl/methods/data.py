@@ -38,12 +38,12 @@ class TrainingData:
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
 
     def raw(self, rows: Rows) -> Floats:
-        """These rows (k x d) as they are."""
-        return self._party.X[rows]
+        """These rows (k x d) as they are; (k x 0) of a party without a table."""
+        return self._party.X[rows] if self.columns else np.empty((len(rows), 0))
 
     def scaled(self, rows: Rows) -> Floats:
         """These rows (k x d), scaled."""
-        scaled: Floats = (self._party.X[rows] - self.mean) / self.deviation
+        scaled: Floats = (self.raw(rows) - self.mean) / self.deviation
         return scaled
 
     def labels(self, rows: Rows) -> NDArray[Any] | None:

@@ -30,6 +30,7 @@ from securevfl.protocols import phase_sums
 from securevfl.protocols.base import Batch, Circle, Declared, Seat, recast
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.direct_sum import DirectSum
+from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.phase_sums import PhaseSums
 from securevfl.protocols.tree_sum import TreeSum
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
@@ -55,6 +56,11 @@ class Phases(Method):
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is not None:
             raise ValueError(f"optimizer {job.optimizer.name} sends no residual; leave protocol.residual out")
+        if isinstance(job.optimizer, FDSKL) and job.optimizer.precondition and job.model.loss.curvature is None:
+            raise ValueError(
+                f"loss {job.model.loss.name} states no curvature, which preconditioners rest on; state it, or set "
+                "optimizer.precondition = false"
+            )
         if job.reshuffle:
             raise ValueError(f"optimizer {job.optimizer.name} keeps features by batch; set reshuffle = false")
 
@@ -66,6 +72,7 @@ class Phases(Method):
         return {
             "kernel tree": own | {"protocol": Protocol(sum=TreeSum())},
             "kernel direct": own | {"protocol": Protocol(sum=DirectSum())},
+            "kernel pairwise": own | {"protocol": Protocol(sum=PairwiseSum())},
         }
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
@@ -107,6 +114,9 @@ class Phases(Method):
 
     def player(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> Player:
         return PhasesPlayer(job, seat, columns, state)
+
+    def drawn(self, state: State) -> State | None:
+        return State(key=state["key"], theta=None)
 
     def ideal(self, job: J) -> J:
         return job.model_copy(update={"protocol": Protocol(sum=DirectSum()), "max_label_auc": None})

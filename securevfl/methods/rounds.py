@@ -11,12 +11,14 @@ others see of H_k and g is the sum's and the residual's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure import Disclosure, Sizes
 from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
@@ -125,13 +127,13 @@ class RoundsPlayer(BatchPlayer):
         own = State() if state is None else state
         self.model.theta = own.get("theta", self.model.theta)
         self._before: int = own.get("exchanges", 0)
-        self._noise: bytes = own.get("noise", seat.noise)
+        self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
-        self._link: ActiveLink | PassiveLink | None = None
+        self._link: ActiveLink | None = None
 
     @property
     def exchanges(self) -> int:
-        return self._before + (self._link.rounds if isinstance(self._link, ActiveLink) else 0)
+        return self._before + (self._link.rounds if self._link is not None else 0)
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
@@ -141,15 +143,11 @@ class RoundsPlayer(BatchPlayer):
         residual, agreement = _residual(self._job), self._optimizer.agreement(self._job.model)
         if self._active:
             seat = replace(self._seat, noise=self._noise, released=self._before)
-            active = self._link = ActiveLink(seat, self._sums, residual.active(seat, agreement))
-            yield from self.rounds(self._optimizer.active(self, active))
+            with ActiveLink(seat, self._sums, residual.active(seat, agreement)) as self._link:
+                yield from self.rounds(self._optimizer.active(self, self._link))
         else:
-            passive = self._link = PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement))
-            yield from self.rounds(self._optimizer.passive(self, passive))
-
-    def close(self) -> None:
-        if self._link is not None:
-            self._link.close()
+            with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as link:
+                yield from self.rounds(self._optimizer.passive(self, link))
 
     def decision(self, rows: OwnRows) -> Floats | None:
         def forward(block: slice) -> Floats:

@@ -14,13 +14,14 @@ from securevfl.models.losses import Loss
 class Model(Named, ABC):
     """`l2` is the weight of ||theta||^2 / 2.
 
-    Where residuals go down, `static_jacobian` and `shares_outputs` say what the Jacobians of the passive parties' parts
-    are (`securevfl.protocols.differentiable`): all parties know it from the job.
+    by_column: whether forward outputs are X theta, with weights for each column. Where residuals go down,
+    `static_jacobian` and `shares_outputs` say what the Jacobians of the passive parties' parts are
+    (`securevfl.protocols.differentiable`): all parties know it from the job.
     """
 
+    by_column: ClassVar[bool] = False
     static_jacobian: ClassVar[bool]
     shares_outputs: ClassVar[bool]
-    by_column: ClassVar[bool] = False  # whether forward outputs are X theta, with weights for each column
     l2: float = Field(default=0.0, ge=0)
 
     @property

@@ -24,9 +24,9 @@ START = 0.5  # spread of f at the start
 class LinearModel(Model):
     """What every linear model is told: `l2`, which spares the intercept."""
 
+    by_column: ClassVar[bool] = True
     static_jacobian: ClassVar[bool] = True
     shares_outputs: ClassVar[bool] = True
-    by_column: ClassVar[bool] = True
 
     @property
     def loss(self) -> Loss:

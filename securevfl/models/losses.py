@@ -23,7 +23,7 @@ class Loss(ABC):
     classifies: ClassVar[bool] = True
     single: ClassVar[bool] = True  # whether f has one column
     bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
-    curvature: ClassVar[float]  # largest second derivative of a row's loss by one column of f
+    curvature: ClassVar[float | None] = None  # largest second derivative of a row's loss by one column of f
 
     @abstractmethod
     def value(self, f: Floats, y: Floats) -> Floats:

@@ -103,6 +103,7 @@ class FDSKL(Optimizer):
             gram += phi.T @ phi
             rows += len(phi)
         c = own.model.loss.curvature
+        assert c is not None, "its method checks that"
         P: Floats32 = np.linalg.inv(c / rows * gram + self.rho * np.eye(D)).astype(np.float32)
         return P
 

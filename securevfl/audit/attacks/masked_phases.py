@@ -2,7 +2,8 @@
 
 The worst case for masks alone: every receiver takes each message of phases as if it were x w of its sender, whose w it
 is handed, and solves for the sender's columns. A direct sum falls to it; under a uniform mask on the circle what comes
-out is unrelated to the columns. The ideal attacker gets random bytes in place of messages.
+out is unrelated to the columns. The ideal attacker gets random bytes in place of messages, but where a sum declares the
+phases themselves.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from securevfl.job import Job
 from securevfl.methods.base import Known
 from securevfl.models.kernel import Frequencies, Kernel
 from securevfl.protocols.base import Phases
+from securevfl.protocols.phase_sums import worker_of
 
 
 class MaskedPhases(Attack):
@@ -34,28 +36,30 @@ class MaskedPhases(Attack):
 
     def score(self, stage: Stage) -> Score:
         tape = stage.real_run[1]
-        firsts: dict[tuple[str, str, str], Event] = {}
+        firsts: dict[tuple[str, str, str, str], Event] = {}
         for events in list(tape.events.values()):
             for event in events:
-                if event.direction == "recv" and event.peer != stage.active.name:
-                    firsts.setdefault((event.me, event.peer, type(event.message).__name__), event)
+                if event.direction == "recv" and worker_of(event.lane) not in (None, event.peer):
+                    firsts.setdefault((event.me, event.peer, event.lane, type(event.message).__name__), event)
         found = [
             [_found(event, message, stage) for message in (event.message, noise_like(event.message))]
             for event in firsts.values()
         ]
         scores = [pair for pair in found if pair[0] is not None]
         real, simulated = (max((score[i] or 0.0 for score in scores), default=0.0) for i in (0, 1))
-        return Score(real, simulated, 0.0)
+        hides = stage.job.protocol.sum_for(len(stage.passives)).hides_parts
+        return Score(real, simulated if hides else real, 0.0)
 
 
 def _found(event: Event, message: Message, stage: Stage) -> float | None:
     """Share of the variance of the sender's columns; None if the message is not of the size of phases."""
-    model = stage.job.model
+    model, worker = stage.job.model, worker_of(event.lane)
     assert isinstance(model, Kernel)
+    assert worker is not None
     sender = stage.real(event.peer)
     rows = first_rows(stage.real(stage.active.name))
     drawn = Frequencies(model, sender.key, sender.X.shape[1])
-    w = np.hstack([drawn.w(stage.active.name, k) for k in range(model.blocks)])
+    w = np.hstack([drawn.w(worker, k) for k in range(model.blocks)])
     for value in fields(message):
         phases = _as_phases(value, (model.blocks, len(rows), model.block_size), model.bits)
         if phases is not None:

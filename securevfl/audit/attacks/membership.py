@@ -37,7 +37,7 @@ def _auc(stage: Stage, run: Run) -> float:
 
     loss, y = stage.job.model.loss, stage.active.y
     assert y is not None
-    f = run.decision({party.name: party.X for party in stage.parties})
+    f = run.decision({party.name: party.X for party in stage.parties if party.columns})
     losses = loss.value(f, loss.targets(y, loss.classes(y)))
     member = np.zeros(len(y), bool)
     member[stage.schedule.train] = True

@@ -1,0 +1,20 @@
+"""Another attack: a passive party takes its first column for the label."""
+
+from __future__ import annotations
+
+from securevfl.audit.attacks.base import LabelAttack
+from securevfl.audit.views import Stage, View
+from securevfl.crypto.scheme import Floats
+from securevfl.job import Job
+from securevfl.methods.base import Known
+
+
+class FirstColumn(LabelAttack):
+    name = "first_column"
+    paper = "no paper: chance, or one's own column"
+
+    def guess(self, view: View, stage: Stage) -> Floats:
+        return view.X[:, :1]
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return f"none: it is {attacker}'s own column"

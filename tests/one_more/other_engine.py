@@ -1,0 +1,23 @@
+"""Another engine: here the lattice again, under a name of its own."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from securevfl.crypto.lattice import LatticeScheme
+from securevfl.crypto.lattice_sum import LatticeSum
+from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
+from securevfl.protocols.engines import Engine
+
+
+class OtherEngine(Engine):
+    """What an engine must say of itself, and no more."""
+
+    name: ClassVar[str] = "other"
+    assumption: ClassVar[str] = "RLWE, 128-bit standard, under another name"
+
+    def scheme(self) -> LinearScheme:
+        return LatticeScheme()
+
+    def sums(self) -> AdditiveScheme:
+        return LatticeSum()

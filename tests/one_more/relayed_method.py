@@ -1,0 +1,162 @@
+"""Another method, with a role of its own: sums end at a server, which tells the party with labels.
+
+Passive parties' outputs are means of their columns. The party with labels learns an intercept and a weight for their
+sum. Every round:
+
+1. passive k -> server   H_k (n x 1) into the job's sum
+2. server -> active      Total: the sum
+   active                a step on its two weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.codec import Message
+from securevfl.crypto.scheme import Floats
+from securevfl.disclosure import Disclosure, Sizes
+from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
+from securevfl.methods.data import TrainingData
+from securevfl.methods.options import JobOptions
+from securevfl.methods.state import State
+from securevfl.models.base import Model
+from securevfl.models.losses import LOSSES, Loss
+from securevfl.optim.base import Optimizer
+from securevfl.protocols.base import Declared, Reals, Reveal, Seat, recast
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.direct_sum import DirectSum
+from securevfl.protocols.tree_sum import TreeSum
+from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
+
+
+class Total(Message, frozen=True):
+    """The sum of the parts (n x 1)."""
+
+    values: NDArray[np.float64]
+
+
+class Means(Model):
+    """The mean of the columns of each party but the one with labels."""
+
+    name: ClassVar[str] = "means"
+
+    @property
+    def loss(self) -> Loss:
+        return LOSSES["logistic"]
+
+    def parameters(self, columns: int, outputs: int) -> int:
+        return 0
+
+
+class Relaying(Optimizer):
+    """Gradient steps on two weights."""
+
+    name: ClassVar[str] = "relaying"
+    method: ClassVar[str] = "relayed"
+
+
+class Relayed(Method):
+    """A server between those who put in and the one who is told."""
+
+    name: ClassVar[str] = "relayed"
+
+    def trains(self, model: type[Model]) -> bool:
+        return issubclass(model, Means)
+
+    def check(self, job: JobOptions) -> None:
+        if job.protocol.residual is not None:
+            raise ValueError("nothing goes down; leave protocol.residual out")
+
+    def admits(self, role: Role, *, leads: bool) -> bool:
+        return role == ACTIVE if leads else role in (PASSIVE, SERVER)
+
+    def examples(self) -> dict[str, dict[str, Any]]:
+        return {"relayed": {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}}
+
+    def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
+        passives = roles.having(PASSIVE)
+        parts = job.protocol.sum_for(len(passives)).declares(passives)
+        return [
+            *recast(parts, {COLLECTOR: (SERVER,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
+            Declared(Total, SERVER, ACTIVE, Reveal("plain", "the sum of the parts")),
+        ]
+
+    def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+        return []
+
+    def protocols(self, job: JobOptions, roles: Roles) -> list[MessageProtocol]:
+        return [job.protocol.sum_for(len(roles.having(PASSIVE)))]
+
+    def title(self, job: JobOptions, roles: Roles) -> str:
+        return f"{job.protocol.sum_for(len(roles.having(PASSIVE))).name} sum by way of a server"
+
+    def strength(self, job: JobOptions) -> str:
+        return "none beside the sum's"
+
+    def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
+        told = {ACTIVE: "the sum of all means of columns", SERVER: "the same, and no labels", PASSIVE: "nothing"}
+        return [("learns", told[roles.role(party)])]
+
+    def pooling(self, job: JobOptions, roles: Roles) -> str:
+        passives = roles.having(PASSIVE)
+        return job.protocol.sum_for(len(passives)).coalition(passives, "the server")
+
+    def player(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> Player:
+        return RelayedPlayer(job, seat, state)
+
+    def ideal(self, job: J) -> J:
+        return job.model_copy(update={"protocol": Protocol(sum=DirectSum())})
+
+
+class RelayedPlayer(BatchPlayer):
+    """Any of the three roles."""
+
+    def __init__(self, job: JobOptions, seat: Seat, state: State | None) -> None:
+        super().__init__(job, seat)
+        self._seat = seat
+        self._role = seat.roles.role(seat.me)
+        self._server, passives = seat.roles.the(SERVER), seat.passives
+        self._eta = job.optimizer.lr
+        self.weights: Floats = np.array([0.0, 1.0]) if state is None else state["weights"]
+        if self._role != ACTIVE:
+            self._sums = job.protocol.sum_for(len(passives)).role(seat.sum_to(self._server, passives))
+
+    def _exchange(self, X: Floats) -> Floats | None:
+        """The sum of the others' parts (n x 1), at the party with labels."""
+        channel = self._seat.channel
+        if self._role == PASSIVE:
+            self._sums.contribute(X.mean(axis=1, keepdims=True), Reals())  # 1
+        elif self._role == SERVER:
+            total: Floats = self._sums.collect_all((len(X), 1), Reals())  # 1
+            channel.send(self._seat.active, Total(total))  # 2
+        else:
+            return np.array(channel.recv(self._server, Total).values)  # 2
+        return None
+
+    def _work(self) -> Iterator[None]:
+        for batch in self.batches():
+            others = self._exchange(batch.X)
+            if others is not None:
+                g = self.residual(self._f(others), batch)
+                move = np.array([g.mean(), (g * others).mean()])
+                self.weights = self.weights - self._eta * move
+            yield
+
+    def _f(self, others: Floats) -> Floats:
+        f: Floats = self.weights[0] + self.weights[1] * others
+        return f
+
+    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        self.begin(data, start)
+        yield from self.rounds(self._work())
+
+    def decision(self, rows: OwnRows) -> Floats | None:
+        others = self._exchange(rows[:])
+        return None if others is None else self._f(others)
+
+    def state(self) -> State:
+        return State(weights=self.weights)

@@ -1,0 +1,111 @@
+"""Jobs with a defence, and jobs in which several parties hold labels, are audited to the end and tell what they say."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit import mutants_protocols
+from securevfl.audit.checker import check_transcript
+from securevfl.audit.page import html, text
+from securevfl.audit.report import run_audit
+from securevfl.audit.transcript import record
+from securevfl.audit.views import Stage
+from securevfl.protocols.defences import Gaussian, Marvell, MaxNorm, Rounding
+
+MUTANT = {each.name: each for each in mutants_protocols.MUTANTS}
+sealed = partial(vfl.SealedResidual, engine=vfl.Ckks())
+DEFENDED = {
+    "open, gaussian": vfl.OpenResidual(defence=Gaussian(sigma=0.5)),
+    "open, marvell": vfl.OpenResidual(defence=Marvell()),
+    "open, max_norm": vfl.OpenResidual(defence=MaxNorm()),
+    "open, rounding": vfl.OpenResidual(defence=Rounding()),
+    "sealed, gaussian": sealed(defence=Gaussian(sigma=0.5)),
+    "sealed, rounding": sealed(defence=Rounding()),
+}
+
+
+def job(residual: object, **keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 45, "epochs": 2}
+    return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=residual))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def parties() -> list[vfl.Party]:
+    return [party.take(np.arange(90, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
+
+
+@pytest.mark.parametrize("name", DEFENDED)
+def test_what_goes_down_is_what_the_defence_has_made_of_it(name: str, parties: list[vfl.Party]) -> None:
+    transcript, _ = record(job(DEFENDED[name]), parties)
+    assert not check_transcript(transcript).findings
+    clear, blurred = transcript.witness.clear["bank"], transcript.witness.residuals["bank"]
+    assert len(clear) == len(blurred) == 4
+    assert all(np.abs(g - own).max() > 1e-3 for g, (own, _) in zip(clear, blurred, strict=True))
+
+
+@pytest.mark.parametrize("name", ["open, gaussian", "sealed, rounding"])
+def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vfl.Party]) -> None:
+    stage = Stage(job(DEFENDED[name]), parties, 0)
+    real, ideal = stage.real().openings, stage.ideal().openings
+    assert len(real) == len(ideal) == 4
+    assert all(np.abs(a.gradient - b.gradient).max() < 1e-2 for a, b in zip(real, ideal, strict=True))
+    assert stage.real_run[1].blurred
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each != "open, gaussian")) for each in DEFENDED]
+)
+def test_a_job_with_a_defence_ends_with_zero(name: str, parties: list[vfl.Party]) -> None:
+    audit = run_audit(job(DEFENDED[name]), parties, seeds=(0,))
+    assert not audit.failed
+    assert audit.exit_code == 0, audit.exceeding
+
+
+def test_a_defence_that_is_left_out_ends_with_one(parties: list[vfl.Party]) -> None:
+    with MUTANT["open: defence forgotten"].apply():
+        transcript, _ = record(job(DEFENDED["open, gaussian"]), parties)
+    assert [finding.check for finding in check_transcript(transcript).findings] == ["output"]
+
+
+def kernel(sums: object) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Kernel(gamma=0.01, blocks=2, block_size=32),
+        optimizer=vfl.FDSKL(),
+        protocol=vfl.Protocol(sum=sums, residual="none"),  # type: ignore[arg-type]
+        batch_size=40,
+        epochs=2,
+    )
+
+
+def with_labels(holders: int) -> list[vfl.Party]:
+    """Three parties, the first so many with labels."""
+    three = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=3)]
+    lead, *others = three
+    return [lead, *(vfl.Party(one.name, one.X, lead.y if k < holders else None) for k, one in enumerate(others, 1))]
+
+
+@pytest.mark.parametrize(("sums", "holders"), [("tree", 2), (vfl.PairwiseSum(threshold=2), 3), ("direct", 2)])
+def test_a_job_of_several_label_holders_is_audited(sums: object, holders: int) -> None:
+    audit = run_audit(kernel(sums), with_labels(holders), seeds=(0,))
+    assert not audit.failed
+    assert audit.exit_code == 0, audit.exceeding
+    assert [role == "active and passive" for role in audit.roles.values()] == [k < holders for k in range(3)]
+    without = {"telco"} if holders == 2 else set()
+    assert {each.who for each in audit.inferences if each.name == "model completion"} == without
+    for page in (text(audit), html(audit)):
+        assert "active and passive" in page
+        assert "Taken" in page
+
+
+def test_sums_of_several_label_holders_are_told_apart() -> None:
+    """Each worker's sums are held against the parts that went to it, each message against the roles on its lane."""
+    transcript, _ = record(kernel("tree"), with_labels(2))
+    assert not check_transcript(transcript).findings
+    assert set(transcript.witness.sums) == {"bank", "shop"}
+    transcript.witness.sums["shop"].totals[0] = transcript.witness.sums["bank"].totals[0]
+    (finding,) = check_transcript(transcript).findings
+    assert (finding.check, finding.who) == ("output", "shop")
+    assert transcript.role("bank", "to shop/MaskPartial") == "passive"
+    assert transcript.role("shop", "to shop/MaskPartial") == transcript.role("bank", "") == "active"

@@ -1,0 +1,209 @@
+"""What one more costs: a file, a line in a registry, a row in the table below; the rest is picked up, or named.
+
+The files are in `one_more/`. Each is loaded from a copy in a temporary folder, as somebody else's module would be, and
+registered by the one line; checks, simulators, the table of declarations, the consent sheet and the audit then know it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit import checks, declarations, simulators
+from securevfl.audit.attacks import ATTACKS, Attack
+from securevfl.audit.mutant import Mutant, patched
+from securevfl.audit.page import text
+from securevfl.audit.report import run_audit
+from securevfl.errors import ConfigError
+from securevfl.methods import METHODS
+from securevfl.methods.base import Method
+from securevfl.models import MODELS
+from securevfl.models.losses import LOSSES
+from securevfl.optim import OPTIMIZERS
+from securevfl.protocols.base import SumProtocol
+from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.registry import SUMS
+
+HERE = Path(__file__).parent / "one_more"
+Load = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Imports a file of `one_more` from a temporary folder, under a name of its own."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = []
+
+    def one(name: str) -> ModuleType:
+        shutil.copy(HERE / f"{name}.py", tmp_path)
+        names.append(name)
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    yield one
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def register(monkeypatch: pytest.MonkeyPatch, registry: Any, *kinds: Any) -> None:
+    """The one line."""
+    for kind in kinds:
+        monkeypatch.setitem(registry, kind.name, kind)
+
+
+def parties(count: int = 3, rows: int = 180) -> list[vfl.Party]:
+    own = vfl.datasets.breast_cancer(parties=count)
+    return [party.take(np.arange(rows, dtype=np.intp)) for party in own]
+
+
+def job(**keys: Any) -> vfl.Job:
+    own = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 60, "epochs": 2}
+    own |= {"protocol": vfl.Protocol(residual="open"), "accepts": ["columns"]}
+    return vfl.Job(**(own | keys))
+
+
+def clean(found: dict[str, Any], name: str) -> None:
+    outcome = found[name]()
+    assert not outcome.findings, "\n".join(map(str, outcome.findings))
+
+
+def test_a_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, SUMS, load("echo_sum").EchoSum)
+    clean(checks.sum_checks(), "sum echo")
+    clean(checks.sum_checks(), "phases echo")
+    clean(simulators.sum_checks(), "simulator sum echo")
+    assert "## Sum: echo" in declarations.table()
+    assert "| EchoPart | contributor | collector | plain: the sender's part |" in declarations.table()
+    echoed, direct = (job(protocol=vfl.Protocol(sum=sums, residual="open")) for sums in ("echo", "direct"))
+    assert "EchoPart from passive: plain: the sender's part" in echoed.explain(parties())
+    one, other = (vfl.simulate(each, parties()).parts["bank"].theta for each in (echoed, direct))
+    np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_a_sum_that_declares_too_little_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = load("echo_sum").EchoSum
+    quiet = type("Quiet", (kind,), {"name": "quiet", "declares": lambda self, contributors: [], "__module__": __name__})
+    register(monkeypatch, SUMS, quiet)
+    found = [str(each) for each in checks.sum_checks()["sum quiet"]().findings]
+    assert any("EchoPart from P1 is not declared" in each for each in found), found
+    with pytest.raises(TypeError, match="coalitions"):
+        type("Half", (SumProtocol,), {"name": "half", "__module__": __name__})()
+
+
+def test_an_engine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, ENGINES, load("other_engine").OtherEngine)
+    for found, name in (
+        (checks.engine_checks(), "engine other"),
+        (checks.engine_checks(), "engine other sums"),
+        (checks.residual_checks(), "residual other"),
+        (checks.sum_checks(), "sum cipher other"),
+        (simulators.residual_checks(), "simulator residual other"),
+    ):
+        clean(found, name)
+    assert "## Residual: sealed (other)" in declarations.table()
+    assert "Assumes: RLWE, 128-bit standard, under another name." in declarations.table()
+    sealed = job(protocol=vfl.Protocol(residual="other"))
+    assert "SealedG" in sealed.explain(parties())
+    assert vfl.simulate(sealed, parties()).metrics["auc"] > 0.9
+
+
+def test_an_engine_that_says_too_little_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match="scheme"):
+        type("Mute", (Engine,), {"name": "mute", "__module__": __name__})()
+
+
+def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    huber = load("huber_loss").HuberLoss()
+    register(monkeypatch, LOSSES, huber)
+    own = [vfl.Party(party.name, party.X, party.y) for party in vfl.datasets.diabetes()]
+    slow = vfl.FedBCD(lr=0.05)
+    linear = job(model=vfl.GeneralLinear(loss="huber"), optimizer=slow, batch_size=128, epochs=10)
+    assert "linear model" in linear.explain(own)
+    assert vfl.simulate(linear, own).metrics["r2"] > 0.3
+    kernel = vfl.Kernel(gamma=0.05, loss="huber", blocks=2, block_size=32)
+    phases = job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=128, epochs=5)
+    assert vfl.simulate(phases, own).metrics["r2"] > 0.1
+    monkeypatch.setattr(type(huber), "curvature", None)
+    with pytest.raises(ConfigError, match="loss huber states no curvature"):
+        job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol())
+    with pytest.raises(ConfigError, match="must be one of logistic"):
+        vfl.GeneralLinear(loss="absolute")
+
+
+def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = load("relayed_method")
+    register(monkeypatch, METHODS, module.Relayed)
+    register(monkeypatch, OPTIMIZERS, module.Relaying)
+    register(monkeypatch, MODELS, module.Means)
+    table = declarations.table()
+    assert "## Method: relayed, beside these" in table
+    assert "| Total | server | active | plain: the sum of the parts |" in table
+    own: list[vfl.Party] = [*parties(), vfl.Helper("hub", "server")]
+    relayed = job(model="means", optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol(), epochs=20)
+    sheet = relayed.explain(own)
+    assert "hub (server)" in sheet
+    assert "PairMasked from passive: output" in sheet.split("hub (server)")[1]
+    assert "Total from server: plain: the sum of the parts" in sheet.split("shop (passive)")[0]
+    run = vfl.simulate(relayed, own)
+    assert run.metrics["auc"] > 0.9
+    assert {name: part.role for name, part in run.parts.items()} == dict(run.roles.cast)
+    run.save(tmp_path / "parts")
+    new = {party.name: party.X for party in own if party.columns}
+    labels = vfl.Run.load(tmp_path / "parts").predict(new)
+    assert (labels == own[0].y).mean() > 0.8
+    audit = run_audit(relayed, own, seeds=(0,))
+    assert audit.exit_code == 0, audit.exceeding
+    assert "hub (server)" in text(audit)
+
+
+def test_a_methods_examples_are_checked_whole(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("relayed_method")
+    register(monkeypatch, METHODS, module.Relayed)
+    register(monkeypatch, OPTIMIZERS, module.Relaying)
+    monkeypatch.setattr(checks, "small_parties", lambda: [*parties(4), vfl.Helper("hub", "server")])
+    clean(checks.method_checks(), "job relayed")
+
+
+def test_a_method_that_is_missing_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("relayed_method")
+    register(monkeypatch, OPTIMIZERS, module.Relaying)
+    with pytest.raises(ConfigError, match="optimizer relaying belongs to method relayed, which is not registered"):
+        job(model=module.Means(), optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol())
+    with pytest.raises(TypeError, match="player"):
+        type("Half", (Method,), {"name": "half", "__module__": __name__})()
+
+
+def test_an_attack(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, ATTACKS, load("first_column").FirstColumn())
+    audit = run_audit(job(), parties(2), seeds=(0,))
+    found = next(each for each in audit.inferences if each.name == "first column")
+    assert (found.who, found.remedy) == ("shop", "none: it is shop's own column")
+    assert "first column" in text(audit)
+    with pytest.raises(TypeError, match="remedy"):
+        type("Half", (Attack,), {"name": "half"})()
+
+
+def test_a_check(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("odd_batches")
+    monkeypatch.setitem(checks.CHECKS, "every row is in one batch", module.every_row_once)
+    suite = importlib.reload(importlib.import_module("securevfl.audit.suite.test_checks"))
+    (mark,) = [mark for mark in suite.test_check.pytestmark if mark.name == "parametrize"]
+    assert "every row is in one batch" in [each.values[0] for each in mark.args[1]]
+    clean(checks.CHECKS, "every row is in one batch")
+    broken = Mutant("rows left out", "", "every row is in one batch", "schedule", patched((np, "array_split", _short)))
+    with broken.apply():
+        assert broken.finding in {each.check for each in checks.CHECKS[broken.caught_by]().findings}
+
+
+def _short(rows: Any, batches: int) -> Any:
+    return [rows[k::batches][1:] for k in range(batches)]
