@@ -94,6 +94,7 @@ def job(residual: str, epochs: int) -> vfl.Job:
         protocol=vfl.Protocol(residual=residual),
         batch_size=96,
         epochs=epochs,
+        accepts=["columns"],
     )
 
 

@@ -90,6 +90,7 @@ class Setting:
             test_fraction=0.2,
             evaluate_every=5,
             seed=3,
+            accepts=["columns"],
         )
 
     @property

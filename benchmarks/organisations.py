@@ -48,6 +48,7 @@ def job(residual: str, batch: int, epochs: int) -> vfl.Job:
         batch_size=batch,
         epochs=epochs,
         test_fraction=0.25,
+        accepts=["columns"],
     )
 
 

@@ -53,6 +53,7 @@ def rounds_to(parties: Sequence[vfl.Party], optimizer: Optimizer, batch: int, ta
         seed=seed,
         test_fraction=TEST,
         target=vfl.Target(metric="auc", value=target),
+        accepts=["columns", "sequential"],
     )
     run = vfl.simulate(job, parties)
     return run.costs.rounds if run.history[-1]["auc"] >= target else None

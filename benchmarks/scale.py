@@ -76,6 +76,7 @@ def job(residual: str, batch: int) -> vfl.Job:
         batch_size=batch,
         epochs=1,
         test_fraction=0.1,
+        accepts=["columns"],
     )
 
 

@@ -115,6 +115,10 @@ def kit(
     hub: Annotated[
         str | None, typer.Option(metavar="NAME[=HOST:PORT]", help="Who relays, if parties cannot call each other.")
     ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LEAK", help="A leak that the job is to accept, as securevfl explain names it. Repeat."),
+    ] = None,
 ) -> None:
     """Write all that each party needs to join: job.toml, peers.toml, its certificate and key, one folder a party.
 
@@ -127,6 +131,8 @@ def kit(
 
     peers = _peers(party, hub)
     work = _default_job() if job is None else Job.load(job)
+    if accept:
+        work = Job.from_dict(work.to_dict() | {"accepts": [*work.accepts, *accept]})
     init_certs(folder / "authority", peers)
     for name in peers.everyone:
         path = write_kit(folder / name, name, work, peers, folder / "authority")

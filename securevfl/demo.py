@@ -36,6 +36,7 @@ def job_under(residual: Engine | str, epochs: int) -> Job:
         batch_size=128,
         epochs=epochs,
         test_fraction=0.25,
+        accepts=("columns",),
     )
 
 

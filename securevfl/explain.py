@@ -28,7 +28,8 @@ def explain(
     ledgers: of some of the parties, by name; the sheet then says what was told before, and counts it.
     """
     method = job.method
-    roles, known, refused = Roles.labelled(ACTIVE, [PASSIVE]), None, []
+    roles, known = Roles.labelled(ACTIVE, [PASSIVE]), None
+    refused = ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else []
     if parties is not None:
         lead, others = check_parties(parties)
         roles = method.cast([lead, *others])

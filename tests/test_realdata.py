@@ -42,7 +42,7 @@ def credit() -> list[vfl.Party]:
 
 
 def train(parties: list[vfl.Party], residual: Engine | str, **keys: object) -> vfl.Run:
-    own: dict[str, object] = {"batch_size": 4096, "epochs": 2, "seed": 1}
+    own: dict[str, object] = {"batch_size": 4096, "epochs": 2, "seed": 1, "accepts": ["columns"]}
     job = vfl.Job(
         model=vfl.Logistic(l2=1e-4),
         optimizer=vfl.FedBCD(local_steps=5, lr=0.1),

@@ -25,7 +25,8 @@ BATCHES = 8  # of a partition that are looked at
 class Received:
     """Numbers (n x T c) that `learner` received about these rows of the columns of the parties `about`.
 
-    truth (n x d): those columns, scaled as in training, with their names.
+    truth (n x d): those columns, scaled as in training, with their names. dimensions: of the space that the numbers lie
+    in, but for noise.
     """
 
     learner: str
@@ -34,6 +35,7 @@ class Received:
     numbers: Floats
     truth: Floats
     names: tuple[str, ...]
+    dimensions: int
 
 
 def received(stage: Stage, tape: Tape) -> list[Received]:
@@ -61,7 +63,8 @@ def _made(stage: Stage, learner: str, about: tuple[str, ...], rows: Rows, number
     parts = stage.real_run[0].parts
     truth = np.hstack([(parties[name].X[rows] - parts[name].mean) / parts[name].deviation for name in about])
     columns = tuple(column for name in about for column in parties[name].columns)
-    return Received(learner, about, rows, np.hstack(numbers), truth, columns)
+    labels = learner != stage.active.name and stage.job.model.loss.name == "square"  # y is among them
+    return Received(learner, about, rows, np.hstack(numbers), truth, columns, len(columns) + labels)
 
 
 def _sums(stage: Stage, tape: Tape, source: str) -> Iterator[tuple[Rows, list[Floats]]]:

@@ -38,8 +38,8 @@ Bits = NDArray[np.bool_]
 EXAMINED = 3  # batches of a partition
 SPARE = 20  # rows beyond the dimensions, on which chance would not give 0 and 1
 MOST_DIMENSIONS = 20  # that are tried in every way
-TRIES = 2000  # of rounding and projecting
-CLOSE = 1e-3
+TRIES = 500  # of rounding and projecting
+CLOSE = 0.3  # to 0 or 1, on the rows that are looked at first
 SCALE = 2.0**42  # of the numbers in a lattice: what LLL in double precision takes
 MOST_COLUMNS = 40  # that a lattice is tried for
 
@@ -90,7 +90,7 @@ def _varies(column: Floats) -> bool:
 def read(batch: Received) -> set[str]:
     """Names of the columns of two values that are among those found in the batch, on the rows they were found on."""
     names = set()
-    for rows, found in _candidates(batch.numbers, len(batch.names)):
+    for rows, found in _candidates(batch):
         bits = {vector.tobytes() for vector in found} | {(~vector).tobytes() for vector in found}
         for name, column in zip(batch.names, batch.truth[rows].T, strict=True):
             if _varies(column) and (column == column.max()).tobytes() in bits:
@@ -98,9 +98,10 @@ def read(batch: Received) -> set[str]:
     return names
 
 
-def _candidates(numbers: Floats, columns: int) -> Iterator[tuple[Rows, list[Bits]]]:
+def _candidates(batch: Received) -> Iterator[tuple[Rows, list[Bits]]]:
     """Vectors of two values (n,) and the rows that they are on: in the space of the numbers, and by a lattice."""
-    n, basis = len(numbers), space(numbers)
+    numbers, columns = batch.numbers, batch.dimensions
+    n, basis = len(numbers), space(batch)
     whole = np.column_stack([np.full(n, n**-0.5), basis])
     if whole.shape[1] + SPARE <= n:
         yield np.arange(n), two_valued(whole)
@@ -139,18 +140,14 @@ def two_valued(basis: Floats) -> list[Bits]:
     found: dict[bytes, Bits] = {}
     check = np.random.default_rng(0).permutation(len(basis))[: 2 * r]
     for block in starts:
-        block = block[_near_bits(block @ by_pivots[check].T)]
-        values = block @ by_pivots.T
-        for vector in values[_near_bits(values)] > 0.5:
+        values = block @ by_pivots[check].T
+        near = (np.abs(values - (values > 0.5)) < CLOSE).all(axis=1)
+        bits = block[near] @ by_pivots.T > 0.5
+        again = (bits @ basis) @ basis.T > 0.5  # noise on the pivots is gone from it
+        for vector in bits[(bits == again).all(axis=1)]:
             if vector.any() and not vector.all():
                 found.setdefault(min(vector.tobytes(), (~vector).tobytes()), vector)
     return list(found.values())
-
-
-def _near_bits(values: Floats) -> Bits:
-    """Which rows hold nothing but 0 and 1."""
-    near: Bits = (np.abs(values - (values > 0.5)) < CLOSE).all(axis=1)
-    return near
 
 
 def _every(r: int) -> Iterator[Floats]:

@@ -6,7 +6,7 @@ space by singular values, for each batch, and of what it collected about the row
 the variance of a raw column that lies inside it, the mean over columns, where most is received.
 
 A column inside the space is known up to one linear map: as many known rows as dimensions and one more give it for all
-other rows. The attacker fits that map too, on DIMENSIONS + SPARE rows, and says how far off the other rows are.
+other rows. The attacker fits that map too, on a few more and on many, and says how far off the other rows are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from securevfl.methods.base import Known
 
 INSIDE = 0.99  # share of a column from which it is called inside
 FLOOR = 1e-11  # of the largest singular value; below is rounding
-SPARE = 3  # known rows beyond the dimensions
+SPARE = 3  # known rows beyond the dimensions, where the sum is exact
+MANY = 5  # known rows for each dimension, where it is not
 
 
 class ColumnSpace(Attack):
@@ -57,9 +58,9 @@ def _worst(stage: Stage, tape: Tape) -> tuple[float, float, str]:
     everything = received(stage, tape)
     for learner, about in dict.fromkeys((each.learner, each.about) for each in everything):
         batches = [each for each in everything if (each.learner, each.about) == (learner, about)]
-        inside = [shares(each.truth, space(each.numbers)) for each in batches]
+        inside = [shares(each.truth, space(each)) for each in batches]
         most = int(np.argmax([np.nanmean(share) for share in inside]))
-        basis, batch = space(batches[most].numbers), batches[most]
+        basis, batch = space(batches[most]), batches[most]
         chance = basis.shape[1] / max(1, len(batch.rows) - 1)
         found.append((float(np.nanmean(inside[most])), chance))
         said.append(_said(batch, basis, inside[most]))
@@ -71,16 +72,21 @@ def _said(batch: Received, basis: Floats, share: Floats) -> str:
     whose = f"{batch.learner} about {', '.join(batch.about)}"
     if not named:
         return f"{whose}: no column within"
-    known, error = recovery(batch, basis)
-    given = f"; {known} known rows give them to {error:.0e} of their deviation" if known else ""
-    return f"{whose}: {len(named)} of {len(share)} columns within ({', '.join(named)}){given}"
+    said = [f"{whose}: {len(named)} of {len(share)} columns within ({', '.join(named)})"]
+    said += [
+        f"{known} known rows give them to {recovery(batch, basis, known):.0e} of their deviation"
+        for known in (basis.shape[1] + SPARE, MANY * basis.shape[1])
+        if known < len(batch.rows)
+    ]
+    return "; ".join(said)
 
 
-def space(numbers: Floats) -> Floats:
-    """Orthonormal basis (n x r) of the centred numbers (n x T c), without what is rounding."""
-    centred = numbers - numbers.mean(axis=0)
+def space(batch: Received) -> Floats:
+    """Orthonormal basis (n x r) of the centred numbers: of as many dimensions as they can have, without rounding."""
+    centred = batch.numbers - batch.numbers.mean(axis=0)
     U, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    kept: Floats = U[:, sizes > FLOOR * max(sizes.max(initial=0.0), 1e-300)]
+    most = U[:, : batch.dimensions]
+    kept: Floats = most[:, (sizes > FLOOR * max(sizes.max(initial=0.0), 1e-300))[: batch.dimensions]]
     return kept
 
 
@@ -93,15 +99,11 @@ def shares(truth: Floats, basis: Floats) -> Floats:
     return share
 
 
-def recovery(batch: Received, basis: Floats) -> tuple[int, float]:
-    """How many known rows, and the largest error on the other rows of columns inside, in deviations; (0, 0) if all
-    rows would be known."""
-    known = basis.shape[1] + SPARE
-    if known >= len(batch.rows):
-        return 0, 0.0
+def recovery(batch: Received, basis: Floats, known: int) -> float:
+    """The largest error of a column inside, on the rows that are not known, in deviations."""
     inside = batch.truth[:, shares(batch.truth, basis) >= INSIDE]
     design = np.column_stack([basis, np.ones(len(basis))])
     chosen = np.random.default_rng(0).permutation(len(basis))
     given, hidden = chosen[:known], chosen[known:]
     guess = design[hidden] @ np.linalg.lstsq(design[given], inside[given])[0]
-    return known, float(np.sqrt(((guess - inside[hidden]) ** 2).mean(axis=0) / inside.var(axis=0)).max())
+    return float(np.sqrt(((guess - inside[hidden]) ** 2).mean(axis=0) / inside.var(axis=0)).max())

@@ -1,0 +1,117 @@
+"""What the active party finds of other parties' columns, and passive parties of labels: the tables of threat-model.md.
+
+    python benchmarks/columns.py DATA
+
+DATA holds UCI_Credit_Card.csv.gz, default_credit_hetero_{guest,host}.csv.gz and a9a.npz. Columns: 3,000 clients of the
+UCI credit table, 11 columns of which 4 are 0/1, at one passive party or (where a sum hides parts) at three.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import securevfl as vfl
+from securevfl.audit.attacks import ATTACKS
+from securevfl.audit.attacks.base import Score
+from securevfl.audit.views import Stage
+from securevfl.optim.base import Optimizer
+
+ROWS, BATCH, EPOCHS, SEEDS = 3000, 750, 20, 3
+FEW = (EPOCHS, 8, 4, 3, 2)
+
+
+def read(path: Path) -> tuple[list[str], np.ndarray]:
+    with gzip.open(path, "rt") as file:
+        head, *rows = csv.reader(file)
+    return head, np.array(rows, dtype=np.float64)
+
+
+def credit(data: Path, passives: int) -> list[vfl.Party]:
+    """The bank has 12 columns of bills and payments, the others 11 of which 4 are 0/1."""
+    head, table = read(data / "UCI_Credit_Card.csv.gz")
+    table = table[np.random.default_rng(0).permutation(len(table))[:ROWS]]
+    raw = dict(zip(head, table.T, strict=True))
+    shop = {
+        "limit": raw["LIMIT_BAL"],
+        "sex": raw["SEX"] == 1,
+        "married": raw["MARRIAGE"] == 1,
+        "university": raw["EDUCATION"] == 2,
+        "age": raw["AGE"],
+        "late": raw["PAY_0"] > 0,
+        "pay1": raw["PAY_AMT1"],
+        "pay2": raw["PAY_AMT2"],
+        "pay3": raw["PAY_AMT3"],
+        "bill1": raw["BILL_AMT1"],
+        "bill2": raw["BILL_AMT2"],
+    }
+    bank = [f"PAY_{k}" for k in range(2, 7)] + [f"{kind}{k}" for k in (4, 5, 6) for kind in ("BILL_AMT", "PAY_AMT")]
+    parties = [vfl.Party("bank", np.column_stack([raw[name] for name in bank]), table[:, -1].astype(int), columns=bank)]
+    for k, names in enumerate(np.array_split(list(shop), passives)):
+        parties.append(vfl.Party(f"shop{k}", np.column_stack([shop[name] for name in names]), columns=list(names)))
+    return parties
+
+
+def job(sums: object, residual: object, optimizer: Optimizer | None = None, epochs: int = EPOCHS) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(l2=1e-3),
+        optimizer=optimizer or vfl.FedBCD(local_steps=5, lr=0.1),
+        protocol=vfl.Protocol(sum=sums, residual=residual),  # type: ignore[arg-type]
+        batch_size=BATCH,
+        epochs=epochs,
+    )
+
+
+def columns(data: Path) -> None:
+    one, three = credit(data, 1), credit(data, 3)
+    in_turn = vfl.FedBCD(local_steps=5, lr=0.1, mode="sequential")
+    hiding = (vfl.PairwiseSum(), vfl.PairwiseSum(threshold=2), vfl.TreeSum(), vfl.CipherSum())
+    rows: list[tuple[str, vfl.Job, list[vfl.Party]]] = [
+        *((f"direct, sealed (CKKS), {epochs} epochs", job("direct", vfl.Ckks(), epochs=epochs), one) for epochs in FEW),
+        *((f"{sums!r}, sealed (CKKS)", job(sums, vfl.Ckks()), three) for sums in hiding),
+        ("cipher (Paillier), sealed", job(vfl.CipherSum(engine=vfl.Paillier(bits=2048)), vfl.Ckks()), three),
+        ("direct, sealed (Paillier)", job("direct", vfl.Paillier(bits=2048)), one),
+        ("direct, open", job("direct", "open"), one),
+        ("pairwise, open", job("pairwise", "open"), three),
+        ("pairwise, sealed, sequential", job("pairwise", vfl.Ckks(), in_turn), three),
+        ("direct, sealed, FedSGD", job("direct", vfl.Ckks(), vfl.FedSGD(lr=0.1)), one),
+        ("direct, sealed, FedPBCD", job("direct", vfl.Ckks(), vfl.FedPBCD(lr=0.1, mu=0.1)), one),
+    ]
+    for name, own, parties in rows:
+        stage = Stage(own, parties, 0)
+        for attack in ("column_space", "binary_columns", "first_difference"):
+            if ATTACKS[attack].applies_to(own):
+                show(f"{name}: {attack}", ATTACKS[attack].score(stage))
+
+
+def own_parts(data: Path) -> None:
+    guest, host = (read(data / f"default_credit_hetero_{side}.csv.gz")[1] for side in ("guest", "host"))
+    guest, host = (side[np.argsort(side[:, 0])] for side in (guest, host))
+    a9a = np.load(data / "a9a.npz", allow_pickle=False)
+    X, y = a9a["X"][:32561].astype(np.float64), a9a["y"][:32561] > 0
+    ours, theirs = (X[:, own][:, X[:, own].any(axis=0)] for own in (a9a["g"], a9a["h"]))
+    tables = {
+        "breast_cancer": (vfl.datasets.breast_cancer(), 128),
+        "default_credit": ([vfl.Party("bank", guest[:, 2:], guest[:, 1] > 0), vfl.Party("shop", host[:, 1:])], 1024),
+        "a9a": ([vfl.Party("bank", ours, y), vfl.Party("shop", theirs)], 1024),
+    }
+    for name, (parties, batch) in tables.items():
+        for residual in (vfl.Ckks(), "open"):
+            own = job("direct", residual, epochs=10).model_copy(update={"batch_size": batch})
+            scores = [ATTACKS["own_part"](own, parties, seed).real for seed in range(SEEDS)]
+            print(f"own part, {name}, {residual}: {np.mean(scores):.3f}", flush=True)
+
+
+def show(name: str, score: Score) -> None:
+    print(
+        f"{name}: {score.real:.3f} (ideal {score.simulated:.3f}, chance {score.chance:.3f}) {score.detail}", flush=True
+    )
+
+
+if __name__ == "__main__":
+    columns(Path(sys.argv[1]))
+    own_parts(Path(sys.argv[1]))

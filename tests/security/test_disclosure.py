@@ -1,0 +1,245 @@
+"""What a run adds up to, counted; and what the guards refuse by it, on each party's own table too."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.disclosure import Disclosure, Sizes, counts, earlier, sizes_of
+from securevfl.errors import LeakageError
+from securevfl.exposure import HALF, enough, held
+from securevfl.leakage import leaks
+from securevfl.schedule import Schedule
+
+
+def job(**keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 50, "epochs": 4}
+    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks())}
+    return vfl.Job(**(own | keys))
+
+
+def sizes(own: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: int = 200, **more: object) -> Sizes:
+    schedule = Schedule(
+        rows,
+        batch_size=own.batch_size,
+        epochs=own.epochs,
+        seed=own.seed,
+        test_fraction=own.test_fraction,
+        reshuffle=own.reshuffle,
+    )
+    columns = {"bank": 9} | dict(columns)
+    return sizes_of(own, schedule, active="bank", columns=columns, outputs=outputs, **more)  # type: ignore[arg-type]
+
+
+TWO, THREE = {"shop": 20}, {"shop": 20, "post": 30}
+SEQUENTIAL = {"optimizer": vfl.FedBCD(lr=0.1, mode="sequential")}
+OPEN = {"protocol": vfl.Protocol(residual="open")}
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns", "outputs", "expected"),
+    [
+        ({}, TWO, 1, {("bank", ("shop",)): (5, 20)}),  # four epochs and the evaluation at the end
+        ({"test_fraction": 0.25}, TWO, 1, {("bank", ("shop",)): (4, 20)}),
+        ({}, TWO, 3, {("bank", ("shop",)): (15, 20)}),
+        ({"evaluate_every": 2}, TWO, 1, {("bank", ("shop",)): (4 + 16 // 2 + 1, 20)}),
+        ({}, THREE, 1, {("bank", ("shop", "post")): (5, 50)}),
+        (
+            {"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks())},
+            THREE,
+            1,
+            {("bank", ("shop",)): (5, 20), ("bank", ("post",)): (5, 30)},
+        ),
+        (
+            SEQUENTIAL,
+            THREE,
+            1,
+            {("bank", ("shop", "post")): (9, 50), ("bank", ("shop",)): (4, 20), ("bank", ("post",)): (4, 30)},
+        ),
+        (OPEN, TWO, 1, {("bank", ("shop",)): (5, 20), ("shop", ("bank",)): (4, 9)}),
+        (
+            OPEN,
+            THREE,
+            1,
+            {
+                ("bank", ("shop", "post")): (5, 50),
+                ("shop", ("bank", "post")): (4, 39),
+                ("post", ("bank", "shop")): (4, 29),
+            },
+        ),
+    ],
+)
+def test_numbers_about_columns(
+    keys: dict[str, object], columns: Mapping[str, int], outputs: int, expected: dict[object, tuple[int, int]]
+) -> None:
+    own = job(**keys)
+    found = {
+        (item.learner, item.about): (item.count, item.of)
+        for item in counts(own, sizes(own, columns, outputs=outputs))
+        if item.kind == "columns" and item.group == "training"
+    }
+    assert found == expected
+
+
+def test_the_counts_are_the_numbers_that_a_run_really_sends() -> None:
+    own = job(test_fraction=0.25, evaluate_every=3, accepts=["columns"])
+    parties = vfl.datasets.breast_cancer()
+    seen: dict[int, int] = {}
+    sent: list[int] = []
+    vfl.simulate(own, parties, observe=lambda e: sent.append(len(e.message.values)) if is_part(e) else None)
+    schedule = Schedule(569, batch_size=50, epochs=4, seed=0, test_fraction=0.25, reshuffle=False)
+    for rows in sent:
+        seen[rows == len(schedule.test)] = seen.get(rows == len(schedule.test), 0) + rows
+    counted = {
+        item.group: item.count for item in counts(own, sizes(own, {"shop": 15}, rows=569)) if item.kind == "columns"
+    }
+    assert counted == {"training": seen[False] / len(schedule.train), "held out": seen[True] / len(schedule.test)}
+    scores = [item for item in counts(own, sizes(own, {"shop": 15}, rows=569)) if item.kind == "scores"]
+    assert [item.count for item in scores] == [seen[True]]
+
+
+def is_part(event: object) -> bool:
+    return type(event.message).__name__ == "Part" and event.direction == "recv"  # type: ignore[attr-defined]
+
+
+def test_equations_about_labels() -> None:
+    own = job()
+    first, second = (item for item in counts(own, sizes(own, THREE, outputs=2)) if item.kind == "labels")
+    assert (first.learner, first.count, first.of) == ("shop", 40, 100)
+    assert (second.learner, second.count, second.of) == ("post", 60, 100)
+    shuffled = job(reshuffle=True)
+    assert next(iter(counts(shuffled, sizes(shuffled, TWO)))).count == 4 * 20
+    opened = job(**OPEN)
+    assert next(iter(counts(opened, sizes(opened, TWO)))).share == 1
+
+
+def test_kernel_jobs_count_neither_equations_nor_columns() -> None:
+    own = vfl.Job(model=vfl.Kernel(gamma=0.1), optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=50)
+    assert {item.kind for item in counts(own, sizes(own, THREE))} == {"scores"}
+
+
+def test_equal_equations_do_not_add_up_and_others_do() -> None:
+    own = job()
+    table = {"shop": "digest of the columns"}
+    again = next(iter(counts(own, sizes(own, TWO, tables=table))))
+    assert earlier(again, [again, again]) == 0
+    other = next(iter(counts(job(batch_size=40), sizes(job(batch_size=40), TWO, tables=table))))
+    assert earlier(again, [other, other]) == pytest.approx(20 / 40)
+    unknown = next(iter(counts(own, sizes(own, TWO))))
+    assert earlier(unknown, [unknown, unknown]) == pytest.approx(2 * 20 / 50)  # whether they were the same is not known
+    named = {leak.name for leak in leaks(own, sizes(own, TWO, tables=table), [other])}
+    assert "fresh_equations" in named
+    assert "rank" not in named
+    assert "rank" in {leak.name for leak in leaks(own, sizes(own, TWO, tables=table), [other, unknown, unknown])}
+    assert not leaks(own, sizes(own, TWO, tables=table), [again])
+
+
+def test_numbers_about_columns_add_up_over_jobs() -> None:
+    own = job(epochs=1)
+    of_this = sizes(own, TWO)
+    shown = next(item for item in counts(own, of_this) if item.kind == "columns")
+    assert not leaks(own, of_this, [shown] * 3)
+    assert [leak.name for leak in leaks(own, of_this, [shown] * 4)] == ["columns"]
+    assert not leaks(own, of_this, [Disclosure("columns", "post", ("shop",), 99, 20)] * 4)
+
+
+def test_label_auc_counts_earlier_equations() -> None:
+    own = job(max_label_auc=0.9)
+    assert "label_auc" not in {leak.name for leak in leaks(own, sizes(own, TWO))}
+    told = [Disclosure("labels", "shop", ("bank",), 20, 50)]
+    assert "label_auc" in {leak.name for leak in leaks(own, sizes(own, TWO), told)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns", "who"),
+    [
+        ({"epochs": 9}, TWO, "bank"),
+        ({"epochs": 24}, THREE, "bank"),
+        (OPEN | {"epochs": 5}, {"shop": 200}, "shop"),
+    ],
+)
+def test_columns_are_refused_from_half_of_them_on(
+    keys: dict[str, object], columns: Mapping[str, int], who: str
+) -> None:
+    own = job(**keys)
+    found = [leak for leak in leaks(own, sizes(own, columns, rows=4000)) if leak.name == "columns"]
+    assert [leak.who for leak in found] == [who]
+    shorter = own.model_copy(update={"epochs": own.epochs - 1})
+    assert not leaks(shorter, sizes(shorter, columns, rows=4000))
+
+
+def test_a_single_column_is_always_refused() -> None:
+    own = job(epochs=1, test_fraction=0.2)
+    assert [leak.name for leak in leaks(own, sizes(own, {"shop": 1}))] == ["columns"]
+
+
+def test_the_remedy_and_the_consent() -> None:
+    parties = vfl.datasets.breast_cancer()
+    with pytest.raises(
+        LeakageError, match=r'bank: it receives 11 numbers.*15 columns of shop.*fewer epochs.*"columns"'
+    ):
+        vfl.simulate(job(epochs=10), parties)
+    assert vfl.simulate(job(epochs=10, accepts=["columns"]), parties).costs.rounds > 0
+    with pytest.raises(LeakageError, match=r"shop: .*seal the residual"):
+        vfl.simulate(job(epochs=10, **OPEN), parties)
+    sheet = job(epochs=10).explain(parties)
+    assert "T c = 11 x 1 numbers about each training row: 0.73 of the dimensions of the 15 columns" in sheet
+    assert "would be refused: bank: it receives 11 numbers" in sheet
+    assert "accepted: bank: it receives" in job(epochs=10, accepts=["columns"]).explain(parties)
+
+
+def test_sequential_sums_are_refused_and_said() -> None:
+    parties = vfl.datasets.breast_cancer(4)
+    own = job(epochs=1, test_fraction=0.2, **SEQUENTIAL)
+    with pytest.raises(LeakageError, match=r'one passive party moves.*mode = "parallel".*"sequential"'):
+        vfl.simulate(own, parties)
+    assert "fewer than" not in own.explain(parties)
+    assert "needs nobody" in own.explain(parties)
+    assert "fewer than" in job().explain(parties)
+    direct = own.model_copy(update={"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks())})
+    assert "sequential" not in {leak.name for leak in leaks(direct, sizes(direct, THREE))}
+
+
+def test_own_parts_and_the_messages_of_the_session_stand_on_the_sheet() -> None:
+    sheet = job().explain(vfl.datasets.breast_cancer())
+    passive = sheet.split("\nshop (")[1]
+    assert "X_k theta_k, which ranks the labels" in passive
+    for message in ("Hello", "Verdict", "Abort"):
+        assert f"{message} from active" in passive
+    assert "own part" not in job(model=vfl.Square()).explain(vfl.datasets.diabetes())
+
+
+def bits(n: int, d: int, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return (generator.random((n, d)) < generator.uniform(0.2, 0.8, d)).astype(float)
+
+
+def test_what_is_enough_for_a_table() -> None:
+    generator = np.random.default_rng(1)
+    reals = generator.normal(size=(400, 12))
+    assert enough(reals) == HALF * 12
+    assert enough(bits(400, 12)) == pytest.approx(12 / 25)
+    assert enough(bits(400, 12) * 7.1 - 3) == pytest.approx(12 / 25)
+    assert enough(np.column_stack([reals[:, :2], bits(400, 5)])) == pytest.approx(1 + 5 / 25)
+    together = reals[:, :1] + 0.1 * generator.normal(size=(400, 12))
+    assert enough(together) == 1
+    one_hot = np.eye(5)[generator.integers(0, 5, 400)]
+    assert enough(one_hot) == pytest.approx(4 / 25)
+    assert enough(np.ones((10, 2))) == np.inf
+
+
+def test_how_much_of_the_columns_so_many_numbers_hold() -> None:
+    reals = np.random.default_rng(0).normal(size=(5000, 10))
+    assert held(reals, 5) == pytest.approx(0.5, abs=0.03)
+    assert held(np.repeat(reals[:, :2], 5, axis=1), 2) == pytest.approx(1)
+    assert held(reals, 40) == pytest.approx(1)
+
+
+def test_a_party_refuses_for_its_own_table_what_sizes_would_allow() -> None:
+    generator = np.random.default_rng(0)
+    bank = vfl.Party("bank", generator.normal(size=(200, 5)), generator.integers(0, 2, 200))
+    own = job(epochs=1)
+    assert vfl.simulate(own, [bank, vfl.Party("shop", generator.normal(size=(200, 12)))])
+    with pytest.raises(LeakageError, match="enough to find most of the 12 columns of shop"):
+        vfl.simulate(own, [bank, vfl.Party("shop", bits(200, 12))])
