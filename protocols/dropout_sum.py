@@ -290,8 +290,8 @@ class DropoutMember(SumRole):
         for name, tag in zip(names, message.tags, strict=True):
             if name != self._seat.me and not hmac.compare_digest(tag, self._tag(name, name, commits)):
                 raise ProtocolError(
-                    f"{self._seat.collector} was expected to name the same committed parties to all; {name} was told of "
-                    f"others than {self._seat.me}. No share is opened"
+                    f"{self._seat.collector} was expected to name the same committed parties to all; {name} was told "
+                    f"of others than {self._seat.me}. No share is opened"
                 )
         return frozenset(names)
 

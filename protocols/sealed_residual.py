@@ -163,7 +163,7 @@ def _lanes(seat: Seat) -> tuple[str, str]:
 
 @dataclass
 class Exchange:
-    """An exchange that is open: its key, n and c of what was sealed, and how many openings each passive party has left."""
+    """An exchange that is open: its key, n and c of what was sealed, and the openings each passive party has left."""
 
     holder: KeyHolder
     shape: tuple[int, int]

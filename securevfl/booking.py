@@ -7,7 +7,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from securevfl.disclosure import Disclosure, Sizes, counts
+from securevfl.disclosure import Disclosure, Sizes
 from securevfl.errors import DataError
 from securevfl.job import Job
 from securevfl.leakage import guard
@@ -85,4 +85,4 @@ def foretell(ledger: DisclosureLedger, party: str, register: Register, job: Job,
 
 
 def _about(party: str, job: Job, sizes: Sizes) -> list[Disclosure]:
-    return [item for item in counts(job, sizes) if party in item.about]
+    return [item for item in job.method.counts(job, sizes) if party in item.about]

@@ -171,6 +171,9 @@ class Network(LinearModel):
     def loss(self) -> Loss:
         return losses.LOSSES["logistic"]
 
+    def parameters(self, columns: int, outputs: int) -> int:
+        return TwoLayer(columns, outputs).parameters
+
     def build(self, columns: int, outputs: int, *, intercept: bool) -> Linear:
         if intercept:
             return super().build(columns, outputs, intercept=True)
