@@ -90,8 +90,8 @@ def _own_part(job: Job) -> list[str]:
     if not job.model.loss.classifies:
         return []
     return [
-        "  keeps     its weights, so its own part X_k theta_k, which ranks the labels about as well as its columns can,",
-        "            whatever the protocol: to an AUC of .71 to .99 on public tables",
+        "  keeps     its weights, so its own part X_k theta_k, which ranks the labels about as well as its columns",
+        "            can, whatever the protocol: to an AUC of .71 to .99 on public tables",
     ]
 
 
