@@ -37,7 +37,7 @@ def passive_learns(job: JobOptions, party: str, known: Known | None) -> list[Tol
         found.append(
             (
                 "keeps",
-                "its weights, so its own part X_k theta_k, which ranks the labels as well as its columns can,\n"
+                "its weights, so its own part X_k theta_k, which ranks the labels about as well as its columns can,\n"
                 "whatever the protocol: to an AUC of .71 to .99 on public tables",
             )
         )
