@@ -47,6 +47,8 @@ class Seat:
     """One party's place in a run: who it is, who the others are, what is agreed.
 
     A party may hold several seats over one channel, each with another party as the active one and a lane of its own.
+    `openings` and `widths` say what a passive party may have opened of a sealed residual: how many times, and J^T g for
+    how many columns of J.
     """
 
     channel: Channel
@@ -56,6 +58,7 @@ class Seat:
     outputs: int = 1
     residual_bound: float = 1.0
     openings: Mapping[str, int] = field(default_factory=dict)
+    widths: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     lane: str = ""
 
@@ -247,6 +250,10 @@ class ResidualProtocol(Named, ABC):
     @abstractmethod
     def strength(self) -> str:
         """Assumption and key strength, one line for people."""
+
+    def openings(self, values: int, epochs: int) -> str:
+        """What openings, `values` in each epoch, tell beside gradients, as a line for people; empty without any."""
+        return ""
 
     @property
     def seals(self) -> bool:

@@ -11,6 +11,12 @@ Generalises the encrypted gradients of Hardy et al. 2017 and FedBCD 2019 section
 The active party opens uniform noise. A passive party learns its own parameter gradient: p equations about the n c
 numbers of g, the same ones every epoch while J and the partition into batches stay (FedBCD's assumption A2).
 Steps 2 and 3 are repeated for every local step when J moves with the weights, once when it does not (FedBCD eq. 57).
+
+A passive party that deviates gets at most what was agreed opened, so many times a residual and no more values than the
+columns it declared: with the identity for J it would read every row's g. Which p equations these are stays its choice:
+the residuals of p rows, say. Under CKKS a ciphertext that is no product at all has parts of the secret key opened
+instead, 12 of its 4,096 ternary coefficients a value, so that the key of an epoch, and with it every [[g]] of the
+epoch, is taken in some 350 values. Under Paillier it has numbers about g opened and not the key.
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ from typing import Any, ClassVar
 
 from securevfl.codec import Message
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Shape
+from securevfl.errors import ProtocolError, ShapeMismatch
 from securevfl.protocols.base import (
     ActiveResidual,
     Batch,
@@ -35,6 +42,7 @@ from securevfl.protocols.base import (
 from securevfl.protocols.defences import AnyDefence, Defence
 from securevfl.protocols.engines import AnyEngine
 
+DISTANCE = 40  # bits: how far the openings of a run should at most be from ones that tell J^T g alone
 KEPT = 1 << 30  # bytes of prepared batches that a passive party keeps
 
 
@@ -91,6 +99,16 @@ class SealedResidual(ResidualProtocol):
     def strength(self) -> str:
         return self.engine.scheme().strength
 
+    def openings(self, values: int, epochs: int) -> str:
+        scheme = self.engine.scheme()
+        run = scheme.distance_bits(values * epochs)
+        key = scheme.distance_bits(values) if scheme.rotates else run
+        text = (
+            f"{values * epochs:,} values in a run, within 2^-{run:.1f} of openings that tell J^T g alone "
+            f"(2^-{key:.1f} a key, 2^-{scheme.distance_bits(1):.1f} a value)"
+        )
+        return text if run >= DISTANCE else f"{text}; 2^-{DISTANCE} is meant, so use fewer epochs or larger batches"
+
     @property
     def seals(self) -> bool:
         return True
@@ -107,6 +125,7 @@ class SealedActive(ActiveResidual):
         self._epoch = 0
         self._told: set[str] = set()
         self._owed: dict[str, int] = {}
+        self._shape = (0, 0)  # rows and outputs of the residual last published
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         self.settle()
@@ -115,6 +134,7 @@ class SealedActive(ActiveResidual):
         if self._defence is not None:
             g = self._defence.apply(g, self._prg)
         ciphertext = self._holder.encrypt(g, bound=self._bound)
+        self._shape = (g.shape[0], g.shape[1])
         for passive in to:
             if passive not in self._told:
                 self._seat.channel.send(passive, PublicKey(self._holder.public))  # 0
@@ -127,7 +147,14 @@ class SealedActive(ActiveResidual):
         for turn in range(max(owed.values(), default=0)):
             for passive in (name for name, count in owed.items() if count > turn):
                 blinded = self._seat.channel.recv(passive, Blinded)  # 2
-                self._seat.channel.send(passive, Opened(self._holder.open(blinded.ciphertext)))  # 3
+                self._seat.channel.send(passive, Opened(self._open(passive, blinded)))  # 3
+
+    def _open(self, passive: str, blinded: Blinded) -> bytes:
+        """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
+        try:
+            return self._holder.open(blinded.ciphertext, Shape(*self._shape, self._seat.widths[passive]))
+        except ShapeMismatch as error:
+            raise ProtocolError(f"{passive} asks for another product than its gradient: {error}; ask it why") from error
 
 
 class Shelf:

@@ -33,9 +33,7 @@ _HEADS = (
 def he(
     sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows x columns of the batches.")] = "256x15,4096x100",
     against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines among phe, tenseal.")] = "",
-    engines: Annotated[
-        str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks, ckks-lean.")
-    ] = "paillier,ckks,ckks-lean",
+    engines: Annotated[str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks.")] = "paillier,ckks",
     bits: Bits = 2048,
     json: JsonFile = None,
 ) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from securevfl.clock import Clock, Kind, Path, Phase
-from securevfl.crypto.scheme import Adder, AdditiveScheme, Evaluator, Floats, KeyHolder, LinearScheme, SumHolder
+from securevfl.crypto.scheme import Adder, AdditiveScheme, Evaluator, Floats, KeyHolder, LinearScheme, Shape, SumHolder
 from securevfl.offload import TimedExecutor
 
 T = TypeVar("T")
@@ -90,6 +90,9 @@ class _MeteredScheme(LinearScheme):
     def strength(self) -> str:
         return self._inner.strength
 
+    def distance_bits(self, values: int) -> float:
+        return self._inner.distance_bits(values)
+
     @property
     def rotates(self) -> bool:
         return self._inner.rotates
@@ -110,8 +113,8 @@ class _MeteredHolder(KeyHolder):
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
         return self._meter("encrypt", lambda: self._inner.encrypt(g, bound=bound))
 
-    def open(self, blinded: bytes) -> bytes:
-        return self._meter("decrypt", lambda: self._inner.open(blinded))
+    def open(self, blinded: bytes, shape: Shape) -> bytes:
+        return self._meter("decrypt", lambda: self._inner.open(blinded, shape))
 
 
 class _MeteredEvaluator(Evaluator):

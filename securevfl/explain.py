@@ -43,6 +43,7 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         f"{job.optimizer.label} on a {job.model.name} model, protocol {sums.name} sum / {down}",
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {residual.strength}",
+        *_openings(job, known),
         "",
         f"{active} (active, holds the labels)",
         *_role(declared, "active"),
@@ -66,6 +67,20 @@ def explain(job: Job, parties: Sequence[Party] | None = None) -> str:
         lines += ["  learns    nothing"] if kernel else _equations(job, name, known)
     lines += _leaks(job, known)
     return "\n".join(lines)
+
+
+def _openings(job: Job, known: tuple[Party, list[Party]] | None) -> list[str]:
+    """How close the openings of all passive parties together are to ones that tell their gradients alone."""
+    if known is None:
+        return []
+    lead, others = known
+    try:
+        schedule, outputs = _sizes(job, lead)
+    except LabelError:
+        return []
+    values = schedule.batches * outputs * sum(party.X.shape[1] for party in others)
+    line = job.protocol.residual.openings(values, job.epochs)
+    return [f"openings: {line}"] if line else []
 
 
 def _others_f(labelled: int) -> str:

@@ -103,6 +103,7 @@ def take_part(
         outputs=outputs,
         residual_bound=job.model.loss.bound,
         openings=dict.fromkeys(passives, 1),
+        widths=columns,
         seed=job.seed,
     )
     labelled = [name for name in (active, *passives) if hellos[name].outputs]

@@ -33,16 +33,16 @@ def streams() -> Outcome:
     """Streams of any length and number, fresh ones too, masks, and a kernel's random features."""
     outcome = Outcome()
     for number in (0, 1, 2**40):
-        got = Prg(_KEY, "label").array(_LONG, np.uint64, number=number)
-        if not np.array_equal(got, reference.stream(_KEY, "label", number, got)):
+        long = Prg(_KEY, "label").array(_LONG, np.uint64, number=number)
+        if not np.array_equal(long, reference.stream(_KEY, "label", number, long)):
             outcome.add("derived", "keystreams", f"stream {number} is not ChaCha20's under the key of its label")
     with recorded() as drawn:
-        fresh, mask = Prg.fresh("a fresh one").array(40, np.uint32), fresh_mask(40, np.uint16)
+        made = {"a fresh one": Prg.fresh("a fresh one").array(40, np.uint32), "fresh mask": fresh_mask(40, np.uint32)}
     draws = drawn.here()
     if [len(draw) for draw in draws] != [32, 32]:
         outcome.add("derived", "keystreams", "a fresh keystream draws something else than 32 bytes")
     else:
-        for got, label, key in ((fresh, "a fresh one", draws[0]), (mask, "fresh mask", draws[1])):
+        for key, (label, got) in zip(draws, made.items(), strict=True):
             if not np.array_equal(got, reference.stream(key, label, 0, got)):
                 outcome.add("derived", "keystreams", f"{label}: not the stream of the key that was drawn for it")
     model = Kernel(gamma=0.5, blocks=1, block_size=64)

@@ -1,6 +1,7 @@
 """What signatures between organisations must be bound to: each field turned over, and the peer must refuse.
 
-bound       a signature serves another session, sender, receiver or offer than the one it was made for
+bound       a signature serves another session, sender, receiver or offer than the one it was made for; a session does
+            not follow from the terms, everyone's name and everyone's nonce
 fresh       two meetings of the same parties are one session
 """
 
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +23,7 @@ from securevfl.errors import CryptoError, FrameError, SecureVFLError
 from securevfl.peers import Peers
 from securevfl.transport import certs, post
 from securevfl.transport.hub import Offer, Parcel, Seal
-from securevfl.transport.post import Agreed, Post
+from securevfl.transport.post import Agreed, Greeting, Post
 from securevfl.transport.tls import Credentials
 
 _TIMEOUT = 10.0
@@ -45,6 +47,7 @@ class _Endpoint:
 
     meeting: dict[str, _Endpoint]
     forge: Forge
+    greetings: dict[str, Greeting]
 
     def __init__(self, credentials: Credentials, peers: Peers, deliver: Any, failed: Any, **_: Any) -> None:
         self.me, self._deliver = credentials.party, deliver
@@ -59,6 +62,8 @@ class _Endpoint:
 
     def send(self, to: str, packet: bytes) -> None:
         parcel = decode_message(Parcel, packet)
+        with suppress(FrameError):  # of another message
+            self.greetings[self.me] = decode_message(Greeting, parcel.body)
         if self.me == "shop":
             with suppress(FrameError):  # of another message
                 parcel = Parcel("shop", to, encode_message(self.forge(decode_message(Agreed, parcel.body))))
@@ -76,10 +81,13 @@ class _Line:
         self.owner.send(self.peer, packet)
 
 
-def _meet(credentials: dict[str, Credentials], forge: Forge) -> bytes | SecureVFLError:
+def _meet(
+    credentials: dict[str, Credentials], forge: Forge, greetings: dict[str, Greeting] | None = None
+) -> bytes | SecureVFLError:
     """Bank and shop agree on a session: the bank's, or its error."""
     outcomes: dict[str, bytes | SecureVFLError] = {}
-    endpoint = type("Endpoint", (_Endpoint,), {"meeting": {}, "forge": staticmethod(forge)})
+    heard = {} if greetings is None else greetings
+    endpoint = type("Endpoint", (_Endpoint,), {"meeting": {}, "forge": staticmethod(forge), "greetings": heard})
 
     def play(each: Post) -> None:
         try:
@@ -108,16 +116,19 @@ def signatures() -> Outcome:
 
 def _agreed(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
     shop, telco = (credentials[name] for name in ("shop", "telco"))
-    sessions = [_meet(credentials, lambda agreed: agreed) for _ in range(2)]
+    greetings: dict[str, Greeting] = {}
+    sessions = [_meet(credentials, lambda agreed: agreed, greetings) for _ in range(2)]
     if not all(isinstance(session, bytes) for session in sessions):
         outcome.add("bound", "session", "parties that are who they should be do not meet")
+    elif sessions[1] != _session(greetings):
+        outcome.add("bound", "session", "its name is not the hash of terms, names and nonces")
     if sessions[0] == sessions[1]:
         outcome.add("fresh", "session", "two meetings of the same parties are one session")
 
-    def signed(*claim: Any, by: Credentials = shop) -> Forge:
+    def signed(session: bytes | None, sender: str, receiver: str, by: Credentials = shop) -> Forge:
         def forge(agreed: Agreed) -> Agreed:
-            fields = [agreed.session if field is None else field for field in claim]
-            return Agreed(agreed.session, by.certificate, by.identity.sign(post._claim(*fields)))
+            claim = post._claim(session or agreed.session, sender, receiver)
+            return Agreed(agreed.session, by.certificate, by.identity.sign(claim))
 
         return forge
 
@@ -130,6 +141,13 @@ def _agreed(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
     ):
         if isinstance(_meet(credentials, forge), bytes):
             outcome.add("bound", "session", f"a signature for {what} is taken")
+
+
+def _session(greetings: dict[str, Greeting]) -> bytes:
+    """16 bytes of SHA-256 of the terms and of each name and nonce, in the order of names."""
+    names = [(sha256(name.encode()).digest(), greetings[name].nonce) for name in sorted(greetings)]
+    terms = sha256(greetings["bank"].terms.encode()).digest()
+    return sha256(b"securevfl session 1" + terms + b"".join(part for pair in names for part in pair)).digest()[:16]
 
 
 @dataclass
@@ -153,19 +171,21 @@ class _Forger:
 def _proofs(outcome: Outcome, credentials: dict[str, Credentials]) -> None:
     """The shop proves its offer to the bank, through a hub, by a signature made for something else."""
     bank, shop = credentials["bank"], credentials["shop"]
-    for what, claim in (
-        ("nothing else", None),
-        ("another receiver", lambda own, other, old: Seal._claim("shop", "telco", own, other)),
-        ("another sender", lambda own, other, old: Seal._claim("telco", "bank", own, other)),
-        ("another offer of its own", lambda own, other, old: Seal._claim("shop", "bank", old, other)),
-        ("another offer of the receiver's", lambda own, other, old: Seal._claim("shop", "bank", own, old)),
-    ):
+    old = Offer(bytes(range(32)), shop.certificate)
+    claims: dict[str, Callable[[Offer, Offer], bytes] | None] = {
+        "nothing else": None,
+        "another receiver": lambda own, other: Seal._claim("shop", "telco", own, other),
+        "another sender": lambda own, other: Seal._claim("telco", "bank", own, other),
+        "another offer of its own": lambda own, other: Seal._claim("shop", "bank", old, other),
+        "another offer of the receiver's": lambda own, other: Seal._claim("shop", "bank", own, old),
+    }
+    for what, claim in claims.items():
         to_bank: list[bytes] = []
         forger = _Forger(shop.identity)
         ours = Seal(bank, "shop", lambda body: None)
         theirs = Seal(_Shown("shop", shop.ca, shop.certificate, forger), "bank", to_bank.append)  # type: ignore[arg-type]
         if claim is not None:
-            forger.claim = claim(theirs._offer, ours._offer, Offer(bytes(range(32)), shop.certificate))
+            forger.claim = claim(theirs._offer, ours._offer)
         theirs.start()
         theirs.receive(encode_message(ours._offer))
         ours.receive(to_bank[0])

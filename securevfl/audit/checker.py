@@ -205,7 +205,8 @@ def fresh(runs: Sequence[Received], outcome: Outcome) -> None:
                 first = seen.setdefault(piece, (number, event.peer, name))
                 again = (piece, event.me) in told
                 told.add((piece, event.me))
-                relayed = first[0] == number and "Commits" in (name, first[2])  # keys and shares on their second way
+                ways = {name, first[2]}  # keys, shares and tags on their second way
+                relayed = first[0] == number and ("Commits" in ways or ways == {"DoubleMasked", "Survivors"})
                 if (first[:2] != (number, event.peer) and not relayed) or again:
                     if (name, event.me) not in reported:
                         where = "in another session" if first[0] != number else f"in a {first[2]} of {first[1]}"

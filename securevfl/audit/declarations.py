@@ -78,9 +78,7 @@ def sums() -> list[SumProtocol]:
 
 def residuals() -> list[ResidualProtocol]:
     """Every registered residual, sealed ones with each engine."""
-    found: list[ResidualProtocol] = [
-        SealedResidual(engine=engine) for engine in (Ckks(), Ckks(profile="lean"), Paillier(bits=3072))
-    ]
+    found: list[ResidualProtocol] = [SealedResidual(engine=engine) for engine in (Ckks(), Paillier(bits=3072))]
     return [kind() for kind in RESIDUALS.values() if kind is not SealedResidual] + found
 
 
@@ -105,10 +103,9 @@ def sections() -> list[Section]:
         )
     for residual in residuals():
         engine = getattr(residual, "engine", None)
-        profile = f" {engine.profile}" if isinstance(engine, Ckks) else ""
         found.append(
             Section(
-                f"Residual: {residual.name}" + (f" ({engine.name}{profile})" if engine is not None else ""),
+                f"Residual: {residual.name}" + (f" ({engine.name})" if engine is not None else ""),
                 residual.strength,
                 "the active party with any passive party learns that party's gradient"
                 if residual.seals

@@ -5,7 +5,7 @@ blind       two blindings of one product share no randomness, and open to differ
 open        what is returned of one ciphertext twice differs where the engine dithers
 unblind     gives J^T g; a mask serves once
 add         a sum of the same vectors twice differs; the holder reads the sum
-refusal     another key's, altered and invalid ciphertexts are refused, alike whatever the plaintext
+refusal     another key's, altered and invalid ciphertexts are refused, alike whatever the plaintext, and wider products
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from securevfl.codec import Message
 from securevfl.crypto.lattice import LatticeScheme
 from securevfl.crypto.paillier import PaillierHolder, PaillierScheme
 from securevfl.crypto.paillier_keys import SecretKey
-from securevfl.crypto.scheme import AdditiveScheme, Floats, KeyHolder, LinearScheme, SumHolder
-from securevfl.errors import CryptoError, KeyMismatch
+from securevfl.crypto.scheme import AdditiveScheme, Floats, KeyHolder, LinearScheme, Shape, SumHolder
+from securevfl.errors import CryptoError, KeyMismatch, ShapeMismatch
 
 _ROWS, _COLUMNS = 48, 6
+_SHAPE = Shape(_ROWS, 1, _COLUMNS)
 
 
 class _Bytes(Message, frozen=True):
@@ -63,7 +64,7 @@ def linear(scheme: LinearScheme, holders: Callable[[], KeyHolder] | None = None,
     sent = []
     for number in range(blinds):
         blinded, mask = evaluator.blind(product if number % 2 else zero)
-        opened = holder.open(blinded)
+        opened = holder.open(blinded, _SHAPE)
         gradient = evaluator.unblind(opened, mask)
         exact = J.T @ g if number % 2 else np.zeros((_COLUMNS, 1))
         if np.abs(gradient - exact).max() > 1e-2:
@@ -92,13 +93,13 @@ def _distinct(outcome: Outcome, what: str, pieces: list[bytes]) -> None:
 
 def _dither(outcome: Outcome, holder: KeyHolder, sent: list[bytes]) -> None:
     """Without a dither an opening is a function of the noise, which is linear in the secret key."""
-    if all(holder.open(blinded) == holder.open(blinded) for blinded in sent):
+    if all(holder.open(blinded, _SHAPE) == holder.open(blinded, _SHAPE) for blinded in sent):
         outcome.add("fresh", "evaluator", "open gives the same values twice: they are not dithered")
 
 
 def _mask_serves_once(outcome: Outcome, evaluator: Any, product: Any, holder: KeyHolder) -> None:
     blinded, mask = evaluator.blind(product)
-    opened = holder.open(blinded)
+    opened = holder.open(blinded, _SHAPE)
     evaluator.unblind(opened, mask)
     try:
         evaluator.unblind(opened, mask)
@@ -118,7 +119,9 @@ def refusals(outcome: Outcome, scheme: LinearScheme, holder: KeyHolder, other: K
     sealed = holder.encrypt(g, bound=1.0)
     _refused(outcome, "a cut ciphertext", CryptoError, lambda: evaluator.transpose_product(prepared, sealed[:-9]))
     blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-    _refused(outcome, "a blinded product of another key", KeyMismatch, lambda: other.open(blinded))
+    _refused(outcome, "a blinded product of another key", KeyMismatch, lambda: other.open(blinded, _SHAPE))
+    narrow = Shape(_ROWS, 1, _COLUMNS - 1)
+    _refused(outcome, "a product wider than agreed", ShapeMismatch, lambda: holder.open(blinded, narrow))
     if isinstance(scheme, PaillierScheme):
         _refuse_elements(outcome, holder, blinded)
 
@@ -132,7 +135,7 @@ def _refuse_elements(outcome: Outcome, holder: KeyHolder, blinded: bytes) -> Non
     texts = set()
     for element in invalid:
         data = blinded[:-size] + element.to_bytes(size, "big")
-        text = _refused(outcome, "an element that is no unit", CryptoError, partial(holder.open, data))
+        text = _refused(outcome, "an element that is no unit", CryptoError, partial(holder.open, data, _SHAPE))
         texts.add((text or "").split(";")[0])
     inside = {text for text in texts if "shares a factor" in text}
     if len(inside) > 1 or len(texts) > 2:

@@ -29,7 +29,7 @@ from securevfl.crypto import lattice, lattice_sum, sealio
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.curve import Blinder
 from securevfl.crypto.lattice import LatticeScheme
-from securevfl.crypto.lattice_profile import PROFILES, Parameters
+from securevfl.crypto.lattice_profile import PROFILE, Parameters
 from securevfl.crypto.lattice_ring import MAX_BITS_128, Ring
 from securevfl.crypto.lattice_sum import LatticeSum
 from securevfl.crypto.paillier import PaillierHolder, PaillierScheme
@@ -71,15 +71,16 @@ def key_sizes() -> Outcome:
         except (ConfigError, CryptoError):
             continue
         outcome.add("size", what, "accepted")
-    for profile in PROFILES.values():
-        if sum(profile.bits) > _STANDARD[4096]:
-            outcome.add("size", profile.name, "is below 128 bits")
+    if sum(PROFILE.bits) > _STANDARD[4096]:
+        outcome.add("size", "the lattice engine", "is below 128 bits")
     if any(MAX_BITS_128.get(degree, 0) > bits for degree, bits in _STANDARD.items()):
         outcome.add("size", "rings", "the table of the standard allows more bits than the standard")
-    for name in PROFILES:
-        ring = Parameters(PROFILES[name]).ring
-        if str(ring.context.first_context_data().qualifiers().sec_level).split(".")[-1] not in ("TC128", "TC192"):
-            outcome.add("size", name, "SEAL does not hold this ring to 128 bits")
+    key = SecretKey.generate(2048)
+    if abs(int(key._p - key._q)).bit_length() < 1024 - 100:  # FIPS 186-5, A.1.3
+        outcome.add("size", "Paillier primes", "lie so close that n falls to Fermat's method")
+    ring = Parameters().ring
+    if str(ring.context.first_context_data().qualifiers().sec_level).split(".")[-1] not in ("TC128", "TC192"):
+        outcome.add("size", "the lattice engine", "SEAL does not hold this ring to 128 bits")
     return outcome
 
 

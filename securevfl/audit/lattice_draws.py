@@ -1,6 +1,7 @@
 """What hides in the lattice engines, taken out of their messages: masks, dithers, fill and encryptions of zero.
 
 derived     a mask, a dither or a fill is not what was drawn for it
+size        dithers are too small for the noise that they hide
 bits        one of its bits is biased, or follows from another of the same draw or of the next
 related     an encryption of zero follows from others: by sign, a turn, a small factor, or as a sum of them
 """
@@ -24,19 +25,21 @@ from securevfl.audit.recorded import recorded
 from securevfl.audit.statistics import Battery, bits_of, bits_of_numbers, bitwise
 from securevfl.crypto import sealio
 from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder, LatticeScheme
-from securevfl.crypto.lattice_profile import BLINDED, Parameters
-from securevfl.crypto.lattice_ring import Ring
+from securevfl.crypto.lattice_profile import BLINDED, FISHER, OPENINGS, Parameters
+from securevfl.crypto.lattice_ring import NOISE_STD, Ring
 from securevfl.crypto.lattice_sum import _SUM, LatticeSum
+from securevfl.crypto.scheme import Shape
 from securevfl.crypto.sealio import Residues
 
-_ROWS, _COLUMNS = 400, 200
-_REPLIES = 6
-_SUMS, _LONG = 3, 9000  # values of a vector: three ciphertexts
+_ROWS, _REPLIES = 400, 4
+_WIDE, _NARROW = 200, 60  # columns: several ciphertexts a reply
+_LONG = 5000  # values of a vector: two ciphertexts
+_DISTANCE = 40  # bits, of a run with so many openings
 _MOST_ALIKE = 2  # of 4,096 residues of 46 bits each, up to sign
 
 
 @dataclass
-class Drawn:
+class Hidden:
     """Residues (primes, count) of one ciphertext of a reply, and of what its holder decrypted."""
 
     masks: list[Residues] = field(default_factory=list)
@@ -59,7 +62,7 @@ def _ends() -> tuple[Parameters, LatticeHolder, LatticeEvaluator]:
 def _blocks(parameters: Parameters, blinded: bytes) -> Iterator[tuple[Residues, Residues, NDArray[np.intp]]]:
     """c1 (NTT form) and the wanted coefficients of c0 of each ciphertext, and where these are."""
     *_, n, c, s, p, d = BLINDED.unpack_from(blinded)
-    layout, primes, degree = parameters.layout(n, c, s, p), parameters.reply_primes, parameters.ring.degree
+    layout, primes, degree = parameters.layout(n, c, s, p), parameters.ring.primes, parameters.ring.degree
     view = memoryview(blinded)[BLINDED.size :]
     for output_block in range(layout.output_blocks):
         for column_block in range(layout.column_blocks(d)):
@@ -71,13 +74,13 @@ def _blocks(parameters: Parameters, blinded: bytes) -> Iterator[tuple[Residues, 
             yield second, first, where
 
 
-def _exchange(replies: int) -> tuple[Parameters, Drawn]:
+def _exchange(replies: int, columns: int) -> tuple[Parameters, Hidden]:
     """Blinds one product several times and opens each reply, and takes out what was added on the way."""
     parameters, holder, evaluator = _ends()
-    ring, drawn = parameters.ring, Drawn()
-    column = np.array(parameters.reply_primes, np.uint64)[:, None]
+    ring, hidden = parameters.ring, Hidden()
+    column = np.array(ring.primes, np.uint64)[:, None]
     generator = np.random.default_rng(6)
-    J, g = generator.normal(size=(_ROWS, _COLUMNS)), generator.uniform(-1, 1, (_ROWS, 1))
+    J, g = generator.normal(size=(_ROWS, columns)), generator.uniform(-1, 1, (_ROWS, 1))
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
     bare = [ring.second_polynomial(cipher) for row in product.ciphertexts for cipher in row]
     sums: list[Any] = []
@@ -100,40 +103,48 @@ def _exchange(replies: int) -> tuple[Parameters, Drawn]:
             with recorded() as blinding:
                 blinded, _ = evaluator.blind(product)
             with recorded() as opening:
-                holder.open(blinded)
+                holder.open(blinded, Shape(_ROWS, 1, columns))
             for number, (second, first, where) in enumerate(_blocks(parameters, blinded)):
-                drawn.masks.append((first + column - ring.first_coefficients(sums.pop(0), where)) % column)
-                drawn.zeros.append((second + column - bare[number]) % column)
+                hidden.masks.append((first + column - ring.first_coefficients(sums.pop(0), where)) % column)
+                hidden.zeros.append((second + column - bare[number]) % column)
                 full, _ = opened.pop(0)
-                drawn.dithers.append((full[:, where] + column - first) % column)
-                drawn.fills.append(np.delete(full, where, axis=1))
-            drawn.for_masks.append(blinding.here())
-            drawn.for_openings.append(opening.here())
-    return parameters, drawn
+                hidden.dithers.append((full[:, where] + column - first) % column)
+                hidden.fills.append(np.delete(full, where, axis=1))
+            hidden.for_masks.append(blinding.here())
+            hidden.for_openings.append(opening.here())
+    return parameters, hidden
 
 
 def masks() -> Outcome:
     """Masks, dithers and fills of replies: from the draws made for them, and bit by bit."""
     outcome, battery = Outcome(), Battery()
-    parameters, drawn = _exchange(_REPLIES)
-    primes, k = parameters.reply_primes, parameters.profile.k
-    blocks = len(drawn.masks) // _REPLIES
+    parameters, hidden = _exchange(_REPLIES, _WIDE)
+    ring, profile = parameters.ring, parameters.profile
+    primes, k = ring.primes, profile.k
+    blocks = len(hidden.masks) // _REPLIES
     for reply in range(_REPLIES):
         own = slice(reply * blocks, (reply + 1) * blocks)
-        masks, dithers, fills = drawn.masks[own], drawn.dithers[own], drawn.fills[own]
-        if not _as_drawn(primes, masks, iter(drawn.for_masks[reply])):
+        masks, dithers, fills = hidden.masks[own], hidden.dithers[own], hidden.fills[own]
+        if not _as_drawn(primes, masks, iter(hidden.for_masks[reply])):
             outcome.add("derived", "evaluator", "a mask is not what was drawn for it")
-        if not _as_opened(primes, k, list(zip(dithers, fills, strict=True)), iter(drawn.for_openings[reply])):
+        if not _as_opened(primes, k, list(zip(dithers, fills, strict=True)), iter(hidden.for_openings[reply])):
             outcome.add("derived", "holder", "a dither or a fill is not what was drawn for it")
-    for name, residues in (("masks", drawn.masks), ("fill", drawn.fills)):
+    for name, residues in (("masks", hidden.masks), ("fill", hidden.fills)):
         for p, row in zip(primes, np.concatenate(residues, axis=1), strict=True):
             bitwise(battery, f"{name} modulo {p}", bits_of(row)[:, : p.bit_length()])
-    numbers = _joined(np.concatenate(drawn.dithers, axis=1), primes)
-    if max(numbers) >> k:
-        outcome.add("bits", "holder", "a dither is beyond the bits that are dropped")
+    numbers = [_above_least(number, primes, k) for number in _joined(np.concatenate(hidden.dithers, axis=1), primes)]
     bitwise(battery, "dithers", bits_of_numbers(numbers, k))
+    width = min(2 * float(np.std([float(number) for number in numbers])), 2.0**k)  # of each of three uniform summands
+    if (far := width / (NOISE_STD * profile.T * math.sqrt(2 * FISHER * OPENINGS))) < 2.0**_DISTANCE:
+        said = f"2^{-math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
+        outcome.add("size", "holder", f"dithers bring a run within {said}")
     outcome.statistics("bits", "engine", battery)
     return outcome
+
+
+def _above_least(number: int, primes: Sequence[int], k: int) -> int:
+    """A dither, three numbers below 2^k less their mean, as their sum."""
+    return int((number + 3 * 2 ** (k - 1)) % math.prod(primes))
 
 
 def _words(draw: bytes, count: int) -> NDArray[np.uint64]:
@@ -163,15 +174,20 @@ def _as_drawn(primes: Sequence[int], masks: Sequence[Residues], draws: Iterator[
 def _as_opened(
     primes: Sequence[int], k: int, opened: Sequence[tuple[Residues, Residues]], draws: Iterator[bytes]
 ) -> bool:
-    """Of each ciphertext the fill first, over the whole ring; then 32 low bits and k - 32 high bits of each dither."""
+    """Of each ciphertext the fill first, over the whole ring; then, three times, low 32 and high k - 32 bits."""
     for dithers, fills in opened:
         count, degree = dithers.shape[1], dithers.shape[1] + fills.shape[1]
         whole = [_uniform(p, degree, draws) for p in primes]
-        low, high = next(draws, b""), next(draws, b"")
-        if len(low) != 32 or len(high) != 32 or any(len(row) != degree for row in whole):
+        words = [next(draws, b"") for _ in range(6)]
+        if any(len(word) != 32 for word in words) or any(len(row) != degree for row in whole):
             return False
-        pairs = zip(_words(low, count) >> np.uint64(32), _words(high, count) >> np.uint64(96 - k), strict=True)
-        if [int(b) << 32 | int(a) for a, b in pairs] != _joined(dithers, primes):
+        low = [_words(word, count) >> np.uint64(32) for word in words[::2]]
+        high = [_words(word, count) >> np.uint64(96 - k) for word in words[1::2]]
+        sums = [
+            sum(int(b) << 32 | int(a) for a, b in zip(lows, highs, strict=True))
+            for lows, highs in zip(np.array(low).T, np.array(high).T, strict=True)
+        ]
+        if sums != [_above_least(number, primes, k) for number in _joined(dithers, primes)]:
             return False
         if not all(np.isin(row, own).all() for row, own in zip(fills, whole, strict=True)):
             return False
@@ -188,10 +204,9 @@ def _joined(residues: Residues, primes: Sequence[int]) -> list[int]:
 def unrelated() -> Outcome:
     """Encryptions of zero in replies and in sums."""
     outcome = Outcome()
-    parameters, drawn = _exchange(2)
-    _relations(outcome, "replies", parameters.ring, parameters.reply_primes, parameters.reply_level, drawn.zeros)
-    ring, zeros = _sum_zeros()
-    _relations(outcome, "sums", ring, ring.primes, ring.level, zeros)
+    parameters, hidden = _exchange(2, _NARROW)
+    _relations(outcome, "replies", parameters.ring, hidden.zeros)
+    _relations(outcome, "sums", *_sum_zeros())
     return outcome
 
 
@@ -202,7 +217,7 @@ def _sum_zeros() -> tuple[Ring, list[Residues]]:
     parts = [adder.encrypt(v, bound=2.0, terms=4) for _ in range(2)]
     column = np.array(ring.primes, np.uint64)[:, None]
     size, zeros = sealio.packed_size(ring.primes, ring.degree), []
-    for _ in range(_SUMS):
+    for _ in range(2):
         total = adder.add(*parts)
         for start in range(_SUM.size + size, len(total), 2 * size):
             c1, *terms = (sealio.unpack(each[start:], ring.primes, ring.degree) for each in (total, *parts))
@@ -212,11 +227,9 @@ def _sum_zeros() -> tuple[Ring, list[Residues]]:
     return ring, zeros
 
 
-def _relations(
-    outcome: Outcome, what: str, ring: Ring, primes: Sequence[int], level: Any, zeros: Sequence[Residues]
-) -> None:
+def _relations(outcome: Outcome, what: str, ring: Ring, zeros: Sequence[Residues]) -> None:
     """Between the c1 (NTT form) of encryptions of zero, modulo the first prime."""
-    p = primes[0]
+    p = ring.primes[0]
     rows = [zero[0] for zero in zeros]
     either = [np.minimum(row, np.uint64(p) - row) for row in rows]
     for i, row in enumerate(either):
@@ -226,9 +239,9 @@ def _relations(
                 return
     for a, b in [*pairwise(rows), *((rows[0], row) for row in rows[2:])]:
         ratio = [int(x) * int(gmpy2.invert(int(y), p)) % p for x, y in zip(a, b, strict=True)]
-        ntt = np.zeros((2, len(primes), ring.degree), np.uint64)
+        ntt = np.zeros((2, len(ring.primes), ring.degree), np.uint64)
         ntt[:, 0], ntt[1] = np.array(ratio, np.uint64), 1
-        coefficients = ring.first_coefficients(ring.io.ciphertext(level, ntt, ntt=True), np.arange(ring.degree))[0]
+        coefficients = ring.first_coefficients(ring.io.ciphertext(ring.level, ntt, ntt=True), np.arange(ring.degree))[0]
         if np.median(np.minimum(coefficients, np.uint64(p) - coefficients)) < p / 16:
             outcome.add("related", what, "an encryption of zero is another times a small polynomial")
             return

@@ -135,7 +135,7 @@ def message_types() -> Outcome:
     outcome = Outcome()
 
     def send(channel: Channel) -> None:
-        channel.send("bank", Survivors(["bank"]))
+        channel.send("bank", Survivors(["bank"], [b""]))
 
     def receive(channel: Channel) -> None:
         channel.recv("shop", Verdict)
@@ -204,12 +204,14 @@ def survivors_guard() -> Outcome:
 
         assert isinstance(role, DropoutCollector)
         role._hand_out(role._gather(Commit, seat.passives))
-        role._gather(DoubleMasked, seat.passives)
-        for name in seat.passives[:2]:
-            channel.send(name, Survivors(list(seat.passives[:2])), "")
+        masked = role._gather(DoubleMasked, seat.passives)
+        two = list(seat.passives[:2])
+        for place, name in enumerate(two):
+            channel.send(name, Survivors(two, [masked[who].tags[place] for who in two]), "")
         for name in seat.passives[:2]:
             channel.recv(name, Shares, "")
-        channel.send(seat.passives[2], Survivors(list(seat.passives)), "")  # so that it need not wait in vain
+        tags = [masked[who].tags[2] for who in seat.passives]
+        channel.send(seat.passives[2], Survivors(list(seat.passives), tags), "")  # so that it need not wait in vain
         channel.recv(seat.passives[2], Shares, "")
 
     def member(channel: Channel) -> None:

@@ -13,6 +13,7 @@ from securevfl.audit.mutant import Mutant
 from securevfl.audit.mutants_align import MUTANTS as ALIGNMENT
 from securevfl.audit.mutants_bits import MUTANTS as BITS
 from securevfl.audit.mutants_bound import MUTANTS as BOUND
+from securevfl.audit.mutants_chosen import MUTANTS as CHOSEN
 from securevfl.audit.mutants_lattice import MUTANTS as LATTICE
 from securevfl.audit.mutants_lost import MUTANTS as LOST
 from securevfl.audit.mutants_masks import MUTANTS as MASKS
@@ -26,6 +27,7 @@ MUTANTS: list[Mutant] = [
     *PROTOCOLS,
     *PAILLIER,
     *LATTICE,
+    *CHOSEN,
     *SESSION,
     *ALIGNMENT,
     *LOST,

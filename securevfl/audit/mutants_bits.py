@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -13,8 +10,7 @@ import numpy as np
 
 from securevfl.audit.mutant import Mutant, Stand, patched
 from securevfl.crypto import lattice, paillier
-from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder
-from securevfl.crypto.lattice_profile import PROFILES
+from securevfl.crypto.lattice import LatticeEvaluator
 from securevfl.crypto.lattice_ring import dither_residues, mulmod, uniform_residues
 from securevfl.crypto.packing import layout
 from securevfl.crypto.paillier import PaillierEvaluator
@@ -37,19 +33,22 @@ _fill = Prg.fill
 def _one_chunk(self: Any, out: Any, *, number: int | None = None) -> None:
     """What is longer than 64 KiB repeats its first 64 KiB."""
     raw = out.reshape(-1).view(np.uint8)
-    first = np.empty(min(len(raw), _CHUNK), np.uint8)
+    first = np.empty(min(-(-len(raw) // 8), _CHUNK // 8), np.uint64)
     _fill(self, first, number=number)
-    raw[:] = np.resize(first, len(raw))
+    raw[:] = np.resize(first.view(np.uint8), len(raw))
 
 
-def _coarse_dither(self: Any, count: int) -> Any:
-    primes, k = self._parameters.reply_primes, self._parameters.profile.k
-    rows = dither_residues(primes, k - 40, count)
+def _coarse_dither(primes: Any, bits: int, count: int) -> Any:
+    rows = dither_residues(primes, bits - 40, count)
     return np.stack([mulmod(row, 2**40 % p, p) for row, p in zip(rows, primes, strict=True)])
 
 
+def _short_dither(primes: Any, bits: int, count: int) -> Any:
+    return dither_residues(primes, bits - 7, count)
+
+
 def _hollow_mask(self: Any, count: int) -> Any:
-    return uniform_residues(self._parameters.reply_primes, count) & np.uint64(~0xFFFF0000 & 2**64 - 1)
+    return uniform_residues(self._parameters.ring.primes, count) & np.uint64(~0xFFFF0000 & 2**64 - 1)
 
 
 def _unfilled(primes: Any, count: int) -> Any:
@@ -80,13 +79,6 @@ def _mask_of_used_slots(self: Any, product: Any) -> Any:
         return _blind(self, product)
 
 
-@contextmanager
-def _finer_openings() -> Iterator[None]:
-    strict = PROFILES["strict"]
-    with mock.patch.dict(PROFILES, strict=replace(strict, k=strict.k - 7)):
-        yield
-
-
 MUTANTS = [
     Mutant(
         "tree: a bit twice",
@@ -107,7 +99,7 @@ MUTANTS = [
         "the dither is a multiple of 2^40, so that openings say 2^40 times more of the noise",
         "bits of lattice masks",
         "bits",
-        patched((LatticeHolder, "_dither", _coarse_dither)),
+        patched((lattice, "dither_residues", _coarse_dither)),
     ),
     Mutant(
         "lattice: hollow mask",
@@ -124,11 +116,11 @@ MUTANTS = [
         patched((lattice, "uniform_residues", _unfilled)),
     ),
     Mutant(
-        "lattice: openings 7 bits finer",
-        "seven bits fewer are dropped after the dither",
-        "key sizes",
+        "lattice: dither 7 bits short",
+        "openings say 128 times more of the noise than is promised",
+        "bits of lattice masks",
         "size",
-        _finer_openings,
+        patched((lattice, "dither_residues", _short_dither)),
     ),
     Mutant(
         "Paillier: mask 20 bits short",

@@ -12,6 +12,7 @@ from securevfl.audit.mutant import Mutant, Stand, patched
 from securevfl.crypto import agreement, base_ot, okvs, ot_extension, prg
 from securevfl.models import linear
 from securevfl.protocols import dropout_sum
+from securevfl.protocols.dropout_sum import DropoutMember
 from securevfl.protocols.psi_work import Work
 from securevfl.transport import hub, post
 from securevfl.transport.hub import Seal
@@ -23,6 +24,21 @@ def _claim_of_sender(session: bytes, sender: str, receiver: str) -> bytes:
 
 def _proof_of_sender(sender: str, receiver: str, own: Any, other: Any) -> bytes:
     return b"securevfl seal 1" + hub._digest(sender, own)
+
+
+class _OneNonce:
+    """SHA-256 that takes in the first party's name and nonce, and no other's."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._inner, self._full = hashlib.sha256(data), False
+
+    def update(self, data: bytes) -> None:
+        if not self._full:
+            self._inner.update(data)
+        self._full = True
+
+    def digest(self) -> bytes:
+        return self._inner.digest()
 
 
 def _no_nonce(size: int) -> bytes:
@@ -48,13 +64,17 @@ class _Unbound:
         self._inner = _Aead(key)
 
     def encrypt(self, nonce: bytes, data: bytes, associated: bytes | None) -> bytes:
-        return self._inner.encrypt(nonce, data, None)
+        return bytes(self._inner.encrypt(nonce, data, None))
 
     def decrypt(self, nonce: bytes, data: bytes, associated: bytes | None) -> bytes:
-        return self._inner.decrypt(nonce, data, None)
+        return bytes(self._inner.decrypt(nonce, data, None))
 
 
-_Aead = dropout_sum.ChaCha20Poly1305
+_Aead = vars(dropout_sum)["ChaCha20Poly1305"]
+
+
+def _tag_of_sum(self: Any, peer: str, sender: str, commits: Any) -> bytes:
+    return prg.derive_key(self._keys[peer], "committed", self._round)
 
 
 class _OfItsName:
@@ -111,6 +131,13 @@ MUTANTS = [
         patched((Seal, "_claim", staticmethod(_proof_of_sender))),
     ),
     Mutant(
+        "session: one nonce for all",
+        "of everyone's nonces one enters the session, whose sender may make it happen twice",
+        "signatures are bound",
+        "bound",
+        patched((post, "hashlib", Stand(hashlib, sha256=_OneNonce))),
+    ),
+    Mutant(
         "greetings without a nonce",
         "two runs of one job are one session",
         "signatures are bound",
@@ -137,6 +164,13 @@ MUTANTS = [
         "dropout masks recomputed",
         "bound",
         patched((dropout_sum, "ChaCha20Poly1305", _Unbound)),
+    ),
+    Mutant(
+        "dropout: tags of the sum alone",
+        "parties that were told different lists in step 2 do not find out",
+        "dropout masks recomputed",
+        "bound",
+        patched((DropoutMember, "_tag", _tag_of_sum)),
     ),
     Mutant(
         "start: weights of the seed and the shape",

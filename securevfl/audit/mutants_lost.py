@@ -44,7 +44,7 @@ def _narrow_zero_keys(self: Any, nonce: bytes) -> dict[str, bytes]:
     return {peer: narrow(key, 4) for peer, key in _zero_keys(self, nonce).items()}
 
 
-_exchange = pairwise_sum.exchange_keys
+_exchange = vars(pairwise_sum)["exchange_keys"]
 
 
 def _narrow_pair_keys(*args: Any, **keys: Any) -> dict[str, bytes]:
@@ -100,7 +100,8 @@ def _narrow_exponents(self: Any, plaintexts: Any) -> list[int]:
         return _encrypt(self, plaintexts)
 
 
-_noise = paillier_worker.noise
+def _narrow_unit(n: Any) -> Any:
+    return gmpy2.mpz(secrets.randbelow(int(n)) & _WORD | 1)
 
 
 def _narrow_noise(public: Any, bits: int, window: int) -> Any:
@@ -204,6 +205,13 @@ MUTANTS = [
         "Paillier recomputed",
         "derived",
         patched((paillier_worker, "noise", _narrow_noise)),
+    ),
+    Mutant(
+        "Paillier: replies re-randomised by 32 bits",
+        "x of x^n has 32 bits of what was drawn",
+        "Paillier recomputed",
+        "derived",
+        patched((paillier_worker, "_unit", _narrow_unit)),
     ),
     Mutant(
         "Paillier: neighbouring primes",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.audit.mutant import Mutant, patched
+from securevfl.crypto.scheme import Shape
 from securevfl.protocols import sealed_residual
 from securevfl.protocols.base import Reveal
 from securevfl.protocols.cipher_sum import CipherAdder, CipherHolder, PartialSum
@@ -48,6 +49,10 @@ def _per_sample(self: Any, sealed: bytes, model: Any, batch: Any) -> Any:
     self._seat.channel.send(self._seat.active, sealed_residual.Blinded(blinded))
     opened = self._seat.channel.recv(self._seat.active, sealed_residual.Opened)
     return X.T @ self._evaluator.unblind(opened.values, r)
+
+
+def _any_shape(self: Any, rows: int, outputs: int, columns: int) -> None:
+    """The key holder opens whatever is asked for."""
 
 
 _publish = sealed_residual.SealedActive.publish
@@ -180,7 +185,7 @@ MUTANTS = [
         "a party asks for I^T g and sees every row's residual",
         "residual ckks",
         "output",
-        patched((sealed_residual.SealedPassive, "gradient", _per_sample)),
+        patched((sealed_residual.SealedPassive, "gradient", _per_sample), (Shape, "check", _any_shape)),
     ),
     Mutant(
         "sealed: a ciphertext again",

@@ -44,10 +44,10 @@ def _same_halves() -> bytes:
 
 def _zero_turned(self: Any, cipher: Any) -> Any:
     """One encryption of zero a key; each reply takes it times x^k for a random k."""
-    parameters, ring = self._parameters, self._parameters.ring
+    ring = self._parameters.ring
     if not hasattr(self, "_kept"):
         self._kept = seal.Ciphertext()
-        self._encryptor.encrypt_zero(parameters.reply_level, self._kept)
+        self._encryptor.encrypt_zero(ring.level, self._kept)
         self._kept.scale = 1.0
     monomial = np.zeros((1, ring.degree))
     monomial[0, int.from_bytes(os.urandom(16), "little") % ring.degree] = 1.0
@@ -64,7 +64,7 @@ def _zero_of_reply(self: Any, cipher: Any) -> Any:
     ring, total = self._parameters.ring, seal.Ciphertext()
     if self._kept is None:
         self._kept = seal.Ciphertext()
-        self._encryptor.encrypt_zero(self._parameters.reply_level, self._kept)
+        self._encryptor.encrypt_zero(ring.level, self._kept)
         self._kept.scale = 1.0
     ring.evaluator.add(cipher, self._kept, total)
     return total

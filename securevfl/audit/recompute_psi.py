@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from nacl.bindings import (
@@ -34,7 +35,9 @@ from securevfl.protocols.psi_many import Slots, Store
 from securevfl.protocols.psi_work import Begin, Points
 
 _ROWS = 40
+_TRANSFERS = 64  # of 512: those that are worked out once more
 _ORDER = base_ot._ORDER
+_USED: Any = psi_transfers  # what the protocol calls, by the names that it has for it
 
 
 def _split(data: bytes, size: int = 32) -> list[bytes]:
@@ -105,7 +108,7 @@ def transfers() -> Outcome:
     """Base transfers and their extension, each value from what was drawn for it."""
     outcome = Outcome()
     with recorded() as drawn:
-        choices = psi_transfers.fresh_choices()
+        choices = _USED.fresh_choices()
     if drawn.here() != [choices] or len(choices) != ot_extension.ROW_BYTES:
         outcome.add("derived", "holder", "its secret is something else than the 64 bytes drawn for it")
     bits = np.unpackbits(np.frombuffer(choices, np.uint8), bitorder="little").astype(bool).tolist()
@@ -118,7 +121,7 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
     """A = a G, B_j = b_j G + c_j A, and keys that are hashes of j, A, B_j and the shared point."""
     with recorded() as drawn:
         offerer = base_ot.Offerer()
-        points, seeds = psi_transfers.choose(offerer.offer, bits)
+        points, seeds = _USED.choose(offerer.offer, bits)
     pairs, draws = offerer.pairs(points), iter(drawn.here())
     scalars = [1 + reference.below(draws, _ORDER - 1) for _ in range(1 + len(bits))]
     if not all(scalars):
@@ -128,7 +131,8 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
     A = crypto_scalarmult_ed25519_base_noclamp(a)
     shift = crypto_scalarmult_ed25519_noclamp(a, A)
     right = offerer.offer == A
-    for j, (bit, b, point, seed, pair) in enumerate(zip(bits, bs, _split(points), seeds, pairs, strict=True)):
+    some = [*zip(bits, bs, _split(points), seeds, pairs, strict=True)][:_TRANSFERS]
+    for j, (bit, b, point, seed, pair) in enumerate(some):
         B = crypto_scalarmult_ed25519_base_noclamp(b)
         B = crypto_core_ed25519_add(B, A) if bit else B
         shared = crypto_scalarmult_ed25519_noclamp(a, B)
@@ -145,7 +149,7 @@ def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]]
 def _extension(outcome: Outcome, choices: bytes, pairs: list[tuple[bytes, bytes]], seeds: list[bytes]) -> None:
     """U = T ^ T' ^ C(D), and F(x) = Hash(x, [T](x)) at both ends."""
     keys = hash_ids([b"%d" % i for i in range(300)])
-    hashes = psi_transfers.target(keys)
+    hashes = _USED.target(keys)
     if not np.array_equal(hashes, reference.blakes(_split(keys), purpose=b"ot target")):
         outcome.add("derived", "transfers", "h(x) is not 128 bits of BLAKE2b")
     seed, store = okvs.encode(keys, hashes)

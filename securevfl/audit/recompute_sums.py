@@ -99,8 +99,7 @@ def tree(space: Space, rows: int = 24) -> Outcome:
 def _pair_key(
     drawn: Drawn, own: str, peer: str, session: str, domain: str, number: int = 0
 ) -> tuple[bytes, X25519PrivateKey]:
-    private, other = drawn.keys[own][number], drawn.keys[peer][number]
-    public = other.public_key().public_bytes_raw()
+    private, public = drawn.keys[own][number], _public(drawn, peer, number)
     return reference.agreed(private, public, session=session, own=own, peer=peer, domain=domain), private
 
 
@@ -151,6 +150,7 @@ def dropout(space: Space, rows: int = 24) -> Outcome:
             expected[own].append(part[own] + masks)
     _compare(outcome, "DoubleMasked", _sent(transcript, DoubleMasked, like), expected)
     _sealed(outcome, transcript, drawn, session)
+    _tags(outcome, transcript, drawn, session)
     return outcome
 
 
@@ -176,6 +176,27 @@ def _sealed(outcome: Outcome, transcript: Transcript, drawn: Drawn, session: str
             back = ChaCha20Poly1305(reference.derived(agreed, "shares", t, holder))
             if _opens(later, sealed, public) or _opens(back, sealed, public):
                 outcome.add("bound", owner, f"shares for {holder} open in another sum, or as its own")
+
+
+def _tags(outcome: Outcome, transcript: Transcript, drawn: Drawn, session: str) -> None:
+    """Each tag is that of sender, receiver and sum over the whole list of names and keys handed out in that sum."""
+    sent: dict[str, list[list[bytes]]] = defaultdict(list)
+    for event in transcript.received:
+        if isinstance(event.message, DoubleMasked):
+            sent[event.peer].append(event.message.tags)
+    for sender, own in sent.items():
+        for t, tags in enumerate(own):
+            told = [part for name in _PASSIVES for part in (name, _public(drawn, name, t + 1))]
+            for receiver, tag in zip(_PASSIVES, tags, strict=True):
+                if receiver == sender:
+                    continue
+                agreed, _ = _pair_key(drawn, sender, receiver, session, "shares")
+                if tag != reference.derived(agreed, "committed", t, sender, reference.context(*told)):
+                    outcome.add("bound", sender, f"its tag for {receiver} is not one of all that it was told")
+
+
+def _public(drawn: Drawn, name: str, number: int) -> bytes:
+    return drawn.keys[name][number].public_key().public_bytes_raw()
 
 
 def _opens(cipher: ChaCha20Poly1305, sealed: bytes, associated: bytes | None) -> bool:

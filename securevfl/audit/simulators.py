@@ -107,7 +107,7 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
         word = (
             run.witness.spaces[0].bits // 8 if run.witness.spaces and isinstance(run.witness.spaces[0], Circle) else 8
         )
-        before: dict[tuple[str, str], NDArray[Any]] = {}
+        before: dict[tuple[str, str, int], NDArray[Any]] = {}
         recent: list[NDArray[Any]] = []
         for event in run.events:
             if event.me != receiver:
@@ -121,14 +121,15 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
             declared = run.declaration(event)
             if declared is None or declared.reveals.kind in ("plain", "public"):
                 continue
-            for data, body in zip(byte_fields(event.message), bodies(event.message, moduli), strict=False):
+            pieces = [data for data in byte_fields(event.message) if data]
+            for place, (data, body) in enumerate(zip(pieces, bodies(event.message, moduli), strict=True)):
                 if body.form != "raw" or len(data) % word or name in ("Commit", "Commits", "Shares"):
                     fractions[name].append(body.fractions)
                     rows[name] += _rows(body.fractions)
                     continue
                 values = np.frombuffer(data, f"<u{word}")
                 scale = 2.0 ** (8 * word)
-                others = [before.get((name, event.peer)), recent[-1] if recent else None]
+                others = [before.get((name, event.peer, place)), recent[-1] if recent else None]
                 apart = [
                     (values - other) / scale if other is not None and other.shape == values.shape else None
                     for other in others
@@ -139,7 +140,7 @@ def _view(runs: Sequence[Transcript], receiver: str) -> dict[str, tuple[Floats, 
                     if difference is not None:
                         fractions[f"{name}, differences {what}"].append(difference)
                         rows[f"{name}, differences {what}"] += _rows(difference)
-                before[name, event.peer] = values
+                before[name, event.peer, place] = values
                 recent.append(values)
     return {
         name: (np.concatenate(found)[:20_000], np.array(rows[name][:_MOST_ROWS]))
@@ -235,7 +236,6 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "simulator phases pairwise": partial(sum_views, PairwiseSum(), Circle(32)),
     "simulator residual open": partial(residual_views, OpenResidual()),
     "simulator residual ckks": partial(residual_views, SealedResidual(engine=Ckks())),
-    "simulator residual ckks lean": partial(residual_views, SealedResidual(engine=Ckks(profile="lean"))),
     "simulator residual paillier": partial(
         residual_views, SealedResidual(engine=Paillier(bits=2048)), rows=40, batches=5, passives=1
     ),

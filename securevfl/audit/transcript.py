@@ -337,6 +337,7 @@ def record_residual(
             meter=Meter(channel.clock, channel.ledger),
             outputs=outputs,
             openings=dict.fromkeys(passives, 1),
+            widths={name: J[0].shape[1] for name, J in jacobians.items()},
         )
 
     def publish(channel: Channel) -> None:

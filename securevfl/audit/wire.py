@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from securevfl.codec import Message
 from securevfl.crypto import paillier_wire, sealio
-from securevfl.crypto.lattice_profile import BLINDED, OPENED, PROFILES, SEALED, Parameters
+from securevfl.crypto.lattice_profile import BLINDED, OPENED, SEALED, Parameters
 from securevfl.crypto.packing import layout
 from securevfl.crypto.scheme import Floats
 
@@ -87,13 +87,13 @@ def _body(data: bytes, moduli: Mapping[bytes, int]) -> Body:
         match magic:
             case b"SVPC":
                 return _paillier(data, moduli)
-            case b"SVPK" | b"SLK1" | b"SLA1":
+            case b"SVPK" | b"SLK2" | b"SLA2":
                 return Body("key", (magic, len(data)), fresh=(data,))
-            case b"SLG1":
+            case b"SLG2":
                 return _sealed(data)
-            case b"SLB1":
+            case b"SLB2":
                 return _blinded(data)
-            case b"SLO1":
+            case b"SLO2":
                 return _opened(data)
             case b"SLS1":
                 return _summed(data)
@@ -136,10 +136,10 @@ def _paillier(data: bytes, moduli: Mapping[bytes, int]) -> Body:
     )
 
 
-@lru_cache(maxsize=2)
-def parameters(tag: int) -> Parameters:
-    """The lattice profile that a message names."""
-    return Parameters(next(profile for profile in PROFILES.values() if profile.tag == tag))
+@lru_cache(maxsize=1)
+def parameters() -> Parameters:
+    """The sizes of the lattice engine."""
+    return Parameters()
 
 
 def _residues(residues: NDArray[np.uint64], primes: list[int]) -> tuple[Floats, NDArray[np.uint8]]:
@@ -158,20 +158,20 @@ def _joined(form: str, header: tuple[Any, ...], parts: list[tuple[Floats, NDArra
 
 
 def _sealed(data: bytes) -> Body:
-    _, tag, _, *sizes = SEALED.unpack_from(data)
-    own = parameters(tag)
+    _, _, *sizes = SEALED.unpack_from(data)
+    own = parameters()
     primes, degree, size = own.ring.primes, own.ring.degree, own.sealed_size
     parts, seeds = [], []
     for start in range(SEALED.size, len(data), size):
         parts.append(_residues(sealio.unpack(data[start:], primes, degree), primes))
         seeds.append(data[start + size - sealio.SEED_BYTES : start + size])
-    return _joined("ciphertext", ("SLG1", tag, *sizes), parts, seeds)
+    return _joined("ciphertext", ("SLG2", *sizes), parts, seeds)
 
 
 def _blinded(data: bytes) -> Body:
-    _, tag, _, n, c, s, p, d = BLINDED.unpack_from(data)
-    own = parameters(tag)
-    where, primes, degree = own.layout(n, c, s, p), own.reply_primes, own.ring.degree
+    _, _, n, c, s, p, d = BLINDED.unpack_from(data)
+    own = parameters()
+    where, primes, degree = own.layout(n, c, s, p), own.ring.primes, own.ring.degree
     view, parts, fresh = memoryview(data)[BLINDED.size :], [], []
     for output_block in range(where.output_blocks):
         for column_block in range(where.column_blocks(d)):
@@ -181,15 +181,15 @@ def _blinded(data: bytes) -> Body:
                 if count == degree:
                     fresh.append(bytes(view[:64]))
                 view = view[size:]
-    return _joined("ciphertext", ("SLB1", tag, n, c, s, p, d), parts, fresh)
+    return _joined("ciphertext", ("SLB2", n, c, s, p, d), parts, fresh)
 
 
 def _opened(data: bytes) -> Body:
-    _, tag, _, count = OPENED.unpack_from(data)
+    _, _, count = OPENED.unpack_from(data)
     values = np.frombuffer(data, "<i4", offset=OPENED.size)
-    fractions = (values / parameters(tag).levels_of_reply) % 1.0
+    fractions = (values / parameters().levels) % 1.0
     fresh = (data[OPENED.size :],) if count > 1 else ()
-    return Body("opened", ("SLO1", tag, count), fractions, (values & 255).astype(np.uint8), fresh)
+    return Body("opened", ("SLO2", count), fractions, (values & 255).astype(np.uint8), fresh)
 
 
 def _summed(data: bytes) -> Body:
@@ -218,6 +218,6 @@ def opened_numbers(body: Body) -> int | None:
     match body.header:
         case ("SVPC", paillier_wire.Kind.OPENED, *_, count):
             return int(count)
-        case ("SLO1", _, count):
+        case ("SLO2", count):
             return int(count)
     return None

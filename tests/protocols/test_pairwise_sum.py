@@ -252,8 +252,10 @@ def test_members_open_nothing_for_a_list_that_does_not_fit(called: list[str]) ->
         def _gather(self, kind, names):
             found = super()._gather(kind, names)
             if kind is not Commit:
-                for name in found:
-                    self._seat.channel.send(name, Survivors(called if name == "b" else list(found)), self._seat.lane)
+                for place, name in enumerate(found):
+                    list_of = called if name == "b" else list(found)
+                    tags = [found[who].tags[place] if who in found else b"" for who in list_of]
+                    self._seat.channel.send(name, Survivors(list_of, tags), self._seat.lane)
                 raise Gone
             return found
 

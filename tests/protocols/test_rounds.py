@@ -27,7 +27,7 @@ SUMS: list[SumProtocol] = [
     vfl.PairwiseSum(topology="ring"),
     vfl.PairwiseSum(threshold=2 / 3),
 ]
-RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), vfl.Ckks(profile="lean"), vfl.Paillier(bits=2048)]
+RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), vfl.Paillier(bits=2048)]
 # every sum with the first two residuals, every residual with the first of each kind of sum
 KINDS = [next(sums for sums in SUMS if type(sums) is kind) for kind in dict.fromkeys(map(type, SUMS))]
 PAIRS = [(sums, residual) for sums in SUMS for residual in (RESIDUALS if sums in KINDS else RESIDUALS[:2])]

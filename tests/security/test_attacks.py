@@ -100,7 +100,7 @@ def differences(protocol: vfl.Protocol, names: Sequence[str], k: int, seeds: Col
 
 SEALED = {
     "direct/ckks": (vfl.Protocol(residual=vfl.Ckks()), 2),
-    "pairwise/ckks-lean": (vfl.Protocol(sum="pairwise", residual=vfl.Ckks(profile="lean")), 3),
+    "pairwise/ckks": (vfl.Protocol(sum="pairwise", residual=vfl.Ckks()), 3),
     "tree/ckks": (vfl.Protocol(sum="tree", residual=vfl.Ckks()), 4),
     "cipher/ckks": (vfl.Protocol(sum="cipher", residual=vfl.Ckks()), 3),
 }
@@ -210,7 +210,7 @@ def first_batch(engine: object) -> Score:
     return ATTACKS["two_values"](job(engine, batch_size=32, epochs=1, test_fraction=0.0), table(n=64), 0)
 
 
-@pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Ckks(profile="lean"), vfl.Paillier(bits=2048)], ids=str)
+@pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Paillier(bits=2048)], ids=str)
 def test_the_first_gradient_does_not_give_the_labels_of_its_batch_away(
     engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
