@@ -17,28 +17,23 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.defended import defence_of, given, noting
+from securevfl.audit.defended import noting
+from securevfl.audit.ideal import drawing_from, ideal_job
 from securevfl.channel import Event
 from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
-from securevfl.job import Job, Protocol
-from securevfl.models.kernel import Frequencies, Kernel
+from securevfl.job import Job
 from securevfl.optim.base import Optimizer
 from securevfl.party import Party, check_parties
 from securevfl.protocols.base import Batch, Phases, Reply
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.no_residual import NoResidual
-from securevfl.protocols.open_residual import OpenResidual
 from securevfl.run import Run
 from securevfl.schedule import Rows, Schedule
 from securevfl.simulate import simulate
@@ -289,18 +284,6 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
     return traced(**options)  # type: ignore[no-any-return]
 
 
-@contextmanager
-def drawing_from(keys: Mapping[str, bytes]) -> Iterator[None]:
-    """While the block runs, each party named, at work in a thread of its name, draws random features from its key."""
-    draw = Frequencies.__init__
-
-    def pinned(self: Frequencies, model: Kernel, key: bytes, columns: int) -> None:
-        draw(self, model, keys.get(threading.current_thread().name) or key, columns)
-
-    with mock.patch.object(Frequencies, "__init__", pinned):
-        yield
-
-
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
@@ -309,19 +292,6 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     protocol = job.protocol.model_copy(update={"residual": residual})
     watched = job.model_copy(update={"optimizer": recorded(job.optimizer, tape, active), "protocol": protocol})
     return simulate(watched, parties, observe=tape.observe), tape
-
-
-def ideal_job(job: Job, blurred: Sequence[Floats] = ()) -> Job:
-    """The same training with nothing hidden: what the declared outputs are computed from.
-
-    blurred: what the job's defence, if it has one, has made of each g of the real run.
-    """
-    defence = defence_of(job.protocol.residual)
-    silent = isinstance(job.protocol.residual, NoResidual)
-    plain = OpenResidual(defence=None if defence is None else given(defence, blurred))
-    residual = NoResidual() if silent else plain
-    protocol = Protocol(sum=DirectSum(), residual=residual)
-    return job.model_copy(update={"protocol": protocol, "max_label_auc": None})
 
 
 class Stage:
