@@ -145,7 +145,7 @@ def told_apart(battery: Battery, name: str, real: Floats, simulated: Floats, see
     half = len(order) // 2
     train, test = order[:half], order[half:]
     for label, model in (
-        ("logistic", make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))),
+        ("logistic", make_pipeline(StandardScaler(), LogisticRegression(solver="liblinear"))),
         ("boosting", GradientBoostingClassifier(n_estimators=20, max_depth=2, random_state=seed)),
     ):
         scores = model.fit(both[train], kind[train]).predict_proba(both[test])[:, 1]

@@ -8,7 +8,7 @@ from securevfl.audit.checks import CHECKS
 from securevfl.audit.mutant import Mutant
 from securevfl.audit.mutants import MUTANTS
 
-_SLOW = ("simulator", "engine paillier", "secret keys stay home")
+_SLOW = ("simulator", "engine paillier", "Paillier recomputed", "bits of Paillier", "secret keys stay home")
 
 
 @pytest.mark.parametrize(
