@@ -41,21 +41,6 @@ class _OneNonce:
         return self._inner.digest()
 
 
-class _OneNonce:
-    """SHA-256 that takes in the first party's name and nonce, and no other's."""
-
-    def __init__(self, data: bytes = b"") -> None:
-        self._inner, self._full = hashlib.sha256(data), False
-
-    def update(self, data: bytes) -> None:
-        if not self._full:
-            self._inner.update(data)
-        self._full = True
-
-    def digest(self) -> bytes:
-        return self._inner.digest()
-
-
 def _no_nonce(size: int) -> bytes:
     return bytes(size)
 
