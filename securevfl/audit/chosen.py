@@ -162,7 +162,7 @@ def failed_sum() -> Outcome:
     def play(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("active", ("P1", "P2")), Meter(channel.clock, channel.ledger))
         if channel.me == "active":
-            sealed.extend(channel.recv("P1", Commit).sealed[1] for _ in range(2))
+            sealed.extend(channel.recv("P1", Commit, timeout=60.0).sealed[1] for _ in range(2))
             return
         role = DropoutMember(seat, 2)
         for _ in range(2 if channel.me == "P1" else 0):

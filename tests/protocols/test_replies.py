@@ -75,6 +75,7 @@ def play(
             channel=channel,
             roles=Roles.labelled("bank", ask),
             meter=Meter(channel.clock, channel.ledger),
+            parameters=dict.fromkeys(ask, COLUMNS),
         )
 
     def active(channel: Channel) -> None:
