@@ -1,0 +1,327 @@
+"""Shares of W^T V modulo 2^L as products of polynomials under RLWE encryption (BFV in SEAL, N = 4096, L <= 56).
+
+    0. holder      a key (b, a), a expanded from the coin; b alone is sent             `public`
+    1. holder      V in coefficients modulo t = 2^L, encrypted with a fresh seed       `encrypt`
+    2. evaluator   products with the plaintexts of W, summed over sample blocks        `product`
+    3. evaluator   adds a fresh public-key encryption of zero and a mask r uniform
+                   modulo q on each wanted coefficient, sends; keeps -round(t r / q)    `product`
+    4. holder      decrypts, keeps round(t (r + q/t W^T V + e) / q)                    `open`
+
+The mask is uniform over the whole modulus, so what the holder decrypts is uniform, noise included, and the unwanted
+coefficients never leave: a masked product is a share already (as in the offline phase of Delphi, Mishra et al. 2020).
+c1 of the reply has a u + e1 added, u and e1 fresh, which is uniform under RLWE for any key and any query that the
+holder made, since a is uniform whoever the holder is (lattice_bfv.py); of c0 nothing is seen but what the mask covers.
+The holder gives nothing back, so nothing is opened that could tell its key (Li and Micciancio 2021 does not apply).
+
+The two shares sum to W^T V, or to one beside it where r comes close to a multiple of q/t: for a part E|e| t / q of the
+values, e the noise. q is as large as L asks for, two primes of whole bytes with at least 32 bits between q and t (36 at
+L = 56), so that this is some 2^-16 to 2^-20: `error_rate`.
+
+Zeros in W change no step: SEAL refuses a product that is zero, so a block without any entry is multiplied as a block of
+one entry, and the result thrown away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import tenseal.sealapi as seal
+
+from securevfl.crypto import sealio, share_layout
+from securevfl.crypto.lattice_bfv import Bfv, expanded, nearest
+from securevfl.crypto.lattice_layout import Layout
+from securevfl.crypto.lattice_ring import NOISE_STD, uniform_residues
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.sealio import Residues
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
+from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolder, ShareScheme
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
+
+__all__ = ["LatticeShareEvaluator", "LatticeShareHolder", "LatticeShares"]
+
+DEGREE = 4096
+MOST_BITS = 56  # L
+_ROOM = 32  # bits of q / t that are left for the noise, at least
+_MOST_PRIME, _SPECIAL = 46, 17  # bits; 46 + 46 + 17 is the most for 128-bit security
+
+_PUBLIC = struct.Struct("<4sB")  # magic, L
+_SEALED = struct.Struct("<4s16sIIII")  # magic, key, n, c, s, p
+_REPLY = struct.Struct("<4s16sIIII")  # magic, key, c, s, p, d
+
+
+class LatticeShares(ShareScheme):
+    """Shares modulo 2^bits, 128-bit RLWE. ConfigError unless 8 <= bits <= 56."""
+
+    name: ClassVar[str] = "lattice"
+
+    def __init__(self, bits: int = MOST_BITS) -> None:
+        if not 8 <= bits <= MOST_BITS:
+            raise ConfigError(f"lattice shares: L is 8 to {MOST_BITS}, got {bits}; use fewer bits of fixed point")
+        self.bits = bits
+        self._parameters = Parameters(bits)
+
+    @property
+    def strength(self) -> str:
+        return (
+            f"RLWE ring N={DEGREE}, {sum(primes(self.bits))}-bit modulus (HomomorphicEncryption.org: 128 bits), "
+            f"shares modulo 2^{self.bits} masked over the whole modulus"
+        )
+
+    def error_rate(self, layout: Layout, largest: int) -> float:
+        """A bound on the share of values that are off by one, for W with entries up to `largest` in this layout."""
+        return self._parameters.noise(layout.n * layout.columns, largest)
+
+    def keygen(self, coin: bytes) -> ShareHolder:
+        return LatticeShareHolder(self._parameters, coin)
+
+    def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
+        return LatticeShareEvaluator(self._parameters, public, coin)
+
+
+def primes(bits: int) -> tuple[int, int, int]:
+    """Sizes of the primes for L, the special one last."""
+    size = min(_MOST_PRIME, -(-(bits + _ROOM) // 16) * 8)
+    return size, size, _SPECIAL
+
+
+class Parameters:
+    """The context and what both sides derive from it."""
+
+    def __init__(self, bits: int) -> None:
+        self.ring = ShareRing(bits)
+        self.bfv = Bfv(DEGREE, primes(bits), bits)
+        self.column = np.array(self.bfv.primes, np.uint64)[:, None]
+        self.polynomial = sealio.packed_size(self.bfv.primes, DEGREE)  # bytes
+        self.sealed_size = self.polynomial + sealio.SEED_BYTES
+
+    def noise(self, entries: int, largest: int) -> float:
+        """The standard deviation of the noise in a product of so many entries, in units of a share, at most."""
+        return float(NOISE_STD * largest * math.sqrt(entries) * 2.0**self.ring.bits / math.prod(self.bfv.primes))
+
+    def second(self, coin: bytes) -> Residues:
+        """a: the second polynomial of the public key of this coin."""
+        if len(coin) != COIN_BYTES:
+            raise CryptoError(
+                f"lattice shares: a coin has {COIN_BYTES} bytes, got {len(coin)}; make it with common_coin"
+            )
+        return expanded(Prg(coin, "second polynomial of a public key"), self.bfv.key_primes, DEGREE)
+
+    def layout(self, n: int, c: int, s: int, p: int) -> Layout:
+        """The layout a peer names. CryptoError if there is no such one."""
+        if not (1 <= s <= n and 1 <= p <= c and p <= DEGREE and s <= DEGREE // p and -(-n // s) * -(-c // p) < 2**32):
+            raise CryptoError(f"lattice shares: a peer names a layout that does not exist (n={n}, c={c}, s={s}, p={p})")
+        return Layout(DEGREE, n, c, s, p)
+
+    def header(self, shape: struct.Struct, magic: bytes, message: bytes, key: bytes) -> tuple[Any, ...]:
+        """The fields after magic and key, once these are what they should be."""
+        kind = magic.decode()
+        if len(message) < shape.size or message[:4] != magic:
+            raise CryptoError(f"lattice shares: a {kind} message was expected, {len(message)} bytes of another came")
+        fields = shape.unpack_from(message)
+        if fields[1] != key:
+            raise KeyMismatch(f"lattice shares: a {kind} message of another key came; exchange public keys again")
+        return fields[2:]
+
+    def sized(self, message: bytes, expected: int) -> None:
+        if len(message) != expected:
+            raise CryptoError(
+                f"lattice shares: a message of {expected} bytes was expected, {len(message)} came; it was altered"
+            )
+
+
+def _fingerprint(coin: bytes, public: bytes) -> bytes:
+    return hashlib.sha256(coin + public).digest()[:16]
+
+
+class LatticeShareHolder(ShareHolder):
+    """Owns V and the secret key."""
+
+    def __init__(self, parameters: Parameters, coin: bytes) -> None:
+        bfv = parameters.bfv
+        self._parameters = parameters
+        secret, first = bfv.keypair(parameters.second(coin))
+        self._encryptor = seal.Encryptor(bfv.context, secret)
+        self._decryptor = seal.Decryptor(bfv.context, secret)
+        self.public = _PUBLIC.pack(b"SSK1", parameters.ring.bits) + sealio.pack(first, bfv.key_primes)
+        self._key = _fingerprint(coin, self.public)
+
+    def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
+        parameters, bfv = self._parameters, self._parameters.bfv
+        if V.ndim != 2 or 0 in V.shape or V.dtype != np.uint64 or columns < 1 or uses < 1:
+            raise RangeError(f"lattice shares: V is n x c words, n, c >= 1, got shape {V.shape} of {V.dtype}")
+        if (parameters.ring.mask < V).any():
+            raise RangeError(f"lattice shares: V has words of 2^{parameters.ring.bits} or more; reduce them first")
+        n, c = V.shape
+        layout = share_layout.choose(DEGREE, n, c, columns, uses)
+        parts = [_SEALED.pack(b"SSV1", self._key, n, c, layout.s, layout.p)]
+        for message in share_layout.messages(layout, V).reshape(-1, DEGREE):
+            seeded = self._encryptor.encrypt_symmetric(bfv.io.plaintext(message))
+            residues, seed = bfv.io.seeded_residues(seeded, (len(bfv.primes), DEGREE))
+            parts += [sealio.pack(residues, bfv.primes), seed]
+        return b"".join(parts)
+
+    def open(self, reply: bytes) -> Words:
+        parameters, bfv = self._parameters, self._parameters.bfv
+        c, s, p, d = parameters.header(_REPLY, b"SSR1", reply, self._key)
+        layout = parameters.layout(s, c, s, p)  # how many sample blocks there were makes no difference here
+        blocks = layout.output_blocks * layout.column_blocks(max(d, 1))
+        if d < 1:
+            raise CryptoError("lattice shares: a reply names no column; it is malformed")
+        parameters.sized(reply, _REPLY.size + blocks * parameters.polynomial + sealio.packed_size(bfv.primes, c * d))
+        view = memoryview(reply)[_REPLY.size :]
+        shares = np.empty((d, c), np.uint64)
+        plain = seal.Plaintext()
+        for outputs, columns, where in _blocks(layout, d):
+            residues = np.zeros((2, len(bfv.primes), DEGREE), np.uint64)
+            residues[1] = sealio.unpack(view, bfv.primes, DEGREE)
+            view = view[parameters.polynomial :]
+            residues[0][:, where] = sealio.unpack(view, bfv.primes, len(where))
+            view = view[sealio.packed_size(bfv.primes, len(where)) :]
+            self._decryptor.decrypt(bfv.io.ciphertext(bfv.level, residues, ntt=False), plain)
+            values = bfv.io.coefficients(plain, DEGREE)[where]
+            shares[columns, outputs] = values.reshape(outputs.stop - outputs.start, -1).T
+        return shares
+
+
+def _blocks(layout: Layout, d: int) -> Iterator[tuple[slice, slice, Any]]:
+    """The outputs, the columns and the wanted coefficients of each ciphertext of a reply, in the order they travel."""
+    for output_block in range(layout.output_blocks):
+        outputs = slice(output_block * layout.p, min(layout.c, (output_block + 1) * layout.p))
+        for column_block in range(layout.column_blocks(d)):
+            columns = slice(column_block * layout.columns, min(d, (column_block + 1) * layout.columns))
+            yield outputs, columns, layout.wanted(d, column_block, output_block)
+
+
+class Prepared:
+    """The plaintexts of one W, by layout: that of the layout used last is kept. Secret: it is the evaluator's data."""
+
+    def __init__(self, parameters: Parameters, W: Integers) -> None:
+        self.shape = W.shape
+        self._parameters = parameters
+        self._W = W
+        self._largest = max(int(W.max()), -int(W.min()))
+        self._slot = (0, 0)
+        self._plains: list[list[tuple[Any, bool]]] = []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.shape}, secret>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of W and its plaintexts."""
+        count = sum(len(row) for row in self._plains)
+        return int(self._W.nbytes) + count * DEGREE * len(self._parameters.bfv.primes) * 8
+
+    def check(self, columns: int) -> None:
+        """RangeError if so many columns in a block could make noise of a tenth of a unit."""
+        if self._parameters.noise(self.shape[0] * columns, self._largest) > 0.1:
+            raise RangeError("lattice shares: W has entries too large for this L; use fewer bits of fixed point")
+
+    def encoded(self, layout: Layout) -> list[list[tuple[Any, bool]]]:
+        """Plaintexts [column block][sample block], and whether there is an entry in each."""
+        if self._slot != (layout.s, layout.columns):
+            self.check(min(layout.columns, self.shape[1]))
+            self._plains = []  # the memory of the last ones goes before the new ones come
+            self._plains = self._encode(layout)
+            self._slot = (layout.s, layout.columns)
+        return self._plains
+
+    def _encode(self, layout: Layout) -> list[list[tuple[Any, bool]]]:
+        parameters, rows = self._parameters, []
+        for blocks in share_layout.plaintexts(layout, self._W):
+            filled = blocks.any(axis=1)
+            blocks[~filled, 0] = 1
+            words = parameters.ring.of(blocks)
+            rows.append(
+                [(parameters.bfv.transformed(each), bool(full)) for each, full in zip(words, filled, strict=True)]
+            )
+        return rows
+
+
+class LatticeShareEvaluator(ShareEvaluator):
+    """Owns W. Has of the holder b, and per message n, c and the layout."""
+
+    def __init__(self, parameters: Parameters, public: bytes, coin: bytes) -> None:
+        bfv = parameters.bfv
+        if public[: _PUBLIC.size] != _PUBLIC.pack(b"SSK1", parameters.ring.bits):
+            raise CryptoError(f"lattice shares: not a public key for L = {parameters.ring.bits}; both sides need one L")
+        parameters.sized(public, _PUBLIC.size + sealio.packed_size(bfv.key_primes, DEGREE))
+        first = sealio.unpack(memoryview(public)[_PUBLIC.size :], bfv.key_primes, DEGREE)
+        self._parameters = parameters
+        self._encryptor = seal.Encryptor(bfv.context, bfv.public_key(first, parameters.second(coin)))
+        self._key = _fingerprint(coin, public)
+
+    def prepare(self, W: Integers) -> Prepared:
+        if W.ndim != 2 or 0 in W.shape or W.dtype.kind != "i":
+            raise RangeError(f"lattice shares: W is n x d signed integers, got shape {W.shape} of {W.dtype}")
+        prepared = Prepared(self._parameters, np.ascontiguousarray(W, np.int64))
+        prepared.check(1)
+        return prepared
+
+    def product(self, prepared: Prepared, sealed: bytes) -> tuple[bytes, Words]:
+        parameters, moduli = self._parameters, self._parameters.bfv.primes
+        n, c, s, p = parameters.header(_SEALED, b"SSV1", sealed, self._key)
+        layout, d = parameters.layout(n, c, s, p), prepared.shape[1]
+        if n != prepared.shape[0]:
+            raise CryptoError(
+                f"lattice shares: V has {n} rows, W has {prepared.shape[0]}; both sides must use the same batch"
+            )
+        parameters.sized(sealed, _SEALED.size + layout.output_blocks * layout.sample_blocks * parameters.sealed_size)
+        plains = prepared.encoded(layout)
+        parts = [_REPLY.pack(b"SSR1", self._key, c, s, p, d)]
+        own = np.empty((d, c), np.uint64)
+        ups: list[Any] = []
+        for outputs, columns, where in _blocks(layout, d):
+            if columns.start == 0:
+                ups = self._ups(layout, sealed, outputs.start // layout.p)
+            residues = self._masked(self._inner(ups, plains[columns.start // layout.columns]))
+            mask = self._uniform(len(where))
+            first = (residues[0][:, where] + mask) % parameters.column
+            parts += [sealio.pack(residues[1], moduli), sealio.pack(first, moduli)]
+            share = parameters.ring.reduce(-nearest(mask, moduli, parameters.ring.bits))
+            own[columns, outputs] = share.reshape(outputs.stop - outputs.start, -1).T
+        return b"".join(parts), own
+
+    def _ups(self, layout: Layout, sealed: bytes, output_block: int) -> list[Any]:
+        """The holder's ciphertexts of one output block, in the form of products."""
+        bfv, size = self._parameters.bfv, self._parameters.sealed_size
+        start, ups = _SEALED.size + output_block * layout.sample_blocks * size, []
+        for at in range(start, start + layout.sample_blocks * size, size):
+            part = sealed[at : at + size]
+            ups.append(bfv.sealed(sealio.unpack(part, bfv.primes, DEGREE), part[-sealio.SEED_BYTES :]))
+        return ups
+
+    def _inner(self, ups: list[Any], plains: list[tuple[Any, bool]]) -> Any | None:
+        """The sum of the products, None if there is no entry; takes the same steps in any case."""
+        evaluator = self._parameters.bfv.evaluator
+        sums: dict[bool, Any] = {}
+        for up, (plain, filled) in zip(ups, plains, strict=True):
+            term = seal.Ciphertext()
+            evaluator.multiply_plain(up, plain, term)
+            if filled in sums:
+                evaluator.add_inplace(sums[filled], term)
+            else:
+                sums[filled] = term
+        return sums.get(True)
+
+    def _masked(self, total: Any | None) -> Residues:
+        """Residues (2, primes, N), in coefficients, of the total plus a fresh public-key encryption of zero."""
+        bfv = self._parameters.bfv
+        zero = self._zero()
+        if total is not None:
+            bfv.evaluator.transform_from_ntt_inplace(total)
+            bfv.evaluator.add_inplace(zero, total)
+        return bfv.io.residues(zero, (2, len(bfv.primes), DEGREE))
+
+    def _zero(self) -> Any:
+        zero = seal.Ciphertext()
+        self._encryptor.encrypt_zero(self._parameters.bfv.level, zero)
+        return zero
+
+    def _uniform(self, count: int) -> Residues:
+        return uniform_residues(self._parameters.bfv.primes, count)

@@ -1,0 +1,119 @@
+"""Arithmetic modulo 2^L on uint64 words, L <= 64: what shares are made of.
+
+Sums wrap by themselves. A product of a matrix of small integers with uniform words is no task for numpy's own integer
+product, which uses no BLAS: the words are cut into limbs of l bits so short that no sum of a product leaves the 53 bits
+of a float64, n max|A| 2^l < 2^53, and the products of the limbs, exact in floats, are put together again modulo 2^64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.prg import Prg
+from securevfl.errors import ConfigError, RangeError
+
+__all__ = ["Factor", "Integers", "ShareRing", "Words"]
+
+Words = NDArray[np.uint64]
+Integers = NDArray[np.int64]
+
+_EXACT = 53  # bits of a float64
+
+
+class ShareRing:
+    """The integers modulo 2^bits. ConfigError unless 8 <= bits <= 64."""
+
+    def __init__(self, bits: int) -> None:
+        if not 8 <= bits <= 64:
+            raise ConfigError(f"shares: the ring has 2^8 to 2^64 elements, 2^{bits} was asked for")
+        self.bits = bits
+        self.mask = np.uint64(2**bits - 1)
+        self.octets = -(-bits // 8)
+        sizes = [size for size in (8, 4, 2, 1) if self.octets & size]
+        self._planes = list(zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False))
+
+    def reduce(self, words: Words) -> Words:
+        """The words (any shape) modulo 2^bits."""
+        return words & self.mask
+
+    def of(self, integers: Integers) -> Words:
+        """Signed integers (any shape) as elements of the ring."""
+        return np.ascontiguousarray(integers, np.int64).view(np.uint64) & self.mask
+
+    def signed(self, words: Words) -> Integers:
+        """The representatives in [-2^(bits-1), 2^(bits-1)) of elements of the ring."""
+        spare = 64 - self.bits
+        return (words << np.uint64(spare)).view(np.int64) >> np.int64(spare)
+
+    def uniform(self, prg: Prg, shape: int | tuple[int, ...], *, number: int | None = None) -> Words:
+        """Stream `number` of `prg` (the next one if None) as uniform elements."""
+        return prg.array(shape, np.uint64, number=number) >> np.uint64(64 - self.bits)
+
+    def pack(self, words: Words) -> bytes:
+        """Elements as little-endian bytes, as few as the ring needs each: all low parts, then all higher ones."""
+        flat = words.reshape(-1)
+        return b"".join((flat >> np.uint64(8 * at)).astype(f"<u{size}").tobytes() for at, size in self._planes)
+
+    def unpack(self, data: bytes, shape: tuple[int, ...], where: tuple[Any, ...] = ()) -> Words:
+        """The elements behind `pack`, or those of them at an index `where` into `shape`.
+
+        RangeError if the length does not fit the shape, or an element is 2^bits or more.
+        """
+        count = int(np.prod(shape))
+        if len(data) != count * self.octets:
+            raise RangeError(
+                f"shares: {count * self.octets} bytes of shares were expected, {len(data)} came; the message is cut"
+            )
+        words: Words = np.zeros((), np.uint64)
+        for at, size in self._planes:
+            plane = np.frombuffer(data, f"<u{size}", count, offset=at * count).reshape(shape)[where]
+            words = words | plane.astype(np.uint64) << np.uint64(8 * at)
+        if (words > self.mask).any():
+            raise RangeError("shares: a word beyond the ring came; the peer runs other software or is cheating")
+        return words
+
+
+class Factor:
+    """A fixed matrix A (m x n) of small integers, ready for products modulo 2^bits.
+
+    RangeError if A is not a matrix of whole numbers or so large that a limb would have fewer than 8 bits.
+    """
+
+    def __init__(self, ring: ShareRing, A: Integers) -> None:
+        if A.ndim != 2 or 0 in A.shape or A.dtype.kind != "i":
+            raise RangeError(f"shares: a factor is a matrix of signed integers, got shape {A.shape} of {A.dtype}")
+        self.ring = ring
+        self.shape = A.shape
+        self._floats = np.ascontiguousarray(A, np.float64)
+        self._largest = max(1, int(np.abs(A).max()))
+        for inner in A.shape:
+            self._limb(inner)
+
+    def _limb(self, inner: int) -> int:
+        limb = _EXACT - (inner * self._largest).bit_length()
+        if limb < 8:
+            raise RangeError("shares: a factor has entries too large for its size; use fewer bits of fixed point")
+        return limb
+
+    def times(self, words: Words) -> Words:
+        """A words for words (n x c), modulo 2^bits."""
+        return self._product(self._floats, words)
+
+    def transpose_times(self, words: Words) -> Words:
+        """A^T words for words (m x c), modulo 2^bits."""
+        return self._product(self._floats.T, words)
+
+    def _product(self, A: NDArray[np.float64], words: Words) -> Words:
+        limb = self._limb(A.shape[1])
+        limbs = -(-self.ring.bits // limb)
+        limb = -(-self.ring.bits // limbs)
+        low = np.uint64(2**limb - 1)
+        total = np.zeros((A.shape[0], words.shape[1]), np.uint64)
+        for column, sums in zip(words.T, total.T, strict=True):
+            for shift in range(0, limb * limbs, limb):  # one vector at a time: a BLAS wakes threads for thin matrices
+                part = A @ ((column >> np.uint64(shift)) & low).astype(np.float64)
+                sums += part.astype(np.int64).view(np.uint64) << np.uint64(shift)
+        return total & self.ring.mask

@@ -1,0 +1,103 @@
+"""Products whose result nobody sees: two parties end up with additive shares of W^T V modulo 2^L.
+
+    holder of V                                 evaluator (owns W)
+    sealed = encrypt(V)                  ->     reply, own = product(prepare(W), sealed)
+    theirs = open(reply)                 <-
+
+own + theirs = W^T V modulo 2^L, but for a few values that are off by one (the scheme says how many). The evaluator
+holds ciphertexts, the holder opens uniform words: there is no `unblind`, and no answer goes back.
+
+What both parties agree on enters through a *coin*: 32 bytes made of a nonce of either party, the number of the chunk of
+work and its purpose. A scheme expands from it whatever part of a public key must not be of anyone's choosing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from securevfl.crypto.prg import encode_context
+from securevfl.crypto.scheme import Secret
+from securevfl.crypto.share_ring import Integers, Words
+from securevfl.errors import CryptoError
+
+__all__ = ["COIN_BYTES", "NONCE_BYTES", "ShareEvaluator", "ShareHolder", "ShareScheme", "common_coin"]
+
+NONCE_BYTES = 32
+COIN_BYTES = 32
+
+
+def common_coin(holder: bytes, evaluator: bytes, chunk: int, purpose: str) -> bytes:
+    """The coin (32 bytes) of one key: `holder` and `evaluator` are their nonces (32 random bytes each, public).
+
+    Neither party alone decides it, and no two chunks, purposes or directions share one (SHA-256 as a random oracle).
+    CryptoError if a nonce has another length.
+    """
+    for name, nonce in (("key holder", holder), ("evaluator", evaluator)):
+        if len(nonce) != NONCE_BYTES:
+            raise CryptoError(
+                f"coin: the {name}'s nonce was expected to have {NONCE_BYTES} bytes, {len(nonce)} came; draw a new one"
+            )
+    return hashlib.sha256(encode_context("securevfl coin", holder, evaluator, chunk, purpose)).digest()
+
+
+class ShareHolder(Secret, ABC):
+    """The party that owns V and a key made for one coin."""
+
+    public: bytes  # what an evaluator needs beside the coin; safe to publish
+
+    @abstractmethod
+    def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
+        """Encrypts V (n x c, words below 2^L), freshly randomised.
+
+        `columns` is about how many columns W has, `uses` how many such messages the evaluator answers with the same
+        prepared W; both only tune the layout. RangeError if V is not n x c with n, c >= 1 or a word is 2^L or more.
+        """
+
+    @abstractmethod
+    def open(self, reply: bytes) -> Words:
+        """This party's share (d x c) from what `ShareEvaluator.product` sent; uniform, whatever V and W are.
+
+        CryptoError if the bytes are malformed, KeyMismatch if they belong to another key.
+        """
+
+
+class ShareEvaluator(ABC):
+    """The party that owns W, with the other one's public key and their coin."""
+
+    @abstractmethod
+    def prepare(self, W: Integers) -> Any:
+        """W (n x d, signed integers) in the form the product wants; it outlives the key.
+
+        Its `nbytes` says about what memory it takes; products may add to it. RangeError if an entry is so large that
+        the noise of a product would reach the shares.
+        """
+
+    @abstractmethod
+    def product(self, prepared: Any, sealed: bytes) -> tuple[bytes, Words]:
+        """What to send to the holder, and this party's own share (d x c) of W^T V.
+
+        The bytes are uniform to the holder (under the scheme's assumption), whatever it sent and whatever key it chose.
+        CryptoError if `sealed` is malformed or of other rows than W, KeyMismatch if it belongs to another key.
+        """
+
+
+class ShareScheme(ABC):
+    """An engine for shared products. Stateless apart from its public parameters."""
+
+    name: ClassVar[str]
+    bits: int  # L
+
+    @property
+    @abstractmethod
+    def strength(self) -> str:
+        """One line for people: ring, security level, assumption."""
+
+    @abstractmethod
+    def keygen(self, coin: bytes) -> ShareHolder:
+        """A holder with a fresh key under this coin, which serves for one key only."""
+
+    @abstractmethod
+    def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
+        """The other side. CryptoError if the public bytes are malformed."""

@@ -1,0 +1,156 @@
+"""How many bits each number of a shared training has, and how a table reads a shared sum. Known to all parties.
+
+Everything is an integer modulo 2^L, at a public scale of so many fractional bits, and no scale is ever changed:
+
+    columns X                        f_x
+    steps   W = eta/n X P            f_W = w + ceil(log2(n / eta))
+    residuals g                      f_g
+    weights theta (sums of W^T g)    f_W + f_g + m     m: bits of fixed coefficients, where an update rule has some
+    sums    H = X theta              f_x + f_W + f_g + m
+
+f_W comes from n, eta and public bounds, never from the data; columns are clipped at `clip` beforehand. L is filled up
+to whole bytes, and w takes up to three of the bits that this adds.
+
+A table of 2^b entries, 2^step apart, reads the top bits of H modulo 2^b: of the shares h_A + h_B = H it takes
+i_k = floor(h_k / 2^s) modulo 2^b, s = f_x + f_W + f_g + m + step. A carry out of 2^L vanishes, so nothing can wrap as
+long as |H| is within the table. i_A + i_B + 1 is the entry below H / 2^s with the probability of its distance to the
+one above, and else the one above (the fractional part of h_A is uniform): linear interpolation between the entries,
+without bias. An entry is rounded to f_g bits at random in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
+from securevfl.errors import ConfigError, RangeError
+
+__all__ = ["LookUp", "Numbers"]
+
+_DITHER = 16  # bits below f_g that random rounding looks at
+_MOST_BITS = 56
+_MOST_SPARE = 3
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The agreed sizes. `rows` is n of the largest batch, `rate` the largest eta.
+
+    ConfigError if L would be more than 56 bits.
+    """
+
+    rows: int
+    rate: float
+    f_x: int = 8
+    w: int = 7
+    f_g: int = 8
+    m: int = 0
+    table_bits: int = 6
+    step: int = 0  # log2 of the distance between entries
+    clip: float = 8.0
+
+    def __post_init__(self) -> None:
+        if self.needed > _MOST_BITS:
+            raise ConfigError(
+                f"shares: {self.needed} bits are needed for batches of {self.rows} rows at this step size, there are "
+                f"{_MOST_BITS}; use smaller batches, a larger step size or a table of fewer bits"
+            )
+
+    @property
+    def f_w(self) -> int:
+        """Bits of W."""
+        return self._least + min(_MOST_SPARE, self.bits - self.needed)
+
+    @property
+    def _least(self) -> int:
+        return max(0, self.w + math.ceil(math.log2(self.rows / self.rate)))
+
+    @property
+    def f_theta(self) -> int:
+        """Bits of weights."""
+        return self.f_w + self.f_g + self.m
+
+    @property
+    def shift(self) -> int:
+        """s: how far up in H the table's index starts."""
+        return self.f_x + self.f_theta + self.step
+
+    @property
+    def needed(self) -> int:
+        """The fewest bits that L could have."""
+        return self.f_x + self._least + self.f_g + self.m + self.step + self.table_bits
+
+    @property
+    def bits(self) -> int:
+        """L, filled up to whole bytes."""
+        return -(-self.needed // 8) * 8
+
+    @property
+    def entries(self) -> int:
+        """How many entries a table has."""
+        return int(2**self.table_bits)
+
+    @property
+    def reach(self) -> float:
+        """The largest |H| that the table covers on either side."""
+        return float((self.entries // 2 - 1) * 2.0**self.step)
+
+    def columns(self, X: Floats) -> Integers:
+        """X (n x d), clipped, at f_x bits. RangeError if it is not finite."""
+        return np.rint(np.ldexp(self._clipped(X), self.f_x)).astype(np.int64)
+
+    def steps(self, X: Floats, rate: float, P: Floats | None = None) -> Integers:
+        """W (n x d) for a batch X: eta/n X P at f_W bits; P (d x d) is any matrix of the party's own."""
+        clipped = self._clipped(X)
+        scaled = clipped if P is None else clipped @ P
+        return np.rint(np.ldexp(scaled * (rate / len(X)), self.f_w)).astype(np.int64)
+
+    def _clipped(self, X: Floats) -> Floats:
+        if not np.isfinite(X).all():
+            raise RangeError("shares: columns have values that are not finite; drop or impute them first")
+        return np.clip(X, -self.clip, self.clip)
+
+    def weights(self, theta: Words) -> Floats:
+        """Weights as floats, from both shares added up."""
+        return np.ldexp(ShareRing(self.bits).signed(theta).astype(np.float64), -self.f_theta)
+
+    def index(self, h: Words) -> NDArray[np.uint8]:
+        """i (n,) of a share h (n,) of H."""
+        return ((h >> np.uint64(self.shift)) & np.uint64(self.entries - 1)).astype(np.uint8)
+
+
+class LookUp:
+    """The tables of one batch: what g is at each entry, for the label of each row. At the party with the labels."""
+
+    def __init__(self, numbers: Numbers, residual: Callable[[Floats, Floats], Floats], y: Floats) -> None:
+        """residual: g (n x 1) of f and targets y, elementwise; y (n,)."""
+        b = numbers.table_bits
+        places = np.arange(numbers.entries)
+        signed = (places + numbers.entries // 2) % numbers.entries - numbers.entries // 2
+        knots = np.ldexp((signed + 1).astype(np.float64), numbers.step)
+        targets, which = np.unique(y, return_inverse=True)
+        f = np.tile(knots, len(targets))[:, None]
+        g = residual(f, np.repeat(targets, numbers.entries)[:, None])[:, 0]
+        if np.abs(g).max() * 2.0 ** (numbers.f_g + _DITHER) > 2**31 - 2**_DITHER:
+            raise RangeError("shares: g is too large for a table of these bits; scale targets down or lower f_g")
+        self._tables = np.rint(np.ldexp(g, numbers.f_g + _DITHER)).astype(np.int32)
+        self._start = which.astype(np.int32) << b
+        self._numbers = numbers
+
+    def entries(self, at: NDArray[np.uint8], prg: Prg) -> Integers:
+        """g (2^b x n) for j = 0, 1, ..: of row r at place at[r] + j, rounded at random by the next stream of `prg`."""
+        numbers = self._numbers
+        dither = prg.array(len(at), np.uint16).astype(np.int32)
+        places = np.arange(numbers.entries, dtype=np.uint8)[:, None] + at
+        places &= np.uint8(numbers.entries - 1)
+        values = np.take(self._tables, places + self._start)
+        values += dither
+        values >>= _DITHER
+        return values.astype(np.int64)

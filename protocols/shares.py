@@ -1,0 +1,297 @@
+"""Training on additive shares: weights, forward sums, residuals and gradients stay shared, visit after visit.
+
+A has the labels (active), B is its partner, C any further party (passive); what they have ready for a visit is
+shares_ahead.py's: theta_k is s_k at party k and r_kh at each holder h of A, B other than k, g = psi_A + psi_B + delta.
+X, W are integers modulo 2^L (share_numbers.py), a row of a batch has c outputs and one transfer 1-of-2^b for each.
+h_k below is X_k s_k and the party's shares of all X r. A visit:
+
+6. C -> A   h_C - kappa                         kappa a keystream that B has too
+7. B -> A   place = (i_B - chi) mod 2^b         i_B = top bits of h_B + all kappa
+8. A -> B   T_y(i_A + place + j) - psi_A - pad(j)   for each row and j < 2^b;  i_A = top bits of h_A + all of 6
+   B        g_B = entry chi + pad(chi)
+9. B -> A, C   delta = g_B - psi_B
+   k        s_k steps by its shares of W_k^T psi and W_k^T (what it knows of g: psi_A + delta at A, g_B at B, delta)
+
+For A, 9 comes in one message with 7 of the next visit. T_y is the table of g for label y, so shares of g come out of
+the look-up (Dessouky et al. 2017 look up by transfer); it stands for any loss of one sum. With two parties a visit is
+one round trip, with more three messages in a row, whatever d.
+
+What A receives is uniform by chi, psi_B and kappa; of the tables B can open one entry a row, which psi_A makes uniform;
+delta is uniform to C by psi_B. So nobody learns more than n, d, c, the visits, L and b, and neither do parties that
+pool what they hold, unless A and B are both among them: then they have g, every H_k, theta_A and theta_B.
+
+A training that was broken off goes on from the states after the same visit at all parties, which each has on disk
+before it answers: `train` yields them before the message that depends on them leaves. Whoever goes on makes new masks
+and new keys.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words
+from securevfl.errors import ProtocolError
+from securevfl.protocols import shares_transfers
+from securevfl.protocols.base import Coalition, Declared, Reveal, Seat
+from securevfl.protocols.share_numbers import LookUp, Numbers
+from securevfl.protocols.shares_ahead import Ahead, Terms, Visit
+from securevfl.runtime.codec import M, Message
+
+__all__ = ["Columns", "SharesActive", "SharesPartner", "SharesPassive", "State", "coalitions", "declares"]
+
+_KEPT = 64  # batches whose factors are kept
+_KAPPA = "sums of a training on shares"
+
+Places = NDArray[np.uint8]
+
+
+class Part(Message, frozen=True):
+    """h_C - kappa, (n x c) words, and the name of the chunk."""
+
+    chunk: bytes
+    words: bytes
+
+
+class Turn(Message, frozen=True):
+    """The chunk's name, delta of the last visit (empty before the first), places of the next (empty after the last)."""
+
+    chunk: bytes
+    delta: bytes
+    places: bytes
+
+
+class Tables(Message, frozen=True):
+    """The masked entries of every row, (2^b x n c) words."""
+
+    entries: bytes
+
+
+class Delta(Message, frozen=True):
+    """delta, (n x c) words, for a party that is no holder."""
+
+    words: bytes
+
+
+def declares() -> list[Declared]:
+    """What the messages of a visit reveal. Roles: active, partner, passive (any party that is neither)."""
+    return [
+        Declared(Part, "passive", "active", Reveal("uniform")),
+        Declared(Turn, "partner", "active", Reveal("uniform")),
+        Declared(Tables, "active", "partner", Reveal("uniform")),
+        Declared(Delta, "partner", "passive", Reveal("uniform")),
+    ]
+
+
+def coalitions(active: str, partner: str, passives: tuple[str, ...]) -> dict[str, Coalition]:
+    """Who must pool what they hold to learn a party's forward sums: for each party other than the holders, both."""
+    holders = frozenset((active, partner))
+    return {name: Coalition(holders) for name in passives if name != partner}
+
+
+@dataclass(frozen=True, repr=False)
+class State:
+    """One party's shares after `visits` visits, as the rule keeps them (k x d x c): s of its own weights, and as a
+    holder r of every other party's, by name.
+    """
+
+    visits: int
+    own: Words
+    others: Mapping[str, Words]
+
+
+class Columns:
+    """One party's columns by batch: as integers for products ahead, as factors for those of a visit."""
+
+    def __init__(self, numbers: Numbers, rate: float, X: Callable[[int], Floats], P: Floats | None = None) -> None:
+        """X: the columns (n x d) of a batch. P: a matrix (d x d) of the party's own that its steps are turned by."""
+        self._numbers, self._rate, self._X, self._P = numbers, rate, X, P
+        self._ring = ShareRing(numbers.bits)
+        self.factors = lru_cache(maxsize=_KEPT)(self._factors)
+
+    def integers(self, batch: int) -> tuple[Integers, Integers]:
+        """X and W (n x d)."""
+        X = self._X(batch)
+        return self._numbers.columns(X), self._numbers.steps(X, self._rate, self._P)
+
+    def _factors(self, batch: int) -> tuple[Factor, Factor]:
+        X, W = self.integers(batch)
+        return Factor(self._ring, X), Factor(self._ring, W)
+
+
+class Side(ABC):
+    """What all parties do alike in a visit."""
+
+    def __init__(self, seat: Seat, terms: Terms, columns: Columns, ahead: Ahead, state: State | None = None) -> None:
+        """state: where a training goes on; all weights zero if None."""
+        self._seat, self._terms, self._numbers = seat, terms, terms.numbers
+        self._ring = ShareRing(terms.numbers.bits)
+        self._columns, self._ahead = columns, ahead
+        self._passives = tuple(name for name in seat.passives if name != terms.partner)
+        holder = seat.me in (seat.active, terms.partner)
+        zero = {name: terms.rule.start(np.zeros((d, terms.outputs), np.uint64)) for name, d in terms.columns.items()}
+        others = {name: r for name, r in zero.items() if holder and name != seat.me}
+        self.state = state or State(0, zero[seat.me], others)
+        ahead.go_on(self.state.visits, self.state.others)
+
+    @abstractmethod
+    def train(self, chunk: int, visits: int) -> Iterator[State]:
+        """Goes through a chunk of so many visits. Keep each state that it yields before you ask for the next."""
+
+    def _begin(self, number: int) -> bytes:
+        """The name of a chunk. ProtocolError if it was made for another visit than the next."""
+        chunk = self._ahead.chunk(number)
+        if chunk.first + chunk.next != self.state.visits:
+            raise ProtocolError(
+                f"shares: chunk {number} is for visit {chunk.first + chunk.next}, the training is at visit "
+                f"{self.state.visits}; make a new chunk"
+            )
+        self._ahead.meet()
+        return chunk.name
+
+    def _same(self, name: str, own: bytes, theirs: bytes) -> None:
+        if own != theirs:
+            raise ProtocolError(f"{name} goes through a chunk that was made with others; make new chunks together")
+
+    @property
+    def theta(self) -> Words:
+        """s (d x c), this party's share of its own weights."""
+        return self._ring.reduce(self._terms.rule.theta(self.state.own))
+
+    def _sum(self, visit: Visit) -> Words:
+        """h (n x c)."""
+        X, _ = self._columns.factors(visit.batch)
+        return X.times(self.theta) + visit.sums
+
+    def _step(self, visit: Visit, g: Words) -> State:
+        """The state after a visit, given what this party knows of g (n x c)."""
+        rule, ring = self._terms.rule, self._ring
+        _, W = self._columns.factors(visit.batch)
+        own = ring.reduce(rule.step(self.state.own, visit.step + W.transpose_times(ring.reduce(g))))
+        others = {name: ring.reduce(rule.step(r, visit.left[name])) for name, r in self.state.others.items()}
+        self.state = State(self.state.visits + 1, own, others)
+        return self.state
+
+    def _send(self, name: str, message: Message) -> None:
+        self._seat.channel.send(name, message, self._seat.lane)
+
+    def _recv(self, name: str, kind: type[M]) -> M:
+        return self._seat.channel.recv(name, kind, self._seat.lane)
+
+    def _words(self, name: str, data: bytes, batch: int, what: str) -> Words:
+        """Words (n x c) that came."""
+        shape = (self._terms.rows[batch], self._terms.outputs)
+        if len(data) != shape[0] * shape[1] * self._ring.octets:
+            raise ProtocolError(
+                f"{name}: {what} of {shape[0] * shape[1] * self._ring.octets} bytes was expected, {len(data)} came; "
+                "do both run the same job?"
+            )
+        return self._ring.unpack(data, shape)
+
+
+class SharesActive(Side):
+    """A: has the labels, makes the tables."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        terms: Terms,
+        columns: Columns,
+        ahead: Ahead,
+        tables: Callable[[int], LookUp],
+        state: State | None = None,
+    ) -> None:
+        """tables: the look-ups of a batch, for its n c targets row by row."""
+        super().__init__(seat, terms, columns, ahead, state)
+        self._tables = tables
+        self._prg = Prg.fresh("rounding of table entries")
+
+    def train(self, chunk: int, visits: int) -> Iterator[State]:
+        partner, own = self._terms.partner, self._begin(chunk)
+        visit, masks = self._ready(chunk, 0)
+        turn = self._recv(partner, Turn)  # 7
+        self._same(partner, own, turn.chunk)
+        for place in range(visits):
+            h = self._sum(visit)
+            for name in self._passives:
+                part = self._recv(name, Part)  # 6
+                self._same(name, own, part.chunk)
+                h = h + self._words(name, part.words, visit.batch, "a part")
+            at = self._numbers.index(self._ring.reduce(h)).ravel() + self._places(turn.places, h.size)
+            entries = self._tables(visit.batch).entries(at, self._prg)
+            self._send(partner, Tables(self._ring.pack(entries.view(np.uint64) - masks)))  # 8
+            done = visit
+            if place + 1 < visits:
+                visit, masks = self._ready(chunk, place + 1)  # while the partner works
+            turn = self._recv(partner, Turn)  # 9, 7
+            yield self._step(done, done.own + self._words(partner, turn.delta, done.batch, "delta"))
+
+    def _ready(self, chunk: int, place: int) -> tuple[Visit, Words]:
+        """A visit, and psi + pad (2^b x n c)."""
+        visit = self._ahead.take(chunk, place)
+        pads = self._seat.meter("transfer", lambda: shares_transfers.pads(visit.transfer, self._ring))
+        return visit, pads + visit.own.ravel()
+
+    def _places(self, data: bytes, rows: int) -> Places:
+        places = np.frombuffer(data, np.uint8)
+        if len(places) != rows or (places >= self._numbers.entries).any():
+            raise ProtocolError(
+                f"{self._terms.partner}: {rows} places below {self._numbers.entries} were expected, others came; "
+                "do both run the same job?"
+            )
+        return places
+
+
+class SharesPartner(Side):
+    """B: reads the tables."""
+
+    def train(self, chunk: int, visits: int) -> Iterator[State]:
+        active, own = self._seat.active, self._begin(chunk)
+        kappas = {name: Prg(self._ahead.pair_keys[name], f"{_KAPPA}, {chunk}") for name in self._passives}
+        delta = b""
+        for place in range(visits):
+            visit = self._ahead.take(chunk, place)
+            chi, pad = shares_transfers.chosen(visit.transfer, self._ring)
+            h = self._sum(visit)
+            for prg in kappas.values():
+                h = h + self._ring.uniform(prg, h.shape)
+            places = (self._numbers.index(self._ring.reduce(h)).ravel() - chi) & np.uint8(self._numbers.entries - 1)
+            self._send(active, Turn(own, delta, places.tobytes()))  # 9 of the visit before, 7
+            g = (self._opened(self._recv(active, Tables).entries, chi) + pad).reshape(visit.own.shape)  # 8
+            delta = self._ring.pack(self._ring.reduce(g - visit.own))
+            yield self._step(visit, g)
+            for name in self._passives:
+                self._send(name, Delta(delta))  # 9
+        self._send(active, Turn(own, delta, b""))  # 9
+
+    def _opened(self, entries: bytes, chi: Places) -> Words:
+        """The chosen entry of each row."""
+        rows, size = len(chi), len(chi) * self._ring.octets * self._numbers.entries
+        if len(entries) != size:
+            raise ProtocolError(
+                f"{self._seat.active}: tables of {size} bytes were expected, {len(entries)} came; "
+                "do both run the same job?"
+            )
+        return self._ring.unpack(entries, (self._numbers.entries, rows), (chi, np.arange(rows)))
+
+
+class SharesPassive(Side):
+    """C: has columns alone."""
+
+    def train(self, chunk: int, visits: int) -> Iterator[State]:
+        own = self._begin(chunk)
+        kappa = Prg(self._ahead.pair_keys[self._terms.partner], f"{_KAPPA}, {chunk}")
+        for place in range(visits):
+            visit = self._ahead.take(chunk, place)
+            h = self._sum(visit)
+            h = self._ring.reduce(h - self._ring.uniform(kappa, h.shape))
+            self._send(self._seat.active, Part(own, self._ring.pack(h)))  # 6
+            delta = self._recv(self._terms.partner, Delta).words  # 9
+            yield self._step(visit, self._words(self._terms.partner, delta, visit.batch, "delta"))

@@ -1,0 +1,240 @@
+"""Work ahead of a training on shares: every product of a chunk of visits, and its transfers, before the first visit.
+
+The *holders* are A, who has the labels (active), and B, its partner; every party k has columns. theta_k is shared:
+s_k is at party k, r_kh at each holder h other than k, theta_k = s_k + sum_h r_kh. The residual of a visit is
+g = psi_A + psi_B + delta: psi_h is a fresh keystream of holder h, delta is what B tells in the visit. A product of
+W_k^T psi_h leaves a share v_kh at h. So r and psi are functions of masks alone, known to whom they belong before any
+visit: every product is of a random vector (as in the offline phase of Delphi, Mishra et al. 2020). Visits of one batch
+share its plaintexts: a batch that comes E times in a chunk is one product with E c outputs. For each chunk, k != h:
+
+0. h -> k   the holder's public keys, new for the chunk, one for steps and one for sums
+1. h <-> k  products W_k^T psi_h of all visits (shares_products.py)    => shares at k, v_kh at h
+2. h        r_kh before each visit: a fixed rule of the v_kh of the visits before (share_steps.py)
+3. h <-> k  products X_k r_kh before each visit                        => shares at k and at h
+4. A, B     transfers for every row of every visit (shares_transfers.py)
+
+Two round trips a chunk. All that is received is a ciphertext under another's key or uniform, so all learn sizes: n, d,
+c, the visits and L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
+from securevfl.crypto.share_scheme import ShareEvaluator, ShareHolder, ShareScheme
+from securevfl.errors import ConfigError
+from securevfl.protocols import shares_products, shares_transfers
+from securevfl.protocols.base import Declared, Seat
+from securevfl.protocols.share_numbers import Numbers
+from securevfl.protocols.share_steps import Rule
+from securevfl.protocols.shares_products import Evaluators, Products
+from securevfl.protocols.shares_store import NAME_BYTES, Chunk, Ready
+from securevfl.protocols.shares_transfers import ActiveTransfers, PartnerTransfers, Transfers
+from securevfl.protocols.shelf import Shelf
+from securevfl.runtime.codec import Message, decode_message, encode_message
+
+__all__ = ["Ahead", "Factors", "Terms", "Visit", "declares"]
+
+Factors = Callable[[int], tuple[Integers, Integers]]  # X (n x d) and W (n x d) of a batch
+ByBatch = dict[int, Words]
+
+
+def declares() -> list[Declared]:
+    """What the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    return [*shares_products.declares(), *shares_transfers.declares()]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the parties of a training on shares have agreed: sizes and the rule.
+
+    `rows` are the batches' n, by number; `columns` the parties' d, by name; `outputs` is c; `chunks` is how many chunks
+    there will be about, `partner` the holder beside the active party.
+    """
+
+    numbers: Numbers
+    rows: tuple[int, ...]
+    columns: Mapping[str, int]
+    partner: str
+    rule: Rule
+    outputs: int = 1
+    chunks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rule.m != self.numbers.m:
+            raise ConfigError(
+                f"shares: coefficients of {self.numbers.m} bits were agreed, the rule has {self.rule.m}; set m alike"
+            )
+
+
+@dataclass(frozen=True, repr=False)
+class Visit:
+    """What one party has ready for one visit. Serves once.
+
+    `own`: psi (n x c), at a holder; `step`: its shares of W^T psi (d x c) and `sums`: of X r (n x c), all added up;
+    `left`: at a holder v (d x c) of every other party; `transfer`: at a holder, what shares_transfers.py stores.
+    """
+
+    batch: int
+    own: Words
+    step: Words
+    sums: Words
+    left: Mapping[str, Words]
+    transfer: tuple[bytes, ...]
+
+
+class _Record(Message, frozen=True):
+    """A `Visit` as it is stored."""
+
+    batch: int
+    own: bytes
+    step: bytes
+    sums: bytes
+    left: dict[str, bytes]
+    transfer: tuple[bytes, ...]
+
+
+class Ahead:
+    """One party's side, whichever it is."""
+
+    def __init__(self, seat: Seat, terms: Terms, scheme: ShareScheme, factors: Factors, ready: Ready) -> None:
+        """ready: where the records go."""
+        self._seat, self._terms, self._factors, self._ready = seat, terms, factors, ready
+        self._ring = ShareRing(terms.numbers.bits)
+        self._products = Products(seat, terms.partner, scheme)
+        total = sum(terms.columns.values())
+        self._width = -(-total * len(seat.passives) // len(seat.parties))  # of a factor that psi meets, about
+        self._prg = Prg.fresh("masks of a training on shares")
+        self._transfers: Transfers | None = None
+        self._shelves = Shelf(), Shelf()
+        self._visits = 0
+        zero = {name: np.zeros((terms.columns[name], terms.outputs), np.uint64) for name in self._products.asked}
+        self._r = {name: terms.rule.start(theta) for name, theta in zero.items()}
+
+    @property
+    def pair_keys(self) -> Mapping[str, bytes]:
+        """With every other party 32 bytes, of this session."""
+        return self._products.pair_keys
+
+    def go_on(self, visits: int, r: Mapping[str, Words]) -> None:
+        """Before the first chunk: where a training goes on, and the states of the others' r there; zero otherwise."""
+        self._visits, self._r = visits, dict(r)
+
+    def meet(self) -> None:
+        """Greets everyone, once a session; the holders make their base transfers."""
+        products, bits = self._products, self._terms.numbers.table_bits
+        if products.meet() and products.asked:
+            kind = ActiveTransfers if self._seat.me == self._seat.active else PartnerTransfers
+            coin = products.coin(self._seat.active, 0, "transfers")
+            self._transfers = kind(self._seat, products.served[0], coin, bits)
+
+    def make(self, chunk: int, visits: Sequence[int]) -> None:
+        """Makes chunk number `chunk`, for visits to these batches in this order, and stores it."""
+        ring, terms = self._ring, self._terms
+        self.meet()
+        counts = {batch: visits.count(batch) for batch in dict.fromkeys(visits)}
+        holders, evaluators = self._products.keys(chunk, ("steps", "sums"))  # 0
+        psi: ByBatch = {}
+        for batch, count in counts.items() if holders else ():
+            psi[batch] = ring.uniform(self._prg, (terms.rows[batch], count * terms.outputs))
+        steps, left = self._steps(counts, psi, holders, evaluators[0])  # 1
+        before = {name: self._walk(name, visits, counts, values) for name, values in left.items()}  # 2
+        sums = self._sums(counts, before, holders, evaluators[1])  # 3
+        rows = [terms.rows[batch] * terms.outputs for batch in visits]
+        transfers = self._transfers.made(rows) if self._transfers is not None else (() for _ in visits)  # 4
+        records, seen = [], dict.fromkeys(counts, 0)
+        for batch, transfer in zip(visits, transfers, strict=True):
+            e, seen[batch] = self._outputs(seen[batch]), seen[batch] + 1
+            packed = [ring.pack(each[batch][:, e]) if each else b"" for each in (psi, steps, sums)]
+            kept = {name: ring.pack(values[batch][:, e]) for name, values in left.items()}
+            records.append(encode_message(_Record(batch, packed[0], packed[1], packed[2], kept, transfer)))
+        name = self._products.coin(self._seat.active, chunk, "name")[:NAME_BYTES]
+        self._ready.put(chunk, name, self._visits, records)
+        self._visits += len(visits)
+
+    def chunk(self, number: int) -> Chunk:
+        """What is known of a chunk, made in this session or an earlier one. ProtocolError if it is not here."""
+        return self._ready.chunk(number)
+
+    def take(self, chunk: int, place: int) -> Visit:
+        """What is ready for a visit; spent from now on. ProtocolError if it is already."""
+        record, terms, ring = decode_message(_Record, self._ready.take(chunk, place)), self._terms, self._ring
+        n, c = terms.rows[record.batch], terms.outputs
+        return Visit(
+            record.batch,
+            ring.unpack(record.own, (n, c) if record.own else (0, c)),
+            ring.unpack(record.step, (terms.columns[self._seat.me], c)),
+            ring.unpack(record.sums, (n, c)),
+            {name: ring.unpack(data, (terms.columns[name], c)) for name, data in record.left.items()},
+            record.transfer,
+        )
+
+    def _outputs(self, place: int) -> slice:
+        """Where the outputs of a batch's visit number `place` are."""
+        return slice(place * self._terms.outputs, (place + 1) * self._terms.outputs)
+
+    def _steps(
+        self, counts: Mapping[int, int], psi: ByBatch, holders: Sequence[ShareHolder], evaluators: Evaluators
+    ) -> tuple[ByBatch, dict[str, ByBatch]]:
+        """This party's shares of W^T psi added up (d x E c), and as a holder v by party."""
+        products, terms = self._products, self._terms
+        for batch, V in psi.items():
+            products.ask(products.asked, holders[0], batch, V, columns=self._width, uses=terms.chunks)
+        own = {batch: self._answered(0, evaluators, batch) for batch in counts}
+        left: dict[str, ByBatch] = {}
+        for name in products.asked:
+            shapes = {batch: (terms.columns[name], count * terms.outputs) for batch, count in counts.items()}
+            left[name] = {batch: products.opened(holders[0], name, batch, shape) for batch, shape in shapes.items()}
+        return own, left
+
+    def _sums(
+        self,
+        counts: Mapping[int, int],
+        before: Mapping[str, ByBatch],
+        holders: Sequence[ShareHolder],
+        evaluators: Evaluators,
+    ) -> ByBatch:
+        """This party's shares of all X r that it takes part in, added up (n x E c)."""
+        products, terms = self._products, self._terms
+        for name, values in before.items():
+            for batch, V in values.items():
+                products.ask([name], holders[1], batch, V, columns=terms.rows[batch], uses=terms.chunks)
+        total = {batch: self._answered(1, evaluators, batch) for batch in counts}
+        for name in before:
+            for batch, count in counts.items():
+                share = products.opened(holders[1], name, batch, (terms.rows[batch], count * terms.outputs))
+                total[batch] = self._ring.reduce(total[batch] + share)
+        return total
+
+    def _answered(self, purpose: int, evaluators: Evaluators, batch: int) -> Words:
+        """Answers about W (purpose 0) or X transposed (1) of a batch; plaintexts are kept if there are more chunks."""
+        prepared = self._shelves[purpose].get(batch)
+
+        def prepare(evaluator: ShareEvaluator) -> Any:
+            nonlocal prepared
+            if prepared is None:
+                X, W = self._factors(batch)
+                prepared = evaluator.prepare(X.T if purpose else W)
+            return prepared
+
+        share = self._products.answer(evaluators, batch, prepare)
+        if self._terms.chunks > 1:
+            self._shelves[purpose].put(batch, prepared)
+        return share
+
+    def _walk(self, name: str, visits: Sequence[int], counts: Mapping[int, int], left: ByBatch) -> ByBatch:
+        """r of a party before each visit (d x E c)."""
+        rule, d, c = self._terms.rule, self._terms.columns[name], self._terms.outputs
+        before = {batch: np.empty((d, count * c), np.uint64) for batch, count in counts.items()}
+        seen = dict.fromkeys(counts, 0)
+        for batch in visits:
+            e, seen[batch] = self._outputs(seen[batch]), seen[batch] + 1
+            before[batch][:, e] = self._ring.reduce(rule.theta(self._r[name]))
+            self._r[name] = self._ring.reduce(rule.step(self._r[name], left[batch][:, e]))
+        return before

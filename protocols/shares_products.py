@@ -1,0 +1,174 @@
+"""Products of shared vectors with columns: what passes between the two holders of masks and every party.
+
+The *holders* are the active party and its partner. A holder h has vectors V_h, every other party k a factor W_k:
+
+0. all      a nonce and an X25519 key, everyone to everyone                      once a session
+1. h -> k   the holder's public keys, one for a purpose                          by coins of all nonces
+2. h -> k   [[V_h]]_h
+3. k -> h   masked W_k^T V_h      => one share at k, one at h
+
+A party receives ciphertexts under a holder's key, a holder replies that are uniform to it whatever key it made and
+whatever it asked (crypto/lattice_shares.py): no coin is made without the evaluator's own nonce.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from securevfl.crypto.agreement import KeyPair
+from securevfl.crypto.prg import encode_context
+from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.share_scheme import NONCE_BYTES, ShareEvaluator, ShareHolder, ShareScheme, common_coin
+from securevfl.errors import ProtocolError
+from securevfl.protocols.base import Declared, Reveal, Seat
+from securevfl.runtime.codec import M, Message
+
+__all__ = ["Evaluators", "Products", "declares"]
+
+Evaluators = Mapping[str, ShareEvaluator]  # under the keys of the holders named
+
+
+class Greeting(Message, frozen=True):
+    """32 random bytes for this session's coins, and an X25519 key."""
+
+    nonce: bytes
+    public: bytes
+
+
+class HolderKeys(Message, frozen=True):
+    """A holder's public keys, without the polynomials that both sides expand."""
+
+    publics: tuple[bytes, ...]
+
+
+class Query(Message, frozen=True):
+    """[[V]] for the factor of one batch."""
+
+    batch: int
+    ciphertext: bytes
+
+
+class Answer(Message, frozen=True):
+    """Masked W^T V."""
+
+    batch: int
+    ciphertext: bytes
+
+
+def declares() -> list[Declared]:
+    """What the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    roles = ("active", "partner", "passive")
+    pairs = [(one, other) for one in roles for other in roles if one != other or one == "passive"]
+    made = [Declared(Greeting, *pair, Reveal("public")) for pair in pairs]
+    for holder in ("active", "partner"):
+        for other in roles:
+            if other != holder:
+                made.append(Declared(HolderKeys, holder, other, Reveal("public")))
+                made.append(Declared(Query, holder, other, Reveal("ciphertext", holder)))
+                made.append(Declared(Answer, other, holder, Reveal("uniform")))
+    return made
+
+
+class Products:
+    """One party's end, whichever it is, for a session."""
+
+    def __init__(self, seat: Seat, partner: str, scheme: ShareScheme) -> None:
+        self.seat, self.holders = seat, (seat.active, partner)
+        self._scheme, self._ring = scheme, ShareRing(scheme.bits)
+        self.others = tuple(name for name in seat.parties if name != seat.me)
+        self.served = tuple(name for name in self.holders if name != seat.me)  # whose vectors meet own columns
+        self.asked = self.others if seat.me in self.holders else ()  # whose columns meet own vectors
+        self.pair_keys: dict[str, bytes] = {}  # with every other party, 32 bytes, of this session
+        self._nonces: dict[str, bytes] = {}
+
+    def meet(self) -> bool:
+        """Greets everyone; False if that has been done."""
+        if self._nonces:
+            return False
+        seat, pair, mine = self.seat, KeyPair(), os.urandom(NONCE_BYTES)
+        for name in self.others:
+            self.send(name, Greeting(mine, pair.public))  # 0
+        self._nonces[seat.me] = mine
+        session = seat.channel.session.hex() + seat.lane
+        for name in self.others:
+            greeting = self.recv(name, Greeting)
+            if len(greeting.nonce) != NONCE_BYTES:
+                raise ProtocolError(f"{name}: a nonce of {NONCE_BYTES} bytes was expected, {len(greeting.nonce)} came")
+            self._nonces[name] = greeting.nonce
+            self.pair_keys[name] = pair.agree(
+                greeting.public, session=session, own=seat.me, peer=name, domain="training on shares"
+            )
+        return True
+
+    def coin(self, holder: str, number: int, purpose: str) -> bytes:
+        """32 bytes of the holder's nonce and everyone else's."""
+        rest = [part for name in sorted(self._nonces) if name != holder for part in (name, self._nonces[name])]
+        return common_coin(self._nonces[holder], hashlib.sha256(encode_context(*rest)).digest(), number, purpose)
+
+    def keys(self, number: int, purposes: Sequence[str]) -> tuple[list[ShareHolder], list[Evaluators]]:
+        """By purpose a holder's own new keys (none otherwise), and evaluators under the other holders'."""
+        meter, scheme = self.seat.meter, self._scheme
+        own = [self.coin(self.seat.me, number, purpose) for purpose in purposes if self.asked]
+        holders = [meter("keygen", partial(scheme.keygen, coin)) for coin in own]
+        for name in self.asked:
+            self.send(name, HolderKeys(tuple(holder.public for holder in holders)))  # 1
+        evaluators: list[dict[str, ShareEvaluator]] = [{} for _ in purposes]
+        for name in self.served:
+            publics = self.recv(name, HolderKeys).publics
+            if len(publics) != len(purposes):
+                raise ProtocolError(f"{name}: {len(purposes)} public keys were expected, {len(publics)} came")
+            for purpose, public, found in zip(purposes, publics, evaluators, strict=True):
+                make = partial(scheme.evaluator, public, self.coin(name, number, purpose))
+                found[name] = meter("keygen", make)
+        return holders, list(evaluators)
+
+    def ask(
+        self, names: Collection[str], holder: ShareHolder, batch: int, V: Words, *, columns: int, uses: int
+    ) -> None:
+        """Sends [[V]] to those whose factor of this batch it meets; `columns`, `uses`: as in `ShareHolder.encrypt`."""
+        ciphertext = self.seat.meter("encrypt", partial(holder.encrypt, V, columns=columns, uses=uses))
+        for name in names:
+            self.send(name, Query(batch, ciphertext))  # 2
+
+    def answer(self, evaluators: Evaluators, batch: int, prepare: Callable[[ShareEvaluator], Any]) -> Words:
+        """Answers every holder's query about a batch; this party's shares added up. `prepare` gives the factor."""
+        total: Words | None = None
+        for name, evaluator in evaluators.items():
+            sealed = self._of(name, batch, self.recv(name, Query))
+            prepared = self.seat.meter("encode", partial(prepare, evaluator))
+            masked, share = self.seat.meter("compute", partial(evaluator.product, prepared, sealed))
+            self.send(name, Answer(batch, masked))  # 3
+            total = share if total is None else self._ring.reduce(total + share)
+        if total is None:
+            raise AssertionError("there is a holder beside every party")
+        return total
+
+    def opened(self, holder: ShareHolder, name: str, batch: int, shape: tuple[int, int]) -> Words:
+        """The holder's share of what a party has answered. ProtocolError if it is of another shape."""
+        reply = self._of(name, batch, self.recv(name, Answer))
+        share = self.seat.meter("decrypt", partial(holder.open, reply))
+        if share.shape != shape:
+            raise ProtocolError(
+                f"{name}: an answer of {shape} values was expected, {share.shape} came; do both run the same job?"
+            )
+        return share
+
+    def _of(self, name: str, batch: int, message: Query | Answer) -> bytes:
+        if message.batch != batch:
+            raise ProtocolError(
+                f"{name}: {type(message).__name__} about batch {batch} was expected, one about {message.batch} came; "
+                "do both run the same job?"
+            )
+        return message.ciphertext
+
+    def send(self, name: str, message: Message) -> None:
+        """Sends a message on this session's lane."""
+        self.seat.channel.send(name, message, self.seat.lane)
+
+    def recv(self, name: str, kind: type[M]) -> M:
+        """The next message of that party."""
+        return self.seat.channel.recv(name, kind, self.seat.lane)

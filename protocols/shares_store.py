@@ -1,0 +1,154 @@
+"""What has been made ahead, kept until its visit comes: each visit's record is handed out once, and never again.
+
+A mask used twice gives residuals away, so on disk a record is marked spent, and the mark is down, before the record is
+in anyone's hands. A process that finds a chunk with a spent mark throws it away, whatever was left of it. Marks are
+written for a few visits at a time: a record marked and not used is lost, which costs work and no secrecy.
+
+Files of a folder (mode 0600; a record holds masks, so keep the folder where the party's columns are kept):
+
+    chunk-N.ready   name (16 bytes), first visit (u64), offsets (u64 each, one more than records), records
+    chunk-N.spent   how many of its records are spent (u64)
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from securevfl.errors import ConfigError, ProtocolError
+from securevfl.files import write_whole, writing_whole
+
+__all__ = ["NAME_BYTES", "Chunk", "InMemory", "OnDisk", "Ready"]
+
+NAME_BYTES = 16
+_AT_ONCE = 16  # records marked spent at a time
+_U64 = struct.Struct("<Q")
+_HEAD = struct.Struct(f"<{NAME_BYTES}sQ")
+
+
+@dataclass
+class Chunk:
+    """A chunk of records: its name, the same at all parties that made it together and no other's, the visit of the
+    training that its first record is for, its size in bytes, and the place of the next record.
+    """
+
+    name: bytes
+    first: int
+    size: int
+    next: int = 0
+
+
+class Ready(ABC):
+    """A bounded store of records, by chunk and place."""
+
+    def __init__(self, limit: int) -> None:
+        """limit: bytes of records that may be kept."""
+        self._limit = limit
+        self._chunks: dict[int, Chunk] = {}
+
+    def put(self, number: int, name: bytes, first: int, records: Sequence[bytes]) -> None:
+        """Keeps a chunk. ConfigError if it goes beyond the limit, ProtocolError if there is one of this number."""
+        size = sum(map(len, records))
+        if number in self._chunks:
+            raise ProtocolError(f"shares: chunk {number} was made twice; number chunks through")
+        if size + sum(chunk.size for chunk in self._chunks.values()) > self._limit:
+            raise ConfigError(
+                f"shares: {size} bytes made ahead do not fit in what is left of {self._limit}; make smaller chunks"
+            )
+        self._write(number, _HEAD.pack(name, first), records)
+        self._chunks[number] = Chunk(name, first, size)
+
+    def chunk(self, number: int) -> Chunk:
+        """What is known of a chunk. ProtocolError if it is not here."""
+        if number not in self._chunks:
+            raise ProtocolError(f"shares: chunk {number} is spent or not made; make a new chunk")
+        return self._chunks[number]
+
+    def take(self, number: int, place: int) -> bytes:
+        """The record at `place`, in order; it is spent from now on. ProtocolError if it is already, or not there."""
+        chunk = self.chunk(number)
+        if place != chunk.next:
+            raise ProtocolError(f"shares: visit {place} of chunk {number} is spent; make a new chunk")
+        chunk.next += 1
+        return self._spend(number, place)
+
+    def drop(self, number: int) -> None:
+        """Forgets a chunk, spent or not."""
+        self._remove(number)
+        self._chunks.pop(number, None)
+
+    @abstractmethod
+    def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None: ...
+
+    @abstractmethod
+    def _spend(self, number: int, place: int) -> bytes: ...
+
+    @abstractmethod
+    def _remove(self, number: int) -> None: ...
+
+
+class InMemory(Ready):
+    """Records of this process, gone with it."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        super().__init__(limit)
+        self._records: dict[int, list[bytes]] = {}
+
+    def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None:
+        self._records[number] = list(records)
+
+    def _spend(self, number: int, place: int) -> bytes:
+        record, self._records[number][place] = self._records[number][place], b""
+        return record
+
+    def _remove(self, number: int) -> None:
+        self._records.pop(number, None)
+
+
+class OnDisk(Ready):
+    """Records in a folder. What an earlier process had begun to spend is removed; `untouched` lists the rest."""
+
+    def __init__(self, folder: Path, limit: int = 1 << 33) -> None:
+        super().__init__(limit)
+        self._folder = folder
+        for path in sorted(folder.glob("chunk-*.spent")):
+            self._remove(int(path.stem.removeprefix("chunk-")))
+        for path in sorted(folder.glob("chunk-*.ready")):
+            with open(path, "rb") as file:
+                name, first = _HEAD.unpack(file.read(_HEAD.size))
+            self._chunks[int(path.stem.removeprefix("chunk-"))] = Chunk(name, first, path.stat().st_size)
+
+    @property
+    def untouched(self) -> tuple[int, ...]:
+        """Chunks of which nothing is spent."""
+        return tuple(sorted(number for number, chunk in self._chunks.items() if chunk.next == 0))
+
+    def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None:
+        offsets = [len(head) + _U64.size * (len(records) + 1)]
+        for record in records:
+            offsets.append(offsets[-1] + len(record))
+        with writing_whole(self._ready(number)) as file:
+            file.write(head + b"".join(map(_U64.pack, offsets)))
+            file.writelines(records)
+
+    def _spend(self, number: int, place: int) -> bytes:
+        if place % _AT_ONCE == 0:
+            write_whole(self._spent(number), _U64.pack(place + _AT_ONCE))
+        with open(self._ready(number), "rb") as file:
+            file.seek(_HEAD.size + _U64.size * place)
+            start, stop = struct.unpack("<2Q", file.read(2 * _U64.size))
+            file.seek(start)
+            return file.read(stop - start)
+
+    def _remove(self, number: int) -> None:
+        self._ready(number).unlink(missing_ok=True)  # first: a mark without records does no harm
+        self._spent(number).unlink(missing_ok=True)
+
+    def _ready(self, number: int) -> Path:
+        return self._folder / f"chunk-{number}.ready"
+
+    def _spent(self, number: int) -> Path:
+        return self._folder / f"chunk-{number}.spent"

@@ -1,0 +1,411 @@
+"""The attacks that shared products invite, carried out: each fails here and succeeds against a weakened engine.
+
+The attacker is the key holder, with all it legitimately has: its secret key, its queries, their noise. A mutant removes
+one defence. Polynomials are multiplied by Kronecker substitution: one product of two very large integers.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+
+import gmpy2
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securevfl.crypto import lattice_shares, sealio, share_layout
+from securevfl.crypto.lattice_bfv import expanded, nearest
+from securevfl.crypto.lattice_ring import NOISE_STD, uniform_residues
+from securevfl.crypto.lattice_shares import LatticeShareEvaluator, LatticeShareHolder, Parameters, Prepared
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_scheme import common_coin
+
+PARAMETERS = Parameters(56)
+BFV, N = PARAMETERS.bfv, 4096
+P0, P1 = BFV.primes
+Q, T = P0 * P1, 2**56
+
+
+def coin():
+    return common_coin(os.urandom(32), os.urandom(32), 0, "attack")
+
+
+def pair(evaluator=LatticeShareEvaluator, holder=LatticeShareHolder):
+    mine = coin()
+    h = holder(PARAMETERS, mine)
+    return h, evaluator(PARAMETERS, h.public, mine)
+
+
+def words(*shape):
+    return np.frombuffer(os.urandom(8 * math.prod(shape)), np.uint64).reshape(shape) & PARAMETERS.ring.mask
+
+
+def crt(residues):
+    return [(int(a) * P1 * pow(P1, -1, P0) + int(b) * P0 * pow(P0, -1, P1)) % Q for a, b in residues.T]
+
+
+def centred(x, q=Q):
+    return x - q if x > q // 2 else x
+
+
+def negacyclic(a, b):
+    """a b modulo x^N + 1 and Q, for lists of N integers modulo Q."""
+    slot = 8 * 26  # 2 * 92 + 12 bits fit
+
+    def packed(c):
+        return gmpy2.mpz(int.from_bytes(b"".join(int(x).to_bytes(26, "little") for x in c), "little"))
+
+    product = int(packed(a) * packed(b)).to_bytes(2 * N * slot // 8, "little")
+    c = [int.from_bytes(product[26 * i : 26 * i + 26], "little") for i in range(2 * N)]
+    return [(c[i] - c[N + i]) % Q for i in range(N)]
+
+
+def from_ntt(rows):
+    """Coefficients modulo Q of a polynomial given by its NTT values modulo both primes."""
+    cipher = BFV.io.ciphertext(BFV.level, np.stack([rows, rows]), ntt=True)
+    BFV.evaluator.transform_from_ntt_inplace(cipher)
+    return crt(BFV.io.residues(cipher, (2, 2, N))[0])
+
+
+def to_ntt(residues):
+    cipher = BFV.io.ciphertext(BFV.level, np.stack([residues, residues]), ntt=False)
+    BFV.evaluator.transform_to_ntt_inplace(cipher)
+    return BFV.io.residues(cipher, (2, 2, N))[0]
+
+
+class KnowingHolder(LatticeShareHolder):
+    """A holder that keeps what SEAL hides: its secret key as coefficients."""
+
+    def __init__(self, parameters, mine):
+        original, kept = BFV.io.secret_key, []
+        BFV.io.secret_key = lambda residues: kept.append(residues) or original(residues)
+        try:
+            super().__init__(parameters, mine)
+        finally:
+            del BFV.io.secret_key
+        self.secret = from_ntt(kept[0][:2])
+
+
+def query(sealed):
+    """The first ciphertext of a query, residues (2, primes, N) in coefficients."""
+    part = sealed[lattice_shares._SEALED.size :][: PARAMETERS.sealed_size]
+    up = BFV.sealed(sealio.unpack(part, BFV.primes, N), part[-64:])
+    BFV.evaluator.transform_from_ntt_inplace(up)
+    return BFV.io.residues(up, (2, 2, N))
+
+
+def answer(reply, wanted):
+    """c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
+    view = memoryview(reply)[lattice_shares._REPLY.size :]
+    return sealio.unpack(view, BFV.primes, N), sealio.unpack(view[PARAMETERS.polynomial :], BFV.primes, wanted)
+
+
+def test_secret_and_noise_are_what_they_should_be():
+    """The oracle of all below: the key is ternary, b + a s and the noise of a query are small."""
+    mine = coin()
+    holder = KnowingHolder(PARAMETERS, mine)
+    assert {centred(x) for x in holder.secret} == {-1, 0, 1}
+    first = sealio.unpack(memoryview(holder.public)[5:], BFV.key_primes, N)[:2]
+    b, a = from_ntt(first), from_ntt(PARAMETERS.second(mine)[:2])
+    error = np.array([centred((x + y) % Q) for x, y in zip(b, negacyclic(a, holder.secret), strict=True)])
+    assert np.abs(error).max() <= 21
+    assert 0.9 * NOISE_STD < error.std() < 1.1 * NOISE_STD
+    noise = np.array(noise_of(holder, holder.encrypt(V := words(5, 1), columns=3), V))
+    assert np.abs(noise).max() <= 22
+    assert 0.9 * NOISE_STD < noise.std() < 1.15 * NOISE_STD
+
+
+def noise_of(holder, sealed, V):
+    """e of the only ciphertext of a query, which its holder can compute."""
+    c0, c1 = (crt(each) for each in query(sealed))
+    n, c = V.shape
+    layout = PARAMETERS.layout(n, c, *struct.unpack_from("<II", sealed, 28))
+    message = share_layout.messages(layout, V).ravel().tolist()
+    product = negacyclic(c1, holder.secret)
+    return [centred((x + y - (2 * Q * m + T) // (2 * T)) % Q) for x, y, m in zip(c0, product, message, strict=True)]
+
+
+# --- no encryption of zero on a reply --------------------------------------------------------------------------------
+
+
+class NoZero(LatticeShareEvaluator):
+    """Sends the product as it is."""
+
+    def _zero(self):
+        residues = np.zeros((2, 2, N), np.uint64)
+        residues[1, :, 0] = 1  # SEAL refuses c1 = 0
+        return BFV.io.ciphertext(BFV.level, residues, ntt=False)
+
+
+class GivenSecond(LatticeShareEvaluator):
+    """Takes the second polynomial of the key from the holder, who sends zeros."""
+
+    def __init__(self, parameters, public, mine):
+        original = parameters.second
+        parameters.second = lambda _: np.zeros_like(original(mine))
+        try:
+            super().__init__(parameters, public, mine)
+        finally:
+            del parameters.second
+
+
+class ZeroKey(LatticeShareHolder):
+    """Publishes b = 0."""
+
+    def __init__(self, parameters, mine):
+        super().__init__(parameters, mine)
+        self.public = self.public[:5] + bytes(len(self.public) - 5)
+        self._key = lattice_shares._fingerprint(mine, self.public)
+
+
+def quotient(evaluator_type, holder_type=LatticeShareHolder):
+    """The share of W's entries that the holder finds as c1 of the reply over c1 of its query."""
+    holder, evaluator = pair(evaluator_type, holder_type)
+    W = np.random.default_rng(0).integers(-300, 300, (64, 60))
+    sealed = holder.encrypt(words(64, 1), columns=60)
+    reply, _ = evaluator.product(evaluator.prepare(W), sealed)
+    c1 = answer(reply, 60)[0].copy()
+    if evaluator_type is NoZero:
+        c1[:, 0] = (c1[:, 0] + np.array(BFV.primes, np.uint64) - np.uint64(1)) % np.array(BFV.primes, np.uint64)
+    over, under = to_ntt(c1), to_ntt(query(sealed)[1])
+    rows = [
+        [int(x) * pow(int(y), -1, p) % p for x, y in zip(a, b, strict=True)]
+        for a, b, p in zip(over, under, BFV.primes, strict=True)
+    ]
+    found = np.array([centred(x) for x in from_ntt(np.array(rows, np.uint64))], object)
+    s = PARAMETERS.layout(64, 1, *struct.unpack_from("<II", sealed, 28)).s
+    truth = share_layout.plaintexts(PARAMETERS.layout(64, 1, s, 1), W)[0, 0]
+    return float((found[: len(truth)] == truth).mean())
+
+
+def test_dividing_the_reply_by_the_query_gives_w_away_unless_zero_is_added():
+    assert quotient(NoZero) == 1.0
+    assert quotient(LatticeShareEvaluator) < 0.02
+
+
+def test_a_chosen_key_gives_w_away_unless_its_second_polynomial_is_made_of_the_coin():
+    """With (b, a) = (0, 0) the encryption of zero adds nothing; with b = 0 alone it does all it should."""
+    assert quotient(GivenSecond, ZeroKey) == 1.0
+    assert quotient(LatticeShareEvaluator, ZeroKey) < 0.02
+
+
+def test_no_two_replies_share_a_polynomial():
+    holder, evaluator = pair()
+    sealed, prepared = holder.encrypt(words(8, 1), columns=8), evaluator.prepare(np.eye(8, dtype=int))
+    first, second = (answer(evaluator.product(prepared, sealed)[0], 8) for _ in range(2))
+    assert all((a != b).mean() > 0.99 for a, b in zip(first, second, strict=True))
+
+
+# --- a mask modulo t -------------------------------------------------------------------------------------------------
+
+
+class MaskModuloT(LatticeShareEvaluator):
+    """Masks with round(q/t m), m uniform modulo t: hides the value, not the noise below it."""
+
+    def _uniform(self, count):
+        m = words(count)
+        x = [(2 * Q * int(each) + T) // (2 * T) % Q for each in m]
+        return np.array([[each % p for each in x] for p in BFV.primes], np.uint64)
+
+
+def by_noise(evaluator_type, visits=60):
+    """The share of W's entries that regression of the noise of replies on that of queries finds.
+
+    W has 2 rows and 16 columns; the noise at a wanted coefficient is a sum of e over all coefficients of W.
+    """
+    holder, evaluator = pair(evaluator_type, KnowingHolder)
+    W = np.random.default_rng(1).integers(-100, 100, (2, 16))
+    prepared = evaluator.prepare(W)
+    equations, values = [], []
+    for _ in range(visits):
+        V = words(2, 1)
+        sealed = holder.encrypt(V, columns=16)
+        layout = PARAMETERS.layout(2, 1, *struct.unpack_from("<II", sealed, 28))
+        e = np.array(noise_of(holder, sealed, V), float)
+        where = layout.wanted(16, 0, 0)
+        c1, c0 = answer(evaluator.product(prepared, sealed)[0], len(where))
+        product = negacyclic(crt(c1), holder.secret)
+        for at, first in zip(where, crt(c0), strict=True):
+            w = (first + product[at]) % Q
+            values.append(float(centred((w - (2 * Q * ((2 * T * w + Q) // (2 * Q)) + T) // (2 * T)) % Q)))
+            equations.append([e[at - k] if at >= k else -e[N + at - k] for k in range(layout.s * 16)])
+    found = np.rint(np.linalg.lstsq(np.array(equations), np.array(values), rcond=None)[0])
+    truth = share_layout.plaintexts(layout, W)[0, 0][: layout.s * 16]
+    return float((found == truth).mean())
+
+
+def test_a_mask_modulo_t_leaves_the_noise_that_tells_w_and_one_modulo_q_does_not():
+    assert by_noise(MaskModuloT) > 0.8
+    assert by_noise(LatticeShareEvaluator) < 0.1
+
+
+def test_what_the_holder_decrypts_is_uniform_modulo_q():
+    """Value and fraction of it that SEAL rounds away, W and V constant."""
+    holder, evaluator = pair(holder=KnowingHolder)
+    sealed = holder.encrypt(np.full((1, 1), 3, np.uint64), columns=3000)
+    reply, _ = evaluator.product(evaluator.prepare(np.ones((1, 3000), int)), sealed)
+    c1, c0 = answer(reply, 3000)
+    where = PARAMETERS.layout(1, 1, 1, 1).wanted(3000, 0, 0)
+    product = negacyclic(crt(c1), holder.secret)
+    seen = [(first + product[at]) % Q for at, first in zip(where, crt(c0), strict=True)]
+    for part in ([x * 16 // Q for x in seen], [x * T % Q * 16 // Q for x in seen]):
+        counts = np.bincount(part, minlength=16)
+        assert ((counts - 187.5) ** 2 / 187.5).sum() < 60  # 15 degrees
+
+
+# --- zeros -----------------------------------------------------------------------------------------------------------
+
+
+class UnitInZeros(Prepared):
+    """Counts the unit that stands in for a block of zeros."""
+
+    def encoded(self, layout):
+        return [[(plain, True) for plain, _ in row] for row in super().encoded(layout)]
+
+
+def test_a_unit_in_a_block_of_zeros_ruins_the_product_and_ours_is_thrown_away(monkeypatch):
+    W = np.zeros((5000, 1), int)
+    V = words(5000, 1)
+
+    def largest():
+        holder, evaluator = pair()
+        reply, own = evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=1))
+        return np.abs(PARAMETERS.ring.signed(own + holder.open(reply))).max()
+
+    assert largest() <= 1
+    monkeypatch.setattr(lattice_shares, "Prepared", UnitInZeros)
+    assert largest() > 2**40
+
+
+class Counting:
+    def __init__(self, inner):
+        self.inner, self.calls = inner, []
+
+    def __getattr__(self, name):
+        self.calls.append(name)
+        return getattr(self.inner, name)
+
+
+def test_zeros_in_w_change_no_step_but_a_sum(monkeypatch):
+    holder, evaluator = pair()
+    sealed = holder.encrypt(words(5000, 1), columns=6)
+    dense = np.random.default_rng(5).integers(1, 9, (5000, 6))
+    half = dense.copy()
+    half[:2500] = 0
+    steps = []
+    for W in (dense, half, np.zeros_like(dense)):
+        prepared = evaluator.prepare(W)
+        counting = Counting(BFV.evaluator)
+        with monkeypatch.context() as patch:
+            patch.setattr(BFV, "evaluator", counting)
+            reply, _ = evaluator.product(prepared, sealed)
+        heavy = [name for name in counting.calls if name != "add_inplace"]
+        steps.append((len([n for n in heavy if n == "multiply_plain"]), len(reply)))
+    assert steps[0] == steps[1] == steps[2]
+
+
+# --- what a reply holds, and a crafted one --------------------------------------------------------------------------
+
+
+def test_cross_terms_never_leave():
+    holder, evaluator = pair()
+    reply, _ = evaluator.product(evaluator.prepare(np.ones((9, 5), int)), holder.encrypt(words(9, 1), columns=5))
+    assert len(reply) == lattice_shares._REPLY.size + sealio.packed_size(BFV.primes, N + 5)
+
+
+def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
+    """c1 = q/8: the holder's share is made of its key. It keeps it, of whatever length and encoding the reply is."""
+    holder, evaluator = pair()
+    sealed = holder.encrypt(words(4, 1), columns=4)
+    reply, _ = evaluator.product(evaluator.prepare(np.ones((4, 4), int)), sealed)
+    head, size = lattice_shares._REPLY.size, PARAMETERS.polynomial
+    for value in (0, Q // 8):
+        residues = np.full((2, N), 0, np.uint64)
+        residues[:, 0] = [value % p for p in BFV.primes]
+        crafted = reply[:head] + sealio.pack(residues, BFV.primes) + bytes(len(reply) - head - size)
+        assert holder.open(crafted).shape == (4, 1)
+
+
+def test_purposes_and_chunks_have_keys_of_their_own():
+    nonces = os.urandom(32), os.urandom(32)
+    seconds = [
+        PARAMETERS.second(common_coin(*nonces, chunk, purpose)) for chunk in (0, 1) for purpose in ("steps", "sums")
+    ]
+    for i, first in enumerate(seconds):
+        for second in seconds[i + 1 :]:
+            assert (first != second).mean() > 0.999
+
+
+def test_a_second_polynomial_is_uniform_below_each_prime():
+    second = expanded(Prg(os.urandom(32), "a"), BFV.key_primes, 60000)
+    for row, p in zip(second, BFV.key_primes, strict=True):
+        assert (row < p).all()
+        counts = np.bincount((row.astype(float) * 16 / p).astype(int), minlength=16)
+        assert ((counts - 3750) ** 2 / 3750).sum() < 60
+
+
+# --- a share of the mask, exactly ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, Q - 1), min_size=1, max_size=20), st.integers(8, 56))
+def test_a_share_of_the_mask_is_rounded_exactly(values, bits):
+    residues = np.array([[x % p for x in values] for p in BFV.primes], np.uint64)
+    slow = [(2 ** (bits + 1) * x + Q) // (2 * Q) % 2**bits for x in values]
+    assert nearest(residues, BFV.primes, bits).tolist() == slow
+
+
+def test_values_next_to_a_half_are_rounded_exactly_too():
+    near = [(half * pow(T, -1, Q)) % Q for half in ((Q + k) // 2 for k in (-3, -1, 1, 3))]
+    residues = np.array([[x % p for x in near] for p in BFV.primes], np.uint64)
+    assert nearest(residues, BFV.primes, 56).tolist() == [(2 * T * x + Q) // (2 * Q) % T for x in near]
+
+
+def test_floats_would_be_off_at_this_size():
+    """Why the share is computed in integers: as a float fraction of q most low bits are lost."""
+    from securevfl.crypto.lattice_ring import fraction_of_modulus
+
+    residues = uniform_residues(BFV.primes, 2000)
+    floats = np.rint(fraction_of_modulus(residues, BFV.primes) * 2.0**56).astype(np.uint64) & np.uint64(T - 1)
+    assert (floats != nearest(residues, BFV.primes, 56)).mean() > 0.5
+
+
+def test_seal_rounds_what_it_decrypts_as_integers_do():
+    """The holder's share, over uniform values: SEAL's decryption against the exact rounding of c0 + c1 s."""
+    holder, evaluator = pair(holder=KnowingHolder)
+    sealed = holder.encrypt(words(1, 1), columns=1000)
+    reply, _ = evaluator.product(evaluator.prepare(np.ones((1, 1000), int)), sealed)
+    c1, c0 = answer(reply, 1000)
+    where = PARAMETERS.layout(1, 1, 1, 1).wanted(1000, 0, 0)
+    product = negacyclic(crt(c1), holder.secret)
+    exact = [(2 * T * ((a + product[at]) % Q) + Q) // (2 * Q) % T for at, a in zip(where, crt(c0), strict=True)]
+    assert holder.open(reply).ravel().tolist() == exact
+
+
+def test_the_context_that_makes_keys_is_of_no_ciphertext():
+    assert BFV._maker.key_parms_id() != BFV.context.key_parms_id()
+    assert math.log2(math.prod(BFV.key_primes)) <= 109
+    assert seal.CoeffModulus.MaxBitCount(N, seal.SEC_LEVEL_TYPE.TC128) == 109
+
+
+@pytest.mark.parametrize(("n", "c", "d"), [(256, 16, 15), (15, 16, 256), (4096, 16, 100), (1, 1, 5000), (5000, 300, 1)])
+def test_the_layout_is_no_dearer_than_any_other_of_its_kind(n, c, d):
+    """`choose` looks at equal parts only; no s and p of all does better by more than a fiftieth."""
+
+    def cost(s, p, uses):
+        layout = share_layout.Layout(N, n, c, s, p)
+        if layout.columns < 1:
+            return math.inf
+        P, B, F = layout.output_blocks, layout.sample_blocks, layout.column_blocks(d)
+        each = B * share_layout.UP + F * share_layout.DOWN + B * F * share_layout.PRODUCT
+        return P * each + B * F * share_layout.PREPARE / uses
+
+    for uses in (1, 10):
+        chosen = share_layout.choose(N, n, c, d, uses)
+        steps = sorted({*range(1, min(n, N) + 1, max(1, min(n, N) // 300)), n if n <= N else N})
+        best = min(cost(s, p, uses) for s in steps for p in {1, 2, 4, 8, 16, min(c, N)} if p <= c and s * p <= N)
+        assert cost(chosen.s, chosen.p, uses) <= 1.02 * best

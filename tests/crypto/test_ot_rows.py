@@ -1,0 +1,306 @@
+"""Transfers by rows against a slow oracle, and the attacks they invite: each fails here and succeeds on a mutant."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securevfl.crypto import base_ot, ot_rows, row_hash
+from securevfl.crypto.ot_rows import COLUMNS, Chooser, Offerer, fresh_secret, message_bytes, transposed
+from securevfl.crypto.row_hash import RowHash, tweaks
+from securevfl.errors import ConfigError, CryptoError
+
+
+def meet(bits=6, chooser=Chooser, offerer=Offerer):
+    secret, choices = fresh_secret()
+    base = base_ot.Offerer()
+    points, seeds = base_ot.choose(base.offer, choices)
+    coin = os.urandom(32)
+    return chooser(base.pairs(points), coin, bits), offerer(secret, seeds, coin, bits)
+
+
+def slow_hash(key: bytes, x: bytes, tweak: bytes) -> bytes:
+    """H as the paper writes it, a block at a time."""
+    aes = Cipher(algorithms.AES(key), modes.ECB())
+
+    def permute(block: bytes) -> bytes:
+        return aes.encryptor().update(block)
+
+    def xor(a: bytes, b: bytes) -> bytes:
+        return bytes(i ^ j for i, j in zip(a, b, strict=True))
+
+    inner = permute(x)
+    return xor(permute(xor(inner, tweak)), inner)
+
+
+def test_the_hash_is_that_of_the_paper():
+    key, blocks = os.urandom(16), os.urandom(16 * 50)
+    x = np.frombuffer(blocks, "<u8").astype(np.uint64).reshape(50, 2)
+    got = RowHash(key)(x, tweaks(7, 50, 3))
+    for i in range(50):
+        tweak = (7 + i).to_bytes(8, "little") + (3).to_bytes(8, "little")
+        assert got[i].astype("<u8").tobytes() == slow_hash(key, blocks[16 * i : 16 * i + 16], tweak)
+
+
+def test_tweaks_broadcast_and_keys_matter():
+    x = np.zeros((4, 3, 2), np.uint64)
+    one = RowHash(bytes(16))(x, tweaks(0, 3, 1))
+    assert len({each.tobytes() for each in one[0]}) == 3
+    assert (one[0] == one[3]).all()
+    assert (RowHash(bytes(15) + b"\1")(x, tweaks(0, 3, 1)) != one).all()
+    with pytest.raises(CryptoError):
+        RowHash(bytes(32))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 70))
+def test_columns_become_rows(count):
+    columns = np.frombuffer(os.urandom(COLUMNS * count), np.uint8).reshape(COLUMNS, count)
+    rows = transposed(columns)
+    slow = np.packbits(np.unpackbits(columns, axis=1, bitorder="little").T, axis=1, bitorder="little")
+    np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)
+
+
+@pytest.mark.parametrize("bits", [1, 5, 6, 7, 8])
+@pytest.mark.parametrize("rows", [1, 21, 256, 1500])
+def test_the_chooser_has_the_pad_it_has_chosen_and_no_other(bits, rows):
+    chooser, offerer = meet(bits)
+    message, chosen = chooser.extend(rows)
+    assert len(message) == message_bytes(rows, bits)
+    pads = offerer.extend(rows, message).pads(0, rows)
+    assert pads.shape == (2**bits, rows)
+    hits = pads == chosen.pads
+    np.testing.assert_array_equal(hits, np.arange(2**bits)[:, None] == chosen.choices)
+    assert len(np.unique(pads)) == pads.size
+
+
+@pytest.mark.parametrize("bits", [2, 6])
+def test_pads_are_those_of_the_docstring(bits):
+    """The slow oracle: rows of Q and T bit by bit, keys and pads one at a time."""
+    rows = 20
+    chooser, offerer = meet(bits)
+    message, chosen = chooser.extend(rows)
+    offered = offerer.extend(rows, message)
+    key = ot_rows.derive_key(chooser._coin, ot_rows._LABEL, bits)[:16]
+    s = offered._s.astype("<u8").tobytes()
+    assert s == offerer._secret.tobytes()
+    for row in range(rows):
+        mixed = {j: bytes(16) for j in range(2**bits)}
+        for bit in range(bits):
+            number = row * bits + bit
+            q = offered._q[number].astype("<u8").tobytes()
+            other = bytes(a ^ b for a, b in zip(q, s, strict=True))
+            tweak = number.to_bytes(8, "little") + (1).to_bytes(8, "little")
+            keys = [slow_hash(key, each, tweak) for each in (q, other)]
+            for j in mixed:
+                mixed[j] = bytes(a ^ b for a, b in zip(mixed[j], keys[j >> bit & 1], strict=True))
+        for j, total in mixed.items():
+            tweak = row.to_bytes(8, "little") + (2 | j << 8).to_bytes(8, "little")
+            pad = int.from_bytes(slow_hash(key, total, tweak)[:8], "little")
+            assert pad == int(offered.pads(row, row + 1)[j, 0])
+            assert (pad == int(chosen.pads[row])) == (j == chosen.choices[row])
+
+
+def test_blocks_follow_each_other_and_rows_are_numbered_through(monkeypatch):
+    monkeypatch.setattr(ot_rows, "_AT_ONCE", 17)
+    chooser, offerer = meet()
+    seen = []
+    for rows in (40, 3, 64):
+        message, chosen = chooser.extend(rows)
+        offered = offerer.extend(rows, message)
+        assert offered.rows == rows
+        pads = offered.pads(0, rows)
+        np.testing.assert_array_equal(pads[chosen.choices, np.arange(rows)], chosen.pads)
+        np.testing.assert_array_equal(offered.pads(1, rows)[:, :2], pads[:, 1:3])
+        seen.append(pads)
+    assert len(np.unique(np.concatenate(seen, axis=1))) == 64 * 107
+
+
+def test_choices_are_uniform():
+    chooser, _ = meet()
+    choices = chooser.extend(20000)[1].choices
+    counts = np.bincount(choices, minlength=64)
+    assert ((counts - 312.5) ** 2 / 312.5).sum() < 140  # 63 degrees
+
+
+def test_what_the_offerer_receives_is_uniform():
+    chooser, _ = meet()
+    counts = np.bincount(np.frombuffer(chooser.extend(5000)[0], np.uint8), minlength=256)
+    expected = counts.sum() / 256
+    assert ((counts - expected) ** 2 / expected).sum() < 400  # 255 degrees
+
+
+def test_wrong_sizes_and_altered_messages_are_refused():
+    chooser, offerer = meet()
+    message, _ = chooser.extend(100)
+    for altered in (b"", message[:-1], message + b"\0"):
+        with pytest.raises(CryptoError, match="expected"):
+            meet()[1].extend(100, altered)
+    flipped = bytes([message[0] ^ 1]) + message[1:]  # the check then hashes with another key
+    with pytest.raises(CryptoError, match="cheating"):
+        offerer.extend(100, flipped)
+    for rows in (0, ot_rows.MOST_ROWS + 1):
+        with pytest.raises(ConfigError):
+            meet()[0].extend(rows)
+    for bits in (0, 9):
+        with pytest.raises(ConfigError):
+            meet(bits)
+
+
+def test_secrets_stay():
+    chooser, offerer = meet()
+    message, chosen = chooser.extend(5)
+    for secret in (chooser, offerer, offerer.extend(5, message)):
+        assert "secret" in repr(secret)
+        for attempt in (pickle.dumps, copy.copy):
+            with pytest.raises(TypeError):
+                attempt(secret)
+    assert str(int(chosen.pads[0])) not in repr(chosen)
+
+
+# --- keys of an extension are related: XOR before hashing opens pads -------------------------------------------------
+
+
+def unhashed(cls):
+    """A mutant that puts raw rows of the extension together and hashes the result alone."""
+
+    class Mutant(cls):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self._hash = _Unhashed(self._hash)
+
+    return Mutant
+
+
+class _Unhashed:
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __call__(self, x, tweak):
+        return x.copy() if (tweak[..., 1] == ot_rows._KEYS).all() else self._inner(x, tweak)
+
+
+def opened(chooser, offerer, rows=60):
+    """How many pads beside its own the chooser opens: s falls out of an XOR of an even number of unknown keys."""
+    streams = []
+    original = ot_rows.transposed
+    ot_rows.transposed = lambda columns: streams.append(original(columns)) or streams[-1]
+    try:
+        message, chosen = chooser.extend(rows)
+        t = streams[0][: rows * 6].reshape(rows, 6, 2)
+        pads = offerer.extend(rows, message).pads(0, rows)
+    finally:
+        ot_rows.transposed = original
+    hashed = chooser._hash
+    keys = hashed(t.reshape(-1, 2), tweaks(0, rows * 6, ot_rows._KEYS))
+    total = np.bitwise_xor.reduce(keys.reshape(rows, 6, 2), axis=1)
+    hits = 0
+    for j in range(64):
+        other = j ^ chosen.choices
+        tweak = tweaks(0, rows, ot_rows._PADS)
+        tweak[:, 1] |= np.uint64(j << 8)
+        guess = hashed(total, tweak)[:, 0]
+        hits += int(((guess == pads[j]) & (other != 0)).sum())
+    return hits / (rows * 63)
+
+
+def test_pads_of_unhashed_keys_open_and_ours_do_not():
+    assert opened(*meet(chooser=unhashed(Chooser), offerer=unhashed(Offerer))) > 0.45  # all with an even difference
+    assert opened(*meet()) == 0
+
+
+def test_one_call_of_the_permutation_lets_tweaks_shift_into_one_another():
+    """The form pi(sigma(x) ^ t) ^ sigma(x): H(x, t) = H(x ^ sigma^-1(d), t ^ d) ^ d, here with sigma the identity."""
+    ours = RowHash(os.urandom(16))
+
+    def one_call(x, t):
+        return ours._permute(x ^ t) ^ x
+
+    x, t, d = (np.frombuffer(os.urandom(320), np.uint64).reshape(20, 2) for _ in range(3))
+    assert (one_call(x, t) == one_call(x ^ d, t ^ d) ^ d).all()
+    assert not (ours(x, t) == ours(x ^ d, t ^ d) ^ d).any()
+    assert row_hash.BLOCK_WORDS == 2
+
+
+# --- a chooser with odd columns reads s ----------------------------------------------------------------------------
+
+
+class OddColumns(Chooser):
+    """Flips transfer j b of column j alone, for every j, and keeps the rest as it should be."""
+
+    def extend(self, rows):
+        message, chosen = super().extend(rows)
+        octets = (len(message) - ot_rows._TAG * (COLUMNS + 1)) // COLUMNS
+        columns = np.frombuffer(message[: COLUMNS * octets], np.uint8).reshape(COLUMNS, octets).copy()
+        for j in range(COLUMNS):
+            columns[j, j * self._bits // 8] ^= 1 << j * self._bits % 8
+        return columns.tobytes() + message[COLUMNS * octets :], chosen
+
+
+class Unchecked(Offerer):
+    def _check(self, *arguments):
+        pass
+
+
+def secret_read(offerer_type):
+    """The bits of s that the cheating chooser reads: its pad of row j is right if and only if s_j = 0."""
+    chooser, offerer = meet(6, OddColumns, offerer_type)
+    message, chosen = chooser.extend(COLUMNS)
+    pads = offerer.extend(COLUMNS, message).pads(0, COLUMNS)
+    read = (pads[chosen.choices, np.arange(COLUMNS)] != chosen.pads).astype(np.uint8)
+    return (np.packbits(read, bitorder="little") == offerer._secret).all()
+
+
+def test_odd_columns_read_the_offerers_secret_unless_they_are_checked():
+    assert secret_read(Unchecked)
+    with pytest.raises(CryptoError, match="cheating"):
+        secret_read(Offerer)
+
+
+def test_the_check_says_nothing_of_the_choices():
+    """h(r) of equal choices differs: a block of random transfers follows them."""
+
+    class Fixed(Chooser):
+        def _tags(self, number, corrections, columns):
+            tags.append(super()._tags(number, bytes(8), columns))  # one key for all, to compare
+            return super()._tags(number, corrections, columns)
+
+    tags: list[bytes] = []
+    for _ in range(3):
+        meet(chooser=Fixed)[0].extend(1)
+    assert all(a[:16] != b[:16] for a, b in pairwise(tags))
+
+
+class NoBlock(Chooser):
+    """A mutant that leaves the random block out of what is hashed."""
+
+    def _tags(self, number, corrections, columns):
+        return super()._tags(number, corrections, np.ascontiguousarray(columns[:, : -ot_rows._TAG]))
+
+
+def fitting(chooser, choices=64):
+    """The choices of one row that an offerer finds to fit h(r), all transfers but the row's being zero."""
+    message, chosen = chooser.extend(1)
+    octets = (len(message) - ot_rows._TAG * (COLUMNS + 1)) // COLUMNS
+    corrections, check = message[: COLUMNS * octets], message[COLUMNS * octets :]
+    columns = np.zeros((choices, octets), np.uint8)
+    columns[:, 0] = np.arange(choices)
+    tags = chooser._tags(0, corrections, columns)
+    fits = [choice for choice in range(choices) if tags[16 * choice : 16 * choice + 16] == check[:16]]
+    return fits, int(chosen.choices[0])
+
+
+def test_without_the_random_block_the_check_would_tell_the_choices(monkeypatch):
+    assert fitting(meet()[0])[0] == []
+    mutant = meet(chooser=NoBlock)[0]
+    choice = os.urandom(1)[0] & 63
+    monkeypatch.setattr(ot_rows.os, "urandom", lambda count: bytes([choice]) + bytes(count - 1))
+    assert fitting(mutant) == ([choice], choice)

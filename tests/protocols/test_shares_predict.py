@@ -1,0 +1,241 @@
+"""Scores on shares, and what they tell whoever may ask as it likes: carried out without a ledger, refused by ours."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.crypto.lattice_shares import LatticeShares
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.errors import ConfigError, LeakageError, ProtocolError
+from securevfl.protocols import shares_predict
+from securevfl.protocols.base import Seat
+from securevfl.protocols.share_numbers import Numbers
+from securevfl.protocols.share_steps import Descent
+from securevfl.protocols.shares import State
+from securevfl.protocols.shares_ahead import Terms
+from securevfl.protocols.shares_ledger import Ledger
+from securevfl.protocols.shares_predict import FRACTION, OpenedScores, ScorePart, Scores
+from securevfl.roles import Roles
+from securevfl.runtime.channel import Event
+from securevfl.runtime.clock import Network, VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+
+NUMBERS = Numbers(256, 0.1)
+RING = ShareRing(NUMBERS.bits)
+SCHEME = LatticeShares(NUMBERS.bits)
+
+
+class Open(Ledger):
+    """A mutant: notes nothing and refuses nothing."""
+
+    def __init__(self):
+        pass
+
+    def admit(self, *_):
+        pass
+
+
+class Model:
+    """Weights of the parties a, b (the partner) and further ones, and their shares."""
+
+    def __init__(self, *widths, outputs=1, seed=0):
+        self.names = "abcd"[: len(widths)]
+        self.widths = dict(zip(self.names, widths, strict=True))
+        generator = np.random.default_rng(seed)
+        scale = 2.0**NUMBERS.f_theta
+        self.theta = {name: generator.normal(size=(d, outputs)) / 4 for name, d in self.widths.items()}
+        self.theta = {name: np.rint(theta * scale) / scale for name, theta in self.theta.items()}
+        self.terms = Terms(NUMBERS, (256,), self.widths, "b", Descent(), outputs)
+        held = {name: {} for name in self.names}
+        own = {}
+        for name, theta in self.theta.items():
+            rest = RING.of((theta * scale).astype(np.int64))
+            for holder in "ab":
+                if holder != name:
+                    held[holder][name] = RING.uniform(Prg.fresh("shares of a test"), rest.shape)
+                    rest = RING.reduce(rest - held[holder][name])
+            own[name] = rest
+        self.states = {
+            name: State(20, own[name][None], {other: r[None] for other, r in held[name].items()}) for name in self.names
+        }
+
+    def ask(self, blocks, ids, ledgers=None, model=b"model"):
+        """Scores of each block: A's columns, and the others', by name."""
+        self.events: list[Event] = []
+        lock = threading.Lock()
+        ledgers = ledgers or {name: Open() for name in self.names[1:]}
+
+        def role(name):
+            def play(channel):
+                seat = Seat(channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.books))
+                side = Scores(seat, self.terms, SCHEME, self.states[name], model, ledgers.get(name))
+                side.begin(max(len(block["a"]) for block in blocks))
+                return [side.block(i, block[name], ids[i]) for i, block in enumerate(blocks)]
+
+            return play
+
+        def watch(event):
+            with lock:
+                self.events.append(event)
+
+        made = run_threads(
+            {name: role(name) for name in self.names}, lambda: VirtualClock(Network()), timeout=60, observe=watch
+        )
+        assert all(block is None for name in self.names[1:] for block in made[name])
+        return made["a"]
+
+    def columns(self, rows, seed=1):
+        generator = np.random.default_rng(seed)
+        return {name: np.rint(generator.normal(size=(rows, d)) * 256) / 256 for name, d in self.widths.items()}
+
+    def exact(self, block):
+        return sum(block[name] @ self.theta[name] for name in self.names)
+
+
+def names(rows, start=0):
+    return [f"row {start + i}".encode() for i in range(rows)]
+
+
+@pytest.mark.parametrize(("widths", "outputs"), [((5, 7), 1), ((5, 7, 3), 1), ((4, 2, 3, 5), 3)])
+def test_scores_are_those_of_the_weights(widths, outputs):
+    model = Model(*widths, outputs=outputs)
+    blocks = [model.columns(rows, rows) for rows in (300, 7, 1)]
+    for scores, block in zip(model.ask(blocks, [names(len(b["a"])) for b in blocks]), blocks, strict=True):
+        assert scores.shape == (len(block["a"]), outputs)
+        assert np.abs(scores - model.exact(block)).max() <= 2.0**-FRACTION * 1.01
+
+
+def test_every_message_is_declared():
+    model = Model(3, 4, 5)
+    model.ask([model.columns(5)], [names(5)])
+    roles = {"a": "active", "b": "partner", "c": "passive"}
+    seen = {(type(e.message), roles[e.peer], roles[e.me]) for e in model.events if e.direction == "recv"}
+    declared = {(d.message, d.sender, d.receiver) for d in shares_predict.declares() if d.sender != d.receiver}
+    assert seen == declared
+
+
+def test_what_is_opened_is_rounded_at_random_and_says_no_more():
+    """Each opening is the sum rounded up or down to 16 bits; its fraction is that of the bits below, not of a noise."""
+    model = Model(2, 2)
+    block = {"a": np.ones((4000, 2)), "b": np.ones((4000, 2))}
+    exact = float(model.exact(block)[0, 0]) * 2**FRACTION
+    (scores,) = model.ask([block], [names(4000)])
+    levels = scores[:, 0] * 2**FRACTION
+    sent = next(event.message for event in model.events if type(event.message) is OpenedScores)
+    octets = len(sent.words) // 4000
+    assert octets < RING.octets
+    assert np.abs(levels - exact).max() < 1
+    assert abs(levels.mean() - exact) < 0.05
+
+
+def test_parts_of_further_parties_are_uniform():
+    model = Model(2, 2, 2)
+    model.ask([{name: np.ones((6000, 2)) for name in "abc"}], [names(6000)])
+    (part,) = [e.message for e in model.events if type(e.message) is ScorePart and e.direction == "recv"]
+    counts = np.bincount(np.frombuffer(part.words, np.uint8), minlength=256)
+    expected = counts.sum() / 256
+    assert ((counts - expected) ** 2 / expected).sum() < 400  # 255 degrees
+
+
+def test_free_questions_on_one_row_tell_the_weights_and_then_every_sum_of_the_peer(tmp_path: Path):
+    """d_A + 1 questions about one row of B with columns of A's choice; then honest ones give X_B theta_B."""
+    model = Model(5, 7)
+    chosen = np.vstack([np.zeros((1, 5)), np.eye(5)])
+    one = model.columns(1, 3)["b"]
+    questions = [{"a": row[None], "b": one} for row in chosen]
+    asked = [scores[0, 0] for scores in model.ask(questions, [names(1)] * 6)]
+    theta = np.array(asked[1:]) - asked[0]
+    np.testing.assert_allclose(theta, model.theta["a"][:, 0], atol=2.0 ** (2 - FRACTION))
+    block = model.columns(50, 4)
+    sums = model.ask([block], [names(50)])[0][:, 0] - block["a"] @ theta
+    np.testing.assert_allclose(sums, (block["b"] @ model.theta["b"])[:, 0], atol=1e-3)
+
+    ledger = Ledger(tmp_path / "scores")
+    ledger.trained(b"model", 20, names(100, 1000))
+    with pytest.raises(LeakageError, match="once"):
+        model.ask(questions, [names(1)] * 6, {"b": ledger})
+
+
+def test_scores_of_the_same_rows_by_many_models_tell_the_columns_of_the_peer(tmp_path: Path):
+    """Up to an invertible matrix: all columns of B are in the span of the scores and A's own columns."""
+    models = [Model(5, 8, seed=seed) for seed in range(10)]
+    block = models[0].columns(60, 5)
+    scores = [model.ask([block], [names(60)])[0] for model in models]
+    known = np.hstack([*scores, block["a"]])
+    rest = block["b"] - known @ np.linalg.lstsq(known, block["b"], rcond=None)[0]
+    assert rest.var() < 1e-4 * block["b"].var()
+
+    ledger = Ledger(tmp_path / "scores")
+    answered = []
+    for number, model in enumerate(models):
+        name = f"model {number}".encode()
+        ledger.trained(name, 20, names(100, 1000))
+        try:
+            answered += model.ask([block], [names(60)], {"b": ledger}, name)
+        except LeakageError:
+            continue
+    assert len(answered) == 1  # fewer than 8 / 4
+    known = np.hstack([*answered, block["a"]])
+    rest = block["b"] - known @ np.linalg.lstsq(known, block["b"], rcond=None)[0]
+    assert rest.var() > 0.5 * block["b"].var()
+
+
+def test_training_rows_and_unfinished_models_are_refused_and_nothing_is_noted(tmp_path: Path):
+    path = tmp_path / "scores"
+    ledger = Ledger(path)
+    with pytest.raises(LeakageError, match="finish"):
+        ledger.admit(b"m", "bank", names(3), 40)
+    ledger.trained(b"m", 9, names(3))
+    with pytest.raises(LeakageError, match="had 9"):
+        ledger.admit(b"m", "bank", names(3, 10), 40)
+    ledger.trained(b"m", 10, names(3))
+    with pytest.raises(LeakageError, match="residuals"):
+        ledger.admit(b"m", "bank", names(4, 2), 40)
+    with pytest.raises(LeakageError, match="once"):
+        ledger.admit(b"m", "bank", [b"x", b"x"], 40)
+    ledger.admit(b"m", "bank", names(4, 3), 40)
+
+
+def test_a_ledger_counts_across_runs_and_peers_apart(tmp_path: Path):
+    path = tmp_path / "scores"
+    for model in (b"1", b"2", b"3"):
+        Ledger(path).trained(model, 20, names(2))
+    Ledger(path).admit(b"1", "bank", names(5, 5), 12)
+    with pytest.raises(LeakageError, match="once"):
+        Ledger(path).admit(b"1", "bank", names(1, 9), 12)
+    Ledger(path).admit(b"1", "shop", names(1, 9), 12)
+    Ledger(path).admit(b"2", "bank", names(1, 9), 12)
+    with pytest.raises(LeakageError, match="under 2 models"):
+        Ledger(path).admit(b"3", "bank", names(1, 9), 12)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "row" not in path.read_text().replace('"rows"', "")
+
+
+def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
+    for text in ("", "[]", '{"key": "00"}\n{"peer": 3}', "no"):
+        path = tmp_path / "scores"
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="ledger"):
+            Ledger(path)
+
+
+def test_only_the_party_that_gets_scores_is_without_a_ledger():
+    model = Model(2, 2)
+    with pytest.raises(ProtocolError, match="ledger"):
+        model.ask([model.columns(2)], [names(2)], {"a": Open(), "b": Open()})
+    with pytest.raises(ProtocolError, match="ledger"):
+        model.ask([model.columns(2)], [names(2)], {"c": Open()})
+
+
+def test_blocks_of_other_sizes_end_the_session_with_a_word():
+    model = Model(3, 4)
+    block = model.columns(6)
+    block["b"] = block["b"][:5]
+    with pytest.raises(ProtocolError, match="expected"):
+        model.ask([block], [names(6)])
