@@ -22,12 +22,12 @@ from securevfl.channel import Channel
 from securevfl.checkpoint import FINISHED, Checkpoints, Saved, common_round
 from securevfl.clock import Phase
 from securevfl.costs import Meter
-from securevfl.disclosure import sizes_of
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.exposure import ROWS, enough
 from securevfl.job import Job
 from securevfl.ledger import DisclosureLedger
 from securevfl.methods.data import TrainingData
+from securevfl.methods.sizes import sizes_of
 from securevfl.part import Part
 from securevfl.party import Party
 from securevfl.protocols.base import Seat

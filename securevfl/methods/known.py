@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securevfl.disclosure import sizes_of
 from securevfl.exposure import ROWS, enough
 from securevfl.methods.base import Known
 from securevfl.methods.options import JobOptions
+from securevfl.methods.sizes import sizes_of
 from securevfl.party import Party, register_of
 
 
