@@ -7,8 +7,8 @@ session as usual and hands its line over to the fuzzer, which speaks as the peer
     record      the peer's own good message, one TLS record altered on its way
     http2       the peer's bytes altered before they are encrypted
     line        messages of the line, altered
-    parcel      parcels in good messages of the line, altered
-    frame       frames in good parcels, altered
+    letter      greetings, parcels and words of an early end in good messages of the line, altered
+    frame       frames in good messages of the line, altered
 
 After every third a good one must arrive. A mutant of the last four kinds that is itself a well-formed message of this
 peer passes, as the peer might have sent it; or it ends the line, as the peer may. Row: sent, refused, passed, ended,
@@ -35,24 +35,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from securevfl.codec import decode_message, encode_frame, encode_message
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
-from securevfl.kit import init_certs, write_kit
-from securevfl.peers import Peers
+from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.protocols.direct_sum import Part
+from securevfl.runtime.channel import Abort
+from securevfl.runtime.codec import FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
 from securevfl.transport.certs import server_name
-from securevfl.transport.grpc_wire import METHOD
-from securevfl.transport.hub import Parcel
-from securevfl.transport.line import Ack, Bye, Data, Open, Refusal
+from securevfl.transport.endpoint import METHOD
+from securevfl.transport.grpc_tls13 import grpc
+from securevfl.transport.letters import Agreed, Greeting, Parcel
+from securevfl.transport.line_messages import Ack, Bye, Data, Open, Refusal
+from securevfl.transport.peers import Peers
 from securevfl.transport.post import Post
 from securevfl.transport.tls import Credentials
 
-import grpc  # isort: skip  # after securevfl, which turns TLS 1.2 off
-
 GOOD = Part(np.arange(6.0).reshape(3, 2))
-KINDS = ("handshake", "record", "http2", "line", "parcel", "frame")
+KINDS = ("handshake", "record", "http2", "line", "letter", "frame")
 TERMS = {"task": "fuzz"}
+LETTERS = (
+    Greeting(FORMAT, bytes(32), '{"task": "fuzz"}', False),
+    Agreed(bytes(SESSION_BYTES), bytes(300), bytes(64)),
+    Parcel("shop", "bank", bytes(100)),
+    Abort("enough"),
+)
 SILENCE = 0.2  # seconds after which an endpoint that waits for more is left alone
 
 
@@ -105,8 +111,9 @@ def serve(kit: Path, pipe: Any) -> None:
                         decode_message(Part, frame.payload)
                         counts[bytes(frame.payload) != good] += 1
             seq = inbox._next.get(("shop", ""), 0)
-        odd = line._failure is not None and "cannot take" in str(line._failure)
-        pipe.send(State(line._expected, seq, line.finished, *counts, len(crashes) + odd, resident()))
+        odd = line.failure is not None and "cannot take" in str(line.failure)
+        over = line.finished or inbox._failure is not None
+        pipe.send(State(line.expected, seq, over, *counts, len(crashes) + odd, resident()))
     assert post is not None
     post.abandon()
 
@@ -129,9 +136,9 @@ class Peer:
         post = Post(self.credentials, self._peers, TERMS, patience=60)
         self.session = post.open(60).session
         line = post._endpoint.lines["bank"]
-        with line._changed:
-            line._changed.wait_for(lambda: not line._out, 5)
-            self.open = Open(line._start, line._peer_start, line._expected)
+        with line.changed:
+            line.changed.wait_for(lambda: not line.out, 5)
+            self.open = Open(line.start, line.peer_start, line.expected)
         post.abandon()
         state: State = self._pipe.recv()
         while self.state().seq or self.state().packet < 2:
@@ -148,9 +155,9 @@ class Peer:
         """The next good frame."""
         return encode_frame(GOOD, session=self.session, sender="shop", receiver="bank", seq=state.seq)
 
-    def packet(self, state: State, parcel: bytes | None = None) -> bytes:
-        """A message of the line with the next parcel in it, a good one by default."""
-        whole = encode_message(Parcel("shop", "bank", self.frame(state))) if parcel is None else parcel
+    def packet(self, state: State, whole: bytes | None = None) -> bytes:
+        """A message of the line with the next packet in it, a good frame by default."""
+        whole = self.frame(state) if whole is None else whole
         return encode_message(Data(state.packet, False, self.open.expected, whole))
 
     def says(self, *messages: bytes) -> None:
@@ -250,12 +257,11 @@ def attempt(kind: str, peer: Peer, state: State, mutate: Mutate, draw: random.Ra
             rare = [opened, encode_message(Bye(peer.open.expected)), encode_message(Refusal("no", False))]
             data = mutate(draw.choice(rare if draw.random() < 0.1 else kinds), draw)
             peer.says(*([data] if draw.random() < 0.1 else [opened, data]))
-        case "parcel":
-            whole = encode_message(Parcel("shop", "bank", peer.frame(state)))
-            peer.says(opened, peer.packet(state, mutate(whole, draw)))
+        case "letter":
+            letter = draw.choice(LETTERS)
+            peer.says(opened, peer.packet(state, mutate(encode_message(letter), draw)))
         case "frame":
-            parcel = encode_message(Parcel("shop", "bank", mutate(peer.frame(state), draw)))
-            peer.says(opened, peer.packet(state, parcel))
+            peer.says(opened, peer.packet(state, mutate(peer.frame(state), draw)))
 
 
 def live(count: int, mutate: Mutate, seed: int) -> list[dict[str, str | int | float]]:

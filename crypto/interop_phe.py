@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey
-from securevfl.errors import ConfigError, KeyMismatch
+from securevfl.errors import KeyMismatch
+from securevfl.extras import extra
 
 
 def _phe() -> Any:
-    try:
-        import phe
-    except ImportError as missing:
-        raise ConfigError("phe is not installed; pip install securevfl[phe]") from missing
-    return phe
+    return extra("phe", "phe", "keys and ciphertexts of phe")
 
 
 def public_to_phe(public: PublicKey) -> Any:

@@ -13,16 +13,38 @@ Who learns what, and why not more:
 - Of the first polynomial only the wanted coefficients leave, each with a mask uniform modulo q: value and noise e J
   are hidden perfectly. The unwanted coefficients, cross terms between columns, never leave.
 - An exact decryption would show the evaluator, which knows its mask, the noise, which is linear in the secret key (Li
-  and Micciancio 2021). The holder returns floor((w + D) / 2^k), D uniform below 2^k and secret: what the noise e
-  changes is at most E|e| / 2^k in statistical distance, per value. `Profile.distance_bits` is that bound.
+  and Micciancio 2021). The holder adds a secret dither D to w and returns the top bits alone; how far that is from an
+  opening without noise, by value and by run, is derived in `lattice_profile`.
 - Decoding works in floats whose rounding depends on every coefficient, so the dither enters before it, modulo q, and
   coefficients that were not sent are filled with uniform ones: what is decoded is a function of dithered values alone.
 - Zeros in J change no step: a block without any entry carries one unit in one coefficient.
 
+A key that the holder chose. What the holder sends is b and the seed from which SEAL expands a; the evaluator does so
+itself, so a cannot be chosen (from a = 0, or any structured a, J would come out by division, as without step 3). With
+the expansion (Blake2xb) as a random oracle a is uniform. Then:
+
+- An encryption of zero is (b u + e0, a u + e1), u, e0, e1 fresh and known to the evaluator alone. b does not enter the
+  second half, which is an RLWE sample under u: c1 of the reply, c1(g) J + a u + e1, is pseudorandom whatever b and
+  c1(g) are, to everyone, the holder included. The first half leaves under the mask. So a reply is as good as uniform
+  for any b and any [[g]]: nothing else is asked of the holder's key or of its ciphertexts.
+- A wrong b makes the opened values wrong: they hold b u at the wanted positions, at most N / s of its N coefficients.
+  A holder that goes on to learn the evaluator's weights gets as many linear equations about that one u. This is not
+  covered: it takes a holder that deviates and spoils the training.
+- A holder may try Q seeds and take the best: its advantage is at most Q times that against one uniform a, as for any
+  scheme that expands its key. A nonce from the evaluator would take the factor away. It costs a message before every
+  key and a key for each evaluator, and SEAL encrypts under no given a, so it is left out.
+
+Crafted replies. The holder cannot tell a reply from any other ring element: an evaluator that sends c1 of its choosing
+has linear functions of the secret key opened, and may collect the key of that epoch, which opens each [[g]] of the
+epoch. What is checked is the shape: no more values are opened than J has columns for. New keys every epoch are the
+limit. Paillier's windows do not lead to its key, and where a holder keeps what it decrypts there is no such door.
+
 Fixed point. For a layout of f columns and a public cap T, columns are scaled to integers x with ||x||_2 <= T / sqrt(f)
-and ||x||_1 <= L = T sqrt(n / f); g is scaled to integers below G = 0.9 (q/2) / L. So |sum g x| < q/2 for every g within
-its bound, the noise of a product has standard deviation at most sqrt(10.5) T, and the scale of g depends on n, the
-layout and the bound alone. The scales of J's columns never leave the evaluator.
+and ||x||_1 <= L = T sqrt(n / f); g is scaled to integers below G = 0.98 (q/2) / L. So |sum g x| < q/2 for every g
+within its bound, the noise of a product has standard deviation at most sqrt(10.5) T, and the scale of g depends on n,
+the layout and the bound alone. The scales of J's columns never leave the evaluator. Entry j of J^T g errs by at most
+||J_j||_2 (1.6e-6 sqrt(n) bound + 2^-22 sqrt(f) sum |g|), typically by a third of the first term and far less of the
+second: on data of unit scale a mean gradient J^T g / n is good to some 1e-6.
 """
 
 from __future__ import annotations
@@ -37,39 +59,35 @@ import tenseal.sealapi as seal
 
 from securevfl.crypto import sealio
 from securevfl.crypto.lattice_layout import Layout, choose
-from securevfl.crypto.lattice_profile import BLINDED, OPENED, PROFILES, PUBLIC, SEALED, Parameters, fingerprint, sized
+from securevfl.crypto.lattice_profile import BLINDED, OPENED, PUBLIC, SEALED, Parameters, fingerprint, sized
 from securevfl.crypto.lattice_ring import Ring, dither_residues, fraction_of_modulus, uniform_residues
-from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret, Shape
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 
 class LatticeScheme(LinearScheme):
-    """J^T [[g]] in the ring of a CKKS context.
+    """J^T [[g]] in the ring of a CKKS context, under 128-bit RLWE alone.
 
-    `profile` is "strict" (the default: 128-bit RLWE alone) or "lean" (faster, with one more assumption; see
-    `strength`). `columns` is the width of J that a holder's first layout is tuned for; any width works, and a holder
-    tunes itself to the widths it has opened. Executors are not used: a call takes milliseconds, less than moving its
-    objects to another process. ConfigError for an unknown profile.
+    `columns` is the width of J that a holder's first layout is tuned for; any width works, and a holder tunes itself to
+    the widths it has opened. Executors are not used: a call takes milliseconds, less than moving its objects to another
+    process. ConfigError for an impossible width.
     """
 
     name: ClassVar[str] = "lattice"
 
-    def __init__(self, profile: str = "strict", *, columns: int = 32) -> None:
-        if profile not in PROFILES:
-            raise ConfigError(f"lattice: profile is one of {sorted(PROFILES)}, got {profile!r}")
+    def __init__(self, *, columns: int = 32) -> None:
         if columns < 1:
             raise ConfigError(f"lattice: columns is the expected width of J, at least 1, got {columns}")
-        self.profile = PROFILES[profile]
         self._columns = columns
-        self._parameters = Parameters(self.profile)
+        self._parameters = Parameters()
 
     @property
     def strength(self) -> str:
-        profile, degree = self.profile, self._parameters.ring.degree
-        return (
-            f"RLWE ring N={degree}, {sum(profile.bits)}-bit modulus (HomomorphicEncryption.org: 128 bits), "
-            f"{profile.name}: {profile.assumption}"
-        )
+        profile, degree = self._parameters.profile, self._parameters.ring.degree
+        return f"RLWE ring N={degree}, {sum(profile.bits)}-bit modulus (HomomorphicEncryption.org: 128 bits)"
+
+    def distance_bits(self, values: int) -> float:
+        return self._parameters.profile.distance_bits(self._parameters.ring.degree, values)
 
     @property
     def rotates(self) -> bool:
@@ -90,14 +108,10 @@ class LatticeHolder(KeyHolder):
         self._parameters = parameters
         self._columns = columns
         self._widest = 0
-        generator = seal.KeyGenerator(ring.context)
-        key = seal.PublicKey()
-        generator.create_public_key(key)
-        secret = generator.secret_key()
+        secret = seal.KeyGenerator(ring.context).secret_key()
         self._encryptor = seal.Encryptor(ring.context, secret)
         self._decryptor = seal.Decryptor(ring.context, secret)
-        residues = ring.io.residues(key, (2, len(ring.key_primes), ring.degree))
-        self.public = PUBLIC.pack(b"SLK1", parameters.profile.tag) + sealio.pack(residues, ring.key_primes)
+        self.public = PUBLIC.pack(b"SLK2") + ring.public_bytes(self._encryptor)
         self._fingerprint = fingerprint(self.public)
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
@@ -115,7 +129,7 @@ class LatticeHolder(KeyHolder):
         layout = choose(ring.degree, n, c, self._widest or self._columns)
         messages = np.rint(layout.messages(g * parameters.g_scale(layout, bound)))
         parts = [
-            SEALED.pack(b"SLG1", parameters.profile.tag, self._fingerprint, n, c, layout.s, layout.p, bound),
+            SEALED.pack(b"SLG2", self._fingerprint, n, c, layout.s, layout.p, bound),
         ]
         for plain in ring.encode(messages.reshape(-1, ring.degree)):
             seeded = self._encryptor.encrypt_symmetric(plain)
@@ -123,15 +137,14 @@ class LatticeHolder(KeyHolder):
             parts += [sealio.pack(residues, ring.primes), seed]
         return b"".join(parts)
 
-    def open(self, blinded: bytes) -> bytes:
+    def open(self, blinded: bytes, shape: Shape) -> bytes:
         parameters, ring = self._parameters, self._parameters.ring
-        n, c, s, p, d = parameters.header(BLINDED, b"SLB1", blinded, self._fingerprint)
-        if d < 1:
-            raise CryptoError("lattice: SLB1 message names no column; it is malformed")
-        layout, primes = parameters.layout(n, c, s, p), parameters.reply_primes
+        n, c, s, p, d = parameters.header(BLINDED, b"SLB2", blinded, self._fingerprint)
+        shape.check(n, c, d)
+        layout, primes = parameters.layout(n, c, s, p), ring.primes
         replies = layout.output_blocks * layout.column_blocks(d)
         body = replies * sealio.packed_size(primes, ring.degree) + sealio.packed_size(primes, c * d)
-        sized(blinded, BLINDED.size + body, "SLB1")
+        sized(blinded, BLINDED.size + body, "SLB2")
         view = memoryview(blinded)[BLINDED.size :]
         opened = []
         for output_block in range(layout.output_blocks):
@@ -143,25 +156,31 @@ class LatticeHolder(KeyHolder):
                 view = view[sealio.packed_size(primes, len(where)) :]
                 opened.append(self._open_one(first, second, where))
         self._widest = max(self._widest, d)
-        header = OPENED.pack(b"SLO1", parameters.profile.tag, self._fingerprint, c * d)
+        header = OPENED.pack(b"SLO2", self._fingerprint, c * d)
         return header + np.concatenate(opened).astype("<i4").tobytes()
 
     def _open_one(self, first: sealio.Residues, second: sealio.Residues, where: np.ndarray[Any, Any]) -> Floats:
-        """floor((w + D) / 2^k) at the wanted positions: exact dither first, floats after."""
+        """(w + D) / 2^drop, rounded, at the wanted positions: exact dither first, floats after."""
         parameters, ring = self._parameters, self._parameters.ring
-        primes, k = parameters.reply_primes, parameters.profile.k
+        primes = ring.primes
         column = np.array(primes, np.uint64)[:, None]
         if (first >= column).any() or not second.any():
-            raise CryptoError("lattice: SLB1 message holds values outside its modulus; it is malformed")
+            raise CryptoError("lattice: SLB2 message holds values outside its modulus; it is malformed")
         full = uniform_residues(primes, ring.degree)
         full[:, where] = (first + self._dither(len(where))) % column
         plain = seal.Plaintext()
-        self._decryptor.decrypt(ring.ciphertext(parameters.reply_level, full, second), plain)
-        levels: Floats = np.floor(ring.decode(plain)[where] / 2.0**k)
+        self._decryptor.decrypt(ring.ciphertext(ring.level, full, second), plain)
+        levels: Floats = np.rint(ring.decode(plain)[where] / 2.0**parameters.profile.drop)
         return levels
 
     def _dither(self, count: int) -> sealio.Residues:
-        return dither_residues(self._parameters.reply_primes, self._parameters.profile.k, count)
+        """(primes, count) residues of D: three integers uniform below 2^k, less their mean."""
+        primes, k = self._parameters.ring.primes, self._parameters.profile.k
+        column = np.array(primes, np.uint64)[:, None]
+        total = np.array([-3 * 2 ** (k - 1) % p for p in primes], np.uint64)[:, None]
+        for _ in range(3):
+            total = (total + dither_residues(primes, k, count)) % column
+        return total
 
 
 class Prepared:
@@ -210,7 +229,7 @@ class Scale:
 
     layout: Layout
     columns: Floats  # (d,): worth of one integer step in each column of J
-    g: float  # worth of one integer step of g, times the dropped primes
+    g: float  # worth of one integer step of g
 
 
 @dataclass(frozen=True)
@@ -237,16 +256,11 @@ class LatticeEvaluator(Evaluator):
 
     def __init__(self, parameters: Parameters, public: bytes) -> None:
         ring = parameters.ring
-        if len(public) < PUBLIC.size or PUBLIC.unpack_from(public) != (b"SLK1", parameters.profile.tag):
-            raise CryptoError(
-                f"lattice: not a public key of profile {parameters.profile.name!r}; both sides need the same"
-            )
-        half = sealio.packed_size(ring.key_primes, ring.degree)
-        sized(public, PUBLIC.size + 2 * half, "SLK1")
-        view = memoryview(public)[PUBLIC.size :]
-        residues = np.stack([sealio.unpack(part, ring.key_primes, ring.degree) for part in (view[:half], view[half:])])
+        if len(public) < PUBLIC.size or PUBLIC.unpack_from(public) != (b"SLK2",):
+            raise CryptoError("lattice: not a public key of this version; both sides must run the same release")
+        sized(public, PUBLIC.size + ring.public_size, "SLK2")
         self._parameters = parameters
-        self._encryptor = seal.Encryptor(ring.context, ring.io.public_key(residues))
+        self._encryptor = seal.Encryptor(ring.context, ring.public_key(public[PUBLIC.size :]))
         self._fingerprint = fingerprint(public)
 
     def prepare(self, J: Floats) -> Prepared:
@@ -263,21 +277,21 @@ class LatticeEvaluator(Evaluator):
 
     def transpose_product(self, prepared: Prepared, sealed: bytes) -> Product:
         parameters = self._parameters
-        n, c, s, p, bound = parameters.header(SEALED, b"SLG1", sealed, self._fingerprint)
+        n, c, s, p, bound = parameters.header(SEALED, b"SLG2", sealed, self._fingerprint)
         layout = parameters.layout(n, c, s, p)
         if not (math.isfinite(bound) and bound > 0):
-            raise CryptoError("lattice: SLG1 message has no positive finite bound; it is malformed")
+            raise CryptoError("lattice: SLG2 message has no positive finite bound; it is malformed")
         if n != prepared.shape[0]:
             raise CryptoError(f"lattice: g has {n} rows, J has {prepared.shape[0]}; both sides must use the same batch")
         blocks, size = layout.sample_blocks, parameters.sealed_size
-        sized(sealed, SEALED.size + layout.output_blocks * blocks * size, "SLG1")
+        sized(sealed, SEALED.size + layout.output_blocks * blocks * size, "SLG2")
         columns, worth = prepared.encoded(layout, parameters.column_cap(layout))
         products = []
         for output_block in range(layout.output_blocks):
             start = SEALED.size + output_block * blocks * size
             ups = [self._sealed(sealed[start + b * size : start + (b + 1) * size]) for b in range(blocks)]
             products.append([self._inner(ups, plains) for plains in columns])
-        return Product(Scale(layout, worth, parameters.dropped / parameters.g_scale(layout, bound)), products)
+        return Product(Scale(layout, worth, 1 / parameters.g_scale(layout, bound)), products)
 
     def _sealed(self, part: bytes) -> Any:
         ring = self._parameters.ring
@@ -295,10 +309,8 @@ class LatticeEvaluator(Evaluator):
 
     def blind(self, product: Product) -> tuple[bytes, Mask]:
         parameters, layout, d = self._parameters, product.scale.layout, len(product.scale.columns)
-        ring, primes = parameters.ring, parameters.reply_primes
-        parts = [
-            BLINDED.pack(b"SLB1", parameters.profile.tag, self._fingerprint, layout.n, layout.c, layout.s, layout.p, d)
-        ]
+        ring, primes = parameters.ring, parameters.ring.primes
+        parts = [BLINDED.pack(b"SLB2", self._fingerprint, layout.n, layout.c, layout.s, layout.p, d)]
         masks = []
         for output_block, row in enumerate(product.ciphertexts):
             for column_block, cipher in enumerate(row):
@@ -311,37 +323,31 @@ class LatticeEvaluator(Evaluator):
         return b"".join(parts), Mask(product.scale, masks)
 
     def _rerandomised(self, cipher: Any) -> Any:
-        """The product, at the level of the reply, plus a fresh public-key encryption of zero."""
-        parameters, ring = self._parameters, self._parameters.ring
-        total, zero = seal.Ciphertext(), seal.Ciphertext()
-        self._encryptor.encrypt_zero(parameters.reply_level, zero)
+        """The product plus a fresh public-key encryption of zero."""
+        ring, total, zero = self._parameters.ring, seal.Ciphertext(), seal.Ciphertext()
+        self._encryptor.encrypt_zero(ring.level, zero)
         zero.scale = 1.0
-        if parameters.profile.drop:
-            ring.evaluator.rescale_to_next(cipher, total)
-            total.scale = 1.0
-            ring.evaluator.add_inplace(total, zero)
-        else:
-            ring.evaluator.add(cipher, zero, total)
+        ring.evaluator.add(cipher, zero, total)
         return total
 
     def _uniform(self, count: int) -> sealio.Residues:
-        return uniform_residues(self._parameters.reply_primes, count)
+        return uniform_residues(self._parameters.ring.primes, count)
 
     def unblind(self, opened: bytes, mask: Mask) -> Floats:
         parameters, layout, d = self._parameters, mask.scale.layout, len(mask.scale.columns)
-        (count,) = parameters.header(OPENED, b"SLO1", opened, self._fingerprint)
+        (count,) = parameters.header(OPENED, b"SLO2", opened, self._fingerprint)
         if count != layout.c * d:
             raise CryptoError(
-                f"lattice: SLO1 message opens {count} values, {layout.c * d} were sent; it is not the answer"
+                f"lattice: SLO2 message opens {count} values, {layout.c * d} were sent; it is not the answer"
             )
-        sized(opened, OPENED.size + 4 * count, "SLO1")
+        sized(opened, OPENED.size + 4 * count, "SLO2")
         if mask.spent:
             raise CryptoError("lattice: this mask has been used; a mask serves for one opening")
         mask.spent = True
         values = np.frombuffer(opened, "<i4", offset=OPENED.size).astype(np.float64)
-        levels = parameters.levels_of_reply
+        levels = parameters.levels
         rest = values - np.concatenate(mask.masks) * levels
-        rest = (rest - levels * np.rint(rest / levels)) * 2.0**parameters.profile.k
+        rest = (rest - levels * np.rint(rest / levels)) * 2.0**parameters.profile.drop
         result = np.empty((d, layout.c))
         start = 0
         for output_block in range(layout.output_blocks):

@@ -1,9 +1,21 @@
-"""What both sides of the lattice engine agree on: sizes of a profile, fixed-point scale, headers of messages.
+"""What both sides of the lattice engine agree on: sizes, fixed-point scale, headers of messages.
 
-*strict* keeps both its primes to the end: q has 92 bits, k = 67, and an opened value has 25 bits. To divide a third
-prime out before the reply, as rescaling does, would shrink value and noise alike (36 + 36 + 20 bits, 20 divided out,
-k = 47: again 25 bits) and cost half as many transforms again. *lean* divides 38 bits out, which leaves the noise of
-rounding alone, and replies with one prime of 54 bits.
+Both primes are kept to the end: q has 93 bits. To divide a third prime out before the reply, as rescaling does, would
+shrink value and noise alike (36 + 36 + 20 bits, 20 divided out) and cost half as many transforms again.
+
+How far openings are from noise-free ones. An opened value is w + D with the low `drop` bits cut off, D the sum of
+three secret integers uniform below M = 2^k, less its mean; the noise e moves it to w + e + D. Take squared Hellinger
+distances, H^2 = 1 - sum sqrt(P Q). A density moved by e is within I e^2 / 8 of itself, I its Fisher information, since
+its square root moves by at most e times the norm of its derivative; for three uniform summands I = 4.563 / M^2. Given
+all noises of a run, the openings are drawn one after the other, each within .571 e^2 / M^2 whatever came before it and
+however its mask was chosen. So their squared distances add up, and so do their means over the noises, whose variance
+is at most `noise`^2. With total variation <= sqrt(2) H, a run that opens R values is within
+
+    sqrt(2 R .571) noise / M
+
+of one whose openings are made from J^T g and the mask alone. (J must not follow the noise; ciphertexts are RLWE's
+affair.) One uniform summand, of the same error, would cost 2 bits more here, and R in place of sqrt(R) with masks that
+aim at its edges.
 
 The last character of a message's magic is the version of its format.
 """
@@ -21,56 +33,49 @@ from securevfl.crypto.lattice_layout import Layout
 from securevfl.crypto.lattice_ring import NOISE_STD, Ring
 from securevfl.errors import CryptoError, KeyMismatch, RangeError
 
-PUBLIC = struct.Struct("<4sB")
-SEALED = struct.Struct("<4sB16sIIIId")  # magic, profile, key, n, c, s, p, bound
-BLINDED = struct.Struct("<4sB16sIIIII")  # magic, profile, key, n, c, s, p, d
-OPENED = struct.Struct("<4sB16sI")  # magic, profile, key, count
+PUBLIC = struct.Struct("<4s")
+SEALED = struct.Struct("<4s16sIIIId")  # magic, key, n, c, s, p, bound
+BLINDED = struct.Struct("<4s16sIIIII")  # magic, key, n, c, s, p, d
+OPENED = struct.Struct("<4s16sI")  # magic, key, count
+
+FISHER = 0.571  # an eighth of the Fisher information of three uniform summands, rounded up
 
 
 @dataclass(frozen=True)
 class Profile:
     """Sizes that go together.
 
-    `bits` are the primes, special prime last; `drop` of them are divided out before the reply; `k` bits are dropped
-    after the dither; `T` bounds the norm of an encoded column block.
+    `bits` are the primes, special prime last; `k` bits has each of the three summands of the dither, `drop` bits are
+    cut off after it; `T` bounds the norm of an encoded column block.
     """
 
-    name: str
-    tag: int
     bits: tuple[int, ...]
-    drop: int
     k: int
+    drop: int
     T: float
-    assumption: str
 
     def noise(self, degree: int) -> float:
-        """Standard deviation of the noise in a reply, at most: products, then rounding by the dropped primes."""
-        dropped = 2.0 ** sum(self.bits[-1 - self.drop : -1])
+        """Standard deviation of the noise in a reply, at most: products, then rounding by the special prime."""
         rounding = (1 + 2 * degree / 3) / 12
-        return math.sqrt((NOISE_STD * self.T / dropped) ** 2 + 2 * rounding)
+        return math.sqrt((NOISE_STD * self.T) ** 2 + 2 * rounding)
 
-    def distance_bits(self, degree: int) -> float:
-        """-log2 of the statistical distance, per opened value, to an opening without noise."""
-        return self.k - math.log2(self.noise(degree) * math.sqrt(2 / math.pi))
+    def distance_bits(self, degree: int, values: int) -> float:
+        """-log2 of the statistical distance of a run that opens so many values to one without noise, at least."""
+        return self.k - math.log2(self.noise(degree) * math.sqrt(2 * FISHER * values))
 
 
-PROFILES = {
-    "strict": Profile("strict", 1, (46, 46, 17), 0, 67, 2.0**25, "RLWE; openings within 2^-40 of noise-free ones"),
-    "lean": Profile("lean", 2, (54, 38, 17), 1, 24, 2.0**31, "RLWE and hint-LWE (openings dithered by 24 bits only)"),
-}
+PROFILE = Profile((47, 46, 16), 72, 68, 2.0**21)
+OPENINGS = 2**18  # values that a run may open within 2^-40 of noise-free ones
 
 
 class Parameters:
     """A profile's ring and the numbers that follow from both."""
 
-    def __init__(self, profile: Profile, degree: int = 4096) -> None:
+    def __init__(self, profile: Profile = PROFILE, degree: int = 4096) -> None:
         self.profile = profile
         self.ring = Ring(degree, profile.bits)
-        self.reply_level = self.ring.next_level() if profile.drop else self.ring.level
-        kept = len(self.ring.primes) - profile.drop
-        self.reply_primes = self.ring.primes[:kept]
-        self.dropped = math.prod(self.ring.primes[kept:])
-        self.levels_of_reply = math.prod(self.reply_primes) / 2.0**profile.k  # distinct values of an opened number
+        self.modulus = math.prod(self.ring.primes)
+        self.levels = self.modulus / 2.0**profile.drop  # distinct values of an opened number
         self.sealed_size = sealio.packed_size(self.ring.primes, degree) + sealio.SEED_BYTES
 
     def column_cap(self, layout: Layout) -> float:
@@ -79,7 +84,7 @@ class Parameters:
 
     def g_scale(self, layout: Layout, bound: float) -> float:
         """Integers per unit of g: depends on public numbers alone."""
-        scale: float = 0.45 * math.prod(self.ring.primes) / self.column_cap(layout) / bound
+        scale: float = 0.49 * self.modulus / self.column_cap(layout) / bound
         if not math.isfinite(scale):
             raise RangeError("lattice: the bound on g is too small for a fixed-point scale; scale g up")
         return scale
@@ -95,19 +100,16 @@ class Parameters:
             )
         return Layout(degree, n, c, s, p)
 
-    def header(self, shape: struct.Struct, magic: bytes, message: bytes, fingerprint: bytes) -> tuple[Any, ...]:
-        """The fields after magic, profile and key, once these are what they should be."""
+    @staticmethod
+    def header(shape: struct.Struct, magic: bytes, message: bytes, fingerprint: bytes) -> tuple[Any, ...]:
+        """The fields after magic and key, once these are what they should be."""
         kind = magic.decode()
         if len(message) < shape.size or message[:4] != magic:
             raise CryptoError(f"lattice: expected a {kind} message, got {len(message)} bytes of something else")
         fields = shape.unpack_from(message)
-        if fields[1] != self.profile.tag:
-            raise CryptoError(
-                f"lattice: {kind} message is not of profile {self.profile.name!r}; both sides need the same"
-            )
-        if fields[2] != fingerprint:
+        if fields[1] != fingerprint:
             raise KeyMismatch(f"lattice: {kind} message belongs to another key; exchange public keys again")
-        return fields[3:]
+        return fields[2:]
 
 
 def sized(message: bytes, expected: int, kind: str) -> None:

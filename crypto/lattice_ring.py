@@ -24,7 +24,7 @@ import tenseal.sealapi as seal
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from securevfl.crypto.sealio import Residues, SealIO
+from securevfl.crypto.sealio import SEED_BYTES, Residues, SealIO, pack, packed_size, unpack
 from securevfl.errors import ConfigError
 
 Floats = NDArray[np.float64]
@@ -70,9 +70,24 @@ class Ring:
         self._index = np.where(self._conjugate, 2 * degree - exponents, exponents) // 4
         self._twist = np.exp(1j * np.pi * np.arange(half) / degree)
 
-    def next_level(self) -> Any:
-        """The parms_id below the first: one prime less."""
-        return self.context.first_context_data().next_context_data().parms_id()
+    @property
+    def public_size(self) -> int:
+        """Bytes of a public key on the wire."""
+        return packed_size(self.key_primes, self.degree) + SEED_BYTES
+
+    def public_bytes(self, encryptor: Any) -> bytes:
+        """A public key (b, a) for the wire: b, then the seed of a. The encryptor holds the secret key.
+
+        A public key is an encryption of zero at the primes of the key. `KeyGenerator` makes it likewise, but hands out
+        no seed.
+        """
+        zero = encryptor.encrypt_zero_symmetric(self.context.key_parms_id())
+        b, seed = self.io.seeded_residues(zero, (len(self.key_primes), self.degree))
+        return pack(b, self.key_primes) + seed
+
+    def public_key(self, data: bytes) -> Any:
+        """The key behind `public_size` such bytes, its a expanded here. CryptoError if b is not below its primes."""
+        return self.io.public_key(unpack(data, self.key_primes, self.degree), data[-SEED_BYTES:])
 
     def second_polynomial(self, cipher: Any) -> Residues:
         """Residues (primes, N) of c1, in NTT form, of a ciphertext (c0, c1) of scale 1.

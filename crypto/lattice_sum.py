@@ -9,6 +9,11 @@ is refused, which is reached beyond a thousand terms.
 
 Every sum is re-randomised by a public-key encryption of zero, so its bytes cannot be linked to its parts. The holder
 learns the sum of what it is sent: adders add before the holder sees anything.
+
+A key that the holder chose. Messages enter a total as one sum, in its first polynomial, beside encryptions of zero that
+do not depend on them: whatever the key is, the total tells the holder their sum and nothing else. Towards those who add
+on the way a part is hidden under RLWE with an honest key; a holder that makes a bad b opens it to them, as it could by
+showing them its secret key.
 """
 
 from __future__ import annotations
@@ -123,12 +128,9 @@ class LatticeSumHolder(SumHolder):
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        generator = seal.KeyGenerator(ring.context)
-        key = seal.PublicKey()
-        generator.create_public_key(key)
-        self._decryptor = seal.Decryptor(ring.context, generator.secret_key())
-        residues = ring.io.residues(key, (2, len(ring.key_primes), ring.degree))
-        self.public = _PUBLIC.pack(b"SLA1") + sealio.pack(residues, ring.key_primes)
+        secret = seal.KeyGenerator(ring.context).secret_key()
+        self._decryptor = seal.Decryptor(ring.context, secret)
+        self.public = _PUBLIC.pack(b"SLA2") + ring.public_bytes(seal.Encryptor(ring.context, secret))
         self._fingerprint = hashlib.sha256(self.public).digest()[:16]
 
     def decrypt(self, total: bytes) -> Floats:
@@ -147,15 +149,11 @@ class LatticeAdder(Adder):
     """Encrypts and adds under the holder's public key."""
 
     def __init__(self, ring: Ring, public: bytes) -> None:
-        half = sealio.packed_size(ring.key_primes, ring.degree)
-        if len(public) != _PUBLIC.size + 2 * half or public[:4] != b"SLA1":
-            raise CryptoError(
-                f"lattice sum: expected a public key of {_PUBLIC.size + 2 * half} bytes, got {len(public)}"
-            )
-        view = memoryview(public)[_PUBLIC.size :]
-        residues = np.stack([sealio.unpack(part, ring.key_primes, ring.degree) for part in (view[:half], view[half:])])
+        expected = _PUBLIC.size + ring.public_size
+        if len(public) != expected or public[:4] != b"SLA2":
+            raise CryptoError(f"lattice sum: expected a public key of {expected} bytes, got {len(public)}")
         self._ring = ring
-        self._encryptor = seal.Encryptor(ring.context, ring.io.public_key(residues))
+        self._encryptor = seal.Encryptor(ring.context, ring.public_key(public[_PUBLIC.size :]))
         self._fingerprint = hashlib.sha256(public).digest()[:16]
 
     def _message(self, shape: _Shape, ciphers: list[Any]) -> bytes:

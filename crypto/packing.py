@@ -8,11 +8,12 @@ overlap cross terms only.
 The cross terms are equations in g that the evaluator must not get: the holder therefore returns *windows*, the
 target slots alone, of the masked plaintext v = m + r mod n. With r known, slot(v) - slot(r) is the target, but for
 
-- a carry into the window. A gap of 40 bits below each slot makes it, and so anything it could tell of the cross
-  terms, an event of probability 2^-40;
-- a wrap around n. With 64 bits free at the top its probability is 2^-64.
+- a carry into the window. A gap of 60 bits below each slot makes it, and so anything it could tell of the cross
+  terms, an event of probability 2^-60 for each value opened;
+- a wrap around n. With 64 bits free at the top its probability is 2^-64 for each plaintext.
 
-r is uniform mod n, so v is too, whatever m.
+A run that opens R values is within the sum of these of one that opens targets alone (`distance_bits`): 2^-41.9 for
+R = 2^18. r is uniform mod n, so v is too, whatever m.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isqrt
+from math import isqrt, log2
 
 from securevfl.crypto.fixedpoint import Ints, column_bits
 from securevfl.errors import ConfigError
 
-GAP = 40
+GAP = 60
 HEADROOM = 64
 MAX_SAMPLES = 1 << 24
 
@@ -91,19 +92,25 @@ class Layout:
         return sum(1 << (slot * self.pitch + self.width - 1) for slot in range(self.slots))
 
 
+def distance_bits(values: int) -> float:
+    """-log2 of how far, at most, a run that opens so many values is from one that opens targets alone."""
+    return -log2(values * (2.0**-GAP + 2.0**-HEADROOM))
+
+
 @lru_cache(maxsize=256)
 def layout(modulus_bits: int, n: int) -> Layout:
     """The layout for n samples: K by a cost model. ConfigError if n is out of range.
 
     Costs in products mod n^2 at GMP's speed: a product mod p^2 costs 0.42 of one, an encryption takes |n|/8 of those,
-    an opening two powers of |n|/2 bits mod p^2 and q^2 and the re-randomisation. A sample more in a ciphertext saves
-    encryptions and costs squarings and openings. The holder does not know d: sqrt(n) stands for it.
+    an opening two powers of |n|/2 bits mod p^2 and q^2 and one of |n| bits mod n^2 to re-randomise, whose squarings GMP
+    does in less. A sample more in a ciphertext saves encryptions and costs squarings and openings. The holder does not
+    know d: sqrt(n) stands for it.
     """
     if not 1 <= n <= MAX_SAMPLES:
         raise ConfigError(f"a batch must have 1 to {MAX_SAMPLES} samples, got {n}")
     d = isqrt(n)
     encryption = 0.42 * modulus_bits / 8
-    opening = 0.42 * 1.2 * modulus_bits + modulus_bits / 12
+    opening = 0.42 * 1.2 * modulus_bits + 1.1 * modulus_bits
 
     def cost(candidate: Layout) -> float:
         squarings = d * candidate.samples * candidate.pitch

@@ -3,11 +3,14 @@
     key holder                                          evaluator
     g at one public scale, K samples a plaintext   ->   prod_i c_i^X_ij with signed digits (multiexp.py),
                                                         P columns shifted into one plaintext (packing.py)
-    decrypts v = m + r mod n, uniform              <-   times (1+n)^r, r uniform mod n, times h^s, s of |n|+40 bits
+    decrypts v = m + r mod n, uniform              <-   times (1+n)^r x^n, r uniform in Z_n, x uniform in Z_n^*
     the target windows of v                        ->   minus the windows of r, back to reals
 
-The holder sees uniform plaintexts and, within 2^-40, uniform randomness of <h> (paillier_keys.py): nothing of J. The
-evaluator sees ciphertexts (semantically secure under DCR) and the windows that hold J^T g: no cross terms.
+What the evaluator sends are uniform units mod n^2, whatever the holder chose as its primes, as h and as the randomness
+of [[g]]: its key comes with a proof of the one thing that this asks for (modulus_proof.py). So nothing of J is told,
+without an assumption. (A power of a base of the holder's, such as h^s, would be cheaper and tell it the exponents X_ij
+from a key with smooth p - 1 and an h of small order.) The evaluator sees ciphertexts (semantically secure under DCR)
+and the windows that hold J^T g, of no more columns than were agreed: no cross terms, but for a carry (packing.py).
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ import numpy as np
 
 from securevfl.crypto import fixedpoint
 from securevfl.crypto.multiexp import Block, Terms, plan
-from securevfl.crypto.packing import MAX_SAMPLES, Layout, layout, pack
-from securevfl.crypto.paillier_keys import STATISTICAL, PublicKey, SecretKey, check_bits, noise
-from securevfl.crypto.paillier_wire import Header, Kind, numbers, read, write
-from securevfl.crypto.paillier_worker import decrypt, encrypt_as_holder, product, spread, workers
-from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret
+from securevfl.crypto.packing import MAX_SAMPLES, Layout, distance_bits, layout, pack
+from securevfl.crypto.paillier_bytes import Header, Kind, numbers, read, write
+from securevfl.crypto.paillier_keys import PublicKey, SecretKey, check_bits
+from securevfl.crypto.paillier_worker import decrypt, encrypt_as_holder, product, rerandomise, spread, workers
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret, Shape
 from securevfl.errors import CryptoError, RangeError
 
 
@@ -42,6 +45,9 @@ class PaillierScheme(LinearScheme):
     def strength(self) -> str:
         level = 128 if self.bits >= 3072 else 112
         return f"Paillier {self.bits} bits, {level}-bit security, decisional composite residuosity"
+
+    def distance_bits(self, values: int) -> float:
+        return distance_bits(values)
 
     @property
     def rotates(self) -> bool:
@@ -77,12 +83,11 @@ class PaillierHolder(KeyHolder):
             sealed = spread(self._executor, encrypt_as_holder, self._key.parts_for_workers(), plaintexts)
         return write(Header(Kind.SEALED, public.fingerprint, (n, c, 0), float(bound)), sealed, public.size)
 
-    def open(self, blinded: bytes) -> bytes:
+    def open(self, blinded: bytes, shape: Shape) -> bytes:
         public = self._key.public
         header, body, promised = read(blinded, Kind.BLINDED, public.fingerprint)
+        shape.check(*header.sizes)
         (n, c, d), slots = header.sizes, _layout(public, header)
-        if not 1 <= d <= MAX_SAMPLES:
-            raise CryptoError("the blinded product has an impossible number of columns; the bytes were altered")
         ciphertexts = numbers(body, promised, c * slots.opened_count(d), public.size)
         public.check_units(ciphertexts)
         if self._executor is None:
@@ -184,15 +189,18 @@ class PaillierEvaluator(Evaluator):
         _, c, d = header.sizes
         slots = layout(public.bits, header.sizes[0])
         masks = [secrets.randbelow(int(public.n)) for _ in product.ciphertexts]
-        sent = [
-            int(ciphertext * public.shift(r + slots.offset) % public.square * self._noise() % public.square)
+        masked = [
+            int(ciphertext * public.shift(r + slots.offset) % public.square)
             for ciphertext, r in zip(product.ciphertexts, masks, strict=True)
         ]
         mask = Mask(header, _windows(masks, slots, c, d), product.scales)
-        return write(header, sent, public.size), mask
+        return write(header, self._rerandomised(masked), public.size), mask
 
-    def _noise(self) -> int:
-        return int(noise(self._public, self._public.bits + STATISTICAL, 6))
+    def _rerandomised(self, ciphertexts: list[int]) -> list[int]:
+        n = int(self._public.n)
+        if self._executor is None:
+            return rerandomise(n, ciphertexts)
+        return spread(self._executor, rerandomise, n, ciphertexts)
 
     def unblind(self, opened: bytes, mask: Mask) -> Floats:
         header, body, promised = read(opened, Kind.OPENED, self._public.fingerprint)

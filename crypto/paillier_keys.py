@@ -3,9 +3,13 @@
 Randomness. Let a be p-1 stripped of every factor it shares with q-1, and b = q-1. The key holds h, an n-th residue
 mod n^2 made from a random element so that its order divides a mod p^2 and b mod q^2. a and b share no factor, so the
 group <h> is the product of its two halves: the holder, who encrypts by combs mod p^2 and q^2 with exponents uniform
-mod a and mod b, draws exactly uniform elements of <h>. Others draw h^s. With s of |n|/2 bits an encryption is hidden
-from everyone but the holder (Damgard, Jurik, Nielsen 2010, section 4.2). With s of |n|+40 bits, h^s is within 2^-40
-of uniform in <h>, so that even the holder cannot tell by which products a ciphertext was made.
+mod a and mod b, draws exactly uniform elements of <h>. Others encrypt by h^s, s of |n|/2 bits, which hides a plaintext
+from everyone but the holder (Damgard, Jurik, Nielsen 2010, section 4.2); that is for sums. What must be hidden from the
+holder itself is re-randomised without h.
+
+What a holder may choose. n is checked for size, for factors below 2^16, and for gcd(n, phi(n)) = 1 by the proof that
+comes with it. That n has two primes, that p-1 is not smooth and that h has a large order is not checked: a key that is
+weak so opens what is encrypted under it to more eyes than the holder's, as would a holder that shows its key.
 
 Nothing here runs in constant time: the holder must not let strangers measure single operations.
 """
@@ -24,14 +28,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from gmpy2 import mpz
 
 from securevfl.crypto.combs import FixedBase
+from securevfl.crypto.modulus_proof import ROOTS, holds, prove
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, CryptoError, KeySizeError
 
 MIN_BITS = 2048
-STATISTICAL = 40
 
 _MAGIC = b"SVPK"
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct(">4sBH")
 
 
@@ -45,24 +49,26 @@ def check_bits(bits: int) -> int:
 
 
 class PublicKey:
-    """n and h. Its bytes are what others may have."""
+    """n, h and the roots that prove gcd(n, phi(n)) = 1. Its bytes are what others may have."""
 
-    def __init__(self, n: int, h: int) -> None:
+    def __init__(self, n: int, h: int, roots: Sequence[int] = ()) -> None:
         self.n = mpz(n)
         self.square = self.n * self.n
         self.h = mpz(h)
         self.bits = self.n.bit_length()
         self.size = self.bits // 4  # bytes of a ciphertext
-        body = int(n).to_bytes(self.bits // 8, "big") + int(h).to_bytes(self.size, "big")
-        self.data = _HEAD.pack(_MAGIC, _VERSION, self.bits) + body
+        width = self.bits // 8
+        body = int(n).to_bytes(width, "big") + int(h).to_bytes(self.size, "big")
+        proof = b"".join(root.to_bytes(width, "big") for root in roots)
+        self.data = _HEAD.pack(_MAGIC, _VERSION, self.bits) + body + proof
         self.fingerprint = sha256(self.data).digest()[:16]
 
     @classmethod
     def load(cls, data: bytes, bits: int) -> PublicKey:
         """From bytes, for a scheme of `bits`. CryptoError if they are malformed or the key is none.
 
-        Refuses an n that is even, of another size, prime, a perfect power or has a small factor, and an h that is no
-        unit or is 1 or -1. That n is the product of two primes, and h an n-th power, is taken from the holder.
+        Refuses an n that is even, of another size, prime, a perfect power, has a small factor or shares one with
+        phi(n), and an h that is no unit or is 1 or -1.
         """
         if len(data) < _HEAD.size:
             raise CryptoError(f"a Paillier public key has at least {_HEAD.size} bytes, got {len(data)}")
@@ -73,15 +79,19 @@ class PublicKey:
             raise CryptoError(
                 f"the holder's key has {size} bits, this job asks for {bits}; set bits alike on all sides"
             )
-        if len(data) != _HEAD.size + 3 * bits // 8:
-            raise CryptoError(f"a {bits}-bit key has {_HEAD.size + 3 * bits // 8} bytes, got {len(data)}; cut short?")
-        n = mpz(int.from_bytes(data[_HEAD.size : _HEAD.size + bits // 8], "big"))
-        h = mpz(int.from_bytes(data[_HEAD.size + bits // 8 :], "big"))
+        width = bits // 8
+        expected = _HEAD.size + (3 + ROOTS) * width
+        if len(data) != expected:
+            raise CryptoError(f"a {bits}-bit key has {expected} bytes, got {len(data)}; cut short?")
+        parts = [int.from_bytes(data[i : i + width], "big") for i in range(_HEAD.size, expected, width)]
+        n, h, roots = mpz(parts[0]), mpz(parts[1] << 8 * width | parts[2]), parts[3:]
         if n.bit_length() != bits or gmpy2.gcd(n, _small_primes()) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
             raise CryptoError(f"the modulus is no product of two large primes of {bits} bits in all; ask for a new key")
+        if not holds(n, roots):
+            raise CryptoError("the modulus is not proved to share no factor with phi(n); ask for a new key")
         if not 1 < h < n * n - 1 or gmpy2.gcd(h, n) != 1:
             raise CryptoError("the key's base h is no unit mod n^2 other than 1 and -1; ask for a new key")
-        return cls(int(n), int(h))
+        return cls(int(n), int(h), roots)
 
     def shift(self, plaintext: int) -> mpz:
         """(1 + n)^plaintext mod n^2: multiplied onto a ciphertext, it adds `plaintext`."""
@@ -144,7 +154,7 @@ class SecretKey(Secret):
         # L(x) = (x-1)/p maps (1+n)^(p-1) mod p^2 to -q mod p
         self._scale_p, self._scale_q = gmpy2.invert(-q, p), gmpy2.invert(-p, q)
         self._tables: tuple[FixedBase, FixedBase] | None = None
-        self.public = PublicKey(int(p * q), int(self._join(self._hp, self._hq)))
+        self.public = PublicKey(int(p * q), int(self._join(self._hp, self._hq)), prove(p, q))
 
     @classmethod
     def generate(cls, bits: int) -> SecretKey:

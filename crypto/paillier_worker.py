@@ -6,12 +6,16 @@ stay in its memory until then: an executor belongs to one party.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import lru_cache
 from itertools import pairwise
 from os import cpu_count
 from typing import TypeVar
+
+import gmpy2
+from gmpy2 import mpz
 
 from securevfl.crypto.multiexp import Block, evaluate
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey, noise
@@ -45,6 +49,19 @@ def encrypt(head: tuple[int, int], plaintexts: list[int]) -> list[int]:
     public = _public(*head)
     bits = public.bits // 2
     return [int(public.shift(m) * noise(public, bits, 8) % public.square) for m in plaintexts]
+
+
+def rerandomise(n: int, ciphertexts: list[int]) -> list[int]:
+    """Each ciphertext times x^n mod n^2 for a fresh x, uniform in Z_n^*."""
+    square, modulus = mpz(n) ** 2, mpz(n)
+    return [int(c * gmpy2.powmod(_unit(modulus), modulus, square) % square) for c in ciphertexts]
+
+
+def _unit(n: mpz) -> mpz:
+    """A uniform element of Z_n^*: an n with factors of 17 bits has elements without an inverse."""
+    while gmpy2.gcd(x := mpz(secrets.randbelow(int(n))), n) != 1:
+        pass
+    return x
 
 
 def product(block: Block, bases: list[int], modulus: int) -> list[int]:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import CryptoError
 
-__all__ = ["KEY_BYTES", "Prg", "Unsigned", "derive_key", "encode_context", "fresh_mask"]
+__all__ = ["KEY_BYTES", "Prg", "Unsigned", "derive_key", "encode_context"]
 
 KEY_BYTES = 32
 Unsigned = TypeVar("Unsigned", np.uint16, np.uint32, np.uint64)
@@ -113,8 +113,3 @@ class Prg(Secret):
                 raise CryptoError(f"PRG: expected a stream number >= {self._next}, got {chosen}; streams serve once")
             self._next = chosen + 1
             return chosen
-
-
-def fresh_mask(shape: int | tuple[int, ...], dtype: type[Unsigned]) -> NDArray[Unsigned]:
-    """A uniform mask under a key of its own from the operating system; the key is dropped at once."""
-    return Prg.fresh("fresh mask").array(shape, dtype)

@@ -7,15 +7,14 @@ the final float64 (2^-53 of the sum).
 
 *The circle Z_2^b* = [0, 2 pi), b = 32 or 16, for phases w^T x + b of random features (FDSKL, Algorithm 3), which enter
 only through a cosine. Wrapping is then harmless, no bound is needed, and adding a uniform element hides a phase
-perfectly; the paper's real mask in [0, 2 pi) added to an unwrapped real does not. A phase is off by at most
-pi 2^-b + 2^-35 radians (7.7e-10 for b = 32, 4.8e-5 for b = 16), a sum of q phases by q times that.
+perfectly; the paper's real mask in [0, 2 pi) added to an unwrapped real does not. `securevfl.models.kernel` rounds
+phases to the circle, off by at most pi 2^-b radians and the rounding of its float64.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +23,10 @@ from securevfl.errors import ConfigError, RangeError
 
 __all__ = [
     "COS_ERROR",
-    "MAX_PHASE",
     "MAX_TERMS",
-    "circle_error",
     "cos_circle",
-    "from_circle",
     "from_ring",
     "scale_bits",
-    "to_circle",
     "to_ring",
 ]
 
@@ -39,7 +34,6 @@ Floats = NDArray[np.float64]
 Ring = NDArray[np.uint64]
 
 MAX_TERMS = 2**32
-MAX_PHASE = 2.0**16  # radians; float64 holds a phase of this size to 2^-36
 COS_ERROR = math.pi * 2.0**-16 + 2.0**-25  # of `cos_circle`: half a table step, and the rounding of float32
 
 _COS: NDArray[np.float32] = np.cos(np.arange(2**16) * (2 * math.pi / 2**16)).astype(np.float32)
@@ -74,33 +68,6 @@ def to_ring(v: Floats, bound: float, terms: int) -> Ring:
 def from_ring(total: Ring, bound: float, terms: int) -> Floats:
     """The real sum behind a sum (mod 2^64) of at most `terms` results of `to_ring` with the same bound and terms."""
     return np.ldexp(total.view(np.int64).astype(np.float64), -scale_bits(bound, terms))
-
-
-@overload
-def to_circle(phase: Floats) -> NDArray[np.uint32]: ...
-@overload
-def to_circle(phase: Floats, bits: Literal[32]) -> NDArray[np.uint32]: ...
-@overload
-def to_circle(phase: Floats, bits: Literal[16]) -> NDArray[np.uint16]: ...
-def to_circle(phase: Floats, bits: Literal[16, 32] = 32) -> NDArray[np.uint32] | NDArray[np.uint16]:
-    """Phases in radians (any shape) as residues mod 2^bits. RangeError if any |phase| > 2^16 rad or is not finite."""
-    phase = np.asarray(phase, dtype=np.float64)
-    if not bool(np.all(np.abs(phase) <= MAX_PHASE)):
-        raise RangeError(f"to_circle: a phase is not finite or beyond {MAX_PHASE:g} rad; scale the features down")
-    turns = phase * (1 / (2 * math.pi))
-    turns -= np.floor(turns)
-    steps = np.rint(turns * 2.0**bits).astype(np.uint64)  # 2^bits itself occurs, and is 0
-    return steps.astype(np.uint32) if bits == 32 else steps.astype(np.uint16)
-
-
-def from_circle(circle: NDArray[np.uint32] | NDArray[np.uint16]) -> Floats:
-    """The phase in [0, 2 pi) radians of each residue."""
-    return circle.astype(np.float64) * (2 * math.pi / 2.0 ** (8 * circle.itemsize))
-
-
-def circle_error(terms: int, bits: Literal[16, 32] = 32) -> float:
-    """Largest error in radians of a sum of `terms` phases taken through `to_circle` and back."""
-    return terms * (math.pi * 2.0**-bits + 2.0**-35)
 
 
 def cos_circle(circle: NDArray[np.uint32] | NDArray[np.uint16]) -> NDArray[np.float32]:

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Executor
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+
+from securevfl.errors import ShapeMismatch
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +41,22 @@ class Secret:
         raise TypeError(f"{type(self).__name__} holds a secret and cannot be pickled or copied")
 
 
+class Shape(NamedTuple):
+    """What a key holder has agreed to open: J^T g for g (rows x outputs) and J (rows x columns)."""
+
+    rows: int
+    outputs: int
+    columns: int
+
+    def check(self, rows: int, outputs: int, columns: int) -> None:
+        """ShapeMismatch unless a message names this shape, and it is one."""
+        if (rows, outputs, columns) != self or min(self) < 1:
+            raise ShapeMismatch(
+                f"J^T g of {self.rows} rows, {self.outputs} outputs and {self.columns} columns was agreed, "
+                f"{rows} rows, {outputs} outputs and {columns} columns are asked for; nothing is opened"
+            )
+
+
 class KeyHolder(Secret, ABC):
     """The party whose key seals g: it encrypts, and opens what comes back blinded."""
 
@@ -49,8 +67,11 @@ class KeyHolder(Secret, ABC):
         """Encrypts g (n x c), freshly randomised. RangeError if any |g| > bound or is not finite."""
 
     @abstractmethod
-    def open(self, blinded: bytes) -> bytes:
-        """Decrypts what `Evaluator.blind` made. The plaintexts are uniform to the holder."""
+    def open(self, blinded: bytes, shape: Shape) -> bytes:
+        """Decrypts what `Evaluator.blind` made. The plaintexts are uniform to the holder.
+
+        ShapeMismatch, before anything is decrypted, if it is not a product of the shape that was agreed.
+        """
 
 
 class Evaluator(ABC):
@@ -88,6 +109,13 @@ class LinearScheme(ABC):
     @abstractmethod
     def strength(self) -> str:
         """One line for people: key size or ring, security level, assumption."""
+
+    @abstractmethod
+    def distance_bits(self, values: int) -> float:
+        """-log2 of how far a run that opens so many values is, at most, from one that opens J^T g and no more.
+
+        In statistical distance, beside what `strength` assumes.
+        """
 
     @property
     @abstractmethod

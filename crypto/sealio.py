@@ -21,17 +21,22 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.errors import CryptoError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 Residues = NDArray[np.uint64]
 
@@ -90,15 +95,18 @@ class SealIO:
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        self._codec = pa.Codec("zstd")
         saved = _saved(context.key_context_data().parms())
         self._version = (saved[3], saved[4])
 
     def _inflate(self, obj: Any, size: int) -> bytes:
+        """The `size` bytes behind the header of what SEAL saves."""
         saved = _saved(obj)
-        if saved[5] == 0:
-            return saved[_HEADER.size :]
-        return bytes(self._codec.decompress(saved[_HEADER.size :], size))
+        body = zstd.decompress(saved[_HEADER.size :]) if saved[5] else saved[_HEADER.size :]
+        if len(body) != size:
+            raise CryptoError(
+                f"SEAL saves {len(body)} bytes where {size} were expected; install the SEAL of tenseal 0.3"
+            )
+        return body
 
     def residues(self, obj: Any, shape: tuple[int, int, int]) -> Residues:
         """The residues of a ciphertext or a public key whose shape the caller knows."""
@@ -113,7 +121,10 @@ class SealIO:
         return np.frombuffer(body, np.uint64, offset=start).reshape(shape)
 
     def seeded_residues(self, obj: Any, shape: tuple[int, int]) -> tuple[Residues, bytes]:
-        """First polynomial (primes, N) and the seed of the second, of what `encrypt_symmetric` returns."""
+        """First polynomial (primes, N) and the seed of the second, of what SEAL returns to be saved.
+
+        `encrypt_symmetric(plain)` and `encrypt_zero_symmetric(parms_id)` do.
+        """
         start = _MEMBERS.size + _HEADER.size + _COUNT.size
         count = int(np.prod(shape))
         body = self._inflate(obj, start + 8 * count + _SEEDED_TAIL)
@@ -134,9 +145,18 @@ class SealIO:
 
     def seeded_ciphertext(self, parms_id: Sequence[int], residues: Residues, seed: bytes) -> Any:
         """A ciphertext in NTT form from its first polynomial (primes, N) and the seed of the second."""
+        return _load(
+            seal.Ciphertext, self._context, self._seeded(parms_id, residues, seed), self._version, "seeded ciphertext"
+        )
+
+    def public_key(self, residues: Residues, seed: bytes) -> Any:
+        """A public key (b, a) from b (primes and special prime, N) and the seed of a, which SEAL expands here."""
+        body = self._seeded(self._context.key_parms_id(), residues, seed)
+        return _load(seal.PublicKey, self._context, body, self._version, "public key")
+
+    def _seeded(self, parms_id: Sequence[int], residues: Residues, seed: bytes) -> bytes:
         body = self._members(parms_id, True, 2, residues.shape) + _array(residues, self._version)
-        body += _HEADER.pack(_MAGIC, _HEADER.size, *self._version, 0, 0, _SEEDED_TAIL) + bytes([_BLAKE2XB]) + seed
-        return _load(seal.Ciphertext, self._context, body, self._version, "seeded ciphertext")
+        return body + _HEADER.pack(_MAGIC, _HEADER.size, *self._version, 0, 0, _SEEDED_TAIL) + bytes([_BLAKE2XB]) + seed
 
     def constant_key(self, value: int, primes: int, degree: int) -> Any:
         """The constant `value` as a secret key: public, it serves to take ciphertexts apart."""
@@ -144,11 +164,6 @@ class SealIO:
         parms_id = struct.pack("<4Q", *self._context.key_parms_id())
         body = _PLAIN_MEMBERS.pack(parms_id, residues.size, 1.0) + _array(residues, self._version)
         return _load(seal.SecretKey, self._context, body, self._version, "constant key")
-
-    def public_key(self, residues: Residues) -> Any:
-        """A public key from (2, primes and special prime, N) residues."""
-        body = self._members(self._context.key_parms_id(), True, 2, residues.shape) + _array(residues, self._version)
-        return _load(seal.PublicKey, self._context, body, self._version, "public key")
 
 
 def width(prime: int) -> int:

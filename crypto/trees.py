@@ -16,12 +16,9 @@ not enough when inner nodes are parties: a party that receives the same single l
 star, or q = 3 with the same child), and unions of subtrees may coincide where subtrees do not. `build_trees` asks for
 `learned_sums` of every single party to be empty as well (for the root: to be the sum over all others).
 
-The paper leaves one party l' out of T2, so that the root gets w^T x + b_l', and the mask of l' stays as the phase b of
-the random feature (`left_out`). There every b_l is a function of the feature alone. Then two rows x, x' meet the same
-masks, and each receiver learns differences of partial sums. To keep a phase fixed and the masks fresh, let l' add the
-phase to its part v_l' and send its mask over T2 like everyone. With `left_out`, step 4 gives sum v_l + r_l' instead.
-
-T0 (Algorithm 2) is a third balanced tree for sums that need no mask.
+The paper leaves one party out of T2, whose mask then stays as the phase b of the random feature. But a b that is a
+function of the feature alone meets every row again, and each receiver learns differences of partial sums. Here masks
+are fresh, everyone sends them over T2, and whoever owns the feature adds its phase (`securevfl.models.kernel`).
 
 Who learns what: cut the parties of a coalition C out of both trees. What C learns from T1 is exactly the masked sum of
 each remaining connected piece that does not contain the root (its top sends into C); likewise the sum of masks for the
@@ -33,10 +30,9 @@ what C sees is a linear image of uniform masks.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
@@ -47,7 +43,6 @@ __all__ = [
     "Send",
     "Tree",
     "Trees",
-    "aggregate",
     "balanced",
     "build_trees",
     "chain",
@@ -59,7 +54,6 @@ __all__ = [
 
 Send = tuple[int, int]  # (sender, receiver)
 Parties = frozenset[int]
-T = TypeVar("T")
 
 _TRIES = 10_000
 
@@ -117,9 +111,8 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """T0 for sums without masks, T1 for masked values, T2 for masks. All have the same root."""
+    """T1 for masked values, T2 for masks. Both have the same root and the same parties."""
 
-    T0: Tree
     T1: Tree
     T2: Tree
 
@@ -160,35 +153,22 @@ def chain(order: Sequence[int]) -> Tree:
     return Tree(tuple(((sender, to),) for sender, to in pairwise(order)), order[-1])
 
 
-def aggregate(tree: Tree, parts: Mapping[int, T], add: Callable[[T, T], T]) -> T:
-    """Walks the schedule in one process: the sum that reaches the root. `add` must not change its arguments."""
-    held = dict(parts)
-    for level in tree.levels:
-        for sender, to in level:
-            held[to] = add(held[to], held[sender])
-    return held[tree.root]
-
-
 def totally_different(t1: Tree, t2: Tree) -> bool:
-    """Definition 2: no subtree in common of more than one party, other than all parties where both span the same."""
-    whole = {t1.parties} if t1.parties == t2.parties else set()
-    return not (t1.subtrees() & t2.subtrees()) - whole
+    """Definition 2: no subtree in common of more than one party, other than all parties. ConfigError as below."""
+    _check_pair(t1, t2)
+    return not (t1.subtrees() & t2.subtrees()) - {t1.parties}
 
 
 def learned_sums(t1: Tree, t2: Tree, coalition: Iterable[int]) -> list[Parties]:
     """The smallest sets of other parties whose sum of v the coalition learns in the masked sum over T1 and T2.
 
     Disjoint; every sum it learns adds up some of them. A coalition with the root always learns the sum over all
-    others (unless a party is left out of T2). ConfigError if the roots differ or T2 has a party that T1 has not.
+    others. ConfigError if the roots or the parties differ.
     """
     _check_pair(t1, t2)
     C = frozenset(coalition)
     closed_pieces = [*_pieces(t1, C), *_pieces(t2, C)]
-    open_pieces = [
-        *_pieces(t1, C, closed=False),
-        *_pieces(t2, C, closed=False),
-        *({p} for p in t1.parties - t2.parties),
-    ]
+    open_pieces = [*_pieces(t1, C, closed=False), *_pieces(t2, C, closed=False)]
     unite = {party: party for party in t1.parties}
 
     def find(party: int) -> int:
@@ -212,42 +192,36 @@ def learned_sums(t1: Tree, t2: Tree, coalition: Iterable[int]) -> list[Parties]:
 def smallest_coalition(t1: Tree, t2: Tree, party: int) -> Parties | None:
     """The one smallest set of other parties that learns v of `party` alone by pooling all they receive.
 
-    It is the neighbours of `party` in T1 and T2; every coalition that learns v contains it. None if no coalition of
-    all others learns it from the trees alone: for the root, which sends nothing, and for a party left out of T2.
-    ConfigError as in `learned_sums`.
+    It is the neighbours of `party` in T1 and T2; every coalition that learns v contains it. None for the root, which
+    sends nothing, so that no coalition of all others learns it from the trees alone. ConfigError as in `learned_sums`.
     """
     _check_pair(t1, t2)
-    if party == t1.root or party not in t2.parties:
+    if party == t1.root:
         return None
     return frozenset(
         other for tree in (t1, t2) for level in tree.levels for send in level if party in send for other in send
     ) - {party}
 
 
-def build_trees(q: int, root: int, seed: bytes, *, left_out: int | None = None) -> Trees:
-    """Balanced trees over parties 0..q-1 (T2 without `left_out`) with labels shuffled by a public seed.
+def build_trees(q: int, root: int, seed: bytes) -> Trees:
+    """Balanced trees over parties 0..q-1 with labels shuffled by a public seed.
 
     T1 and T2 are totally different, and no single party learns a sum of others' parts from them, except the root the
-    sum over all others. The same arguments give the same trees everywhere. ConfigError unless q >= 3, 0 <= root < q and
-    `left_out` is another party than the root.
+    sum over all others. The same arguments give the same trees everywhere. ConfigError unless q >= 3 and 0 <= root < q.
     """
     if q < 3:
         raise ConfigError(f"masked sum over trees: expected at least 3 parties, got {q}; a sum of two shows each part")
-    if not 0 <= root < q or left_out == root or (left_out is not None and not 0 <= left_out < q):
-        raise ConfigError(
-            f"masked sum over trees: expected root and left-out party, two of 0..{q - 1}, got {root}, {left_out}"
-        )
+    if not 0 <= root < q:
+        raise ConfigError(f"masked sum over trees: expected a root, one of 0..{q - 1}, got {root}")
     prg = Prg(hashlib.sha256(seed).digest(), "public tree labels")
 
-    def shuffled(without: int | None) -> Tree:
-        order = np.argsort(prg.array(q, np.uint64), kind="stable").tolist()
-        return balanced([party for party in order if party != without], root)
+    def shuffled() -> Tree:
+        return balanced(np.argsort(prg.array(q, np.uint64), kind="stable").tolist(), root)
 
-    T0 = shuffled(None)
     for _ in range(_TRIES):
-        T1, T2 = shuffled(None), shuffled(left_out)
+        T1, T2 = shuffled(), shuffled()
         if totally_different(T1, T2) and not _learn_alone(T1, T2):
-            return Trees(T0, T1, T2)
+            return Trees(T1, T2)
     raise ConfigError(f"masked sum over trees: no fit pair for {q} parties in {_TRIES} tries; take another seed")
 
 
@@ -261,8 +235,8 @@ def _learn_alone(t1: Tree, t2: Tree) -> bool:
 
 
 def _check_pair(t1: Tree, t2: Tree) -> None:
-    if t1.root != t2.root or not t2.parties <= t1.parties:
-        raise ConfigError("masked sum over trees: expected one root, and the parties of T2 among those of T1")
+    if t1.root != t2.root or t1.parties != t2.parties:
+        raise ConfigError("masked sum over trees: expected two trees with one root, over the same parties")
 
 
 def _pieces(tree: Tree, cut: Parties, *, closed: bool = True) -> list[Parties]:

@@ -15,14 +15,14 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.channel import Channel
-from securevfl.codec import Message
 from securevfl.config import Named
-from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PeerLost
 from securevfl.protocols.differentiable import Differentiable
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.codec import Message
+from securevfl.runtime.meter import Meter
 
 Phases = NDArray[np.uint32]
 
@@ -51,7 +51,7 @@ class Seat:
 
     A party may hold several seats over one channel, each with a cast and a lane of its own.
     noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
-    before this run of it.
+    before this run of it. parameters: p_k of every passive party, by which a sealed residual limits what is opened.
     """
 
     channel: Channel
@@ -59,6 +59,7 @@ class Seat:
     meter: Meter
     outputs: int = 1
     residual_bound: float = 1.0
+    parameters: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     lane: str = ""
     noise: bytes = field(default=b"", repr=False)
@@ -357,6 +358,10 @@ class ResidualProtocol(MessageProtocol):
     def label(self) -> str:
         """Its name in a cost table."""
         return self.name
+
+    def openings(self, values: int, epochs: int) -> str:
+        """What openings, `values` in each epoch, tell beside gradients, as a line for people; empty without any."""
+        return ""
 
     @property
     def seals(self) -> bool:

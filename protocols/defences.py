@@ -7,8 +7,8 @@ MaxNorm     noise along g that gives every row the norm of the largest (Li et al
 Rounding    to a grid, up or down at random so that the mean stays (stochastic rounding)
 
 Noise is a secret: whoever could repeat it would take it off. It is drawn from ChaCha20 streams under a key that is
-drawn for each training and kept with the party's own state (`securevfl.checkpoint`), one stream a release of g: rounds
-that are replayed after a cut release the same g under the same noise. Fresh noise would be averaged away.
+drawn for each training and kept with the party's own state (`securevfl.training.checkpoint`), one stream a release of
+g: rounds that are replayed after a cut release the same g under the same noise. Fresh noise would be averaged away.
 
 What the guarantee of `Gaussian` covers. Neighbours are two tables that differ in the label of one row. One release of g
 for a batch is a Gaussian mechanism whose sensitivity is 2 clip, the farthest a clipped row can move, given the weights
@@ -21,18 +21,18 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import exp, log, sqrt
 from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny
-from scipy.optimize import minimize_scalar
-from scipy.special import ndtri
 
 from securevfl.config import Named, Registry
 from securevfl.crypto.prg import KEY_BYTES, Prg, derive_key
 from securevfl.crypto.scheme import Floats, Secret
 from securevfl.errors import ConfigError
+from securevfl.special import normal_quantile
 
 
 class Defence(Named, ABC):
@@ -89,7 +89,7 @@ class Gaussian(Defence):
 
         # the minimum lies near alpha - 1 = sqrt(log(1 / delta) / rho)
         near = log(sqrt(log(1.0 / delta) / rho))
-        return max(0.0, float(minimize_scalar(at, bounds=(near - 4, near + 4), method="bounded").fun))
+        return max(0.0, _least(at, near - 4, near + 4))
 
     @property
     def promise(self) -> str:
@@ -169,8 +169,24 @@ def uniforms(prg: Prg, shape: tuple[int, ...]) -> Floats:
 
 def normals(prg: Prg, shape: tuple[int, ...]) -> Floats:
     """Standard normal, by the inverse of its distribution function."""
-    z: Floats = ndtri(uniforms(prg, shape))
-    return z
+    return normal_quantile(uniforms(prg, shape))
+
+
+def _least(of: Callable[[float], float], low: float, high: float) -> float:
+    """The smallest value of a function that falls and then rises, by golden sections (Kiefer 1953)."""
+    part = (sqrt(5.0) - 1.0) / 2.0
+    one, other = high - part * (high - low), low + part * (high - low)
+    left, right = of(one), of(other)
+    while high - low > 1e-7:
+        if left < right:
+            high, other, right = other, one, left
+            one = high - part * (high - low)
+            left = of(one)
+        else:
+            low, one, left = one, other, right
+            other = low + part * (high - low)
+            right = of(other)
+    return min(left, right)
 
 
 DEFENCES: Registry[Defence] = Registry("defence", Gaussian, Marvell, MaxNorm, Rounding)

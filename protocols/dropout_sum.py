@@ -2,27 +2,42 @@
 
 Of n contributors t ("threshold", more than n / 2) must stay to the end. Fresh secrets for every sum:
 
-0. k <-> j           X25519 public keys              once; HKDF gives the key k_kj that seals shares
-1. k -> collector    public key s_k^P of a pair (s_k, s_k^P) made for this sum; for each j, sealed under k_kj, j's
-                     Shamir shares of s_k and of b_k, the seed of the self mask
-2. collector -> k    for all who committed in 1: public keys, and the shares sealed for k
-3. k -> collector    y_k = v_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj), s_kj from s_k, s_j^P
-4. collector -> k    whose y_j came: the survivors
-5. k -> collector    for each survivor its share of b_j, for each other who committed its share of s_j
-   collector         from t shares each: b_j of the survivors, s_j of the dropped, and so all masks
+0. k <-> j                    X25519 public keys              once; HKDF gives the key k_kj that seals shares
+1. k -> collector             public key s_k^P of a pair (s_k, s_k^P) made for this sum; for each j, sealed under k_kj,
+                              j's Shamir shares of s_k and of b_k, the seed of the self mask
+2. collector -> k             for all who committed in 1: public keys, and the shares sealed for k
+   k                          opens all of these shares, and stops here if one does not open
+3. k -> collector             y_k = v_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj), s_kj from s_k and
+                              s_j^P; for each j a tag, under k_kj, of who has committed as k was told in 2
+4. collector -> k             whose y_j came: the survivors, and the tag that each of them made for k
+   k                          stops if one of them was told something else in 2
+5. k -> collector             for each survivor its share of b_j, for each other who committed its share of s_j
+   collector                  from t shares each: b_j of the survivors, s_j of the dropped, and so all masks
 
 The collector learns the sum over the survivors. Nobody opens both b_k and s_k for one party: a member answers one
 list of survivors a sum. So y_k stays uniform if it arrives after k was called dropped, when s_k is known and b_k is
 not, and it does so for a survivor, whose s_k is not known. A party may drop between any two steps. Keys and seeds are
-made anew for every sum, so what is opened for one says nothing of another. t > n / 2 keeps a collector that tells
-two groups different lists from having both answered.
+made anew for every sum, so what is opened for one says nothing of another. A party that has dropped is not asked again,
+and what it sends late is not read. The number of the sum moves on before anything is sealed, so a sum that fails and is
+called again seals under other keys.
 
-Public keys of step 1 pass through the collector and are bound to the sealed shares as associated data, so that it
-cannot exchange them. A party that has dropped is not asked again, and what it sends late is not read.
+A collector that deviates, with all others honest, learns no part either:
+
+- Public keys of step 1 pass through it and are bound to the sealed shares as associated data. They are opened in step
+  2, so y_k does not leave under masks made with keys it has exchanged.
+- Lists of survivors that differ from party to party. To read y_k it needs b_k from t parties who call k a survivor,
+  and s_j of every other j that k masked with, each from t parties who call j dropped (or s_k from t, but 2 t > n). The
+  first t were all told one list of m in step 2, by the tags, and each of them calls at most m - t parties dropped, the
+  others at most n - t each: t (m - t) + (n - t)^2 calls in all, and (m - 1) t are needed, which is more for 2 t > n.
+- Lists in step 2 that differ: by the tags, whoever opens a share of b_k was told the same as k. (Without them, k told
+  of two others, who are then called dropped by t more, would be read.)
+
+It may make any sum fail, or be of fewer parties than came, but not of fewer than t.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -33,11 +48,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from securevfl.clock import Kind
-from securevfl.codec import M, Message
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.masks import double_mask, unmask
-from securevfl.crypto.prg import KEY_BYTES, derive_key
+from securevfl.crypto.prg import KEY_BYTES, derive_key, encode_context
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.shamir import SHARE_BYTES, Share, combine_many, split
 from securevfl.errors import PeerLost, ProtocolError, TransportError
@@ -45,6 +58,8 @@ from securevfl.protocols.base import Declared, Phases, Reveal, Seat, Space, SumR
 from securevfl.protocols.residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.sum_keys import exchange_keys, session
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.runtime.clock import Kind
+from securevfl.runtime.codec import M, Message
 
 _NONCE = bytes(12)
 
@@ -65,15 +80,17 @@ class Commits(Message, frozen=True):
 
 
 class DoubleMasked(Message, frozen=True):
-    """y_k as residues."""
+    """y_k as residues, and for each of `Commits.names` a tag of what the sender was told (empty for the sender)."""
 
     residues: bytes
+    tags: list[bytes]
 
 
 class Survivors(Message, frozen=True):
-    """Whose y_k came."""
+    """Whose y_k came, and the tag that each of them made for the receiver."""
 
     names: list[str]
+    tags: list[bytes]
 
 
 class Shares(Message, frozen=True):
@@ -88,7 +105,7 @@ DROPOUT_MESSAGES = [
     Declared(Commit, CONTRIBUTOR, COLLECTOR, Reveal("ciphertext", "the other passive parties"), structured=True),
     Declared(Commits, COLLECTOR, CONTRIBUTOR, Reveal("uniform"), structured=True, relays=True),
     Declared(DoubleMasked, CONTRIBUTOR, COLLECTOR, Reveal("uniform")),
-    Declared(Survivors, COLLECTOR, CONTRIBUTOR, Reveal("public")),
+    Declared(Survivors, COLLECTOR, CONTRIBUTOR, Reveal("public"), relays=True),
     Declared(Shares, CONTRIBUTOR, COLLECTOR, _STAYED, structured=True),
 ]
 
@@ -101,7 +118,7 @@ class DropoutCollector(SumRole):
         self._threshold = threshold
         self._patience = patience
         self._members: tuple[str, ...] = seat.contributors
-        self._round = 0
+        self._round = -1
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -115,19 +132,17 @@ class DropoutCollector(SumRole):
 
         PeerLost if fewer than `threshold` answer, ProtocolError if shares do not fit.
         """
+        self._round += 1
         commits = self._gather(Commit, self._members)  # 1
         self._hand_out(commits)  # 2
-        survivors = []
+        masked = self._gather(DoubleMasked, commits)  # 3
         total = np.zeros(shape, residue_type(space))
-        for name, masked in self._gather(DoubleMasked, commits).items():  # 3
-            total += unpack(masked.residues, shape, space, name)
-            survivors.append(name)
-        for name in survivors:
-            self._seat.channel.send(name, Survivors(survivors), self._seat.lane)  # 4
-        opened = self._gather(Shares, survivors)  # 5
-        total = self._take_off(total, commits, survivors, opened)
+        for name, message in masked.items():
+            total += unpack(message.residues, shape, space, name)
+        self._tell_survivors(masked, list(commits))  # 4
+        opened = self._gather(Shares, masked)  # 5
+        total = self._take_off(total, commits, list(masked), opened)
         self._members = tuple(opened)
-        self._round += 1
         return from_residues(total, space, len(self._seat.contributors))
 
     def _hand_out(self, commits: Mapping[str, Commit]) -> None:
@@ -139,6 +154,15 @@ class DropoutCollector(SumRole):
         for name in commits:
             sealed = [commit.sealed[passives.index(name)] for commit in commits.values()]
             self._seat.channel.send(name, Commits(list(commits), publics, sealed), self._seat.lane)  # 2
+
+    def _tell_survivors(self, masked: Mapping[str, DoubleMasked], committed: Sequence[str]) -> None:
+        for name, message in masked.items():
+            if len(message.tags) != len(committed):
+                raise ProtocolError(f"{name} was expected to send {len(committed)} tags, not {len(message.tags)}")
+        for name in masked:
+            place = committed.index(name)
+            tags = [message.tags[place] for message in masked.values()]
+            self._seat.channel.send(name, Survivors(list(masked), tags), self._seat.lane)  # 4
 
     def _take_off(
         self,
@@ -199,27 +223,31 @@ class DropoutMember(SumRole):
         self._seat = seat
         self._threshold = threshold
         self._keys = exchange_keys(seat, KeyPair(), seat.contributors, domain="shares")  # 0
-        self._round = 0
+        self._round = -1
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
-        """ProtocolError if the active party calls too few parties survivors, or this one dropped."""
+        """ProtocolError if keys or shares came altered, if parties were told different things, if too few are called
+        survivors, or this one dropped.
+        """
         seat = self._seat
+        self._round += 1  # first: a sum that fails is not sealed under its keys again
         part = to_residues(values, space, len(seat.contributors))
         pair, self_seed = KeyPair(), os.urandom(KEY_BYTES)
-        own_share = self._commit(pair, self_seed)  # 1
+        own_shares = self._commit(pair, self_seed)  # 1
         commits = self._receive_commits()  # 2
+        shares = self._unseal(commits, own_shares)
         publics = {name: public for name, public in zip(commits.names, commits.publics, strict=True) if name != seat.me}
         y = double_mask(seat.me, part, self_seed, pair_seeds(seat, seat.me, pair, publics, self._round))
-        seat.channel.send(seat.collector, DoubleMasked(pack(y)), seat.lane)  # 3
+        tags = [self._tag(name, seat.me, commits) if name != seat.me else b"" for name in commits.names]
+        seat.channel.send(seat.collector, DoubleMasked(pack(y), tags), seat.lane)  # 3
         survivors = self._receive_survivors(commits)  # 4
-        seat.channel.send(seat.collector, self._open(commits, survivors, own_share), seat.lane)  # 5
-        self._round += 1
+        seat.channel.send(seat.collector, self._open(shares, survivors), seat.lane)  # 5
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         raise ProtocolError("pairwise sum: only the active party collects, the masks come off nowhere else")
 
     def _commit(self, pair: KeyPair, self_seed: bytes) -> bytes:
-        """Sends step 1 and keeps this party's own share of b."""
+        """Sends step 1 and keeps this party's own shares."""
         seat = self._seat
         holders = len(seat.contributors)
         of_pair = pair.split(threshold=self._threshold, holders=holders)
@@ -229,7 +257,8 @@ class DropoutMember(SumRole):
             secret = s.to_bytes() + b.to_bytes()
             sealed.append(self._cipher(name, seat.me).encrypt(_NONCE, secret, pair.public) if name != seat.me else b"")
         seat.channel.send(seat.collector, Commit(pair.public, sealed), seat.lane)  # 1
-        return of_seed[seat.contributors.index(seat.me)].to_bytes()
+        own = seat.contributors.index(seat.me)
+        return of_pair[own].to_bytes() + of_seed[own].to_bytes()
 
     def _receive_commits(self) -> Commits:
         commits = self._seat.channel.recv(self._seat.collector, Commits, self._seat.lane)  # 2
@@ -247,26 +276,49 @@ class DropoutMember(SumRole):
         return commits
 
     def _receive_survivors(self, commits: Commits) -> Collection[str]:
-        names = self._seat.channel.recv(self._seat.collector, Survivors, self._seat.lane).names  # 4
-        if len(set(names)) < self._threshold or not {self._seat.me} <= set(names) <= set(commits.names):
+        message = self._seat.channel.recv(self._seat.collector, Survivors, self._seat.lane)  # 4
+        names = message.names
+        if (
+            len(message.tags) != len(names)
+            or len(set(names)) < self._threshold
+            or not {self._seat.me} <= set(names) <= set(commits.names)
+        ):
             raise ProtocolError(
                 f"{self._seat.collector} was expected to call at least {self._threshold} of those that committed "
                 f"survivors, {self._seat.me} among them; it calls {len(names)}. No share is opened"
             )
+        for name, tag in zip(names, message.tags, strict=True):
+            if name != self._seat.me and not hmac.compare_digest(tag, self._tag(name, name, commits)):
+                raise ProtocolError(
+                    f"{self._seat.collector} was expected to name the same committed parties to all; {name} was told "
+                    f"of others than {self._seat.me}. No share is opened"
+                )
         return frozenset(names)
 
-    def _open(self, commits: Commits, survivors: Collection[str], own_share: bytes) -> Shares:
-        shares = []
+    def _unseal(self, commits: Commits, own_shares: bytes) -> dict[str, bytes]:
+        """This party's shares of s and b of every party that committed. ProtocolError unless they belong to its key."""
+        shares = {}
         for name, public, sealed in zip(commits.names, commits.publics, commits.sealed, strict=True):
             if name == self._seat.me:
-                shares.append(own_share)
+                shares[name] = own_shares
                 continue
             try:
-                both = self._cipher(self._seat.me, name).decrypt(_NONCE, sealed, public)
+                shares[name] = self._cipher(self._seat.me, name).decrypt(_NONCE, sealed, public)
             except InvalidTag:
-                raise ProtocolError(f"the shares of {name} came altered; run the sum again") from None
-            shares.append(both[SHARE_BYTES:] if name in survivors else both[:SHARE_BYTES])
-        return Shares(shares)
+                raise ProtocolError(
+                    f"the key or the shares of {name} came altered through {self._seat.collector}; run the sum again"
+                ) from None
+        return shares
+
+    def _open(self, shares: Mapping[str, bytes], survivors: Collection[str]) -> Shares:
+        return Shares(
+            [both[SHARE_BYTES:] if name in survivors else both[:SHARE_BYTES] for name, both in shares.items()]
+        )
+
+    def _tag(self, peer: str, sender: str, commits: Commits) -> bytes:
+        """What one of this party and `peer`, the `sender`, tells the other of the list it was handed in step 2."""
+        told = [part for pair in zip(commits.names, commits.publics, strict=True) for part in pair]
+        return derive_key(self._keys[peer], "committed", self._round, sender, encode_context(*told))
 
     def _cipher(self, holder: str, owner: str) -> ChaCha20Poly1305:
         """Seals the shares of one owner for one holder in one sum: the key serves once, so the nonce may stay."""

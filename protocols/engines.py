@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, SerializeAsAny
 
@@ -64,18 +64,13 @@ class Paillier(Engine):
 
 
 class Ckks(Engine):
-    """The ring of CKKS on SEAL, 128-bit. `strict` floods the noise statistically, `lean` rests on hint-LWE."""
+    """The ring of CKKS on SEAL, 128-bit; what is opened is dithered, so that its noise tells nothing of the key."""
 
     name: ClassVar[str] = "ckks"
     assumption: ClassVar[str] = "RLWE, 128-bit standard"
-    profile: Literal["strict", "lean"] = "strict"
-
-    @classmethod
-    def variants(cls) -> dict[str, Self]:
-        return {"ckks": cls(), "ckks lean": cls(profile="lean")}
 
     def scheme(self) -> LinearScheme:
-        return _ckks(self.profile)
+        return _ckks()
 
     def sums(self) -> AdditiveScheme:
         return LatticeSum()
@@ -86,9 +81,9 @@ def _paillier(bits: int) -> LinearScheme:
     return PaillierScheme(bits=bits)
 
 
-@lru_cache(maxsize=2)
-def _ckks(profile: Literal["strict", "lean"]) -> LinearScheme:
-    return LatticeScheme(profile=profile)
+@lru_cache(maxsize=1)
+def _ckks() -> LinearScheme:
+    return LatticeScheme()
 
 
 ENGINES: Registry[Engine] = Registry("engine", Paillier, Ckks)

@@ -18,6 +18,12 @@ may be kept and asked late, again, from another thread, while later exchanges go
 under it is open. An exchange is open to a passive party until it has had the openings agreed (`Agreement`), or gives
 the exchange up (step 4), which it does with the oldest of more than `kept`. The active party refuses what goes beyond,
 and waits where more than `kept` exchanges are open to a party it would publish to: there are never more than kept + 1.
+
+A passive party that deviates gets at most what was agreed opened, so many times a residual and no more values than the
+columns it declared: with the identity for J it would read every row's g. Which p equations these are stays its choice:
+the residuals of p rows, say. Under CKKS a ciphertext that is no product at all has parts of the secret key opened
+instead, 12 of its 4,096 ternary coefficients a value, so that the key of an epoch, and with it every [[g]] of the
+epoch, is taken in some 350 values. Under Paillier it has numbers about g opened and not the key.
 """
 
 from __future__ import annotations
@@ -28,10 +34,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from securevfl.beside import Beside
-from securevfl.codec import Message
-from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme
-from securevfl.errors import LimitError, ProtocolError, TransportError
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Shape
+from securevfl.errors import LimitError, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.base import (
     ActiveResidual,
     Agreement,
@@ -48,9 +52,13 @@ from securevfl.protocols.differentiable import Differentiable, facing, gradient_
 from securevfl.protocols.engines import ENGINES, AnyEngine
 from securevfl.protocols.shelf import Shelf
 from securevfl.roles import ACTIVE, PASSIVE
+from securevfl.runtime.beside import Beside
+from securevfl.runtime.codec import Message
+
+DISTANCE = 40  # bits: how far the openings of a run should at most be from ones that tell J^T g alone
 
 
-class PublicKey(Message, frozen=True):
+class ResidualKey(Message, frozen=True):
     """The active party's key, for the exchanges that follow."""
 
     key: bytes
@@ -102,7 +110,7 @@ class SealedResidual(ResidualProtocol):
 
     def declares(self) -> list[Declared]:
         return [
-            Declared(PublicKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
+            Declared(ResidualKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
             Declared(SealedG, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
             Declared(Blinded, PASSIVE, ACTIVE, Reveal("uniform")),
             Declared(Opened, ACTIVE, PASSIVE, Reveal("output", "the receiver's own parameter gradient J^T g")),
@@ -125,6 +133,16 @@ class SealedResidual(ResidualProtocol):
     def strength(self) -> str:
         return self.engine.scheme().strength
 
+    def openings(self, values: int, epochs: int) -> str:
+        scheme = self.engine.scheme()
+        run = scheme.distance_bits(values * epochs)
+        key = scheme.distance_bits(values) if scheme.rotates else run
+        text = (
+            f"{values * epochs:,} values in a run, within 2^-{run:.1f} of openings that tell J^T g alone "
+            f"(2^-{key:.1f} a key, 2^-{scheme.distance_bits(1):.1f} a value)"
+        )
+        return text if run >= DISTANCE else f"{text}; 2^-{DISTANCE} is meant, so use fewer epochs or larger batches"
+
     @property
     def label(self) -> str:
         return self.engine.name
@@ -145,9 +163,10 @@ def _lanes(seat: Seat) -> tuple[str, str]:
 
 @dataclass
 class Exchange:
-    """An exchange that is open: its key, and how many openings each passive party has left."""
+    """An exchange that is open: its key, n and c of what was sealed, and the openings each passive party has left."""
 
     holder: KeyHolder
+    shape: tuple[int, int]
     left: dict[str, int]
 
 
@@ -178,11 +197,12 @@ class SealedActive(ActiveResidual):
         self._epoch = epoch
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take())
-        ciphertext = self._holder.encrypt(facing(g, self._agreement.shares_outputs), bound=self._bound)
-        exchange = self._begin(to)
+        sealed = facing(g, self._agreement.shares_outputs)
+        ciphertext = self._holder.encrypt(sealed, bound=self._bound)
+        exchange = self._begin(to, (sealed.shape[0], sealed.shape[1]))
         for passive in to:
             if passive not in self._told:
-                self._seat.channel.send(passive, PublicKey(self._holder.public), self._down)  # 0
+                self._seat.channel.send(passive, ResidualKey(self._holder.public), self._down)  # 0
                 self._told.add(passive)
             self._seat.channel.send(passive, SealedG(exchange, ciphertext), self._down)  # 1
 
@@ -192,7 +212,7 @@ class SealedActive(ActiveResidual):
             late = ", ".join(sorted(self._asking))
             raise TransportError(f"{self._seat.me}: {late} had more to ask {timeout:g} s after the last residual")
 
-    def _begin(self, to: Collection[str]) -> int:
+    def _begin(self, to: Collection[str], shape: tuple[int, int]) -> int:
         """Opens an exchange to these parties, as soon as they hold few enough others; its number."""
         me, timeout, kept = self._seat.me, self._seat.channel.timeout, self._agreement.kept
         with self._changed:
@@ -206,7 +226,7 @@ class SealedActive(ActiveResidual):
             if not self._asking.issuperset(to):
                 raise ProtocolError(f"{me}: a residual was to go to a party that has closed; do both run the same job?")
             exchange, self._published = self._published, self._published + 1
-            self._open[exchange] = Exchange(self._holder, dict.fromkeys(to, self._agreement.openings))
+            self._open[exchange] = Exchange(self._holder, shape, dict.fromkeys(to, self._agreement.openings))
             return exchange
 
     def _crowded(self, to: Collection[str]) -> list[str]:
@@ -220,7 +240,8 @@ class SealedActive(ActiveResidual):
             while self._asking:
                 sender, message = channel.recv_any(self._asking, (Blinded, Closed), lane, timeout=threading.TIMEOUT_MAX)
                 if isinstance(message, Blinded):
-                    opened = self._spend(sender, message.exchange).open(message.ciphertext)  # 2
+                    exchange = self._spend(sender, message.exchange)
+                    opened = self._open_one(sender, exchange, message.ciphertext)  # 2
                     channel.send(sender, Opened(message.exchange, opened), lane)  # 3
                 elif isinstance(message, Closed):
                     self._forget(sender, message.exchange)  # 4
@@ -229,8 +250,16 @@ class SealedActive(ActiveResidual):
                 self._served = True
                 self._changed.notify_all()
 
-    def _spend(self, passive: str, number: int) -> KeyHolder:
-        """Takes one opening off an exchange; its key. LimitError where none is left."""
+    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes) -> bytes:
+        """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
+        rows, outputs = exchange.shape
+        try:
+            return exchange.holder.open(blinded, Shape(rows, outputs, self._seat.parameters[passive] // outputs))
+        except ShapeMismatch as error:
+            raise ProtocolError(f"{passive} asks for another product than its gradient: {error}; ask it why") from error
+
+    def _spend(self, passive: str, number: int) -> Exchange:
+        """Takes one opening off an exchange. LimitError where none is left."""
         with self._changed:
             exchange = self._open.get(number)
             left = 0 if exchange is None else exchange.left.get(passive, 0)
@@ -242,7 +271,7 @@ class SealedActive(ActiveResidual):
             exchange.left[passive] = left - 1
             if left == 1:
                 self._end(passive, number)
-            return exchange.holder
+            return exchange
 
     def _forget(self, passive: str, number: int | None) -> None:
         with self._changed:
@@ -277,8 +306,8 @@ class SealedPassive(PassiveResidual):
 
     def reply(self) -> Reply:
         channel, active = self._seat.channel, self._seat.active
-        message = channel.recv_any((active,), (PublicKey, SealedG), self._down)[1]
-        if isinstance(message, PublicKey):
+        message = channel.recv_any((active,), (ResidualKey, SealedG), self._down)[1]
+        if isinstance(message, ResidualKey):
             self._evaluator = self._scheme.evaluator(message.key)  # 0
             message = channel.recv(active, SealedG, self._down)
         assert isinstance(message, SealedG)

@@ -16,7 +16,8 @@
     |   `-- PeerLost        a peer that was there is gone, or has started anew; it may come back
     `-- CryptoError         a key, ciphertext or plaintext that cannot be used
         |-- RangeError      a value outside the agreed fixed-point range
-        `-- KeyMismatch     a ciphertext or key that does not belong together
+        |-- KeyMismatch     a ciphertext or key that does not belong together
+        `-- ShapeMismatch   a product of another shape than was agreed
 
 A message says who, what was expected, what came and what to do. It never shows a value of anyone's data.
 """
@@ -39,6 +40,7 @@ __all__ = [
     "ProtocolError",
     "RangeError",
     "SecureVFLError",
+    "ShapeMismatch",
     "TableError",
     "TransportError",
 ]
@@ -110,3 +112,7 @@ class RangeError(CryptoError):
 
 class KeyMismatch(CryptoError):
     """A ciphertext or key that does not belong together."""
+
+
+class ShapeMismatch(CryptoError):
+    """A product of another shape than was agreed."""

@@ -1,17 +1,22 @@
 """What a run really tells each party: transcripts checked, views simulated, attacks carried out.
 
-`run_audit` audits a job on its own tables, `audit_command` is behind `securevfl audit`, and
-`pytest --pyargs securevfl.audit` runs the suite from an installed package.
+`run_audit` audits a job on its own tables, and `pytest --pyargs securevfl.audit` runs the suite from an installed
+package.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from securevfl.audit.report import Audit, audit_command, run_audit
+from securevfl.extras import extra
 
-__all__ = ["Audit", "audit_command", "run_audit"]
+if TYPE_CHECKING:
+    from securevfl.audit.findings import Audit
+    from securevfl.audit.report import run_audit
+
+extra("sklearn", "sklearn", "the audit")
+
+__all__ = ["Audit", "run_audit"]
 
 
 def __getattr__(name: str) -> Any:

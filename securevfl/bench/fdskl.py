@@ -21,21 +21,22 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from securevfl.bench.fdskl_baselines import Baseline, Outcome, Rows, Split, dsg, fd_svrg, libsvm, pp_svmv
 from securevfl.crypto.scheme import Floats
+from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule
 from securevfl.errors import DataError
+from securevfl.extras import extra
 from securevfl.job import Job, Protocol
 from securevfl.models.kernel import Kernel
 from securevfl.models.linear import Logistic
 from securevfl.optim.base import Optimizer
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.party import Party
 from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.tree_sum import TreeSum
-from securevfl.run import Run
-from securevfl.schedule import Schedule
-from securevfl.simulate import simulate
+from securevfl.training.run import Run
+from securevfl.training.simulate import simulate
 
 SCHEMA = "securevfl.bench.fdskl/1"
 SPLITS = 3
@@ -310,8 +311,7 @@ def _baselines(
 
 def picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Test error against CPU seconds, one panel a table. Needs matplotlib: pip install securevfl[bench]."""
-    from matplotlib.figure import Figure
-
+    Figure = extra("matplotlib.figure", "bench", "a picture").Figure
     drawn = [item for item in rows if item["curve"]]
     names = list(dict.fromkeys(item["dataset"] for item in drawn))
     figure = Figure(figsize=(5 * max(1, len(names)), 4), layout="constrained")

@@ -11,19 +11,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.svm import SVC
 
 from securevfl.crypto.scheme import Floats
+from securevfl.data.schedule import Schedule
+from securevfl.extras import extra
 from securevfl.models.kernel import Expansion, Frequencies, Kernel, cosines
 from securevfl.models.losses import LOSSES
 from securevfl.optim.fdskl import FDSKL, SAMPLE, blocks
-from securevfl.schedule import Schedule
 
 Rows = NDArray[np.intp]
 _ME = "pooled"
+
+
+def _svc(**options: Any) -> Any:
+    return extra("sklearn.svm", "sklearn", "the baseline libsvm").SVC(**options)
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def dsg(
 def libsvm(split: Split) -> Outcome:
     """scikit-learn's defaults: C = 1, gamma = 1 / (d var)."""
     started = time.process_time()
-    machine = SVC(cache_size=1000).fit(split.X, split.y)
+    machine = _svc(cache_size=1000).fit(split.X, split.y)
     spent = time.process_time() - started
     return Outcome(split.missed(machine.decision_function(split.test_X)), spent, rows=len(split.X))
 
@@ -118,7 +123,7 @@ def pp_svmv(split: Split, sides: Sequence[Rows], gamma: float) -> Outcome:
     total = np.zeros((n, n))
     for side in sides:
         total += squared(split.X[:, side], split.X[:, side])
-    machine = SVC(kernel="precomputed", cache_size=1000).fit(np.exp(-gamma * total), split.y)
+    machine = _svc(kernel="precomputed", cache_size=1000).fit(np.exp(-gamma * total), split.y)
     spent = time.process_time() - started
     f = machine.decision_function(np.exp(-gamma * sum(squared(split.test_X[:, s], split.X[:, s]) for s in sides)))
     return Outcome(split.missed(f), spent, bytes=8 * n * n * len(sides), memory_bytes=8 * n * n, rows=n)

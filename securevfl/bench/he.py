@@ -18,13 +18,13 @@ import numpy as np
 
 from securevfl.bench import baselines
 from securevfl.bench.record import Stopwatch, median_of, process_pool
-from securevfl.crypto.scheme import Floats
+from securevfl.crypto.scheme import Floats, Shape
 from securevfl.errors import ConfigError
-from securevfl.offload import TimedExecutor
 from securevfl.protocols.engines import Ckks, Engine, Paillier
+from securevfl.runtime.executor import TimedExecutor
 
 SCHEMA = "securevfl.bench.he/1"
-ENGINES = ("paillier", "ckks", "ckks-lean")
+ENGINES = ("paillier", "ckks")
 BASELINES = ("phe", "tenseal")
 
 
@@ -59,8 +59,6 @@ def engine_named(name: str, bits: int) -> Engine:
             return Paillier(bits=bits)
         case "ckks":
             return Ckks()
-        case "ckks-lean":
-            return Ckks(profile="lean")
     raise ConfigError(f"--engines: names among {', '.join(ENGINES)} were expected, {name!r} came; correct it")
 
 
@@ -85,7 +83,7 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
         sealed = watch("encrypt", lambda: holder.encrypt(g, bound=1.0))
         product = watch("compute", lambda: evaluator.transpose_product(prepared, sealed))
         blinded, mask = watch("blind", lambda: evaluator.blind(product))
-        opened = watch("open", lambda: holder.open(blinded))
+        opened = watch("open", lambda: holder.open(blinded, Shape(n, 1, d)))
         last["result"] = watch("blind", lambda: evaluator.unblind(opened, mask))
         last["up"], last["down"] = len(blinded), len(sealed) + len(opened)
         return watch

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from securevfl.audit.curve import expected_label_auc
-from securevfl.audit.leverage import measure
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import Disclosure, Group, Sizes
-from securevfl.exposure import ROWS, held
+from securevfl.data.scaling import moments
+from securevfl.data.schedule import Schedule
+from securevfl.disclosure.counts import Disclosure, Group, Sizes
+from securevfl.disclosure.exposure import ROWS, held
+from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.disclosure.leverage import measure
 from securevfl.methods.base import Known, Told
-from securevfl.methods.options import JobOptions
 from securevfl.methods.sizes import evaluations, scores
-from securevfl.scaling import moments
-from securevfl.schedule import Schedule
+from securevfl.options import JobOptions
 
 BATCHES = 8  # of a partition that are measured
 
@@ -92,7 +92,7 @@ def passive_learns(job: JobOptions, party: str, known: Known | None) -> list[Tol
         found.append(
             (
                 "keeps",
-                "its weights, so its own part X_k theta_k, which ranks the labels as well as its columns can,\n"
+                "its weights, so its own part X_k theta_k, which ranks the labels about as well as its columns can,\n"
                 "whatever the protocol: to an AUC of .71 to .99 on public tables",
             )
         )

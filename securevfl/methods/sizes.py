@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from securevfl.disclosure import Disclosure, Sizes
-from securevfl.methods.options import JobOptions
-from securevfl.schedule import Schedule
+from securevfl.data.schedule import Schedule
+from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.options import JobOptions
 
 
 def sizes_of(

@@ -23,7 +23,6 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, ConfigDict, Field
-from scipy.special import ndtri
 
 from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.ring import cos_circle
@@ -32,6 +31,7 @@ from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss, known_loss
 from securevfl.protocols.base import Phases
 from securevfl.protocols.phase_sums import PhaseSums
+from securevfl.special import normal_quantile
 
 Bits = Literal[16, 32]
 _known = partial(known_loss, single=True)
@@ -76,8 +76,7 @@ class Kernel(Model):
     def frequencies(self, uniform: Floats) -> Floats:
         """w in turns per unit of x, from uniform numbers in (0, 1) of any shape."""
         if self.kernel == "rbf":
-            normal: Floats = ndtri(uniform)
-            return normal * (math.sqrt(2 * self.gamma) / (2 * math.pi))
+            return normal_quantile(uniform) * (math.sqrt(2 * self.gamma) / (2 * math.pi))
         cauchy: Floats = np.tan(math.pi * (uniform - 0.5))
         return cauchy * (self.gamma / (2 * math.pi))
 

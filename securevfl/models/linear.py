@@ -11,12 +11,12 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
-from scipy.special import ndtri
 
 from securevfl.crypto.scheme import Floats
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss, known_loss
 from securevfl.protocols.differentiable import Jacobian
+from securevfl.special import normal_quantile
 
 START = 0.5  # spread of f at the start
 
@@ -91,7 +91,7 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     shape = X.shape[1], targets.shape[1]
     uniform = (np.frombuffer(stream.digest(8 * shape[0] * shape[1]), "<u8").reshape(shape) >> 11) + 0.5
     spread = np.sqrt((scaled**2).mean(axis=0) * X.shape[1])
-    theta = START * ndtri(uniform * 2.0**-53) / np.where(spread > 0, spread, 1.0)[:, None]
+    theta = START * normal_quantile(uniform * 2.0**-53) / np.where(spread > 0, spread, 1.0)[:, None]
     return np.vstack([theta, np.zeros((1, targets.shape[1]))])
 
 
@@ -127,10 +127,6 @@ class Linear:
         product = X.T @ g
         return np.vstack([product, g.sum(axis=0)]) if self.intercept else product
 
-    def step(self, gradient: Floats, eta: float, *, mu: float = 0.0, anchor: Floats | None = None) -> None:
-        """theta -= eta (gradient + l2 theta + mu (theta - anchor)), with the mean data gradient (d x c).
-
-        The last term is the proximal one of FedPBCD (FedBCD 2019, eq. 11).
-        """
-        pull = mu * (self.theta - anchor) if anchor is not None else 0.0
-        self.theta = self.theta - eta * (gradient + self._decay * self.theta + pull)
+    def regularised(self, gradient: Floats) -> Floats:
+        """gradient + l2 theta (d x c), from the gradient of the mean loss; the intercept is spared."""
+        return gradient + self._decay * self.theta

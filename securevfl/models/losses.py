@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, logsumexp, softmax
 
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import LabelError
+from securevfl.special import log_sum_exp, logistic, softmax
 
 
 class Loss(ABC):
@@ -53,7 +53,7 @@ class Loss(ABC):
 
     def proba(self, f: Floats) -> Floats:
         """Probability of each class (n x classes)."""
-        p = expit(f[:, 0])
+        p = logistic(f[:, 0])
         return np.column_stack([1 - p, p])
 
 
@@ -68,7 +68,7 @@ class LogisticLoss(Loss):
         return value
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = -y * expit(-y * f)
+        g: Floats = -y * logistic(-y * f)
         return g
 
 
@@ -127,11 +127,11 @@ class SoftmaxLoss(Loss):
     curvature = 0.25
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        value: Floats = logsumexp(f, axis=1) - (f * y).sum(axis=1)
+        value: Floats = log_sum_exp(f) - (f * y).sum(axis=1)
         return value
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        g: Floats = np.exp(log_softmax(f, axis=1)) - y
+        g: Floats = softmax(f) - y
         return g
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
@@ -148,8 +148,7 @@ class SoftmaxLoss(Loss):
         return targets
 
     def proba(self, f: Floats) -> Floats:
-        p: Floats = softmax(f, axis=1)
-        return p
+        return softmax(f)
 
 
 # adding one is one line here; models take it by name, as `securevfl.models.linear.GeneralLinear` does

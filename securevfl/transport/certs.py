@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -109,6 +108,8 @@ class Identity(Secret):
 
     def server_credentials(self) -> Any:
         """grpc.ServerCredentials that ask every client for a certificate of the same authority."""
+        from securevfl.transport.grpc_tls13 import grpc
+
         return grpc.ssl_server_credentials(
             [(self._key, self.certificate)], root_certificates=self.ca, require_client_auth=True
         )
@@ -119,6 +120,8 @@ class Identity(Secret):
         Open the channel with the option ("grpc.ssl_target_name_override", server_name(peer)), so that TLS itself ends
         the connection unless the server is that party.
         """
+        from securevfl.transport.grpc_tls13 import grpc
+
         return grpc.ssl_channel_credentials(
             root_certificates=self.ca, private_key=self._key, certificate_chain=self.certificate
         )

@@ -2,12 +2,12 @@
 
     1. all <-> all    Greeting   a random nonce, the job and the roles in full
     2. all <-> all    Agreed     the session: SHA-256 of the terms and of everyone's nonces, 16 bytes; signed
-    3. frames of that session
+    3. all <-> all    Frame      the messages of that session
 
 Everyone puts a fresh nonce in, so a session cannot be made to happen twice. In step 2 everyone shows its certificate
 and signs the session for each receiver: TLS has checked the name before, but tells a caller nothing of the certificate,
-and so neither whether it was revoked nor which key to remember. Whoever stops before step 3 says so with Stopped; after
-that, `Channel.abort` does.
+and so neither whether it was revoked nor which key to remember. Whoever stops says so with Abort: as a letter before
+step 3, as a message of the session after that (`Channel.abort`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from securevfl import eventlog
-from securevfl.channel import Inbox
-from securevfl.clock import Stamp
-from securevfl.codec import FORMAT, SESSION_BYTES, Message, decode_message, encode_message
 from securevfl.errors import (
     ConfigError,
     CryptoError,
@@ -37,41 +31,18 @@ from securevfl.errors import (
     SecureVFLError,
     TransportError,
 )
-from securevfl.peers import Peers
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Abort, Inbox
+from securevfl.runtime.clock import Stamp
+from securevfl.runtime.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
 from securevfl.transport.certs import check_peer
-from securevfl.transport.grpc_wire import Endpoint
-from securevfl.transport.hub import Lost, Parcel, Seal, route
+from securevfl.transport.endpoint import Endpoint
+from securevfl.transport.letters import Agreed, Greeting, Letter, Parcel, read_letter, read_packet
 from securevfl.transport.line import Line
+from securevfl.transport.peers import Peers
+from securevfl.transport.relay import route
+from securevfl.transport.seal import Seal
 from securevfl.transport.tls import Credentials, verify
-
-_MAX_GREETING = 1 << 20  # bytes
-
-
-class Greeting(Message, frozen=True):
-    """nonce: 32 bytes; terms: JSON of the job and the roles; through: whether the sender has its outcome already."""
-
-    format: int
-    nonce: bytes
-    terms: str
-    through: bool
-
-
-class Agreed(Message, frozen=True):
-    """The session as the sender has computed it. certificate: DER; signature: of `_claim` by its key."""
-
-    session: bytes
-    certificate: bytes
-    signature: bytes
-
-
-class Stopped(Message, frozen=True):
-    """The sender has stopped before the session began."""
-
-    reason: str
-
-
-_STOPPED = encode_message(Stopped(""))[:-1]  # how no frame begins
-_greetings = msgspec.msgpack.Decoder(Greeting | Agreed | Stopped)
 
 
 class Post:
@@ -100,7 +71,7 @@ class Post:
         self._others = [name for name in peers.parties if name != self.me]
         self._endpoint = Endpoint(credentials, peers, self._deliver, self._lost, listen=listen, patience=patience)
         self._seals = {
-            name: Seal(credentials, name, partial(self._put, name))
+            name: Seal(credentials, name, partial(self._through_hub, name))
             for name in self._others
             if peers.sealed(self.me, name)
         }
@@ -131,10 +102,7 @@ class Post:
             raise TransportError(f"{self.me}: a party of this run was expected as receiver, {to!r} is none")
         self._line(to).room()
         try:
-            if to in self._seals:
-                self._seals[to].send(frame)
-            else:
-                self._put(to, frame)
+            self._put(to, frame)
         except TransportError as error:
             with self._changed:
                 raise self._failure or error from None  # the reason, if one was given before the goodbye
@@ -146,7 +114,7 @@ class Post:
     def stop(self, reason: str) -> None:
         """Tells the others, before a session began, that this party has stopped."""
         for name in self._others:
-            self._try(name, Stopped(reason))
+            self._try(name, Abort(reason))
 
     def abandon(self) -> None:
         """Hangs up without a word, so that the others find a new process where this one was."""
@@ -158,12 +126,13 @@ class Post:
             seal.start()
         for name in self._others:
             if name not in self._seals:
-                self._put(name, encode_message(own))
+                self._say(name, own)
         waiting = dict(self._seals)
         while waiting:
             for name, seal in [*waiting.items()]:  # one that is away keeps nobody from greeting the next
                 if seal.wait(0.1 / len(waiting)):
-                    waiting.pop(name).send(encode_message(own))
+                    waiting.pop(name)
+                    self._say(name, own)
                 else:
                     self._check(name, deadline, timeout)
         greetings = {self.me: own}
@@ -213,10 +182,7 @@ class Post:
             raise TransportError(f"{self.me} has waited {timeout:g} s for {name}; {cause}")
 
     def _say(self, to: str, message: Message) -> None:
-        if to in self._seals:
-            self._seals[to].send(encode_message(message))
-        else:
-            self._put(to, encode_message(message))
+        self._put(to, encode_message(message))
 
     def _try(self, to: str, message: Message) -> None:
         try:
@@ -228,53 +194,60 @@ class Post:
     def _line(self, to: str) -> Line:
         return self._endpoint.lines[to if to in self._endpoint.lines else str(self._peers.hub)]
 
-    def _put(self, to: str, body: bytes) -> None:
+    def _put(self, to: str, letter: bytes) -> None:
+        """A letter as it is to a neighbour, sealed to a party behind the hub."""
+        if to in self._seals:
+            self._seals[to].send(letter)
+        else:
+            self._line(to).send(letter)
+
+    def _through_hub(self, to: str, body: bytes) -> None:
         self._line(to).send(encode_message(Parcel(self.me, to, body)))
 
     def _deliver(self, neighbour: str, packet: bytes) -> None:
-        parcel = route(self._endpoint, self._peers, neighbour, packet)
-        if parcel is None:
-            return
-        if parcel.sender not in self._others:
-            lost = decode_message(Lost, parcel.body)
-            self._fail(PeerLost(f"{lost.party[:64]} is lost to the hub: {lost.reason[:500]}"))
-            return
-        seal = self._seals.get(parcel.sender)
-        if seal is None:
-            self._take(parcel.sender, parcel.body)
-            return
+        found = read_packet(self.me, neighbour, packet)
+        if isinstance(found, Parcel):
+            if route(self._endpoint, self._peers, neighbour, found, packet):
+                self._unseal(found)
+        elif neighbour in self._others:
+            self._take(neighbour, found, packet)
+        elif isinstance(found, Abort) and found.lost in self._others:
+            self._fail(PeerLost(f"{found.lost} is lost to the hub: {found.reason[:500]}"))
+        else:
+            raise FrameError(f"{self.me}: parcels were expected of the hub, {type(found).__name__} came")
+
+    def _unseal(self, parcel: Parcel) -> None:
+        seal = self._seals[parcel.sender]
         try:
-            body = seal.receive(parcel.body)
+            plain = seal.receive(parcel.body)
         except (TransportError, CryptoError) as error:  # not who it should be, and no better when sent again
             self._fail(error)
             return
-        if body is not None:
-            self._take(parcel.sender, body)
+        if plain is not None:
+            self._take(parcel.sender, read_letter(self.me, parcel.sender, plain), plain)
             seal.taken()
 
-    def _take(self, sender: str, body: bytes) -> None:
-        if self._inbox is not None and self._heard[sender] == 2 and not body.startswith(_STOPPED):
-            self._inbox.deliver(body, peer=sender)
+    def _take(self, sender: str, letter: Letter, data: bytes) -> None:
+        if isinstance(letter, Abort):
+            self._fail(TransportError(f"{sender} has stopped: {letter.reason[:2000]}"))
             return
-        if len(body) > _MAX_GREETING:
-            raise FrameError(f"{self.me}: a greeting of at most {_MAX_GREETING} bytes was expected, more came")
-        try:
-            message = _greetings.decode(body)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            raise FrameError(f"{self.me}: a greeting of {sender} was expected; what came is malformed") from None
-        if isinstance(message, Stopped):
-            self._fail(TransportError(f"{sender} has stopped: {message.reason[:2000]}"))
+        if isinstance(letter, Frame):
+            if self._inbox is None or self._heard[sender] < 2:
+                raise FrameError(f"{self.me}: a greeting of {sender} was expected first, a frame came")
+            self._inbox.deliver(data, peer=sender)
             return
-        if isinstance(message, Greeting):
-            if not message.through:
+        if self._heard[sender] == 2:
+            raise FrameError(f"{self.me}: frames of {sender} were expected, another greeting came")
+        if isinstance(letter, Greeting):
+            if not letter.through:
                 self.unfinished.add(sender)
             try:
-                self._compare(sender, message)
+                self._compare(sender, letter)
             except SecureVFLError as error:
                 self._fail(error)
         with self._changed:
             self._heard[sender] += 1
-            self._greetings[sender].append(message)
+            self._greetings[sender].append(letter)
             self._changed.notify_all()
 
     def _compare(self, sender: str, greeting: Greeting) -> None:

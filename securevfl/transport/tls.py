@@ -7,7 +7,6 @@ then looks again with the ssl module, fetches the certificate and names the caus
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from collections.abc import Collection, Mapping, Sequence
@@ -20,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, CryptoError, TransportError
-from securevfl.transport import NO_TLS_12
 from securevfl.transport.certs import Identity, check_peer, server_name
+from securevfl.transport.grpc_tls13 import require_alone
 from securevfl.transport.pem import key_fingerprint
 
 
@@ -31,8 +30,7 @@ class Credentials(Secret):
     __slots__ = ("_folder", "ca", "certificate", "identity", "party")
 
     def __init__(self, folder: Path, party: str) -> None:
-        if os.environ.get("GRPC_SSL_CIPHER_SUITES") != NO_TLS_12:
-            raise ConfigError("TLS 1.3 alone cannot be had: grpc was imported first; import securevfl before grpc")
+        require_alone()
         certificate = folder / f"{party}.pem"
         self.identity = Identity(certificate, folder / f"{party}.key", folder / "ca.pem")
         self.party = party
@@ -115,4 +113,4 @@ def require_tls13(port: int, credentials: Credentials, host: str = "localhost") 
             pass
     except OSError:
         return
-    raise ConfigError("TLS 1.3 alone was expected, this gRPC accepts TLS 1.2; import securevfl before grpc")
+    raise ConfigError("TLS 1.3 alone was expected, this gRPC accepts TLS 1.2; see securevfl.transport.grpc_tls13")

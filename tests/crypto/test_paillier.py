@@ -9,11 +9,12 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from securevfl.crypto import paillier, paillier_keys
+from securevfl.crypto import paillier, paillier_keys, paillier_worker
 from securevfl.crypto.packing import HEADROOM, layout
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder, PaillierScheme
-from securevfl.crypto.paillier_keys import STATISTICAL, PublicKey, SecretKey, noise
-from securevfl.crypto.paillier_wire import Header, Kind, numbers, read, write
+from securevfl.crypto.paillier_bytes import Header, Kind, numbers, read, write
+from securevfl.crypto.paillier_keys import PublicKey, SecretKey
+from securevfl.crypto.scheme import Shape
 from securevfl.errors import CryptoError, KeyMismatch, RangeError
 
 BITS = 2048
@@ -74,7 +75,7 @@ def test_private_data_does_not_show(holder, evaluator, data):
 def exchange(holder, evaluator, J, g, bound=1.0):
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=bound))
     blinded, mask = evaluator.blind(product)
-    return evaluator.unblind(holder.open(blinded), mask)
+    return evaluator.unblind(holder.open(blinded, Shape(*g.shape, J.shape[1])), mask)
 
 
 @pytest.mark.parametrize(("n", "d", "c"), [(1, 1, 1), (2, 3, 1), (21, 13, 2), (64, 30, 1), (300, 4, 3)])
@@ -146,7 +147,7 @@ def test_sizes_tell_nothing_of_the_values(holder, evaluator):
         J, g = np.full((9, 4), size), np.full((9, 1), size)
         sealed = holder.encrypt(g, bound=1.0)
         blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
-        opened = holder.open(blinded)
+        opened = holder.open(blinded, Shape(9, 1, 4))
         heads.append([(len(m), m[:46]) for m in (sealed, blinded, opened)])
     assert heads[0] == heads[1]
 
@@ -201,8 +202,8 @@ def test_a_missing_mask_is_caught(key, holder, evaluator, data, monkeypatch):
 
 def test_missing_randomness_is_caught(key, holder, data):
     class Lazy(PaillierEvaluator):
-        def _noise(self):
-            return 1
+        def _rerandomised(self, ciphertexts):
+            return ciphertexts
 
     J, g = data
     lazy = Lazy(key.public)
@@ -210,20 +211,21 @@ def test_missing_randomness_is_caught(key, holder, data):
     assert not sees_fresh_randomness(key, lazy, product)
 
 
-def test_masks_are_uniform_mod_n(evaluator, holder, data, monkeypatch):
-    """The mask is drawn below n itself, and noise has |n|+40 bits."""
+def test_masks_and_randomness_are_uniform(evaluator, holder, data, monkeypatch):
+    """The mask is drawn below n itself, and what re-randomises is the n-th power of an element drawn below n."""
     J, g = data
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
     asked, drawn = [], []
-    monkeypatch.setattr(
-        paillier, "secrets", type("Spy", (), {"randbelow": staticmethod(lambda n: asked.append(n) or n - 1)})
-    )
-    monkeypatch.setattr(
-        paillier, "noise", lambda public, bits, window: drawn.append(bits) or noise(public, bits, window)
-    )
-    evaluator.blind(product)
-    assert set(asked) == {int(evaluator._public.n)}
-    assert set(drawn) == {BITS + STATISTICAL}
+    for module, found in ((paillier, asked), (paillier_worker, drawn)):
+        monkeypatch.setattr(
+            module, "secrets", type("Spy", (), {"randbelow": staticmethod(lambda n, to=found: to.append(n) or n - 2)})
+        )
+    blinded = ciphertexts(evaluator.blind(product)[0], Kind.BLINDED, evaluator._public)
+    n, square = int(evaluator._public.n), int(evaluator._public.square)
+    assert asked == drawn == [n] * len(product.ciphertexts)
+    offset = layout(BITS, len(J)).offset
+    for c, sent in zip(product.ciphertexts, blinded, strict=True):
+        assert sent == c * int(evaluator._public.shift(n - 2 + offset)) * pow(n - 2, n, square) % square
 
 
 def test_only_target_windows_come_back(holder, evaluator):
@@ -235,7 +237,7 @@ def test_only_target_windows_come_back(holder, evaluator):
     product = evaluator.transpose_product(
         evaluator.prepare(rng.normal(size=(n, d))), holder.encrypt(rng.uniform(-1, 1, size=(n, 1)), bound=1.0)
     )
-    opened = holder.open(evaluator.blind(product)[0])
+    opened = holder.open(evaluator.blind(product)[0], Shape(n, 1, d))
     assert len(opened) == 46 + d * -(-slots.width // 8)
 
 
@@ -244,11 +246,11 @@ def test_masks_do_not_mix(holder, evaluator, data):
     sealed = holder.encrypt(g, bound=1.0)
     product = evaluator.transpose_product(evaluator.prepare(J), sealed)
     (first, _), (_, other) = evaluator.blind(product), evaluator.blind(product)
-    wrong = evaluator.unblind(holder.open(first), other)
+    wrong = evaluator.unblind(holder.open(first, Shape(21, 2, 13)), other)
     assert np.abs(wrong - J.T @ g).max() > 1
     _, smaller = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J[:, :5]), sealed))
     with pytest.raises(CryptoError):
-        evaluator.unblind(holder.open(first), smaller)
+        evaluator.unblind(holder.open(first, Shape(21, 2, 13)), smaller)
 
 
 def test_another_key_does_not_open(holder, evaluator, data):
@@ -260,10 +262,10 @@ def test_another_key_does_not_open(holder, evaluator, data):
         other.transpose_product(other.prepare(J), sealed)
     blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
     with pytest.raises(KeyMismatch):
-        stranger.open(blinded)
+        stranger.open(blinded, Shape(21, 2, 13))
     relabelled = blinded[:6] + stranger._key.public.fingerprint + blinded[22:]
     try:
-        answer = stranger.open(relabelled)
+        answer = stranger.open(relabelled, Shape(21, 2, 13))
     except CryptoError:
         return  # an element is too large for the smaller modulus
     back = answer[:6] + evaluator._public.fingerprint + answer[22:]
@@ -280,7 +282,7 @@ def test_bad_elements(key, holder, evaluator, data, element):
     blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
     for message, use in (
         (sealed, lambda m: evaluator.transpose_product(evaluator.prepare(J), m)),
-        (blinded, holder.open),
+        (blinded, lambda m: holder.open(m, Shape(21, 2, 13))),
     ):
         for place in (46, len(message) - public.size):
             altered = message[:place] + bad.to_bytes(public.size, "big") + message[place + public.size :]
@@ -293,10 +295,10 @@ def test_malformed_messages(key, holder, evaluator, data):
     prepared = evaluator.prepare(J)
     sealed = holder.encrypt(g, bound=1.0)
     blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-    opened = holder.open(blinded)
+    opened = holder.open(blinded, Shape(21, 2, 13))
     uses = (
         (sealed, lambda m: evaluator.transpose_product(prepared, m)),
-        (blinded, holder.open),
+        (blinded, lambda m: holder.open(m, Shape(21, 2, 13))),
         (opened, lambda m: evaluator.unblind(m, mask)),
     )
     for message, use in uses:
@@ -312,8 +314,10 @@ def test_malformed_messages(key, holder, evaluator, data):
             evaluator.transpose_product(prepared, wrong)
     with pytest.raises(CryptoError):
         evaluator.transpose_product(evaluator.prepare(J[:5]), sealed)
-    with pytest.raises(CryptoError):
-        holder.open(write(Header(Kind.BLINDED, key.public.fingerprint, (21, 2, 0), 1.0), [], key.public.size))
+    none = write(Header(Kind.BLINDED, key.public.fingerprint, (21, 2, 0), 1.0), [], key.public.size)
+    for shape in (Shape(21, 2, 13), Shape(21, 2, 0)):
+        with pytest.raises(CryptoError):
+            holder.open(none, shape)
 
 
 def test_errors_show_no_values(holder):

@@ -6,6 +6,7 @@ import gmpy2
 import pytest
 from gmpy2 import mpz
 
+from securevfl.crypto import modulus_proof
 from securevfl.crypto.paillier import PaillierScheme
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey
 from securevfl.errors import ConfigError, CryptoError
@@ -64,39 +65,59 @@ def test_public_key_round_trip(key):
         PublicKey.load(key.public.data, 3072)
 
 
-def raw_public(n, h, bits=BITS, magic=b"SVPK", version=1):
+def raw_public(n, h, roots, bits=BITS, magic=b"SVPK", version=2):
     head = struct.pack(">4sBH", magic, version, bits)
-    return head + int(n).to_bytes(bits // 8, "big") + int(h).to_bytes(bits // 4, "big")
+    body = int(n).to_bytes(bits // 8, "big") + int(h).to_bytes(bits // 4, "big")
+    return head + body + b"".join(root.to_bytes(bits // 8, "big") for root in roots)
+
+
+def roots_of(data):
+    return [int.from_bytes(data[i : i + BITS // 8], "big") for i in range(7 + 3 * BITS // 8, len(data), BITS // 8)]
 
 
 def test_unfit_public_keys(key):
     n, h, p = key.public.n, key.public.h, mpz(key.parts_for_workers()[0])
+    roots = roots_of(key.public.data)
     prime = gmpy2.prev_prime(mpz(1) << BITS)
+    of_prime = [int(gmpy2.powmod(e, gmpy2.invert(prime, prime - 1), prime)) for e in modulus_proof._elements(prime)]
     half = gmpy2.prev_prime(mpz(1) << BITS // 2)
-    unfit = [
-        key.public.data[:-1],
-        key.public.data + b"\0",
-        b"",
-        b"SVPK",
-        raw_public(n, h, magic=b"XXXX"),
-        raw_public(n, h, version=9),
-        raw_public(n - 1, h),
-        raw_public(prime, h),
-        raw_public(half * half, h),
-        raw_public(n >> 1 | 1, h),
-        raw_public(3 * ((mpz(1) << BITS) // 3) // 9 * 9, h),
-        raw_public(n, 0),
-        raw_public(n, 1),
-        raw_public(n, n * n - 1),
-        raw_public(n, n * n),
-        raw_public(n, p * 5),
-        raw_public(n, n),
-    ]
-    for data in unfit:
-        with pytest.raises(CryptoError):
-            PublicKey.load(data, BITS)
+    unfit = {
+        "cut short": [key.public.data[:-1], key.public.data + b"\0", key.public.data[: 7 + 3 * BITS // 8]],
+        "at least": [b"", b"SVPK"],
+        "version 2": [raw_public(n, h, roots, magic=b"XXXX"), raw_public(n, h, roots, version=1)],
+        "two large primes": [
+            raw_public(n - 1, h, roots),
+            raw_public(prime, h, of_prime),
+            raw_public(half * half, h, roots),
+            raw_public(n >> 1 | 1, h, roots),
+            raw_public(3 * ((mpz(1) << BITS) // 3) // 9 * 9, h, roots),
+        ],
+        "no unit": [raw_public(n, bad, roots) for bad in (0, 1, n * n - 1, n * n, p * 5, n)],
+        "not proved": [
+            raw_public(n, h, [0] * 8),
+            raw_public(n, h, [*roots[:-1], roots[-1] + 1]),
+            raw_public(n, h, roots[::-1]),
+            raw_public(p * gmpy2.next_prime(n // p), h, roots),
+        ],
+    }
+    for says, keys in unfit.items():
+        for data in keys:
+            with pytest.raises(CryptoError, match=says):
+                PublicKey.load(data, BITS)
     with pytest.raises(CryptoError):
-        PaillierScheme(BITS).evaluator(raw_public(n, 1))
+        PaillierScheme(BITS).evaluator(raw_public(n, 1, roots))
+
+
+def test_the_proof_is_that_of_this_modulus_alone(key):
+    p, q = (mpz(x) for x in key.parts_for_workers()[:2])
+    roots = modulus_proof.prove(p, q)
+    assert roots == modulus_proof.prove(q, p) == roots_of(key.public.data)
+    assert modulus_proof.holds(p * q, roots)
+    assert not modulus_proof.holds(p * q, roots[:-1])
+    assert not modulus_proof.holds(p * gmpy2.next_prime(q), roots)
+    elements = modulus_proof._elements(p * q)
+    assert len({*elements}) == modulus_proof.ROOTS
+    assert [pow(z, int(p * q), int(p * q)) for z in roots] == elements
 
 
 def test_primes_are_checked(key):

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit import report
-from securevfl.audit.mutants import MUTANTS
+from securevfl.audit.findings import Audit
+from securevfl.audit.mutants.table import MUTANTS
 from securevfl.audit.page import html, text
-from securevfl.audit.report import Audit, run_audit
+from securevfl.audit.report import run_audit
+from securevfl.cli import audit as cli_audit
 
 MUTANT = {each.name: each for each in MUTANTS}
 
 
 def job(residual: object, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 60, "epochs": 2}
+    # batches above what lattice reduction is tried on, which takes seconds (test_attacks.py)
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 90, "epochs": 2}
     return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=residual))  # type: ignore[arg-type]
 
 
@@ -68,7 +70,7 @@ def test_the_command_prints_the_page_and_writes_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(report, "run_audit", lambda job, parties, on_step: sealed)
-    assert report.audit_command(job(vfl.Ckks()), parties, tmp_path / "audit.html") == 0
+    monkeypatch.setattr(cli_audit, "run_audit", lambda job, parties, on_step: sealed)
+    assert cli_audit.audit_command(job(vfl.Ckks()), parties, tmp_path / "audit.html") == 0
     assert "nothing exceeds the declaration" in capsys.readouterr().out
     assert "What each party could infer" in (tmp_path / "audit.html").read_text(encoding="utf-8")

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from securevfl.errors import ConfigError, TransportError
 from securevfl.transport import certs, pem
 from securevfl.transport.certs import Identity, check_peer, init, issue, server_name, show
+from securevfl.transport.grpc_tls13 import grpc
 
 NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
 

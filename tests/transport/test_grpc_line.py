@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from queue import Queue
 from typing import Any
 
-import grpc
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.channel import Inbox
-from securevfl.codec import decode_message, encode_frame, encode_message
 from securevfl.errors import FrameError, SecureVFLError, TransportError
-from securevfl.transport import line as lines
+from securevfl.runtime.channel import Inbox
+from securevfl.runtime.codec import decode_message, encode_frame, encode_message
 from securevfl.transport.certs import server_name
-from securevfl.transport.grpc_wire import METHOD, Endpoint
-from securevfl.transport.line import Ack, Bye, Data, Line, Open, Refusal, Turn
+from securevfl.transport.endpoint import METHOD, Endpoint
+from securevfl.transport.grpc_tls13 import grpc
+from securevfl.transport.line import Line
+from securevfl.transport.line_messages import Ack, Bye, Data, Open, Refusal
+from securevfl.transport.line_state import STRIKES
+from securevfl.transport.stream import Stream
 from securevfl.transport.tls import Credentials
 
 
@@ -34,19 +36,21 @@ class Ends:
         self.a = Line("a", "b", self.got["a"].append, self.failures.append, start=b"a" * 16, **options)
         self.b = Line("b", "a", self.got["b"].append, self.failures.append, start=b"b" * 16, **options)
 
-    def stream(self, a_to_b: int | None = None, b_to_a: int | None = None) -> tuple[Turn, Turn, list[threading.Thread]]:
+    def stream(
+        self, a_to_b: int | None = None, b_to_a: int | None = None
+    ) -> tuple[Stream, Stream, list[threading.Thread]]:
         """Connects the two until so many messages have passed in a direction, then cuts."""
-        turns = self.a.begin(calling=True), self.b.begin(calling=False)
+        streams = self.a.begin(calling=True), self.b.begin(calling=False)
         pipes: tuple[Queue[bytes | None], Queue[bytes | None]] = (Queue(), Queue())
 
         def cut() -> None:
-            for turn in turns:
-                turn.end("cut")
+            for stream in streams:
+                stream.end("cut")
             for pipe in pipes:
                 pipe.put(None)
 
-        def pump(turn: Turn, pipe: "Queue[bytes | None]", limit: int | None) -> None:
-            for count, message in enumerate(turn.outgoing()):
+        def pump(stream: Stream, pipe: "Queue[bytes | None]", limit: int | None) -> None:
+            for count, message in enumerate(stream.outgoing()):
                 if count == limit:
                     break
                 pipe.put(message)
@@ -54,21 +58,21 @@ class Ends:
             if limit is not None:
                 cut()
 
-        def read(turn: Turn, pipe: "Queue[bytes | None]") -> None:
-            turn.read(iter(pipe.get, None))
-            turn.end("read to the end")
+        def read(stream: Stream, pipe: "Queue[bytes | None]") -> None:
+            stream.read(iter(pipe.get, None))
+            stream.end("read to the end")
 
         jobs = [
-            threading.Thread(target=pump, args=(turns[0], pipes[0], a_to_b)),
-            threading.Thread(target=pump, args=(turns[1], pipes[1], b_to_a)),
-            threading.Thread(target=read, args=(turns[1], pipes[0])),
-            threading.Thread(target=read, args=(turns[0], pipes[1])),
+            threading.Thread(target=pump, args=(streams[0], pipes[0], a_to_b)),
+            threading.Thread(target=pump, args=(streams[1], pipes[1], b_to_a)),
+            threading.Thread(target=read, args=(streams[1], pipes[0])),
+            threading.Thread(target=read, args=(streams[0], pipes[1])),
         ]
         if (a_to_b, b_to_a) != (None, None):
             jobs.append(threading.Timer(0.03, cut))  # so many messages may never come
         for job in jobs:
             job.start()
-        return (*turns, jobs)
+        return (*streams, jobs)
 
 
 def test_both_ways_and_goodbye() -> None:
@@ -96,8 +100,8 @@ def test_both_ways_and_goodbye() -> None:
 )
 def test_cuts_lose_and_double_nothing(cuts: list[tuple[int, int]], sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "PIECE", 16)
-        patch.setattr(lines, "_CONFIRM_AFTER", 0.001)
+        patch.setattr("securevfl.transport.stream.PIECE", 16)
+        patch.setattr("securevfl.transport.stream._CONFIRM_AFTER", 0.001)
         ends = Ends()
         sent = [bytes([k]) * size for k, size in enumerate(sizes)]
         for packet in sent:
@@ -117,10 +121,10 @@ def test_cuts_lose_and_double_nothing(cuts: list[tuple[int, int]], sizes: list[i
 
 def test_a_line_fails_after_patience_and_says_why() -> None:
     ends = Ends(patience=0.05)
-    turn, _, jobs = ends.stream(2, 2)
+    stream, _, jobs = ends.stream(2, 2)
     for job in jobs:
         job.join(5)
-    turn.end("connection refused")
+    stream.end("connection refused")
     ends.a.cause = "connection refused"
     time.sleep(0.1)
     ends.a.watch()
@@ -141,11 +145,11 @@ def test_a_neighbour_that_started_anew_is_refused() -> None:
     assert any("b was started anew" in str(failure) for failure in ends.failures)
 
 
-def opened(line: Line) -> Turn:
-    turn = line.begin(calling=False)
-    turn.read([encode_message(Open(b"x" * 16, b"", 0))])
-    assert not turn.ended
-    return turn
+def opened(line: Line) -> Stream:
+    stream = line.begin(calling=False)
+    stream.read([encode_message(Open(b"x" * 16, b"", 0))])
+    assert not stream.ended
+    return stream
 
 
 @pytest.mark.parametrize(
@@ -163,10 +167,10 @@ def opened(line: Line) -> Turn:
 )
 def test_what_cannot_be_is_refused(message: Any, problem: str) -> None:
     ends = Ends(max_packet=100)
-    turn = opened(ends.b)
-    turn.read([encode_message(message)])
-    assert turn.ended
-    *_, last = turn.outgoing()
+    stream = opened(ends.b)
+    stream.read([encode_message(message)])
+    assert stream.ended
+    *_, last = stream.outgoing()
     assert problem in decode_message(Refusal, last).reason
     assert ends.got["b"] == []
     opened(ends.b).read([encode_message(Data(0, False, 0, b"well"))])
@@ -175,7 +179,7 @@ def test_what_cannot_be_is_refused(message: Any, problem: str) -> None:
 
 def test_what_is_refused_again_and_again_ends_the_line() -> None:
     ends = Ends()
-    for _ in range(lines.STRIKES):
+    for _ in range(STRIKES):
         assert ends.failures == []
         opened(ends.b).read([b"\xc1"])
     assert isinstance(ends.failures[0], FrameError)
@@ -190,7 +194,7 @@ def test_fuzzed_messages_of_the_line() -> None:
     ]
     ends = Ends(max_packet=1000)
     ends.b.strike = lambda error: None  # type: ignore[method-assign]
-    turn = opened(ends.b)
+    stream = opened(ends.b)
     for _ in range(100_000):
         data = bytearray(draw.choice(good))
         for _ in range(draw.randint(1, 3)):
@@ -204,15 +208,15 @@ def test_fuzzed_messages_of_the_line() -> None:
             if not data:
                 data = bytearray(b"\x00")
         with contextlib.suppress(SecureVFLError):
-            turn._take(bytes(data))
-        if turn.ended or ends.got["b"]:
+            stream._take(bytes(data))
+        if stream.ended or ends.got["b"]:
             assert all(len(packet) <= 64 for packet in ends.got["b"])
-            ends.b._expected, ends.b._peer_done, ends.b._failure = 0, False, None
+            ends.b.expected, ends.b.peer_done, ends.b.failure = 0, False, None
             ends.got["b"].clear()
-            ends.b._turn = None
-            turn = opened(ends.b)
-        turn._pieces.clear()
-        turn._size = 0
+            ends.b.stream = None
+            stream = opened(ends.b)
+        stream._pieces.clear()
+        stream._size = 0
 
 
 class Caller:
@@ -275,7 +279,7 @@ def test_a_live_endpoint_refuses_and_goes_on(bank: Any, caplog: pytest.LogCaptur
     assert "malformed" in refusals(says(b"\xff\xfe garbage"))
     assert "refused by the party" in refusals(says(Data(1, False, 0, b"bad")))
     says(Data(1, False, 0, b"second"))
-    bank.line._max = 3 << 20
+    bank.line.max_packet = 3 << 20
     piece = b"x" * (1 << 20)
     assert "at most" in refusals(says(*[Data(2, True, 0, piece)] * 4))  # oversized in pieces
     says(Data(2, False, 0, b"x" * (3 << 20)))  # oversized in one
@@ -310,8 +314,8 @@ def test_no_altered_frame_is_taken(bank: Any) -> None:
     def frame(seq: int) -> bytes:
         return encode_frame(Ack(7), session=session, sender="shop", receiver="bank", seq=seq)
 
-    head = frame(0).index(b"\xa3Ack")  # format, session, sender, receiver, lane and seq stand before it
-    assert head == 32
+    head = frame(0).index(b"\xa3Ack")  # tag, format, session, sender, receiver, lane and seq stand before it
+    assert head == 38
     for bit in range(8 * head):
         taken = len(bank.delivered)
         data = bytearray(frame(taken))

@@ -1,23 +1,26 @@
 """Who is let in, and what those who are not are told."""
 
 import contextlib
+import os
 import shutil
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, TransportError
-from securevfl.join import join
+from securevfl.organisations.join import join
 from securevfl.transport import certs
-from securevfl.transport.grpc_wire import METHOD, Endpoint
+from securevfl.transport.endpoint import METHOD, Endpoint
+from securevfl.transport.grpc_tls13 import NO_TLS_12, grpc
 from securevfl.transport.tls import Credentials
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=400)
@@ -189,8 +192,31 @@ def test_credentials_of_another_party_are_not_taken(meet: Any, tmp_path: Path) -
         Credentials(meeting.kit("shop"), "shop")
 
 
-def test_grpc_imported_first_is_an_error(meet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    meeting = meet(2)
-    monkeypatch.setenv("GRPC_SSL_CIPHER_SUITES", "ECDHE-ECDSA-AES256-GCM-SHA384")
-    with pytest.raises(ConfigError, match="import securevfl before grpc"):
-        Credentials(meeting.kit("shop"), "shop")
+ALONE = """
+import os
+import sys
+from pathlib import Path
+{first}
+before = dict(os.environ)
+from securevfl.transport.tls import Credentials
+Credentials(Path(sys.argv[1]), "shop")
+assert dict(os.environ) == before, "children would inherit it"
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "environment", "says"),
+    [
+        ("", {}, ""),
+        ("", {"GRPC_SSL_CIPHER_SUITES": "ECDHE-ECDSA-AES256-GCM-SHA384", "GRPC_VERBOSITY": "NONE"}, ""),
+        ("import grpc", {"GRPC_SSL_CIPHER_SUITES": NO_TLS_12}, ""),
+        ("import grpc", {}, "import securevfl.transport.grpc_tls13 before grpc"),
+    ],
+)
+def test_grpc_is_told_when_it_is_imported_and_nobody_else_is(
+    meet: Any, first: str, environment: dict[str, str], says: str
+) -> None:
+    command = [sys.executable, "-c", ALONE.format(first=first), str(meet(2).kit("shop"))]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+    assert (done.returncode == 0) == (not says), done.stderr
+    assert says in done.stderr

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 import securevfl as vfl
-from securevfl.codec import decode_message, encode_message
 from securevfl.errors import CryptoError, FrameError, TransportError
-from securevfl.join import join
-from securevfl.transport import certs, hub, post
-from securevfl.transport.hub import Offer, Parcel, Seal, route
+from securevfl.organisations.join import join
+from securevfl.runtime.codec import decode_message, encode_message
+from securevfl.transport import certs, post, seal
+from securevfl.transport.letters import Parcel
+from securevfl.transport.relay import route
+from securevfl.transport.seal import Seal, SealOffer
 from securevfl.transport.tls import Credentials
 
 
@@ -74,11 +76,11 @@ def test_nothing_altered_replayed_dropped_or_sent_back_opens(talk: Conversation)
 def test_a_hub_cannot_put_its_own_key_in(talk: Conversation, meet: Any) -> None:
     """The hub offers its own key with the bank's certificate: it cannot prove it."""
     talk.bank.start()
-    forged = decode_message(Offer, talk.to_shop.pop(0))
+    forged = decode_message(SealOffer, talk.to_shop.pop(0))
     middle = Seal(talk.credentials["shop"], "shop", talk.to_shop.append)  # any key that is not the bank's
     talk.shop.start()
     middle._credentials = _Impostor(talk.credentials["shop"], "bank", forged.certificate)
-    middle._offer = Offer(middle._offer.public, forged.certificate)
+    middle._offer = SealOffer(middle._offer.public, forged.certificate)
     talk.shop.receive(encode_message(middle._offer))
     middle.receive(talk.to_bank.pop(0))
     with pytest.raises(CryptoError, match="does not belong to the certificate"):
@@ -108,7 +110,7 @@ def test_a_certificate_of_someone_else_is_refused(talk: Conversation, tmp_path: 
 
 def test_a_weak_key_is_refused(talk: Conversation) -> None:
     with pytest.raises(FrameError, match="an X25519 key"):
-        talk.shop.receive(encode_message(Offer(bytes(32), talk.credentials["bank"].certificate)))
+        talk.shop.receive(encode_message(SealOffer(bytes(32), talk.credentials["bank"].certificate)))
 
 
 @pytest.mark.parametrize("parcel", [("shop", "telco"), ("telco", "hub"), ("shop", "nobody"), ("telco", "bank")])
@@ -120,17 +122,17 @@ def test_parcels_under_another_name_are_refused(meet: Any, parcel: tuple[str, st
         lines: dict[str, Any] = {}
 
     with pytest.raises(FrameError, match="names another sender"):
-        route(Endpoint(), meeting.peers, "shop", encode_message(Parcel(*parcel, b"")))  # type: ignore[arg-type]
+        route(Endpoint(), meeting.peers, "shop", Parcel(*parcel, b""), b"")  # type: ignore[arg-type]
 
 
 def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[Parcel]:
     """A run of three with the bank as hub; the parcels between the two others as it saw them."""
     seen: list[Parcel] = []
 
-    def spying(endpoint: Any, peers: Any, neighbour: str, packet: bytes) -> Any:
+    def spying(endpoint: Any, peers: Any, neighbour: str, parcel: Parcel, packet: bytes) -> Any:
         if endpoint.me == "bank":
             seen.append(decode_message(Parcel, packet))
-        return route(endpoint, peers, neighbour, packet)
+        return route(endpoint, peers, neighbour, parcel, packet)
 
     monkeypatch.setattr(post, "route", spying)
     parties = vfl.datasets.breast_cancer(3)
@@ -151,7 +153,7 @@ def readable(parcels: list[Parcel]) -> bool:
     bodies = [
         parcel.body
         for parcel in parcels
-        if b"BEGIN" not in parcel.body and not parcel.body.startswith(b"\x93\xa5Offer")
+        if b"BEGIN" not in parcel.body and not parcel.body.startswith(b"\x93\xa9SealOffer")
     ]
     return any(word in body for body in bodies for word in (b"optimizer", b"Meeting", b"telco", b"Proof"))
 
@@ -172,5 +174,5 @@ def test_an_unsealed_conversation_would_be_noticed(meet: Any, monkeypatch: pytes
         def decrypt(self, nonce: bytes, body: bytes, _: None) -> bytes:
             return body
 
-    monkeypatch.setattr(hub, "ChaCha20Poly1305", Open)
+    monkeypatch.setattr(seal, "ChaCha20Poly1305", Open)
     assert readable(run_through(meet(3, "bank"), monkeypatch))

@@ -1,0 +1,28 @@
+"""What is installed only where it is asked for: `pip install securevfl[parquet]` and the like.
+
+parquet   pyarrow: Parquet files
+sklearn   scikit-learn and scipy: the audit, the sample tables, the baselines of the benchmark
+phe       python-paillier: conversion and comparison
+bench     sklearn, and matplotlib for pictures
+dask      distributed: a cluster as executor
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from securevfl.errors import ConfigError
+
+
+def extra(module: str, name: str, what: str) -> Any:
+    """A module that comes with the extra `name` and is needed for `what`. ConfigError says how to install it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as cause:
+        package = module.partition(".")[0]
+        if (cause.name or "").partition(".")[0] != package:
+            raise
+        raise ConfigError(
+            f"{what}: {package} was expected, it is not installed; pip install 'securevfl[{name}]'"
+        ) from None

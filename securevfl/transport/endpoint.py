@@ -1,0 +1,211 @@
+"""Lines over gRPC: one service, one bidirectional stream of opaque messages between two neighbours, mutual TLS 1.3.
+
+Of two neighbours one calls (`Peers.calls`) and calls again when the stream is cut; both send and receive on it. No code
+is generated: messages are bytes to gRPC and structs of `transport.line_messages` to us.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from securevfl.errors import ConfigError, PeerLost, SecureVFLError
+from securevfl.runtime import eventlog
+from securevfl.runtime.codec import encode_message
+from securevfl.transport.certs import check_peer, server_name
+from securevfl.transport.grpc_tls13 import grpc
+from securevfl.transport.line import Line
+from securevfl.transport.line_messages import PIECE, Refusal
+from securevfl.transport.peers import Peers, split_address
+from securevfl.transport.tls import Credentials, caller, diagnose, require_tls13
+
+METHOD = "/securevfl.Line/Stream"
+_OPTIONS = [
+    ("grpc.max_receive_message_length", PIECE + 4096),
+    ("grpc.max_send_message_length", PIECE + 4096),
+    ("grpc.max_metadata_size", 8192),
+    ("grpc.so_reuseport", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+]
+_TICK = 0.2  # seconds between looks at the lines
+_LAST_WORD = 1.0  # seconds for a refusal to reach the other end
+
+
+class Endpoint:
+    """One party's or relay's lines to its neighbours.
+
+    deliver(neighbour, packet) is called for every packet, from one thread a neighbour; a SecureVFLError it raises
+    refuses the packet. failed(neighbour, error) is called when a line is lost. listen: host:port to bind instead of
+    the port of the party's own address. patience: seconds without a connection after which a neighbour is lost.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        peers: Peers,
+        deliver: Callable[[str, bytes], None],
+        failed: Callable[[str, SecureVFLError], None],
+        *,
+        listen: str | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        self.me = credentials.party
+        self._credentials = credentials
+        self._peers = peers
+        self._listen = listen
+        self._stopped = threading.Event()
+        self._server: Any = None
+        start = secrets.token_bytes(16)
+        self.lines = {
+            name: Line(
+                self.me,
+                name,
+                lambda packet, name=name: deliver(name, packet),  # type: ignore[misc]
+                lambda error, name=name: failed(name, error),  # type: ignore[misc]
+                start=start,
+                patience=patience,
+            )
+            for name in peers.neighbours(self.me)
+        }
+
+    def start(self) -> None:
+        """Listens and calls. ConfigError if the port cannot be had or would take TLS 1.2."""
+        if self._peers.listens(self.me):
+            self._serve()
+        for name, line in self.lines.items():
+            if self._peers.calls(self.me, name):
+                threading.Thread(target=self._call, args=(line,), name=f"call {name}", daemon=True).start()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def close(self, timeout: float) -> None:
+        """Sends what is left, waits up to `timeout` seconds for every neighbour's goodbye, and stops.
+
+        A hub says its own goodbye last, as it passes on what the others still have to say.
+        """
+        deadline = time.monotonic() + timeout
+        while self.me == self._peers.hub and not self._quiet() and time.monotonic() < deadline:
+            time.sleep(_TICK / 4)
+        timeout = max(_LAST_WORD, deadline - time.monotonic())
+        closers = [threading.Thread(target=line.close, args=(timeout,), daemon=True) for line in self.lines.values()]
+        for each in closers:
+            each.start()
+        for each in closers:
+            each.join()
+        self._stopped.set()
+        if self._server is not None:
+            self._server.stop(_LAST_WORD).wait()
+
+    def abandon(self) -> None:
+        """Stops at once, without a goodbye."""
+        self._stopped.set()
+        for line in self.lines.values():
+            line.abandon(PeerLost(f"{self.me} has hung up"))
+        if self._server is not None:
+            self._server.stop(None).wait()
+
+    def _quiet(self) -> bool:
+        return all(line.finished for line in self.lines.values())
+
+    def _serve(self) -> None:
+        host, port = split_address(self.me, self._listen or self._peers.address[self.me])
+        if self._listen is None and host != "localhost" and not host.startswith("127."):
+            host = "::"
+        bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        room = 2 * len(self.lines) + 2
+        self._server = grpc.server(
+            ThreadPoolExecutor(room, thread_name_prefix="stream"),
+            handlers=[_Handler(self._answer)],
+            options=_OPTIONS,
+            maximum_concurrent_rpcs=room,
+        )
+        try:
+            self._server.add_secure_port(bind, self._credentials.identity.server_credentials())
+        except RuntimeError:
+            raise ConfigError(f"{self.me}: {bind} cannot be listened on; is another process there?") from None
+        self._server.start()
+        require_tls13(port, self._credentials, "localhost" if host == "::" else host)
+        eventlog.emit(self.me, "listening", {"at": bind})
+
+    def _answer(self, requests: Any, context: Any) -> Iterator[bytes]:
+        line: Line | None = None
+        try:
+            name, certificate = caller(context.auth_context(), self.lines)
+            line = self.lines[name]
+            check_peer(certificate, self._credentials.ca, name)
+            stream = line.begin(calling=False)
+        except SecureVFLError as error:
+            if line is not None and not line.opened:
+                line.cause = f"it was refused: {error}"
+            eventlog.warn(self.me, "refused", {"from": str(context.peer()), "reason": str(error)})
+            yield encode_message(Refusal(str(error), True, isinstance(error, PeerLost)))
+            return
+
+        def read() -> None:
+            with suppress(Exception):  # gRPC raises a bare one when the caller is gone
+                stream.read(requests)
+            ended()
+
+        def ended() -> None:
+            if stream.end("the stream was cut"):
+                eventlog.warn(self.me, "cut", {"peer": name})
+
+        stream.hang_up = context.cancel
+        context.add_callback(ended)
+        threading.Thread(target=read, name=f"read {name}", daemon=True).start()
+        yield from stream.outgoing()
+
+    def _call(self, line: Line) -> None:
+        """Keeps a stream to a neighbour that waits to be called."""
+        host, port = split_address(line.peer, self._peers.address[line.peer])
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        pause, before = 0.05, ""
+        while not self._stopped.is_set() and not line.over:
+            try:
+                stream = line.begin(calling=True)
+            except SecureVFLError:
+                return
+            options = [*_OPTIONS, ("grpc.ssl_target_name_override", server_name(line.peer))]
+            cause = "the stream was cut"
+            with grpc.secure_channel(target, self._credentials.identity.channel_credentials(), options) as channel:
+                call = channel.stream_stream(METHOD)(stream.outgoing())
+                stream.hang_up = call.cancel
+                try:
+                    stream.read(call)
+                    last_word = threading.Timer(_LAST_WORD, call.cancel)
+                    last_word.start()
+                    for _ in call:
+                        pass
+                    last_word.cancel()
+                except grpc.RpcError as error:
+                    cause = f"{error.code().name.lower().replace('_', ' ')}: {error.details()}"
+            if stream.end(cause):
+                eventlog.warn(self.me, "cut", {"peer": line.peer, "cause": cause})
+                pause = 0.05
+            elif not line.over and not self._stopped.is_set():
+                found = diagnose(host, port, line.peer, self._credentials)
+                line.cause = str(found) if found is not None else stream.cause
+                if found is not None and not line.opened and str(found) == before:
+                    line.fail(found)  # seen twice, so it was not a server on its way down
+                before = line.cause
+            self._stopped.wait(pause)
+            pause = min(2 * pause, 1.0)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(_TICK):
+            for line in self.lines.values():
+                line.watch()
+
+
+class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self, answer: Callable[[Any, Any], Iterator[bytes]]) -> None:
+        self._method = grpc.stream_stream_rpc_method_handler(answer)
+
+    def service(self, details: Any) -> Any:
+        return self._method if details.method == METHOD else None

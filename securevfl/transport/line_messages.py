@@ -1,0 +1,70 @@
+"""What two neighbours say to each other on a line, below whatever the line carries.
+
+Open      which run of the process, which packet is expected next
+Data      one piece of a packet, its number, and what has been received so far
+Ack       the latter alone
+Bye       nothing more will come
+Refusal   the stream ends here, and why
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from securevfl.errors import FrameError
+from securevfl.runtime.codec import Message
+
+PIECE = 1 << 20  # bytes of a packet in one message
+
+
+class Open(Message, frozen=True):
+    """start: 16 random bytes of this run of the process; known: the neighbour's, or nothing yet."""
+
+    start: bytes
+    known: bytes
+    expected: int
+
+
+class Data(Message, frozen=True):
+    """Packet `number` or, with `more`, a piece of it."""
+
+    number: int
+    more: bool
+    expected: int
+    piece: bytes
+
+
+class Ack(Message, frozen=True):
+    """All packets below `expected` are here."""
+
+    expected: int
+
+
+class Bye(Message, frozen=True):
+    """This end has sent its last packet and wants no more."""
+
+    expected: int
+
+
+class Refusal(Message, frozen=True):
+    """The sender ends this stream; with `final` it will take no other.
+
+    anew: because one of the two ends was started anew; a new pair of ends may well meet.
+    """
+
+    reason: str
+    final: bool
+    anew: bool = False
+
+
+LineMessage = Open | Data | Ack | Bye | Refusal
+_decoder = msgspec.msgpack.Decoder(LineMessage)
+
+
+def decode_line(me: str, data: bytes) -> LineMessage:
+    """A message of the line that came to `me`. FrameError if it is none."""
+    try:
+        message: LineMessage = _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise FrameError(f"{me}: a message of the line was expected; what came is malformed") from None
+    return message

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securevfl.errors import LabelError
+from securevfl.models.linear import Linear
+from securevfl.models.losses import LOSSES, Loss, SoftmaxLoss, SquareLoss
+
+
+def targets(loss: Loss, n: int, generator: np.random.Generator) -> np.ndarray:
+    y = (
+        generator.normal(size=n)
+        if isinstance(loss, SquareLoss)
+        else np.arange(n) % (3 if loss.name == "softmax" else 2)
+    )
+    return loss.targets(y, loss.classes(y))
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_residual_is_the_derivative_of_the_value(loss: Loss, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    y = targets(loss, 6, generator)
+    f = generator.normal(scale=2, size=y.shape)
+    g, eps = loss.residual(f, y), 1e-6
+    for k in range(f.shape[1]):
+        shift = np.zeros_like(f)
+        shift[:, k] = eps
+        slope = (loss.value(f + shift, y) - loss.value(f - shift, y)) / (2 * eps)
+        np.testing.assert_allclose(g[:, k], slope, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES.values() if loss.classifies], ids=lambda loss: loss.name)
+@given(st.floats(-1e6, 1e6), st.integers(0, 2**32 - 1))
+def test_the_residual_stays_within_its_bound(loss: Loss, scale: float, seed: int) -> None:
+    y = targets(loss, 6, np.random.default_rng(seed))
+    g = loss.residual(np.full(y.shape, scale), y)
+    assert np.isfinite(g).all()
+    assert np.abs(g).max() <= loss.bound
+
+
+def test_probabilities_sum_to_one() -> None:
+    f = np.random.default_rng(0).normal(scale=50, size=(20, 3))
+    np.testing.assert_allclose(SoftmaxLoss().proba(f).sum(axis=1), 1)
+    np.testing.assert_allclose(LOSSES["logistic"].proba(f[:, :1]).sum(axis=1), 1)
+
+
+def test_labels_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(LabelError, match="exactly two values were expected, 3 came"):
+        LOSSES["logistic"].classes(np.array([0, 1, 2]))
+    with pytest.raises(LabelError, match="vary"):
+        LOSSES["square"].classes(np.ones(4))
+    with pytest.raises(LabelError, match="few classes"):
+        LOSSES["softmax"].classes(np.random.default_rng(0).normal(size=40))
+    with pytest.raises(LabelError, match="numbers"):
+        LOSSES["square"].proba(np.ones((2, 1)))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_vjp_and_forward_follow_the_jacobian(intercept: bool) -> None:
+    generator = np.random.default_rng(1)
+    X, g = generator.normal(size=(7, 4)), generator.normal(size=(7, 3))
+    model = Linear(generator.normal(size=(4 + intercept, 3)), l2=0.1, intercept=intercept)
+    J = model.jacobian(X)
+    assert J.shares_outputs
+    np.testing.assert_allclose(model.vjp(X, g), J.matrix.T @ g)
+    np.testing.assert_allclose(model.vjp(X, g), J.vjp(g))
+    np.testing.assert_allclose(model.forward(X), J.matrix @ model.theta)
+
+
+def test_decay_is_part_of_the_gradient_and_spares_the_intercept() -> None:
+    model = Linear(np.array([[1.0], [2.0]]), l2=0.1, intercept=True)
+    np.testing.assert_allclose(model.regularised(np.array([[1.0], [1.0]])), [[1.0 + 0.1], [1.0]])

@@ -1,0 +1,362 @@
+"""A key holder that chooses its public values so as to read J out of a reply: carried out, and refused or in vain.
+
+Each attack succeeds against an engine without the one thing that stops it.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from functools import lru_cache
+from pathlib import Path
+
+import gmpy2
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+from gmpy2 import mpz
+
+import securevfl as vfl
+from securevfl.crypto import fixedpoint, lattice, lattice_sum, sealio
+from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder
+from securevfl.crypto.lattice_profile import BLINDED, PUBLIC, SEALED, Parameters, fingerprint
+from securevfl.crypto.lattice_sum import LatticeSum, LatticeSumHolder
+from securevfl.crypto.packing import layout, pack, unpack
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder
+from securevfl.crypto.paillier_bytes import Header, Kind, numbers, read, write
+from securevfl.crypto.paillier_keys import PublicKey, SecretKey, noise
+from securevfl.errors import CryptoError
+from securevfl.protocols.engines import Engine
+from securevfl.protocols.pairwise_sum import PairMasked
+from securevfl.protocols.sealed_residual import Blinded
+from securevfl.protocols.sealed_residual import ResidualKey as KeyMessage
+from securevfl.protocols.sum_keys import SumPublic
+from securevfl.runtime.channel import Event
+
+PARAMETERS = Parameters()
+
+
+def trains(engine: Engine) -> list[Event]:
+    """Events of a training of two parties that a CryptoError must end."""
+    events: list[Event] = []
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        batch_size=64,
+        epochs=1,
+        protocol=vfl.Protocol(residual=engine),
+    )
+    with pytest.raises(CryptoError):
+        vfl.simulate(job, vfl.datasets.breast_cancer(), workers=1, observe=events.append)
+    return events
+
+
+def left_by_shop(events: list[Event]) -> set[type]:
+    assert any(isinstance(event.message, KeyMessage) and event.direction == "recv" for event in events)
+    return {type(event.message) for event in events if event.me == "shop" and event.direction == "send"}
+
+
+# The lattice key
+
+
+def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) -> np.ndarray:
+    """c1 of the reply over c1 of the request, as the J (up to a factor a column) that the division would give."""
+    ring, p = PARAMETERS.ring, PARAMETERS.ring.primes[0]
+    n, d = J.shape
+    sealed = holder.encrypt(np.full((n, 1), 0.5), bound=1.0)
+    product = evaluator.transpose_product(evaluator.prepare(J), sealed)
+    blinded, _ = evaluator.blind(product)
+    reply = sealio.unpack(memoryview(blinded)[BLINDED.size :], ring.primes, ring.degree)[0]
+    own = ring.second_polynomial(evaluator._sealed(sealed[SEALED.size : SEALED.size + PARAMETERS.sealed_size]))[0]
+    ratio = np.zeros((2, len(ring.primes), ring.degree), np.uint64)
+    ratio[:, 0] = [int(a) * pow(int(b), -1, p) % p for a, b in zip(reply, own, strict=True)]
+    cipher = ring.io.ciphertext(ring.level, ratio, ntt=True)
+    values = ring.first_coefficients(cipher, np.arange(ring.degree))[0].astype(np.int64)
+    centred = np.where(values > p // 2, values - p, values).astype(float)
+    s = product.scale.layout.s
+    return np.array([[centred[j * s + s - 1 - i] for j in range(d)] for i in range(n)])
+
+
+def alike(found: np.ndarray, J: np.ndarray) -> float:
+    """Mean |correlation| of the columns found with those of J."""
+    return float(np.mean([abs(np.corrcoef(a, b)[0, 1]) for a, b in zip(found.T, J.T, strict=True)]))
+
+
+J = np.random.default_rng(0).normal(size=(64, 4))
+
+
+class NamesBoth(LatticeHolder):
+    """Sends a public key of its choosing, both halves, as a format without a seed would let it."""
+
+    def __init__(self, parameters: Parameters, columns: int) -> None:
+        super().__init__(parameters, columns)
+        half = sealio.packed_size(parameters.ring.key_primes, parameters.ring.degree)
+        self.public = PUBLIC.pack(b"SLK2") + bytes(2 * half)
+        self._fingerprint = fingerprint(self.public)
+
+
+class TakesBoth(LatticeEvaluator):
+    """Takes them."""
+
+    def __init__(self, parameters: Parameters, public: bytes) -> None:
+        ring = parameters.ring
+        super().__init__(parameters, LatticeHolder(parameters, 1).public)
+        body = memoryview(public)[PUBLIC.size :]
+        half = len(body) // 2
+        rows = np.stack([sealio.unpack(part, ring.key_primes, ring.degree) for part in (body[:half], body[half:])])
+        key = ring.io._members(ring.context.key_parms_id(), True, 2, rows.shape) + sealio._array(rows, ring.io._version)
+        loaded = sealio._load(seal.PublicKey, ring.context, key, ring.io._version, "public key")
+        self._encryptor = seal.Encryptor(ring.context, loaded)
+        self._fingerprint = fingerprint(public)
+
+
+def test_a_chosen_second_half_of_the_key_would_give_j_away() -> None:
+    holder = NamesBoth(PARAMETERS, 4)
+    assert alike(quotient(holder, TakesBoth(PARAMETERS, holder.public), J), J) > 0.999999
+
+
+def test_a_key_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = NamesBoth(PARAMETERS, 4)
+    with pytest.raises(CryptoError, match=r"SLK2 message has \d+ bytes, expected 57412"):
+        LatticeEvaluator(PARAMETERS, holder.public)
+    monkeypatch.setattr(lattice, "LatticeHolder", NamesBoth)
+    assert Blinded not in left_by_shop(trains(vfl.Ckks()))
+
+
+class ChoosesB(LatticeHolder):
+    """Sends a b of its choosing with an honest seed."""
+
+    def __init__(self, b: np.ndarray) -> None:
+        super().__init__(PARAMETERS, 4)
+        ring = PARAMETERS.ring
+        self.public = PUBLIC.pack(b"SLK2") + sealio.pack(b, ring.key_primes) + self.public[-sealio.SEED_BYTES :]
+        self._fingerprint = fingerprint(self.public)
+
+
+def chosen_b(kind: str) -> np.ndarray:
+    primes, degree = PARAMETERS.ring.key_primes, PARAMETERS.ring.degree
+    if kind == "random":
+        return np.stack([np.random.default_rng(1).integers(p, size=degree, dtype=np.uint64) for p in primes])
+    value = {"zero": 0, "one": 1, "minus one": -1}[kind]
+    return np.stack([np.full(degree, value % p, np.uint64) for p in primes])
+
+
+@pytest.mark.parametrize("kind", ["zero", "one", "minus one", "random"])
+def test_a_chosen_first_half_of_the_key_tells_nothing(kind: str) -> None:
+    """c1 of the reply does not depend on b, and the wanted coefficients of c0 are under the mask."""
+    holder = ChoosesB(chosen_b(kind))
+    evaluator = LatticeEvaluator(PARAMETERS, holder.public)
+    found = [quotient(holder, evaluator, J) for _ in range(8)]
+    assert np.mean([alike(one, J) for one in found]) < 0.2  # of 64 random numbers .1
+    assert alike(np.mean(found, axis=0), J) < 0.4
+    p = PARAMETERS.ring.primes[0]
+    assert all(np.median(np.abs(one)) > p / 16 for one in found)
+    assert_reply_is_uniform(holder, evaluator)
+
+
+def assert_reply_is_uniform(holder: LatticeHolder, evaluator: LatticeEvaluator) -> None:
+    """chi-square of c1 and of the sent coefficients of c0, over all bytes but the header, by top bits of residues."""
+    ring, columns = PARAMETERS.ring, 2000
+    product = evaluator.transpose_product(
+        evaluator.prepare(np.ones((1, columns))), holder.encrypt(np.ones((1, 1)), bound=1.0)
+    )
+    body = memoryview(evaluator.blind(product)[0])[BLINDED.size :]
+    second = sealio.unpack(body, ring.primes, ring.degree)
+    first = sealio.unpack(body[sealio.packed_size(ring.primes, ring.degree) :], ring.primes, columns)
+    for row, p in [*zip(second, ring.primes, strict=True), *zip(first, ring.primes, strict=True)]:
+        for bins in (row * 16 // np.uint64(p), row & np.uint64(15)):
+            counts = np.bincount(bins.astype(int), minlength=16)
+            assert ((counts - len(row) / 16) ** 2 / (len(row) / 16)).sum() < 60  # 15 degrees: 3e-7 by chance
+
+
+@pytest.mark.parametrize("kind", ["zero", "random"])
+def test_a_chosen_key_for_sums_shows_the_holder_no_more_than_the_sum(kind: str) -> None:
+    """Two parts of one sum under a bad key: what the holder has is the same for any two parts of that sum."""
+    scheme = LatticeSum()
+    holder = scheme.sum_keygen()
+    assert isinstance(holder, LatticeSumHolder)
+    ring = scheme._ring
+    rows = [
+        np.zeros(ring.degree, np.uint64)
+        if kind == "zero"
+        else np.random.default_rng(2).integers(p, size=ring.degree, dtype=np.uint64)
+        for p in ring.key_primes
+    ]
+    seed = holder.public[-sealio.SEED_BYTES :]
+    adder = scheme.adder(b"SLA2" + sealio.pack(np.stack(rows), ring.key_primes) + seed)
+    v = np.linspace(-1, 1, 50)
+    totals = [adder.add(*(adder.encrypt(x, bound=2.0, terms=2) for x in (v + shift, -shift))) for shift in (0 * v, v)]
+    assert totals[0] != totals[1]
+    if kind == "zero":  # the totals open without any key, and read the same sum
+        opened = [ring.first_coefficients(lattice_sum._ciphertext(ring, total, 0), np.arange(50)) for total in totals]
+        shift = lattice_sum._parse(ring, totals[0], adder._fingerprint).shift
+        first, second = (np.rint(values / 2.0**shift) for values in opened)
+        assert np.abs(first - second).max() <= 1  # three roundings
+
+
+# The Paillier key
+
+BITS = 2048
+
+
+@lru_cache(maxsize=1)
+def smooth_key() -> tuple[SecretKey, dict[int, mpz], PublicKey]:
+    """p - 1 and q - 1 of small primes, and an h of order 3: all logarithms are easy, and h hides next to nothing."""
+    small = [r for r in range(5, 1 << 14) if gmpy2.is_prime(r)]
+    primes, orders = [], set()
+    for pool in (small[::2], small[1::2]):
+        p, factors = _smooth_prime(pool, 6 if not primes else 2)
+        primes.append(p)
+        orders |= factors
+    p, q = primes
+    key = SecretKey.from_primes(int(p), int(q))
+    lead = next(x for b in range(2, 99) if (x := gmpy2.powmod(b, p * ((p - 1) // 3), p * p)) != 1)
+    h = int(key._join(lead, mpz(1)))
+    assert h != 1
+    assert pow(h, 3, int(key.public.square)) == 1
+    public = PublicKey(int(p * q), h, _roots(key))
+    return key, {r: (p - 1) * (q - 1) // r for r in orders}, public
+
+
+def _roots(key: SecretKey) -> list[int]:
+    data, width = key.public.data, BITS // 8
+    return [int.from_bytes(data[i : i + width], "big") for i in range(7 + 3 * width, len(data), width)]
+
+
+def _smooth_prime(pool: list[int], start: int) -> tuple[mpz, set[int]]:
+    while True:
+        product, used = mpz(start), set()
+        for r in secrets.SystemRandom().sample(pool, len(pool)):
+            if product.bit_length() < 1024 - 14:
+                product, used = product * r, used | {r}
+                continue
+            candidate = product * r + 1
+            if candidate >> 1022 == 3 and gmpy2.is_prime(candidate):
+                return candidate, used | {r}
+
+
+def logarithm(base: mpz, value: mpz, square: mpz, powers: dict[int, mpz], bits: int) -> int | None:
+    """x of so many bits and sign with base^x = value up to elements of order 2 and 3 (Pohlig and Hellman 1978)."""
+    x, modulus = mpz(0), mpz(1)
+    for r, power in powers.items():
+        if modulus.bit_length() > bits + 2:
+            break
+        b, v = gmpy2.powmod(base, power, square), gmpy2.powmod(value, power, square)
+        if b == 1:
+            continue
+        steps = int(gmpy2.isqrt(r)) + 1
+        baby = {gmpy2.powmod(b, i, square): i for i in range(steps)}
+        giant, at = gmpy2.powmod(b, -steps, square), v
+        digit = None
+        for k in range(steps):
+            if at in baby:
+                digit = k * steps + baby[at]
+                break
+            at = at * giant % square
+        if digit is None:
+            return None
+        x += modulus * ((digit - x) * gmpy2.invert(modulus, r) % r)
+        modulus *= r
+    return int(x - modulus if x > modulus // 2 else x)
+
+
+class ByPowersOfH(PaillierEvaluator):
+    """Re-randomises by powers of the holder's base, with long exponents."""
+
+    def _rerandomised(self, ciphertexts: list[int]) -> list[int]:
+        public = self._public
+        return [int(c * noise(public, public.bits + 40, 6) % public.square) for c in ciphertexts]
+
+
+def rows_read(evaluator_type: type[PaillierEvaluator]) -> tuple[np.ndarray, np.ndarray] | None:
+    """What the holder of the smooth key makes of one reply, and J: its first rows, packed as one exponent."""
+    key, powers, public = smooth_key()
+    n, square = public.n, public.square
+    table = np.random.default_rng(0).normal(size=(12, 2))
+    slots = layout(BITS, len(table))
+    gamma = gmpy2.powmod(7, n, square)  # the randomness of the first ciphertext; the others have none
+    packed = pack(fixedpoint.encode(np.full(12, 0.5), 1.0, slots.residual_bits), slots.samples, slots.pitch)
+    sealed = [int(public.shift(m) * (gamma if i == 0 else 1) % square) for i, m in enumerate(packed)]
+    evaluator = evaluator_type(PublicKey.load(public.data, BITS))
+    prepared = evaluator.prepare(table)
+    message = write(Header(Kind.SEALED, public.fingerprint, (12, 1, 0), 1.0), sealed, public.size)
+    blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, message))
+    _, body, count = read(blinded, Kind.BLINDED, public.fingerprint)
+    (reply, *_) = numbers(body, count, count, public.size)
+    randomness = reply * public.shift(-key.decrypt([reply])[0]) % square
+    K, share = slots.samples, slots.share(2)
+    x = logarithm(gamma, mpz(randomness), square, powers, K * share * slots.pitch)
+    if x is None:
+        return None
+    digits = unpack(x, K * share, slots.pitch)
+    found = np.array([[digits[K - 1 - k + K * j] for j in range(share)] for k in range(K)])
+    return found / prepared.scales[:share], table[:K, :share]
+
+
+def test_powers_of_a_base_of_the_holder_give_rows_away_under_a_smooth_key() -> None:
+    read_out = rows_read(ByPowersOfH)
+    assert read_out is not None
+    assert np.abs(read_out[0] - read_out[1]).max() < 1e-4
+
+
+def test_under_the_same_key_the_reply_is_uniform_and_tells_nothing() -> None:
+    read_out = rows_read(PaillierEvaluator)
+    if read_out is not None:
+        assert np.abs(read_out[0] - read_out[1]).max() > 1.0
+    assert len(classes_of_replies(PaillierEvaluator)) > 20
+    assert len(classes_of_replies(ByPowersOfH)) == 1
+
+
+def classes_of_replies(evaluator_type: type[PaillierEvaluator]) -> set[tuple[int, ...]]:
+    """Which classes modulo two small factors of p - 1 and q - 1, and squares, the randomness of 40 replies falls in."""
+    key, powers, public = smooth_key()
+    n, square = public.n, public.square
+    evaluator = evaluator_type(PublicKey.load(public.data, BITS))
+    message = write(Header(Kind.SEALED, public.fingerprint, (1, 1, 0), 1.0), [int(public.shift(5))], public.size)
+    product = evaluator.transpose_product(evaluator.prepare(np.ones((1, 1))), message)
+    found = set()
+    for _ in range(40):
+        (reply,) = numbers(read(evaluator.blind(product)[0], Kind.BLINDED, public.fingerprint)[1], 1, 1, public.size)
+        by_prime = [int(gmpy2.jacobi(reply % prime, prime)) for prime in (key._p, key._q)]
+        randomness = reply * public.shift(-key.decrypt([reply])[0]) % square
+        found.add((*by_prime, *(int(gmpy2.powmod(randomness, powers[r], square) % n) for r in sorted(powers)[:2])))
+    return found
+
+
+def test_a_modulus_that_shares_a_factor_with_phi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """n = p (2 k p + 1): powers of x do not cover the n-th residues, so a reply would tell exponents modulo p."""
+    vectors = json.loads((Path(__file__).parents[1] / "vectors" / "paillier.json").read_text())
+    bad = next(case for case in vectors["invalid_keys"] if "shares p with phi" in case["comment"])
+    honest = PaillierHolder.__init__
+
+    def with_bad_key(self: PaillierHolder, *rest: object) -> None:
+        honest(self, *rest)
+        self.public = bytes.fromhex(bad["public"])
+
+    monkeypatch.setattr(PaillierHolder, "__init__", with_bad_key)
+    assert Blinded not in left_by_shop(trains(vfl.Paillier(bits=BITS)))
+
+
+# Keys of masks
+
+
+@pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), bytes(31), b"\xec" + b"\xff" * 30 + b"\x7f"])
+def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point of small order makes the shared secret zero, so everyone would know the masks of whoever took it."""
+    from securevfl.runtime.channel import Channel
+
+    send, events = Channel.send, []
+
+    def sends_bad_key(self: Channel, to: str, message: object, lane: str = "") -> None:
+        if self.me == "shop" and isinstance(message, SumPublic):
+            message = SumPublic(key)
+        send(self, to, message, lane)
+
+    monkeypatch.setattr(Channel, "send", sends_bad_key)
+    protocol = vfl.Protocol(sum="pairwise", residual="open")
+    job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), batch_size=64, epochs=1, protocol=protocol)
+    with pytest.raises(CryptoError, match="no X25519 key of full order"):
+        vfl.simulate(job, vfl.datasets.breast_cancer(parties=3), observe=events.append)
+    sent = {type(event.message) for event in events if event.me == "telco" and event.direction == "send"}
+    assert SumPublic in sent
+    assert PairMasked not in sent

@@ -1,0 +1,217 @@
+"""A passive party that asks to have more opened than its own gradient: carried out, and refused.
+
+Each attack succeeds where the one check that stops it is taken away.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto import sealio
+from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder
+from securevfl.crypto.lattice_profile import BLINDED, OPENED, SEALED, Parameters
+from securevfl.crypto.lattice_ring import Ring
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder
+from securevfl.crypto.paillier_keys import SecretKey
+from securevfl.crypto.scheme import Shape
+from securevfl.data.party import register_of
+from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
+from securevfl.protocols.engines import Engine
+from securevfl.protocols.sealed_residual import Opened, SealedActive, SealedG, SealedPassive
+from securevfl.runtime.channel import Event
+
+ENGINES = [vfl.Ckks(), vfl.Paillier(bits=2048)]
+
+
+def job(engine: Engine, **keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 1}
+    return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=engine))
+
+
+def asks_for_every_row(self, exchange, sealed, evaluator, model, batch):
+    """A passive party's own gradient, had from the identity in place of J: it sees each row's g on the way."""
+    X = model.jacobian(batch.X).matrix
+    blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(np.eye(len(X))), sealed))
+    rows = evaluator.unblind(self.opened(exchange, blinded), mask)
+    read.append((batch.index, rows))
+    return X.T @ rows
+
+
+read: list[tuple[int, np.ndarray]] = []
+
+
+@pytest.fixture
+def deviating(monkeypatch):
+    read.clear()
+    monkeypatch.setattr(SealedPassive, "gradient", asks_for_every_row)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_the_identity_for_j_is_refused_before_anything_is_opened(engine: Engine, deviating: None) -> None:
+    events: list[Event] = []
+    with pytest.raises(ProtocolError, match=r"shop asks for .* 15 columns was agreed, .* 63 columns are asked"):
+        vfl.simulate(job(engine), vfl.datasets.breast_cancer(), workers=1, observe=events.append)
+    sent = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
+    assert SealedG in sent
+    assert Opened not in sent
+    assert read == []
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_without_the_check_it_reads_every_label(
+    engine: Engine, deviating: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shape, "check", lambda self, rows, outputs, columns: None)
+    bank, shop = vfl.datasets.breast_cancer()
+    chosen = job(engine, batch_size=len(bank) // 2)
+    vfl.simulate(chosen, [bank, shop], workers=1)
+    partition = chosen.schedule(register_of([bank, shop])).partition(0)
+    assert len(read) == len(partition)
+    for index, rows in read:
+        assert np.array_equal(rows[:, 0] < 0, bank.y[partition[index]] == 1)
+
+
+def test_a_second_opening_of_one_residual_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends its product twice: what is opened stays at one for each residual."""
+    honest, events, asked, more = SealedPassive.gradient, [], [], []
+
+    def twice(self, exchange, sealed, evaluator, model, batch):
+        gradient = honest(self, exchange, sealed, evaluator, model, batch)
+        J = model.jacobian(batch.X).matrix
+        blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
+        asked.append(exchange)
+        more.append(self.opened(exchange, blinded))
+        return gradient
+
+    monkeypatch.setattr(SealedPassive, "gradient", twice)
+    with pytest.raises(LimitError, match="shop asked about exchange 0, of which it has had the 1 gradients agreed"):
+        vfl.simulate(job(vfl.Ckks(), epochs=2), vfl.datasets.breast_cancer(), observe=events.append)
+    assert asked == [0]
+    assert more == []
+    at_bank = [type(event.message) for event in events if event.me == "bank" and event.direction == "send"]
+    assert SealedG in at_bank
+    for end in range(len(at_bank)):
+        assert at_bank[:end].count(Opened) <= at_bank[:end].count(SealedG)
+
+
+# What is left: a ciphertext that is no product, of the width agreed
+
+PARAMETERS = Parameters()
+DIGITS = 12  # ternary coefficients of the key in one opened value
+
+
+def crafted(ring: Ring, key: bytes, shape: Shape, s: int, offset: int) -> bytes:
+    """A reply with c0 = 0 and c1 = A sum_i 3^i x^(offset + i): coefficient P of c1 s holds s_(P - offset - i) A 3^i."""
+    step = PARAMETERS.modulus // 3**DIGITS
+    c1 = np.zeros((len(ring.primes), ring.degree), np.uint64)
+    for i in range(DIGITS):
+        sign = 1 if offset + i < ring.degree else -1
+        c1[:, (offset + i) % ring.degree] = [sign * step * 3**i % p for p in ring.primes]
+    flat = ring.io.ciphertext(ring.level, np.stack([c1, c1]), ntt=False)
+    ring.evaluator.transform_to_ntt_inplace(flat)
+    second = ring.second_polynomial(flat)
+    zeros = np.zeros((len(ring.primes), shape.columns), np.uint64)
+    header = BLINDED.pack(b"SLB2", key, shape.rows, shape.outputs, s, 1, shape.columns)
+    return header + sealio.pack(second, ring.primes) + sealio.pack(zeros, ring.primes)
+
+
+def digits(values: np.ndarray) -> np.ndarray:
+    """(count, DIGITS) balanced ternary digits of the opened values."""
+    step = PARAMETERS.levels / 3**DIGITS
+    rest = np.rint(values / step).astype(int)
+    out = np.empty((len(values), DIGITS), int)
+    for i in range(DIGITS):
+        out[:, i] = (rest + 1) % 3 - 1
+        rest = (rest - out[:, i]) // 3
+    return out
+
+
+def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the_docs_say() -> None:
+    """Not prevented, and said: 4,096 ternary coefficients, 12 a value, 16 values an opening."""
+    ring, shape = PARAMETERS.ring, Shape(256, 1, 16)
+    holder = LatticeHolder(PARAMETERS, shape.columns)
+    g = np.random.default_rng(0).uniform(-1, 1, (256, 1))
+    sealed = holder.encrypt(g, bound=1.0)
+    key, _, _, s, _, _ = SEALED.unpack_from(sealed)[1:]
+    secret = np.zeros(ring.degree, int)
+    places = np.arange(shape.columns) * s + s - 1
+    offsets = range(0, s, DIGITS)
+    for offset in offsets:
+        opened = holder.open(crafted(ring, key, shape, s, offset), shape)
+        found = digits(np.frombuffer(opened, "<i4", offset=OPENED.size).astype(float))
+        for place, row in zip(places, found, strict=True):
+            for i, digit in enumerate(row):
+                at = place - offset - i
+                secret[at % ring.degree] = digit if at >= 0 else -digit
+    assert len(offsets) * shape.columns == 352
+    assert g_from_key(sealed, secret, g.shape) == pytest.approx(g, abs=1e-6)
+
+
+def g_from_key(sealed: bytes, secret: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """c0 + c1 s of the first ciphertext, by the attacker's own arithmetic."""
+    ring, evaluator = PARAMETERS.ring, LatticeEvaluator(PARAMETERS, LatticeHolder(PARAMETERS, 1).public)
+    cipher = evaluator._sealed(sealed[SEALED.size : SEALED.size + PARAMETERS.sealed_size])
+    residues = ring.io.residues(cipher, (2, len(ring.primes), ring.degree))
+    (plain,) = ring.encode(secret[None].astype(float))
+    s = ring.io.plain_residues(plain, (len(ring.primes), ring.degree))
+    total = np.array(
+        [
+            [(int(a) + int(b) * int(x)) % p for a, b, x in zip(c0, c1, row, strict=True)]
+            for c0, c1, row, p in zip(*residues, s, ring.primes, strict=True)
+        ],
+        np.uint64,
+    )
+    both = ring.io.ciphertext(ring.level, np.stack([total, total]), ntt=True)
+    n, c = shape
+    coefficients = ring.first_coefficients(both, np.arange(n))
+    q = PARAMETERS.modulus
+    terms = [q // p * pow(q // p, -1, p) for p in ring.primes]
+    values = [sum(int(r) * t for r, t in zip(column, terms, strict=True)) % q for column in coefficients.T]
+    *_, s_, p_, bound = SEALED.unpack_from(sealed)
+    scale = PARAMETERS.g_scale(PARAMETERS.layout(n, c, s_, p_), bound)
+    return np.array([[(v - q if v > q // 2 else v) / scale] for v in values])
+
+
+@pytest.mark.parametrize("width", [256, 4096])
+def test_a_wider_crafted_ciphertext_is_refused(width: int) -> None:
+    """One message of six megabytes with a constant c1 would take the whole key at once."""
+    holder = LatticeHolder(PARAMETERS, 15)
+    sealed = holder.encrypt(np.zeros((1, 1)), bound=1.0)
+    key = SEALED.unpack_from(sealed)[1]
+    reply = crafted(PARAMETERS.ring, key, Shape(1, 1, width), 1, 0)
+    with pytest.raises(ShapeMismatch, match="nothing is opened"):
+        holder.open(reply, Shape(1, 1, 15))
+
+
+def test_under_paillier_more_samples_do_not_widen_the_windows() -> None:
+    """Slots are as wide as the rows named: a reply that names more would show cross terms, and is refused."""
+    key = SecretKey.generate(2048)
+    holder, evaluator = PaillierHolder(key), PaillierEvaluator(key.public)
+    product = evaluator.transpose_product(
+        evaluator.prepare(np.ones((4, 2))), holder.encrypt(np.ones((4, 1)), bound=1.0)
+    )
+    blinded, _ = evaluator.blind(product)
+    wider = blinded[:22] + (1 << 24).to_bytes(4, "big") + blinded[26:]
+    with pytest.raises(ShapeMismatch, match="16777216 rows"):
+        holder.open(wider, Shape(4, 1, 2))
+
+
+def test_the_active_party_knows_the_width_of_every_passive_party() -> None:
+    """What a party declared in its Hello is what it may have opened."""
+    widths = []
+    honest = SealedActive.__init__
+
+    def noted(self, seat, *rest):
+        widths.append(dict(seat.parameters))
+        honest(self, seat, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SealedActive, "__init__", noted)
+        parties = vfl.datasets.breast_cancer(parties=3)
+        vfl.simulate(job(vfl.Ckks()), parties)
+    assert widths == [{party.name: party.X.shape[1] for party in parties if not party.active}]
+    assert math.prod(widths[0].values()) > 0

@@ -1,0 +1,80 @@
+"""What a party needs to train from CSV or npz is in the core; for the rest an error names the extra to install."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HIDE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+EVERY = {"scipy", "sklearn", "pyarrow", "matplotlib", "phe", "distributed"}
+
+
+def run_without(hidden: set[str], code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", HIDE.format(hidden=hidden) + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+TRAIN = """
+import numpy as np
+from pathlib import Path
+import securevfl as vfl
+from securevfl.data.readers import read_party
+
+folder = Path(sys.argv[1])
+bank, shop = read_party("bank", folder / "bank.csv"), read_party("shop", folder / "shop.npz")
+parties, _ = vfl.align([bank, shop])
+for model, optimizer, residual in (
+    (vfl.Logistic(), vfl.FedBCD(lr=0.3), vfl.Ckks()),
+    (vfl.Softmax(), vfl.FedBCD(lr=0.3), vfl.Ckks()),
+    (vfl.Kernel(gamma=0.1, blocks=2, block_size=32), vfl.FDSKL(), None),
+):
+    protocol = vfl.Protocol() if residual is None else vfl.Protocol(residual=residual)
+    job = vfl.Job(model=model, optimizer=optimizer, protocol=protocol, batch_size=40, epochs=1)
+    run = vfl.simulate(job, parties)
+    assert run.metrics["accuracy"] > 0.5, run.metrics
+    assert len(run.predict_proba({"bank": bank.X[:3], "shop": shop.X[:3]})) == 3
+"""
+
+
+def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(80, 14))
+    y = (X.sum(axis=1) > 0).astype(int)
+    lines = [f"c{row},{y[row]},{X[row, 0]},{X[row, 1]}" for row in range(80)]
+    (tmp_path / "bank.csv").write_text("\n".join(["id,y,a,b", *lines]))
+    np.savez(tmp_path / "shop.npz", X=X[:, 2:], ids=np.array([f"c{row}" for row in range(80)]))
+    done = run_without(EVERY, TRAIN, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "code"),
+    [
+        ("pyarrow", "parquet", "from securevfl.data.readers import read_party; read_party('shop', 't.parquet')"),
+        ("sklearn", "sklearn", "import securevfl as vfl; vfl.datasets.breast_cancer()"),
+        ("phe", "phe", "from securevfl.crypto.interop_phe import secret_from_phe, _phe; _phe()"),
+        ("matplotlib", "bench", "from securevfl.bench.fdskl import picture; picture([], None)"),
+    ],
+)
+def test_an_error_names_the_extra(module: str, extra: str, code: str) -> None:
+    done = run_without({module}, code)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("securevfl.errors.ConfigError: ")
+    assert last.endswith(f"{module} was expected, it is not installed; pip install 'securevfl[{extra}]'")
+
+
+def test_a_module_that_is_there_and_broken_is_not_called_missing() -> None:
+    done = run_without({"numpy"}, "from securevfl.extras import extra; extra('scipy.stats', 'sklearn', 'x')")
+    assert "ModuleNotFoundError: No module named 'numpy" in done.stderr

@@ -1,0 +1,58 @@
+"""Special functions against scipy, which is right and large."""
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special as oracle
+
+from securevfl.models.metrics import area_under_curve
+from securevfl.special import log_sum_exp, logistic, normal_cdf, normal_quantile, softmax
+
+GENERATOR = np.random.default_rng(0)
+LOW = 10.0 ** -GENERATOR.uniform(0, 300, 5000)
+P = np.concatenate([GENERATOR.random(20_000), LOW, 1 - LOW[LOW > 1e-15], [0.075, 0.925, 0.5, 2.0**-54, 5e-324]])
+
+
+def test_the_normal_quantile_is_right_everywhere() -> None:
+    inside = P[(P > 0) & (P < 1)]
+    np.testing.assert_allclose(normal_quantile(inside), oracle.ndtri(inside), rtol=4e-15, atol=1e-16)
+    np.testing.assert_array_equal(normal_quantile(np.array([0.0, 1.0])), [-np.inf, np.inf])
+    assert np.isnan(normal_quantile(np.array([-0.1, 1.1, np.nan]))).all()
+    assert normal_quantile(P[:35].reshape(5, 7)).shape == (5, 7)
+
+
+@settings(deadline=None)
+@given(st.floats(min_value=1e-300, max_value=1 - 2**-53))
+def test_it_is_the_standard_library_s(p: float) -> None:
+    assert normal_quantile(np.array(p)) == pytest.approx(NormalDist().inv_cdf(p), rel=4e-15)
+
+
+def test_the_normal_distribution() -> None:
+    for z in (-8.0, -1.0, 0.0, 0.3, 5.0):
+        assert normal_cdf(z) == pytest.approx(float(oracle.ndtr(z)), rel=1e-12)
+
+
+def test_the_logistic_function_keeps_its_digits_at_both_ends() -> None:
+    x = np.concatenate([GENERATOR.normal(size=1000) * 100, [-700.0, 700.0, -1e4, 1e4, 0.0]])
+    with np.errstate(under="ignore"):
+        np.testing.assert_allclose(logistic(x), oracle.expit(x), rtol=1e-14, atol=1e-300)
+
+
+def test_sums_of_exponentials() -> None:
+    f = GENERATOR.normal(size=(200, 5)) * 300
+    with np.errstate(under="ignore"):
+        np.testing.assert_allclose(log_sum_exp(f), oracle.logsumexp(f, axis=1), rtol=1e-14)
+        np.testing.assert_allclose(softmax(f), oracle.softmax(f, axis=1), rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("levels", [3, 40, 10**9])
+def test_the_area_under_the_curve_is_scikit_learn_s(levels: int) -> None:
+    from sklearn.metrics import roc_auc_score
+
+    score = GENERATOR.integers(0, levels, 500) / levels
+    positive = GENERATOR.random(500) < 0.3 + 0.4 * score
+    assert area_under_curve(positive, score) == pytest.approx(roc_auc_score(positive, score), abs=1e-12)
+    assert np.isnan(area_under_curve(np.ones(3, dtype=bool), score[:3]))

@@ -1,0 +1,82 @@
+"""What a packet may hold, told apart by its tag, and what a party refuses of those who should not send it."""
+
+from typing import Any
+
+import pytest
+
+from securevfl.errors import FrameError, PeerLost, TransportError
+from securevfl.runtime.channel import Abort
+from securevfl.runtime.codec import FORMAT, encode_frame, encode_message
+from securevfl.transport.letters import MAX_GREETING, Agreed, Greeting, Parcel, read_letter, read_packet
+from securevfl.transport.post import Post
+from securevfl.transport.tls import Credentials
+
+SESSION = bytes(16)
+GREETING = Greeting(FORMAT, bytes(32), "{}", False)
+FRAME = encode_frame(Abort("x"), session=SESSION, sender="shop", receiver="bank")
+
+
+def test_each_packet_says_what_it_is() -> None:
+    for message in (GREETING, Agreed(SESSION, b"", b""), Abort("x"), Parcel("shop", "telco", b"")):
+        assert read_packet("bank", "shop", encode_message(message)) == message
+    assert type(read_packet("bank", "shop", FRAME)).__name__ == "Frame"
+
+
+@pytest.mark.parametrize(
+    ("packet", "says"),
+    [
+        (b"\xc1", "malformed"),
+        (b"", "malformed"),
+        (encode_message(GREETING)[:-1], "malformed"),
+        (FRAME.replace(b"Frame", b"frame"), "malformed"),
+        (encode_message(Abort("x" * MAX_GREETING)), "at most"),
+    ],
+)
+def test_what_is_none_of_them_is_refused(packet: bytes, says: str) -> None:
+    with pytest.raises(FrameError, match=says):
+        read_packet("bank", "shop", packet)
+
+
+def test_there_are_no_parcels_in_parcels() -> None:
+    with pytest.raises(FrameError, match="parcel in a parcel"):
+        read_letter("bank", "shop", encode_message(Parcel("shop", "bank", b"")))
+
+
+def post_of(meeting: Any, party: str) -> Post:
+    return Post(Credentials(meeting.kit(party), party), meeting.peers, {})
+
+
+def test_letters_come_in_their_order(meet: Any) -> None:
+    post = post_of(meet(2), "bank")
+    with pytest.raises(FrameError, match="a greeting of shop was expected first, a frame came"):
+        post._deliver("shop", FRAME)
+    for letter in (GREETING, Agreed(SESSION, b"", b"")):
+        post._deliver("shop", encode_message(letter))
+    with pytest.raises(FrameError, match="another greeting came"):
+        post._deliver("shop", encode_message(GREETING))
+    with pytest.raises(FrameError, match="a frame came"):
+        post._deliver("shop", FRAME)  # no session yet
+    assert post._failure is None
+    post._deliver("shop", encode_message(Abort("enough")))
+    assert isinstance(post._failure, TransportError)
+    assert "shop has stopped: enough" in str(post._failure)
+
+
+def test_a_relay_passes_parcels_on_and_tells_who_is_lost(meet: Any) -> None:
+    post = post_of(meet(2, "relay"), "bank")
+    for packet in (FRAME, *(encode_message(letter) for letter in (GREETING, Abort("x"), Abort("x", lost="nobody")))):
+        with pytest.raises(FrameError, match="parcels were expected of the hub"):
+            post._deliver("relay", packet)
+    for sender, receiver in (("relay", "bank"), ("bank", "bank"), ("shop", "shop"), ("telco", "bank")):
+        with pytest.raises(FrameError, match="names another sender"):
+            post._deliver("relay", encode_message(Parcel(sender, receiver, b"")))
+    assert post._failure is None
+    post._deliver("relay", encode_message(Abort("away too long", lost="shop")))
+    assert isinstance(post._failure, PeerLost)
+    assert "shop is lost to the hub: away too long" in str(post._failure)
+
+
+def test_a_neighbour_sends_letters_and_no_parcels(meet: Any) -> None:
+    post = post_of(meet(2), "bank")
+    with pytest.raises(FrameError, match="names another sender"):
+        post._deliver("shop", encode_message(Parcel("shop", "bank", encode_message(GREETING))))
