@@ -19,6 +19,7 @@ from typing import Self
 
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
+from securevfl.protocols.notes import NotedReply, Summed
 
 
 class _Link:
@@ -42,6 +43,7 @@ class ActiveLink(_Link):
     def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual) -> None:
         self.passives = seat.passives
         self.rounds = 0  # exchanges so far
+        self._channel = seat.channel
         self._outputs = seat.outputs
         self._sums = sums
         self._residual: ActiveResidual = residual
@@ -50,6 +52,7 @@ class ActiveLink(_Link):
         """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes."""
         self.rounds += 1
         total: Floats = self._sums.collect_all((len(batch.X), self._outputs), Reals())
+        self._channel.note(Summed(batch.index))
         return total
 
     def publish(self, g: Floats, batch: Batch, *, to: Collection[str] | None = None) -> None:
@@ -63,13 +66,16 @@ class PassiveLink(_Link):
     def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual) -> None:
         self.me = seat.me
         self.passives = seat.passives
+        self._seat = seat
         self._sums = sums
         self._residual: PassiveResidual = residual
 
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Sends this party's H_k (n x c) up."""
         self._sums.contribute(H, Reals())
+        self._seat.channel.note(Summed(batch.index))
 
     def reply(self) -> Reply:
         """The next residual that the active party publishes to this party."""
-        return self._residual.reply()
+        reply = self._residual.reply()
+        return NotedReply(reply, self._seat) if self._seat.channel.observed else reply

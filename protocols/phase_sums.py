@@ -26,6 +26,7 @@ import numpy as np
 
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import Circle, Declared, Phases, Reals, Reveal, Seat, SumProtocol, SumRole
+from securevfl.protocols.notes import LearnedPhases
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.runtime.codec import Message
 
@@ -95,7 +96,11 @@ class PhaseSums:
             self._summed[worker] += part.size
             self._tell()
             part &= np.uint32(2**self.bits - 1)
-            yield from zip(ks, part, strict=True)
+            for k, phases in zip(ks, part, strict=True):
+                if self._channel.observed:
+                    others = (phases - own(k)) & np.uint32(2**self.bits - 1)
+                    self._channel.note(LearnedPhases(k, self.bits, others))
+                yield k, phases
 
     def _wait(self, worker: str) -> None:
         """Until no more than two windows are on their way."""

@@ -15,21 +15,16 @@ columns   Whoever collects a sum learns c numbers a row in every exchange, each 
           Rows that are held out take part in evaluations only, so they are counted apart.
 scores    How many numbers f the joint evaluations tell the active party.
 
-Phases of a kernel model are not counted here: their number of dimensions is exceeded in the first exchange, and
-`securevfl.privacy.consent` says in words what they tell.
+A job's method counts them (`securevfl.methods`); guards, the consent sheet and the ledger read the counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from securevfl.disclosure.exposure import HALF
-
-if TYPE_CHECKING:
-    from securevfl.data.schedule import Schedule
-    from securevfl.options import JobOptions
 
 Kind = Literal["labels", "columns", "scores"]
 
@@ -78,33 +73,6 @@ class Sizes:
         return self.smallest_batch * self.outputs
 
 
-def sizes_of(
-    job: JobOptions,
-    schedule: Schedule,
-    *,
-    active: str,
-    columns: Mapping[str, int],
-    outputs: int,
-    tables: Mapping[str, str] | None = None,
-    enough: Mapping[str, float] | None = None,
-) -> Sizes:
-    """The sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; more as in `Sizes`."""
-    return Sizes(
-        active=active,
-        rows=len(schedule.train),
-        held_out=len(schedule.test),
-        batches=schedule.batches,
-        smallest_batch=schedule.smallest_batch,
-        epochs=job.epochs,
-        outputs=outputs,
-        parameters={name: job.model.parameters(d, outputs) for name, d in columns.items() if name != active},
-        columns={active: columns[active]} | dict(columns),
-        tables=dict(tables or {}),
-        enough=dict(enough or {}),
-        partition=schedule.name,
-    )
-
-
 @dataclass(frozen=True)
 class Disclosure:
     """One thing that `learner` is told about the data of the parties `about`.
@@ -132,11 +100,6 @@ class Disclosure:
         return self.count / self.of if self.of else 0.0
 
 
-def counts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    """What this job discloses if it runs to its end, all exchanges and evaluations counted."""
-    return [*_labels(job, sizes), *_columns(job, sizes), *_scores(job, sizes)]
-
-
 def earlier(own: Disclosure, before: Sequence[Disclosure]) -> float:
     """What `before` adds to the share of `own`: of the same kind, to the same learner, about any of the same parties.
 
@@ -153,64 +116,3 @@ def earlier(own: Disclosure, before: Sequence[Disclosure]) -> float:
         named.add(item.basis)
         total += item.count / own.of if own.kind == "columns" and own.of else item.share
     return total
-
-
-def evaluations(job: JobOptions, sizes: Sizes) -> int:
-    """How often all parties predict together in a run: where it is due between rounds, and at the end."""
-    interval = job.evaluation_interval
-    return 1 + (sizes.epochs * sizes.batches // interval if interval else 0)
-
-
-def _labels(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    about, of = (sizes.active,), sizes.residuals
-    if not job.protocol.seals:
-        return [Disclosure("labels", name, about, of, of, "every residual") for name in sizes.passives]
-    times = sizes.epochs if job.reshuffle else 1
-    return [
-        Disclosure("labels", name, about, times * p, of, _basis(job, sizes, name))
-        for name, p in sizes.parameters.items()
-    ]
-
-
-def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
-    """Names the equations that this passive party opens, which are the rows of its J^T on every batch."""
-    table = sizes.tables.get(name, "")
-    if not (table and sizes.partition):
-        return ""
-    parted = f"parted anew in each of {sizes.epochs} epochs" if job.reshuffle else "one partition"
-    return f"{job.model.name}, {job.scale} scale, columns {table}, batches {sizes.partition}, {parted}"
-
-
-def _columns(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    c, passives = sizes.outputs, sizes.passives
-    hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
-    exchanges = job.optimizer.exchanges(passives)
-    asked = {"training": sizes.epochs * exchanges, "held out": 0}
-    asked["held out" if sizes.held_out else "training"] += evaluations(job, sizes)
-    found = []
-    groups: tuple[Group, ...] = ("training", "held out") if sizes.held_out else ("training",)
-    for group in groups:
-        shown = [passives] if hides else [(name,) for name in passives]
-        found += [
-            Disclosure("columns", sizes.active, about, c * asked[group], _added_up(sizes, about), group=group)
-            for about in shown
-        ]
-    if hides and exchanges > 1:  # one party moves between two exchanges of a visit, and starts from zero
-        found += [
-            Disclosure("columns", sizes.active, (name,), c * sizes.epochs, sizes.columns[name]) for name in passives
-        ]
-    if not job.protocol.seals:  # parallel or in turn, each passive party gets one residual a visit
-        for learner in passives:
-            others = tuple(name for name in sizes.columns if name != learner)
-            found.append(Disclosure("columns", learner, others, c * sizes.epochs, _added_up(sizes, others)))
-    return found
-
-
-def _added_up(sizes: Sizes, names: Sequence[str]) -> int:
-    return sum(sizes.columns[name] for name in names)
-
-
-def _scores(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    rows = sizes.held_out or sizes.rows
-    told = evaluations(job, sizes) * rows * sizes.outputs
-    return [Disclosure("scores", sizes.active, sizes.passives, told, 0)]

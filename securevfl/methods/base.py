@@ -30,6 +30,7 @@ from securevfl.methods.state import State
 from securevfl.models.base import Model
 from securevfl.options import JobOptions
 from securevfl.protocols.base import Batch, Declared, ResidualProtocol, Seat, SumProtocol
+from securevfl.protocols.notes import Began
 from securevfl.roles import ACTIVE, PASSIVE, Role, Roles
 
 MessageProtocol = SumProtocol | ResidualProtocol
@@ -194,6 +195,7 @@ class BatchPlayer(Player):
         self.seed = job.seed
         self.start = 0  # rounds done before, where it goes on from a state
         self._job = job
+        self._channel = seat.channel
         self._loss = job.model.loss
         self._visit: Visit | None = None
         self._booked: float | None = None
@@ -212,6 +214,7 @@ class BatchPlayer(Player):
         """This party's side of every batch still to come, in the order all share."""
         for visit in islice(self._data.schedule.visits(), self.start, None):
             self._visit, self._booked = visit, None
+            self._channel.note(Began(visit.index))
             yield self.batch(visit)
 
     def batch(self, visit: Visit) -> Batch:

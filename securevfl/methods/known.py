@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from securevfl.data.party import Party, register_of
-from securevfl.disclosure.counts import sizes_of
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.methods.base import Known
+from securevfl.methods.sizes import sizes_of
 from securevfl.options import JobOptions
 
 

@@ -22,6 +22,7 @@ from securevfl.data.schedule import Visit
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
 from securevfl.methods.data import TrainingData
+from securevfl.methods.sizes import scores
 from securevfl.methods.state import State
 from securevfl.models.base import Model
 from securevfl.models.kernel import Expansion, Frequencies, Kernel, KernelShare
@@ -83,8 +84,9 @@ class Phases(Method):
         return found
 
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-        """Nothing: what phases tell is exceeded in the first exchange, and `learns` says it in words."""
-        return []
+        """Scores alone: what phases tell has as many dimensions as there are from the first exchange on, and `tells`
+        says it in words."""
+        return scores(job, sizes)
 
     def protocols(self, job: JobOptions, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.cast) - 1)]

@@ -2,21 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from securevfl.crypto.scheme import Floats
 from securevfl.data.scaling import moments
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import counts
+from securevfl.disclosure.counts import Disclosure, Group, Sizes
 from securevfl.disclosure.exposure import ROWS, held
 from securevfl.disclosure.label_auc import expected_label_auc
 from securevfl.disclosure.leverage import measure
 from securevfl.methods.base import Known, Told
+from securevfl.methods.sizes import evaluations, scores
 from securevfl.options import JobOptions
 
-__all__ = ["active_learns", "counts", "passive_learns"]
-
 BATCHES = 8  # of a partition that are measured
+
+
+def counts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+    """What a run discloses if it goes to its end, all exchanges and evaluations counted."""
+    return [*_labels_told(job, sizes), *_columns_told(job, sizes), *scores(job, sizes)]
+
+
+def _labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+    about, of = (sizes.active,), sizes.residuals
+    if not job.protocol.seals:
+        return [Disclosure("labels", name, about, of, of, "every residual") for name in sizes.passives]
+    times = sizes.epochs if job.reshuffle else 1
+    return [
+        Disclosure("labels", name, about, times * p, of, _basis(job, sizes, name))
+        for name, p in sizes.parameters.items()
+    ]
+
+
+def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
+    """Names the equations that this passive party opens, which are the rows of its J^T on every batch."""
+    table = sizes.tables.get(name, "")
+    if not (table and sizes.partition):
+        return ""
+    parted = f"parted anew in each of {sizes.epochs} epochs" if job.reshuffle else "one partition"
+    return f"{job.model.name}, {job.scale} scale, columns {table}, batches {sizes.partition}, {parted}"
+
+
+def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+    c, passives = sizes.outputs, sizes.passives
+    hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
+    exchanges = job.optimizer.exchanges(passives)
+    asked = {"training": sizes.epochs * exchanges, "held out": 0}
+    asked["held out" if sizes.held_out else "training"] += evaluations(job, sizes)
+    found = []
+    groups: tuple[Group, ...] = ("training", "held out") if sizes.held_out else ("training",)
+    for group in groups:
+        shown = [passives] if hides else [(name,) for name in passives]
+        found += [
+            Disclosure("columns", sizes.active, about, c * asked[group], _added_up(sizes, about), group=group)
+            for about in shown
+        ]
+    if hides and exchanges > 1:  # one party moves between two exchanges of a visit, and starts from zero
+        found += [
+            Disclosure("columns", sizes.active, (name,), c * sizes.epochs, sizes.columns[name]) for name in passives
+        ]
+    if not job.protocol.seals:  # parallel or in turn, each passive party gets one residual a visit
+        for learner in passives:
+            others = tuple(name for name in sizes.columns if name != learner)
+            found.append(Disclosure("columns", learner, others, c * sizes.epochs, _added_up(sizes, others)))
+    return found
+
+
+def _added_up(sizes: Sizes, names: Sequence[str]) -> int:
+    return sum(sizes.columns[name] for name in names)
 
 
 def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told]:

@@ -11,6 +11,7 @@ carries bytes: threads in one process, gRPC between organisations.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,18 @@ class Event:
     lane: str
     message: Message
     nbytes: int
+
+
+class Observer(ABC):
+    """Sees in this process what parties do: their messages at both ends, and what they note beside."""
+
+    @abstractmethod
+    def __call__(self, event: Event) -> None:
+        """A message was sent, or has come."""
+
+    @abstractmethod
+    def note(self, me: str, fact: object) -> None:
+        """A fact of this party (`securevfl.protocols.notes`)."""
 
 
 class Inbox:
@@ -165,6 +178,16 @@ class Channel:
     def session(self) -> bytes:
         """16 public bytes that every party of this run shares and no other run has."""
         return self._inbox.session
+
+    @property
+    def observed(self) -> bool:
+        """Whether anyone reads what is noted."""
+        return isinstance(self._observe, Observer)
+
+    def note(self, fact: object) -> None:
+        """Tells an observer in this process; nothing is sent, and without one nothing happens."""
+        if isinstance(self._observe, Observer):
+            self._observe.note(self.me, fact)
 
     def send(self, to: str, message: Message, lane: str = "") -> None:
         """Sends a message. TransportError if the peer is away."""

@@ -17,12 +17,12 @@ from concurrent.futures import Executor
 from functools import partial
 
 from securevfl.data.party import Party
-from securevfl.disclosure.counts import sizes_of
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.job import Job
 from securevfl.methods.data import TrainingData
+from securevfl.methods.sizes import sizes_of
 from securevfl.privacy.booking import Booking
 from securevfl.protocols.base import Seat
 from securevfl.protocols.meeting import Meeting, meet

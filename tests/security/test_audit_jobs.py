@@ -74,7 +74,7 @@ def kernel(sums: object) -> vfl.Job:
     return vfl.Job(
         model=vfl.Kernel(gamma=0.01, blocks=2, block_size=32),
         optimizer=vfl.FDSKL(),
-        protocol=vfl.Protocol(sum=sums, residual="none"),  # type: ignore[arg-type]
+        protocol=vfl.Protocol(sum=sums, residual=None),  # type: ignore[arg-type]
         batch_size=40,
         epochs=2,
     )
@@ -92,11 +92,11 @@ def test_a_job_of_several_label_holders_is_audited(sums: object, holders: int) -
     audit = run_audit(kernel(sums), with_labels(holders), seeds=(0,))
     assert not audit.failed
     assert audit.exit_code == 0, audit.exceeding
-    assert [role == "active and passive" for role in audit.roles.values()] == [k < holders for k in range(3)]
+    assert [role == "active" for role in audit.roles.values()] == [k < holders for k in range(3)]
     without = {"telco"} if holders == 2 else set()
     assert {each.who for each in audit.inferences if each.name == "model completion"} == without
     for page in (text(audit), html(audit)):
-        assert "active and passive" in page
+        assert page.count("(active)") == holders
         assert "Taken" in page
 
 
@@ -108,5 +108,6 @@ def test_sums_of_several_label_holders_are_told_apart() -> None:
     transcript.witness.sums["shop"].totals[0] = transcript.witness.sums["bank"].totals[0]
     (finding,) = check_transcript(transcript).findings
     assert (finding.check, finding.who) == ("output", "shop")
-    assert transcript.role("bank", "to shop/MaskPartial") == "passive"
-    assert transcript.role("shop", "to shop/MaskPartial") == transcript.role("bank", "") == "active"
+    assert transcript.role("bank", "to shop/MaskPartial") == "contributor"
+    assert transcript.role("shop", "to shop/MaskPartial") == transcript.role("bank", "to bank") == "collector"
+    assert transcript.role("bank", "") == "active"

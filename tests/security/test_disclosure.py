@@ -7,10 +7,15 @@ import pytest
 
 import securevfl as vfl
 from securevfl.data.schedule import Schedule
-from securevfl.disclosure.counts import Disclosure, Sizes, counts, earlier, sizes_of
+from securevfl.disclosure.counts import Disclosure, Sizes, earlier
 from securevfl.disclosure.exposure import HALF, enough, held
 from securevfl.errors import LeakageError
+from securevfl.methods.sizes import sizes_of
 from securevfl.privacy.leaks import leaks
+
+
+def counts(own: vfl.Job, known: Sizes) -> list[Disclosure]:
+    return own.method.counts(own, known)
 
 
 def job(**keys: object) -> vfl.Job:
@@ -205,8 +210,9 @@ def test_own_parts_and_the_messages_of_the_session_stand_on_the_sheet() -> None:
     sheet = vfl.explain(job(), vfl.datasets.breast_cancer())
     passive = sheet.split("\nshop (")[1]
     assert "X_k theta_k, which ranks the labels" in passive
-    for message in ("Hello", "Verdict", "Abort"):
+    for message in ("Meeting", "Abort"):
         assert f"{message} from active" in passive
+    assert "Verdict from lead" in passive
     assert "own part" not in vfl.explain(job(model=vfl.Square()), vfl.datasets.diabetes())
 
 

@@ -222,7 +222,7 @@ def uniformity(received: Received, outcome: Outcome) -> None:
         for part in () if received.says(event, "structured") else parts:  # the simulators take these
             covered = reveals is not None and reveals.kind in ("uniform", "ciphertext")
             if covered or part.form in ("ciphertext", "opened"):
-                grouped[type(event.message).__name__, received.transcript.role(event)].append(part)
+                grouped[type(event.message).__name__, received.transcript.role(event.me, event.lane)].append(part)
     battery = Battery()
     for (name, role), parts in grouped.items():
         uniform(

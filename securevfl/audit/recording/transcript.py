@@ -63,10 +63,9 @@ class Cast(NamedTuple):
     roles: Roles
     declared: list[Declared]
 
-    def carries(self, event: Event) -> bool:
-        """Whether the message is on its lane, or one below, between two of its parties."""
-        on = event.lane == self.lane or event.lane.startswith(f"{self.lane}/")
-        return on and {event.me, event.peer} <= set(self.roles.parties)
+    def carries(self, lane: str, *names: str) -> bool:
+        """Whether a lane is its own, or one below, and these are of its parties."""
+        return (lane == self.lane or lane.startswith(f"{self.lane}/")) and set(names) <= set(self.roles.parties)
 
 
 @dataclass
@@ -140,7 +139,7 @@ class Transcript:
 
     def declaration(self, event: Event) -> Declared | None:
         """What is declared of a received message, first by the sum on its lane; None if nothing is."""
-        casts = [cast for cast in self.witness.casts.values() if cast.carries(event)]
+        casts = [cast for cast in self.witness.casts.values() if cast.carries(event.lane, event.me, event.peer)]
         for roles, declared in [*((cast.roles, cast.declared) for cast in casts), (self.roles, self.declared)]:
             for item in declared:
                 between = item.sender in roles.plays(event.peer) and item.receiver in roles.plays(event.me)
@@ -148,10 +147,10 @@ class Transcript:
                     return item
         return None
 
-    def role(self, event: Event) -> str:
-        """What the receiver of a message is: in the sum on its lane, or in the run."""
-        casts = [cast.roles for cast in self.witness.casts.values() if cast.carries(event)]
-        return [*casts, self.roles][0].role(event.me)
+    def role(self, name: str, lane: str) -> str:
+        """What a party is in the sum on a lane, or in the run."""
+        casts = [cast.roles for cast in self.witness.casts.values() if cast.carries(lane, name)]
+        return [*casts, self.roles][0].role(name)
 
     def missed(self, name: str) -> Iterator[tuple[Learned, Floats]]:
         """Each gradient that a party learned, and how far it is from J^T g."""

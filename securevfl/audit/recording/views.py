@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -32,10 +32,10 @@ from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.job import Job, Protocol
-from securevfl.optim.base import Optimizer
 from securevfl.privacy.leaks import LEAKS
-from securevfl.protocols.base import Batch, Phases, Reply
-from securevfl.runtime.channel import Event
+from securevfl.protocols.base import Phases
+from securevfl.protocols.notes import Began, Learned, LearnedPhases, Summed
+from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.codec import Message
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
@@ -153,7 +153,7 @@ def _as_numbers(value: Any, n: int, c: int) -> Floats | None:
 
 
 @dataclass
-class Tape:
+class Tape(Observer):
     """What the recorded parties did, by name. Each party writes from its own threads.
 
     `sums` holds every part and every sum of the run, those of evaluations too; `trained` the places of the others.
@@ -179,149 +179,37 @@ class Tape:
         """All that this party collected, or if it never does, gave to sums."""
         return self.sums.sums[name].totals if name in self.sums.sums else self.sums.parts[name]
 
-    def observe(self, event: Event) -> None:
-        """For `simulate(observe=...)`."""
+    def __call__(self, event: Event) -> None:
         with self.lock:
             self.events[event.me].append(event)
             if event.direction == "recv":
                 self.receipts[event.me].append(Receipt(len(self.visits[event.me]) - 1, event.message))
 
-    def began(self, name: str, batch: Batch) -> None:
+    def note(self, me: str, fact: object) -> None:
         with self.lock:
-            self.visits[name].append(batch.index)
-
-    def opened(self, name: str, J: Floats, gradient: Floats, index: int) -> None:
-        with self.lock:
-            self.openings[name].append(Opening(len(self.visits[name]) - 1, index, J, gradient))
-
-    def summed(self, name: str, index: int) -> None:
-        """Right after a sum of the training: the last one that this party collected or gave to."""
-        with self.lock:
-            every = self._summed(name)
-            self.trained[name].add(len(every) - 1)
-            self.totals[name].append(Total(len(self.visits[name]) - 1, index, every[-1]))
-
-    def learned(self, name: str, k: int, bits: int, phases: Phases) -> None:
-        with self.lock:
-            self.phases[name].append(PhaseTotal(len(self.visits[name]) - 1, k, bits, phases))
-
-
-class _Watched:
-    """A trainee whose visits are written down. Everything else is its own."""
-
-    def __init__(self, party: Any, tape: Tape, name: str) -> None:
-        self._party = party
-        self._tape = tape
-        self._name = name
-
-    def __getattr__(self, key: str) -> Any:
-        return getattr(self._party, key)
-
-    def batches(self, *args: Any, **keys: Any) -> Iterator[Batch]:
-        for batch in self._party.batches(*args, **keys):
-            self._tape.began(self._name, batch)
-            yield batch
-
-
-class _PhaseTap:
-    """Sums of phases that are written down where they end, without the worker's own part."""
-
-    def __init__(self, sums: Any, tape: Tape) -> None:
-        self._sums = sums
-        self._tape = tape
-
-    def __getattr__(self, key: str) -> Any:
-        return getattr(self._sums, key)
-
-    def phases(
-        self, worker: str, blocks: int, rows: int, size: int, own: Callable[[int], Phases]
-    ) -> Iterator[tuple[int, Phases]]:
-        bits = self._sums.bits
-        for k, total in self._sums.phases(worker, blocks, rows, size, own):
-            self._tape.learned(worker, k, bits, (total - own(k)) & np.uint32(2**bits - 1))
-            yield k, total
-
-
-class _ActiveTap:
-    """An active link whose sums are written down."""
-
-    def __init__(self, link: Any, tape: Tape, name: str) -> None:
-        self._link = link
-        self._tape = tape
-        self._name = name
-
-    def __getattr__(self, key: str) -> Any:
-        return getattr(self._link, key)
-
-    def sum(self, batch: Batch, *args: Any, **keys: Any) -> Floats:
-        total: Floats = self._link.sum(batch, *args, **keys)
-        self._tape.summed(self._name, batch.index)
-        return total
-
-
-class _PassiveTap:
-    """A passive link whose contributions and opened gradients are written down."""
-
-    def __init__(self, link: Any, tape: Tape) -> None:
-        self._link = link
-        self._tape = tape
-
-    def __getattr__(self, key: str) -> Any:
-        return getattr(self._link, key)
-
-    def contribute(self, H: Floats, batch: Batch, *args: Any, **keys: Any) -> None:
-        self._link.contribute(H, batch, *args, **keys)
-        self._tape.summed(self._link.me, batch.index)
-
-    def reply(self, *args: Any, **keys: Any) -> Reply:
-        return _ReplyTap(self._link.reply(*args, **keys), self._tape, self._link.me)
-
-
-class _ReplyTap(Reply):
-    def __init__(self, reply: Reply, tape: Tape, name: str) -> None:
-        self._reply = reply
-        self._tape = tape
-        self._name = name
-        self._asked = False
-        self.exchange = reply.exchange
-
-    def gradient(self, model: Any, batch: Batch) -> Floats:
-        gradient = self._reply.gradient(model, batch)
-        if not (self._asked and model.static_jacobian):
-            J = model.jacobian(batch.X)
-            self._tape.opened(self._name, J.matrix, gradient.reshape(J.matrix.shape[1], -1), batch.index)
-        self._asked = True
-        return gradient
-
-    def close(self) -> None:
-        self._reply.close()
-
-
-def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
-    """The same optimizer, of the same kind, that writes to the tape."""
-    kind = type(optimizer)
-
-    def run_active(self: Any, party: Any, link: Any) -> Any:
-        return kind.active(self, _Watched(party, tape, active), _ActiveTap(link, tape, active))  # type: ignore
-
-    def run_passive(self: Any, party: Any, link: Any) -> Any:
-        return kind.passive(self, _Watched(party, tape, link.me), _PassiveTap(link, tape))  # type: ignore
-
-    traced = type(kind.__name__, (kind,), {"__module__": __name__, "active": run_active, "passive": run_passive})
-    options = {name: getattr(optimizer, name) for name in kind.model_fields}
-    return traced(**options)  # type: ignore[no-any-return]
+            visit = len(self.visits[me]) - 1
+            match fact:
+                case Began(index):
+                    self.visits[me].append(index)
+                case Summed(index):
+                    every = self._summed(me)
+                    self.trained[me].add(len(every) - 1)
+                    self.totals[me].append(Total(visit, index, every[-1]))
+                case Learned(index, J, gradient):
+                    own = gradient.reshape(J.matrix.shape[1], -1)
+                    self.openings[me].append(Opening(visit, index, J.matrix, own))
+                case LearnedPhases(k, bits, phases):
+                    self.phases[me].append(PhaseTotal(visit, k, bits, phases.copy()))
 
 
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
-    active = check_parties(parties)[0].name
-    watched: dict[str, Any] = {"optimizer": recorded(job.optimizer, tape, active)}
-    if job.protocol.residual is not None:  # else its sums are of phases, and many
-        sums = WitnessedSum(inner=job.protocol.sum_for(len(parties) - 1))
-        sums._witness = tape.sums
-        watched["protocol"] = Protocol(sum=sums, residual=noting(job.protocol.residual, tape.blurred.append))
-    return simulate(job.model_copy(update=watched), parties, observe=tape.observe), tape
+    sums = WitnessedSum(inner=job.protocol.sum_for(len(parties) - 1))
+    sums._witness = tape.sums
+    residual = None if job.protocol.residual is None else noting(job.protocol.residual, tape.blurred.append)
+    watched = job.model_copy(update={"protocol": Protocol(sum=sums, residual=residual)})
+    return simulate(watched, parties, observe=tape), tape
 
 
 class Worlds:

@@ -1,0 +1,65 @@
+"""What a party's protocols note of what it does and learns, for whoever observes its channel in this process.
+
+Nothing of it leaves the party: an audit that runs all parties itself reads it beside the messages (`Channel.note`). A
+method may note facts of its own kinds; who observes picks those it knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securevfl.crypto.scheme import Floats
+from securevfl.protocols.base import Batch, Phases, Reply, Seat
+from securevfl.protocols.differentiable import Differentiable, Jacobian
+
+
+@dataclass(frozen=True)
+class Began:
+    """A visit to batch `index` begins."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Summed:
+    """The last sum that this party collected, or gave to, was of batch `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The party has learned the gradient J^T g on batch `index`."""
+
+    index: int
+    J: Jacobian
+    gradient: Floats
+
+
+@dataclass(frozen=True)
+class LearnedPhases:
+    """The party has learned the sum of the others' phases of block k (n x D, residues modulo 2^bits)."""
+
+    k: int
+    bits: int
+    phases: Phases
+
+
+class NotedReply(Reply):
+    """A reply of which every gradient learned is noted."""
+
+    def __init__(self, reply: Reply, seat: Seat) -> None:
+        self.exchange = reply.exchange
+        self._reply = reply
+        self._channel = seat.channel
+        self._asked = False
+
+    def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        gradient = self._reply.gradient(model, batch)
+        if not (self._asked and model.static_jacobian):
+            self._channel.note(Learned(batch.index, model.jacobian(batch.X), gradient))
+        self._asked = True
+        return gradient
+
+    def close(self) -> None:
+        self._reply.close()
