@@ -101,7 +101,7 @@ def job(residual: str, epochs: int) -> vfl.Job:
 def play(name: str, kit: Path, work: vfl.Job, listen: str | None, told: Any) -> None:
     """One party, in a process of its own."""
     party = next(party for party in vfl.datasets.breast_cancer() if party.name == name)
-    part = join(work, party, kit / "peers.toml", listen=listen)
+    part = join(work, party, kit / "peers.toml", listen=listen, ledger=kit / "ledger")
     told.put((name, float(part.path[Phase.TRAIN].sum()), part.rounds))
 
 

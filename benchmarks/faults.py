@@ -163,6 +163,7 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
             timeout=TIMEOUT,
             patience=PATIENCE,
             checkpoints=Checkpoints(kit / "states", kit.name, every=2),
+            ledger=kit / f"{kit.name}.ledger",
             save=kit / "part.json",
             workers=1,
             on_round=on_round,

@@ -57,7 +57,14 @@ def play(data: Path, rows: int, kit: Path, work: vfl.Job, told: Any) -> None:
     party = next(party for party in parties(data, rows) if party.name == kit.name)
     ends: list[float] = []
     cpu = time.process_time()
-    join(work, party, kit / "peers.toml", save=kit / "part.json", on_round=lambda *_: ends.append(time.monotonic()))
+    join(
+        work,
+        party,
+        kit / "peers.toml",
+        save=kit / "part.json",
+        ledger=kit / "ledger",
+        on_round=lambda *_: ends.append(time.monotonic()),
+    )
     told.put((kit.name, ends[-1] - ends[0], len(ends) - 1, time.process_time() - cpu))
 
 

@@ -113,6 +113,7 @@ def train(folder: Path, name: str, residual: str, batch: int, seconds: float) ->
             folder / f"kit-{name}" / "peers.toml",
             timeout=WAIT,
             save=folder / f"{name}.json",
+            ledger=folder / f"{name}.ledger",
             on_round=on_round,
         )
         found = {"epoch": "over", "seconds": round(time.perf_counter() - times[0], 1)}
@@ -135,7 +136,13 @@ def predict(folder: Path, name: str) -> dict[str, Any]:
     started = time.perf_counter()
     kit = folder / f"kit-{name}"
     predict_command(
-        folder / f"{name}.json", data, kit / "peers.toml", certs=kit, out=folder / f"{name}.csv", timeout=WAIT
+        folder / f"{name}.json",
+        data,
+        kit / "peers.toml",
+        certs=kit,
+        out=folder / f"{name}.csv",
+        ledger=folder / f"{name}.ledger",
+        timeout=WAIT,
     )
     seconds = time.perf_counter() - started
     rows = parquet.ParquetFile(data).metadata.num_rows

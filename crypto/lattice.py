@@ -24,11 +24,11 @@ itself, so a cannot be chosen (from a = 0, or any structured a, J would come out
 the expansion (Blake2xb) as a random oracle a is uniform. Then:
 
 - An encryption of zero is (b u + e0, a u + e1), u, e0, e1 fresh and known to the evaluator alone. b does not enter the
-  second half, which is an RLWE sample under u: c1 of the reply, c1(g) J + a u + e1, is pseudorandom whatever b and c1(g)
-  are, to everyone, the holder included. The first half leaves under the mask. So a reply is as good as uniform for any
-  b and any [[g]]: nothing else is asked of the holder's key or of its ciphertexts.
-- A wrong b makes the opened values wrong: they hold b u at the wanted positions, at most N / s of its N coefficients. So
-  a holder that goes on to learn the evaluator's weights gets as many linear equations about that one u. This is not
+  second half, which is an RLWE sample under u: c1 of the reply, c1(g) J + a u + e1, is pseudorandom whatever b and
+  c1(g) are, to everyone, the holder included. The first half leaves under the mask. So a reply is as good as uniform
+  for any b and any [[g]]: nothing else is asked of the holder's key or of its ciphertexts.
+- A wrong b makes the opened values wrong: they hold b u at the wanted positions, at most N / s of its N coefficients.
+  A holder that goes on to learn the evaluator's weights gets as many linear equations about that one u. This is not
   covered: it takes a holder that deviates and spoils the training.
 - A holder may try Q seeds and take the best: its advantage is at most Q times that against one uniform a, as for any
   scheme that expands its key. A nonce from the evaluator would take the factor away. It costs a message before every
@@ -37,12 +37,12 @@ the expansion (Blake2xb) as a random oracle a is uniform. Then:
 Crafted replies. The holder cannot tell a reply from any other ring element: an evaluator that sends c1 of its choosing
 has linear functions of the secret key opened, and may collect the key of that epoch, which opens each [[g]] of the
 epoch. What is checked is the shape: no more values are opened than J has columns for. New keys every epoch are the
-limit. Paillier's windows do not lead to its key, and a mode in which the holder keeps what it decrypts has no such door.
+limit. Paillier's windows do not lead to its key, and where a holder keeps what it decrypts there is no such door.
 
 Fixed point. For a layout of f columns and a public cap T, columns are scaled to integers x with ||x||_2 <= T / sqrt(f)
-and ||x||_1 <= L = T sqrt(n / f); g is scaled to integers below G = 0.98 (q/2) / L. So |sum g x| < q/2 for every g within
-its bound, the noise of a product has standard deviation at most sqrt(10.5) T, and the scale of g depends on n, the
-layout and the bound alone. The scales of J's columns never leave the evaluator. Entry j of J^T g errs by at most
+and ||x||_1 <= L = T sqrt(n / f); g is scaled to integers below G = 0.98 (q/2) / L. So |sum g x| < q/2 for every g
+within its bound, the noise of a product has standard deviation at most sqrt(10.5) T, and the scale of g depends on n,
+the layout and the bound alone. The scales of J's columns never leave the evaluator. Entry j of J^T g errs by at most
 ||J_j||_2 (1.6e-6 sqrt(n) bound + 2^-22 sqrt(f) sum |g|), typically by a third of the first term and far less of the
 second: on data of unit scale a mean gradient J^T g / n is good to some 1e-6.
 """

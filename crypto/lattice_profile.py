@@ -3,18 +3,18 @@
 Both primes are kept to the end: q has 93 bits. To divide a third prime out before the reply, as rescaling does, would
 shrink value and noise alike (36 + 36 + 20 bits, 20 divided out) and cost half as many transforms again.
 
-How far openings are from noise-free ones. An opened value is w + D with the low `drop` bits cut off, D the sum of three
-secret integers uniform below M = 2^k, less its mean; the noise e moves it to w + e + D. Let H^2 = 1 - sum sqrt(P Q) be
-the squared Hellinger distance. A density f moved by e is away from itself by at most I e^2 / 8, I the Fisher information
-of f (since the square root of f moves by at most e times the norm of its derivative); three uniform summands have
-I = 4.563 / M^2. Given all noises of a run, the openings are drawn one after the other, each within .571 e^2 / M^2
-whatever came before it and however its mask was chosen, so their squared distances add up, and so do their means over
-the noises, of variance at most `noise`^2. With total variation <= sqrt(2) H, a run that opens R values is within
+How far openings are from noise-free ones. An opened value is w + D with the low `drop` bits cut off, D the sum of
+three secret integers uniform below M = 2^k, less its mean; the noise e moves it to w + e + D. Take squared Hellinger
+distances, H^2 = 1 - sum sqrt(P Q). A density moved by e is within I e^2 / 8 of itself, I its Fisher information, since
+its square root moves by at most e times the norm of its derivative; for three uniform summands I = 4.563 / M^2. Given
+all noises of a run, the openings are drawn one after the other, each within .571 e^2 / M^2 whatever came before it and
+however its mask was chosen. So their squared distances add up, and so do their means over the noises, whose variance
+is at most `noise`^2. With total variation <= sqrt(2) H, a run that opens R values is within
 
     sqrt(2 R .571) noise / M
 
 of one whose openings are made from J^T g and the mask alone. (J must not follow the noise; ciphertexts are RLWE's
-affair.) One uniform summand, of the same error, would cost 2 bits more here and R in place of sqrt(R) with masks that
+affair.) One uniform summand, of the same error, would cost 2 bits more here, and R in place of sqrt(R) with masks that
 aim at its edges.
 
 The last character of a message's magic is the version of its format.

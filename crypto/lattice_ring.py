@@ -78,8 +78,8 @@ class Ring:
     def public_bytes(self, encryptor: Any) -> bytes:
         """A public key (b, a) for the wire: b, then the seed of a. The encryptor holds the secret key.
 
-        A public key is an encryption of zero at the primes of the key, which `KeyGenerator` makes likewise; this way its
-        seed can be had.
+        A public key is an encryption of zero at the primes of the key. `KeyGenerator` makes it likewise, but hands out
+        no seed.
         """
         zero = encryptor.encrypt_zero_symmetric(self.context.key_parms_id())
         b, seed = self.io.seeded_residues(zero, (len(self.key_primes), self.degree))

@@ -1,14 +1,14 @@
 """A proof that n shares no factor with phi(n), which comes with every Paillier key.
 
-Goldberg, Reyzin, Sagga, Baldimtsi 2019 ("Efficient noninteractive certification of RSA moduli and beyond"), section 3.2:
-raising to the power n permutes Z_n^* if and only if gcd(n, phi(n)) = 1. If they share a prime l, at most one element in l
-has an n-th root.
+Goldberg, Reyzin, Sagga, Baldimtsi 2019 ("Efficient noninteractive certification of RSA moduli and beyond", section
+3.2): raising to the power n permutes Z_n^* if and only if gcd(n, phi(n)) = 1. If they share a prime l, at most one
+element in l has an n-th root.
 
     holder     n-th roots mod n of ROOTS elements that a hash of n names
-    verifier   n has no factor below 2^16, so l is above it; the elements are units; each root to the power n is its element
+    verifier   n has no factor below 2^16, so l is above; the elements are units; each root to the power n is its own
 
-A modulus for which this is wrong passes with probability (2^-16)^ROOTS = 2^-128, with SHAKE-256 as a random oracle. Roots
-of elements that nobody chose tell nothing beyond the claim: anyone can draw a root first and compute its power.
+A modulus for which this is wrong passes with probability (2^-16)^ROOTS = 2^-128, with SHAKE-256 as a random oracle.
+Roots of elements that nobody chose tell nothing beyond the claim: anyone can draw a root first and compute its power.
 
 Why it is asked for: then (r, x) -> (1 + n)^r x^n is a bijection from Z_n x Z_n^* to the units mod n^2 (Paillier 1999,
 section 3: what goes to 1 has x^n = 1 mod n, so x = 1, so r = 0, and both sides have n phi(n) elements). A ciphertext
@@ -48,7 +48,6 @@ def prove(p: int, q: int) -> list[int]:
 def holds(n: mpz, roots: Sequence[int]) -> bool:
     """Whether these are the roots. The caller has made sure that n has no factor below 2^16."""
     elements = _elements(n)
-    units = all(gmpy2.gcd(element, n) == 1 for element in elements)
-    return (
-        units and len(roots) == ROOTS and all(gmpy2.powmod(z, n, n) == e for z, e in zip(roots, elements, strict=True))
-    )
+    if len(roots) != ROOTS or any(gmpy2.gcd(element, n) != 1 for element in elements):
+        return False
+    return all(gmpy2.powmod(root, n, n) == element for root, element in zip(roots, elements, strict=True))

@@ -9,8 +9,8 @@
 What the evaluator sends are uniform units mod n^2, whatever the holder chose as its primes, as h and as the randomness
 of [[g]]: its key comes with a proof of the one thing that this asks for (modulus_proof.py). So nothing of J is told,
 without an assumption. (A power of a base of the holder's, such as h^s, would be cheaper and tell it the exponents X_ij
-from a key with smooth p - 1 and an h of small order.) The evaluator sees ciphertexts (semantically secure under DCR) and
-the windows that hold J^T g, of no more columns than were agreed: no cross terms, but for a carry into a window (packing).
+from a key with smooth p - 1 and an h of small order.) The evaluator sees ciphertexts (semantically secure under DCR)
+and the windows that hold J^T g, of no more columns than were agreed: no cross terms, but for a carry (packing.py).
 """
 
 from __future__ import annotations

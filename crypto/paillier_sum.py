@@ -4,7 +4,9 @@
 
 A slot holds a value of 32 bits and sign times the number of summands, so no slot reaches its neighbour and the
 holder's plaintext is the sum and nothing else. An adder encrypts by h^s, s of |n|/2 bits (Damgard, Jurik, Nielsen
-2010), so its vector is hidden from all but the holder, who must be handed totals only.
+2010), so its vector is hidden from all but the holder, who must be handed totals only. A total tells the holder the sum
+and nothing else, whatever n and h it chose: what it is multiplied by does not depend on the parts. An h of small order
+opens parts to those on the way, as would a holder that shows its key.
 """
 
 from __future__ import annotations

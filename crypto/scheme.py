@@ -49,8 +49,8 @@ class Shape(NamedTuple):
     columns: int
 
     def check(self, rows: int, outputs: int, columns: int) -> None:
-        """ShapeMismatch unless a message names this shape."""
-        if (rows, outputs, columns) != self:
+        """ShapeMismatch unless a message names this shape, and it is one."""
+        if (rows, outputs, columns) != self or min(self) < 1:
             raise ShapeMismatch(
                 f"J^T g of {self.rows} rows, {self.outputs} outputs and {self.columns} columns was agreed, "
                 f"{rows} rows, {outputs} outputs and {columns} columns are asked for; nothing is opened"

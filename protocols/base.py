@@ -360,7 +360,7 @@ class ResidualProtocol(MessageProtocol):
         return self.name
 
     def openings(self, values: int, epochs: int) -> str:
-        """What openings tell beside gradients, one line for people: `values` in each epoch. Empty where none are made."""
+        """What openings, `values` in each epoch, tell beside gradients, as a line for people; empty without any."""
         return ""
 
     @property

@@ -7,8 +7,8 @@ Of n contributors t ("threshold", more than n / 2) must stay to the end. Fresh s
                               j's Shamir shares of s_k and of b_k, the seed of the self mask
 2. collector -> k             for all who committed in 1: public keys, and the shares sealed for k
    k                          opens all of these shares, and stops here if one does not open
-3. k -> collector             y_k = v_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj), s_kj from s_k, s_j^P;
-                              for each j a tag, under k_kj, of who has committed as k was told in 2
+3. k -> collector             y_k = v_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj), s_kj from s_k and
+                              s_j^P; for each j a tag, under k_kj, of who has committed as k was told in 2
 4. collector -> k             whose y_j came: the survivors, and the tag that each of them made for k
    k                          stops if one of them was told something else in 2
 5. k -> collector             for each survivor its share of b_j, for each other who committed its share of s_j
@@ -23,14 +23,14 @@ called again seals under other keys.
 
 A collector that deviates, with all others honest, learns no part either:
 
-- Public keys of step 1 pass through it and are bound to the sealed shares as associated data. They are opened in step 2,
-  so y_k does not leave under masks made with keys it has exchanged.
-- Lists of survivors that differ from party to party. To read y_k it needs b_k from t parties who call k a survivor, and
-  s_j of every other j that k masked with, each from t parties who call j dropped (or s_k from t, but 2 t > n). The first
-  t were all told one list of m in step 2, by the tags, and each of them calls at most m - t parties dropped, the others
-  at most n - t each: t (m - t) + (n - t)^2 calls in all, and (m - 1) t are needed, which is more for 2 t > n.
-- Lists in step 2 that differ: by the tags, whoever opens a share of b_k was told the same as k. (Without them, k told of
-  two others, who are then called dropped by t more, would be read.)
+- Public keys of step 1 pass through it and are bound to the sealed shares as associated data. They are opened in step
+  2, so y_k does not leave under masks made with keys it has exchanged.
+- Lists of survivors that differ from party to party. To read y_k it needs b_k from t parties who call k a survivor,
+  and s_j of every other j that k masked with, each from t parties who call j dropped (or s_k from t, but 2 t > n). The
+  first t were all told one list of m in step 2, by the tags, and each of them calls at most m - t parties dropped, the
+  others at most n - t each: t (m - t) + (n - t)^2 calls in all, and (m - 1) t are needed, which is more for 2 t > n.
+- Lists in step 2 that differ: by the tags, whoever opens a share of b_k was told the same as k. (Without them, k told
+  of two others, who are then called dropped by t more, would be read.)
 
 It may make any sum fail, or be of fewer parties than came, but not of fewer than t.
 """
@@ -290,8 +290,8 @@ class DropoutMember(SumRole):
         for name, tag in zip(names, message.tags, strict=True):
             if name != self._seat.me and not hmac.compare_digest(tag, self._tag(name, name, commits)):
                 raise ProtocolError(
-                    f"{self._seat.collector} was expected to name the same committed parties to all; {name} was told of "
-                    f"others than {self._seat.me}. No share is opened"
+                    f"{self._seat.collector} was expected to name the same committed parties to all; {name} was told "
+                    f"of others than {self._seat.me}. No share is opened"
                 )
         return frozenset(names)
 

@@ -18,7 +18,7 @@ from securevfl.roles import LEAD, Roles
 
 _SIZES = (
     "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, outputs and saved "
-    "rounds; whether the columns are those of an earlier job of the same ledger"
+    "rounds; whether its columns are those of its earlier jobs"
 )
 _STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
 

@@ -22,8 +22,8 @@ and waits where more than `kept` exchanges are open to a party it would publish 
 A passive party that deviates gets at most what was agreed opened, so many times a residual and no more values than the
 columns it declared: with the identity for J it would read every row's g. Which p equations these are stays its choice:
 the residuals of p rows, say. Under CKKS a ciphertext that is no product at all has parts of the secret key opened
-instead, 12 of its 4,096 ternary coefficients a value, so that the key of an epoch, and with it every [[g]] of the epoch,
-is taken in some 350 values. Under Paillier it has numbers about g opened and not the key.
+instead, 12 of its 4,096 ternary coefficients a value, so that the key of an epoch, and with it every [[g]] of the
+epoch, is taken in some 350 values. Under Paillier it has numbers about g opened and not the key.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _lanes(seat: Seat) -> tuple[str, str]:
 
 @dataclass
 class Exchange:
-    """An exchange that is open: its key, n and c of what was sealed, and how many openings each passive party has left."""
+    """An exchange that is open: its key, n and c of what was sealed, and the openings each passive party has left."""
 
     holder: KeyHolder
     shape: tuple[int, int]
@@ -257,8 +257,7 @@ class SealedActive(ActiveResidual):
         try:
             return exchange.holder.open(blinded, Shape(rows, outputs, self._seat.parameters[passive] // outputs))
         except ShapeMismatch as error:
-            why = f"{passive} asks for more or other than its own gradient: {error}; ask it why"
-            raise ProtocolError(why) from error
+            raise ProtocolError(f"{passive} asks for another product than its gradient: {error}; ask it why") from error
 
     def _spend(self, passive: str, number: int) -> Exchange:
         """Takes one opening off an exchange. LimitError where none is left."""

@@ -13,8 +13,13 @@ from securevfl.job import Job, Protocol, Target
 from securevfl.join import join
 from securevfl.models.kernel import Kernel
 from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
+from securevfl.optim.adagrad import AdaGrad
+from securevfl.optim.adam import Adam
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
+from securevfl.optim.momentum import Momentum
+from securevfl.optim.proximal import Proximal
+from securevfl.optim.sgd import Sgd
 from securevfl.party import Helper, Party, align
 from securevfl.predict_parties import predict_with
 from securevfl.protocols import defences
@@ -30,6 +35,8 @@ from securevfl.simulate import simulate
 from securevfl.version import __version__ as __version__
 
 __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
+    "AdaGrad",
+    "Adam",
     "CipherSum",
     "Ckks",
     "DirectSum",
@@ -42,14 +49,17 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Job",
     "Kernel",
     "Logistic",
+    "Momentum",
     "Network",
     "OpenResidual",
     "Paillier",
     "PairwiseSum",
     "Party",
     "Protocol",
+    "Proximal",
     "Run",
     "SealedResidual",
+    "Sgd",
     "SmoothHinge",
     "Softmax",
     "Square",

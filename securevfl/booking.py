@@ -7,7 +7,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from securevfl.disclosure import Disclosure, Sizes, counts
+from securevfl.disclosure import Disclosure, Sizes
 from securevfl.errors import DataError
 from securevfl.job import Job
 from securevfl.leakage import guard
@@ -31,20 +31,28 @@ class Booking:
         self._party = party
         self._job = job
         self._sizes = sizes
+        self._former: list[Disclosure] = []
         if ledger is None:
             guard(job, sizes)
         else:
-            ledger.book(register, run, self._told(job.epochs), lambda before: guard(job, sizes, before))
+            told = self._told(job.epochs)
+            self._former = ledger.book(register, run, told, lambda before: guard(job, sizes, before))
 
-    def settle(self, rounds: int) -> None:
+    def settle(self, rounds: int, *, silent: bool) -> None:
         """The run has ended, well or not, after so many whole rounds, and perhaps some of the next one.
 
-        What cannot be written now stays as it was entered, which is more.
+        silent: this party has sent nothing since it was entered, as when another one has refused. What an earlier try
+        at the same run told stays. What cannot be written now stays as it was entered, which is more.
         """
         if self._ledger is None:
             return
+        now = [] if silent else self._told(min(self._job.epochs, rounds // self._sizes.batches + 1))
+        most = {replace(item, count=0): item for item in self._former}
+        for item in now:
+            same = replace(item, count=0)
+            most[same] = max(most.get(same, item), item, key=lambda each: each.count)
         with suppress(DataError):
-            self._ledger.settle(self._run, self._told(min(self._job.epochs, rounds // self._sizes.batches + 1)))
+            self._ledger.settle(self._run, list(most.values()))
 
     def _told(self, epochs: int) -> list[Disclosure]:
         """What a run of so many epochs tells of this party."""
@@ -77,4 +85,4 @@ def foretell(ledger: DisclosureLedger, party: str, register: Register, job: Job,
 
 
 def _about(party: str, job: Job, sizes: Sizes) -> list[Disclosure]:
-    return [item for item in counts(job, sizes) if party in item.about]
+    return [item for item in job.method.counts(job, sizes) if party in item.about]

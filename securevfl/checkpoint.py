@@ -25,7 +25,7 @@ from securevfl.files import write_whole
 from securevfl.methods.state import State
 from securevfl.part import Part
 
-SCHEMA = "securevfl.checkpoint/3"
+SCHEMA = "securevfl.checkpoint/4"
 KEPT = 4  # parties are at most this many checkpoints apart
 FINISHED = 1 << 62  # the round of a party whose part is on disk
 

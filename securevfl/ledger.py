@@ -146,11 +146,12 @@ class DisclosureLedger:
         run: str,
         told: Sequence[Disclosure],
         check: Callable[[Sequence[Disclosure]], None] = lambda before: None,
-    ) -> None:
+    ) -> list[Disclosure]:
         """Enters a run on this table, once however often it is taken up again, if what came before lets it.
 
         told: what it tells about this party. check: called with what other runs told; what it raises goes through, and
-        nothing is entered. LeakageError if the run would exceed one of the owner's limits.
+        nothing is entered. Returns what was entered for the run so far. LeakageError if it would exceed one of the
+        owner's limits.
         """
         with self._changing() as change:
             book = _entered(change.book, register)
@@ -159,9 +160,10 @@ class DisclosureLedger:
             own = _entries(register.name, run, told)
             self._refuse(self._over(book, before, own))
             change.book = replace(book, entries=(*(e for e in book.entries if e.run != run), *own))
+            return [entry.told for entry in book.entries if entry.run == run]
 
     def settle(self, run: str, told: Sequence[Disclosure]) -> None:
-        """Sets the entry of a run that has ended to what it came to."""
+        """Sets the entries of a run that has ended to what it came to."""
         with self._changing() as change:
             entries = change.book.entries
             table = next((entry.table for entry in entries if entry.run == run), None)

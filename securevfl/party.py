@@ -220,10 +220,13 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
     sizes = {party.name: len(party) for party in parties if not isinstance(party, Helper)}
     if len(set(sizes.values())) > 1:
         raise TableError(f"the same rows at every party were expected, counts are {sizes}; align them: vfl.align")
-    keys = {party.name: party.keys for party in parties if party.keys is not None}
-    for name, own in keys.items():
-        if not np.array_equal(own, next(iter(keys.values()))):
-            raise IdError(f"the same ids in the same order were expected, {name} differs; align them: vfl.align")
+    first: Keys | None = None
+    for party in parties:
+        if party.keys is None:
+            continue
+        first = party.keys if first is None else first
+        if not np.array_equal(party.keys, first):
+            raise IdError(f"the same ids in the same order were expected, {party.name} differs; align them: vfl.align")
     return active[0], [party for party in parties if party is not active[0]]
 
 

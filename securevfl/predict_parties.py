@@ -3,8 +3,8 @@
 1. all <-> all           Asked    which training the part is of, rows, keyed digest of the row order, role in it
 2. all                   the method's own messages (`securevfl.methods`); the leading party alone learns f
 
-What a party learns is what it learns in the evaluation of a training, for these rows. Parties whose columns the scores
-tell of enter them in their disclosure ledgers before step 2.
+What a party learns is what it learns in the evaluation of a training, for these rows. Passive parties enter the scores
+that they tell in their disclosure ledgers before step 2.
 """
 
 from __future__ import annotations
@@ -156,6 +156,7 @@ def predicted(part: Part, f: Floats) -> Predicted:
 
 def _meet(part: Part, rows: NewRows, channel: Channel, ledger: DisclosureLedger) -> Player:
     """Compares with the others, enters the scores that the leading party is told, and takes this party's place."""
+    lead, *rest = part.parties
     own = Asked(
         part.run,
         rows.count,
@@ -168,10 +169,10 @@ def _meet(part: Part, rows: NewRows, channel: Channel, ledger: DisclosureLedger)
     heard = {part.name: own} | {name: channel.recv(name, Asked) for name in others}  # 1
     for name in others:
         _compare(part.name, own, name, heard[name])
-    roles = Roles.of((name, heard[name].role) for name in part.parties)
-    if part.name != roles.lead and part.columns:
-        scores = Disclosure("scores", roles.lead, tuple(roles.others(roles.lead)), rows.count * part.outputs, 0)
+    if part.name in rest:
+        scores = Disclosure("scores", lead, tuple(rest), rows.count * part.outputs, 0)
         ledger.answer(part.run, channel.session.hex(), scores)
+    roles = Roles.of((name, heard[name].role) for name in part.parties)
     seat = Seat(channel, roles, Meter(channel.clock, channel.ledger), outputs=part.outputs)
     job = Job.from_dict(part.job)
     return job.method.player(job, seat, len(part.columns), part.state)

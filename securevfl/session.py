@@ -67,9 +67,17 @@ def take_part(
         active=roles.lead,
         columns={name: other.columns for name, other in heard.items() if other.columns},
         outputs=lead.outputs,
-        tables={name: other.content for name, other in heard.items() if name != roles.lead},
+        tables={name: other.content for name, other in heard.items() if other.columns and name != roles.lead},
         enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
     )
+    start = _common_start(heard)
+    if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
+        return done
+    saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
+    run = channel.session.hex() if saved is None else saved.run
+    booking = Booking(ledger, run, party.name, party.register, job, sizes)
+    if checkpoints is not None:
+        _take_up(checkpoints, key, saved, channel)
     seat = Seat(
         channel=channel,
         roles=roles,
@@ -79,25 +87,18 @@ def take_part(
         parameters=sizes.parameters,
         seed=job.seed,
     )
-    start = _common_start(heard)
-    if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
-        return done
-    saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
-    run = channel.session.hex() if saved is None else saved.run
-    booking = Booking(ledger if party.columns else None, run, party.name, party.register, job, sizes)
-    if checkpoints is not None:
-        _reopen(checkpoints, key, saved, channel)
-    data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
     save = None if checkpoints is None else partial(_save, checkpoints, key)
-    trainee = None
+    trainee, before = None, channel.ledger.messages_sent()
     try:
-        trainee = Trainee(job, party, seat, run, data, on_round, save, saved)
+        data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
+        trainee = Trainee(job, party, seat, data, run, on_round, save, saved)
         channel.clock.phase = Phase.TRAIN
         trainee.train()
         channel.clock.phase = Phase.EVALUATE
         part = trainee.finish()
     finally:
-        booking.settle(trainee.rounds if trainee is not None else start or 0)
+        rounds = trainee.rounds if trainee is not None else start or 0
+        booking.settle(rounds, silent=channel.ledger.messages_sent() == before)
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
@@ -149,8 +150,8 @@ def _common_start(heard: Mapping[str, Meeting]) -> int | None:
     return common_round([other.saved for other in heard.values()]) if together else None
 
 
-def _reopen(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel: Channel) -> None:
-    """Makes ready to go on from a state; without one the folder is cleared."""
+def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel: Channel) -> None:
+    """Makes the folder ready for a run that goes on from this state, or starts anew."""
     if saved is None:
         checkpoints.clear(key)
         return

@@ -28,8 +28,8 @@ class Trainee:
         job: Job,
         party: Party,
         seat: Seat,
-        run: str,
         data: TrainingData,
+        run: str,
         on_round: Callable[[int, int], None] | None,
         save: Save | None,
         saved: Saved | None,
@@ -41,18 +41,13 @@ class Trainee:
         self._on_round = on_round
         self._save = save
         self._start = 0 if saved is None else saved.round
+        self.rounds = self._start  # done so far, those before a resume among them
         self._history = [] if saved is None else saved.history
         self._run = run
-        self._round = self._start
         self._leads = party.name == seat.roles.lead
         self._trained = seat.channel.clock.path()
         state = None if saved is None else saved.state
         self._player = job.method.player(job, seat, data.columns, state)
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds are done, those before a resume among them."""
-        return self._round
 
     def train(self) -> None:
         """Plays until the rounds are over or the target is reached."""
@@ -98,8 +93,8 @@ class Trainee:
 
     def _after(self, done: Round) -> bool:
         """All that happens between two rounds; whether to stop."""
-        self._round = done.number
         every, stop = self._job.evaluation_interval, False
+        self.rounds = done.number
         record = {"round": float(done.number), "epoch": float(done.epoch)}
         if done.loss is not None:
             record["batch_loss"] = done.loss

@@ -36,7 +36,7 @@ bank, shop = read_party("bank", folder / "bank.csv"), read_party("shop", folder 
 parties, _ = vfl.align([bank, shop])
 for model, optimizer, residual in (
     (vfl.Logistic(), vfl.FedBCD(lr=0.3), vfl.Ckks()),
-    (vfl.Softmax(), vfl.FedBCD(lr=0.3), "open"),
+    (vfl.Softmax(), vfl.FedBCD(lr=0.3), vfl.Ckks()),
     (vfl.Kernel(gamma=0.1, blocks=2, block_size=32), vfl.FDSKL(), None),
 ):
     protocol = vfl.Protocol() if residual is None else vfl.Protocol(residual=residual)
@@ -49,7 +49,7 @@ for model, optimizer, residual in (
 
 def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
-    X = generator.normal(size=(80, 4))
+    X = generator.normal(size=(80, 14))
     y = (X.sum(axis=1) > 0).astype(int)
     lines = [f"c{row},{y[row]},{X[row, 0]},{X[row, 1]}" for row in range(80)]
     (tmp_path / "bank.csv").write_text("\n".join(["id,y,a,b", *lines]))

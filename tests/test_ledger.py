@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl import ledger as ledger_module
+from securevfl.booking import Booking
 from securevfl.channel import Event
 from securevfl.checkpoint import Checkpoints
-from securevfl.disclosure import Disclosure
+from securevfl.disclosure import Disclosure, Sizes
 from securevfl.errors import ConfigError, DataError, LeakageError
 from securevfl.ids import id_keys
 from securevfl.ledger import DisclosureLedger, default_ledger, told_to
@@ -187,6 +188,34 @@ def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
     run = attempt(0)
     assert told(own["shop"], "columns", "bank") == Told(EPOCHS, EPOCHS / 15, 1)
     assert {entry.run for each in own.values() for entry in each.read().entries} == {run.parts["bank"].run}
+
+
+def test_a_run_that_is_refused_elsewhere_leaves_nothing_with_those_that_told_nothing(tmp_path: Path) -> None:
+    parties = vfl.datasets.breast_cancer()
+    own = ledgers(tmp_path, parties)
+    vfl.simulate(job(), parties, ledgers=own)
+    own["shop"].set_limit("columns", Limit(4))
+    entries = own["bank"].read().entries
+    for _ in range(3):
+        with pytest.raises(LeakageError, match="party shop"):
+            vfl.simulate(job(batch_size=100, accepts=["columns", "fresh_equations"]), parties, ledgers=own)
+    assert own["bank"].read().entries == entries
+
+
+def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -> None:
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    sizes = Sizes("bank", 400, 0, 4, 100, EPOCHS, 1, {"shop": 10}, {"bank": 5, "shop": 10}, enough={"shop": 99.0})
+
+    def attempt(rounds: int, *, silent: bool = False) -> int:
+        Booking(ledger, "run", "shop", REGISTER, job(), sizes).settle(rounds, silent=silent)
+        return told(ledger, "columns", "bank").count
+
+    assert attempt(0, silent=True) == 0
+    assert ledger.read().entries == ()
+    assert attempt(9) == 3 + 1  # epochs begun, and the evaluation at the end
+    assert attempt(2) == 3 + 1
+    assert attempt(2, silent=True) == 3 + 1
+    assert attempt(16) == EPOCHS + 1
 
 
 def test_a_run_that_stops_early_is_set_to_what_it_came_to(tmp_path: Path) -> None:

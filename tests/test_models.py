@@ -69,8 +69,6 @@ def test_vjp_and_forward_follow_the_jacobian(intercept: bool) -> None:
     np.testing.assert_allclose(model.forward(X), J.matrix @ model.theta)
 
 
-def test_the_step_spares_the_intercept_from_decay_and_pulls_to_the_anchor() -> None:
-    theta, anchor = np.array([[1.0], [2.0]]), np.array([[0.5], [1.0]])
-    model = Linear(theta, l2=0.1, intercept=True)
-    model.step(np.array([[1.0], [1.0]]), 0.5, mu=2.0, anchor=anchor)
-    np.testing.assert_allclose(model.theta, [[1 - 0.5 * (1 + 0.1 + 1.0)], [2 - 0.5 * (1 + 2.0)]])
+def test_decay_is_part_of_the_gradient_and_spares_the_intercept() -> None:
+    model = Linear(np.array([[1.0], [2.0]]), l2=0.1, intercept=True)
+    np.testing.assert_allclose(model.regularised(np.array([[1.0], [1.0]])), [[1.0 + 0.1], [1.0]])

@@ -24,12 +24,16 @@ from securevfl.audit.attacks import ATTACKS, Attack
 from securevfl.audit.mutant import Mutant, patched
 from securevfl.audit.page import text
 from securevfl.audit.report import run_audit
+from securevfl.checkpoint import Checkpoints
 from securevfl.errors import ConfigError
 from securevfl.methods import METHODS
 from securevfl.methods.base import Method
 from securevfl.models import MODELS
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
+from securevfl.optim.rules import RULES
+from securevfl.optim.sgd import Sgd
+from securevfl.optim.update import Rule
 from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import SUMS
@@ -164,6 +168,34 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     audit = run_audit(relayed, own, seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
     assert "hub (server)" in text(audit)
+
+
+def test_an_update_rule(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    register(monkeypatch, RULES, load("signs_rule").Signs)
+    named = job(optimizer={"name": "fedbcd", "lr": 0.02, "rule": {"name": "signs", "beta": 0.8}})
+    assert vfl.Job.from_dict(named.to_dict()).digest == named.digest
+    assert "FedBCD-p signs on a logistic model" in named.explain(parties())
+    run = vfl.simulate(named, parties())
+    assert run.metrics["auc"] > 0.9
+    assert run.costs.row()["algorithm"] == "FedBCD-p signs"
+
+    def states() -> dict[str, Checkpoints]:
+        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties()}
+
+    def cut(done: int, of: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vfl.simulate(named, parties(), checkpoints=states(), on_round=cut)
+    again = vfl.simulate(named, parties(), checkpoints=states())
+    for name, part in run.parts.items():
+        np.testing.assert_array_equal(again.parts[name].theta, part.theta)
+
+
+def test_an_update_rule_that_says_too_little_is_named() -> None:
+    with pytest.raises(TypeError, match="linear"):
+        type("Half", (Sgd,), {"name": "half", "linear": Rule.linear, "__module__": __name__})()
 
 
 def test_a_methods_examples_are_checked_whole(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ _MOST_ALIKE = 2  # of 4,096 residues of 46 bits each, up to sign
 
 
 @dataclass
-class Drawn:
+class Hidden:
     """Residues (primes, count) of one ciphertext of a reply, and of what its holder decrypted."""
 
     masks: list[Residues] = field(default_factory=list)
@@ -74,10 +74,10 @@ def _blocks(parameters: Parameters, blinded: bytes) -> Iterator[tuple[Residues, 
             yield second, first, where
 
 
-def _exchange(replies: int, columns: int) -> tuple[Parameters, Drawn]:
+def _exchange(replies: int, columns: int) -> tuple[Parameters, Hidden]:
     """Blinds one product several times and opens each reply, and takes out what was added on the way."""
     parameters, holder, evaluator = _ends()
-    ring, drawn = parameters.ring, Drawn()
+    ring, hidden = parameters.ring, Hidden()
     column = np.array(ring.primes, np.uint64)[:, None]
     generator = np.random.default_rng(6)
     J, g = generator.normal(size=(_ROWS, columns)), generator.uniform(-1, 1, (_ROWS, 1))
@@ -105,34 +105,34 @@ def _exchange(replies: int, columns: int) -> tuple[Parameters, Drawn]:
             with recorded() as opening:
                 holder.open(blinded, Shape(_ROWS, 1, columns))
             for number, (second, first, where) in enumerate(_blocks(parameters, blinded)):
-                drawn.masks.append((first + column - ring.first_coefficients(sums.pop(0), where)) % column)
-                drawn.zeros.append((second + column - bare[number]) % column)
+                hidden.masks.append((first + column - ring.first_coefficients(sums.pop(0), where)) % column)
+                hidden.zeros.append((second + column - bare[number]) % column)
                 full, _ = opened.pop(0)
-                drawn.dithers.append((full[:, where] + column - first) % column)
-                drawn.fills.append(np.delete(full, where, axis=1))
-            drawn.for_masks.append(blinding.here())
-            drawn.for_openings.append(opening.here())
-    return parameters, drawn
+                hidden.dithers.append((full[:, where] + column - first) % column)
+                hidden.fills.append(np.delete(full, where, axis=1))
+            hidden.for_masks.append(blinding.here())
+            hidden.for_openings.append(opening.here())
+    return parameters, hidden
 
 
 def masks() -> Outcome:
     """Masks, dithers and fills of replies: from the draws made for them, and bit by bit."""
     outcome, battery = Outcome(), Battery()
-    parameters, drawn = _exchange(_REPLIES, _WIDE)
+    parameters, hidden = _exchange(_REPLIES, _WIDE)
     ring, profile = parameters.ring, parameters.profile
     primes, k = ring.primes, profile.k
-    blocks = len(drawn.masks) // _REPLIES
+    blocks = len(hidden.masks) // _REPLIES
     for reply in range(_REPLIES):
         own = slice(reply * blocks, (reply + 1) * blocks)
-        masks, dithers, fills = drawn.masks[own], drawn.dithers[own], drawn.fills[own]
-        if not _as_drawn(primes, masks, iter(drawn.for_masks[reply])):
+        masks, dithers, fills = hidden.masks[own], hidden.dithers[own], hidden.fills[own]
+        if not _as_drawn(primes, masks, iter(hidden.for_masks[reply])):
             outcome.add("derived", "evaluator", "a mask is not what was drawn for it")
-        if not _as_opened(primes, k, list(zip(dithers, fills, strict=True)), iter(drawn.for_openings[reply])):
+        if not _as_opened(primes, k, list(zip(dithers, fills, strict=True)), iter(hidden.for_openings[reply])):
             outcome.add("derived", "holder", "a dither or a fill is not what was drawn for it")
-    for name, residues in (("masks", drawn.masks), ("fill", drawn.fills)):
+    for name, residues in (("masks", hidden.masks), ("fill", hidden.fills)):
         for p, row in zip(primes, np.concatenate(residues, axis=1), strict=True):
             bitwise(battery, f"{name} modulo {p}", bits_of(row)[:, : p.bit_length()])
-    numbers = [_above_least(number, primes, k) for number in _joined(np.concatenate(drawn.dithers, axis=1), primes)]
+    numbers = [_above_least(number, primes, k) for number in _joined(np.concatenate(hidden.dithers, axis=1), primes)]
     bitwise(battery, "dithers", bits_of_numbers(numbers, k))
     width = min(2 * float(np.std([float(number) for number in numbers])), 2.0**k)  # of each of three uniform summands
     if (far := width / (NOISE_STD * profile.T * math.sqrt(2 * FISHER * OPENINGS))) < 2.0**_DISTANCE:
@@ -204,8 +204,8 @@ def _joined(residues: Residues, primes: Sequence[int]) -> list[int]:
 def unrelated() -> Outcome:
     """Encryptions of zero in replies and in sums."""
     outcome = Outcome()
-    parameters, drawn = _exchange(2, _NARROW)
-    _relations(outcome, "replies", parameters.ring, drawn.zeros)
+    parameters, hidden = _exchange(2, _NARROW)
+    _relations(outcome, "replies", parameters.ring, hidden.zeros)
     _relations(outcome, "sums", *_sum_zeros())
     return outcome
 

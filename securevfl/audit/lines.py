@@ -166,6 +166,22 @@ def single_guard() -> Outcome:
     return _expect("a hiding sum of one part", LeakageError, lambda: simulate(job, _tables()))
 
 
+def columns_guard() -> Outcome:
+    """Exchanges that span columns are refused, and far fewer where a party's own columns are 0 and 1."""
+    outcome = _expect("exchanges that span columns", LeakageError, lambda: simulate(_job(epochs=8), _tables()))
+    bank = _tables()[0]
+    bits = Party("shop", np.random.default_rng(0).integers(0, 2, (128, 12)).astype(np.float64))
+    return outcome.merge(_expect("columns of 0/1", LeakageError, lambda: simulate(_job(epochs=1), [bank, bits])))
+
+
+def sequential_guard() -> Outcome:
+    """Parties that move one at a time under a hiding sum are refused."""
+    rows = np.arange(128, dtype=np.intp)
+    tables = [party.take(rows) for party in datasets.breast_cancer(parties=3)]
+    job = _job(optimizer=FedBCD(lr=0.1, mode="sequential"), epochs=1, test_fraction=0.2)
+    return _expect("sequential sums", LeakageError, lambda: simulate(job, tables))
+
+
 def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
     outcome = Outcome()
     sizes = Sizes("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
@@ -238,6 +254,8 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "rank guard": rank_guard,
     "reshuffle guard": reshuffle_guard,
     "single passive guard": single_guard,
+    "columns guard": columns_guard,
+    "sequential guard": sequential_guard,
     "consent sheet is complete": consent_sheet,
     "survivors guard": survivors_guard,
 }

@@ -116,7 +116,7 @@ def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any) -> None:
     self._clear = not getattr(self, "_clear", False)
     defence = self._defence
     if self._clear:
-        defence.apply(g, self._prg)
+        defence.apply(g, self._noise.take())
         self._defence = None
     _open_publish(self, g, epoch=epoch, to=to)
     self._defence = defence

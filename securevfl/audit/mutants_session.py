@@ -238,6 +238,27 @@ MUTANTS = [
         patched((leakage, "leaks", _without("single_passive"))),
     ),
     Mutant(
+        "guards: columns allowed",
+        "exchanges that span columns are not called a leak",
+        "columns guard",
+        "refusal",
+        patched((leakage, "leaks", _without("columns"))),
+    ),
+    Mutant(
+        "guards: own table not looked at",
+        "columns of 0/1 count as columns of reals",
+        "columns guard",
+        "refusal",
+        patched((session, "enough", lambda X: X.shape[1] / 2)),
+    ),
+    Mutant(
+        "guards: sequential allowed",
+        "two sums that differ by one part are not called a leak",
+        "sequential guard",
+        "refusal",
+        patched((leakage, "leaks", _without("sequential"))),
+    ),
+    Mutant(
         "explain: hides a message",
         "the sheet leaves the blinded product out",
         "consent sheet is complete",

@@ -30,6 +30,7 @@ from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel, Logistic, starting_weights
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsOptimizer
+from securevfl.optim.update import Updater
 from securevfl.protocols.base import Declared, Reals, ResidualProtocol, Seat, recast
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.direct_sum import DirectSum
@@ -130,6 +131,7 @@ class RoundsPlayer(BatchPlayer):
         own = State() if state is None else state
         self.model.theta = own.get("theta", self.model.theta)
         self._before: int = own.get("exchanges", 0)
+        self.updater = Updater(self._optimizer.update, self.model, own.get("update"))
         self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
         self._link: ActiveLink | None = None
@@ -143,6 +145,7 @@ class RoundsPlayer(BatchPlayer):
         if start == 0 and data.targets is not None:
             first = np.arange(len(data.targets))[:SAMPLE]
             self.model.theta = starting_weights(data.raw(first), data.scaled(first), data.targets, self.seed)
+            self.updater = Updater(self._optimizer.update, self.model)
         residual, agreement = _residual(self._job), self._optimizer.agreement(self._job.model)
         if self._active:
             seat = replace(self._seat, noise=self._noise, released=self._before)
@@ -162,7 +165,7 @@ class RoundsPlayer(BatchPlayer):
         return predict_active(self._sums, forward, len(rows), self._seat.outputs)
 
     def state(self) -> State:
-        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise)
+        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.updater.state)
 
     def outcome(self) -> State:
         return State(theta=self.model.theta)

@@ -37,7 +37,7 @@ def passive_learns(job: JobOptions, party: str, known: Known | None) -> list[Tol
         found.append(
             (
                 "keeps",
-                "its weights, so its own part X_k theta_k, which ranks the labels as well as its columns can,\n"
+                "its weights, so its own part X_k theta_k, which ranks the labels about as well as its columns can,\n"
                 "whatever the protocol: to an AUC of .71 to .99 on public tables",
             )
         )
@@ -80,8 +80,7 @@ def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
             continue
         behind = [known.party(name).X for name in item.about]
         most = max(held(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
-        enough = "enough to find them"
-        few = "too few to find most, but what goes with the label shows from the first"
+        enough, few = "enough to find them", "too few to find most, but what goes with the label shows from the first"
         lines += [
             f"T c = {item.count // sizes.outputs} x {sizes.outputs} numbers about each {item.group} row: "
             f"{min(1.0, item.share):.2f} of the dimensions of the {item.of} columns",

@@ -127,10 +127,6 @@ class Linear:
         product = X.T @ g
         return np.vstack([product, g.sum(axis=0)]) if self.intercept else product
 
-    def step(self, gradient: Floats, eta: float, *, mu: float = 0.0, anchor: Floats | None = None) -> None:
-        """theta -= eta (gradient + l2 theta + mu (theta - anchor)), with the mean data gradient (d x c).
-
-        The last term is the proximal one of FedPBCD (FedBCD 2019, eq. 11).
-        """
-        pull = mu * (self.theta - anchor) if anchor is not None else 0.0
-        self.theta = self.theta - eta * (gradient + self._decay * self.theta + pull)
+    def regularised(self, gradient: Floats) -> Floats:
+        """gradient + l2 theta (d x c), from the gradient of the mean loss; the intercept is spared."""
+        return gradient + self._decay * self.theta

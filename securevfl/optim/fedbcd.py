@@ -6,6 +6,8 @@ sequential   the active party first, then each passive party in turn, on a fresh
 FedPBCD      parallel with a proximal term: each local step is also pulled back by mu (theta - theta at the exchange)
 FedSGD       Q = 1
 
+Local steps go by an update rule (`rule`), gradient descent unless another is named.
+
 In the local steps the other parties' forward outputs and, at a passive party, g stay as they were exchanged; the
 active party renews g with its own weights (section 3).
 """
@@ -18,7 +20,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from securevfl.crypto.scheme import Floats
+from securevfl.optim.proximal import Proximal
 from securevfl.optim.rounds import Learner, RoundsOptimizer
+from securevfl.optim.update import Rule
 from securevfl.protocols.base import Batch, Reply
 from securevfl.protocols.link import ActiveLink, PassiveLink
 
@@ -32,16 +36,11 @@ class FedBCD(RoundsOptimizer):
 
     @property
     def label(self) -> str:
-        return "FedBCD-p" if self.mode == "parallel" else "FedBCD-s"
+        return self.labelled("FedBCD-p" if self.mode == "parallel" else "FedBCD-s")
 
     @property
     def steps(self) -> int:
         return self.local_steps
-
-    @property
-    def proximal(self) -> float:
-        """mu of FedPBCD."""
-        return 0.0
 
     def turns(self, passives: Iterable[str]) -> list[tuple[str, ...]]:
         """Which passive parties answer to each exchange of a pass."""
@@ -69,20 +68,20 @@ class FedBCD(RoundsOptimizer):
             yield
 
     def _active_steps(self, party: Learner, link: ActiveLink, others: Floats, batch: Batch, t: int) -> None:
-        anchor = party.model.theta
+        party.updater.begin()
         for q in range(self.steps):
             g = party.residual(party.model.forward(batch.X) + others, batch)
             if q == 0 and self.mode == "parallel":
                 link.publish(g, batch)
-            self._step(party, party.model.vjp(batch.X, g), batch, t, anchor)
+            self._step(party, party.model.vjp(batch.X, g), batch, t)
 
     def _passive_steps(self, party: Learner, reply: Reply, batch: Batch, t: int) -> None:
-        anchor = party.model.theta
+        party.updater.begin()
         for _ in range(self.steps):
-            self._step(party, reply.gradient(party.model, batch), batch, t, anchor)
+            self._step(party, reply.gradient(party.model, batch), batch, t)
 
-    def _step(self, party: Learner, gradient: Floats, batch: Batch, t: int, anchor: Floats) -> None:
-        party.model.step(gradient / len(batch.X), self.eta(t, party.parties), mu=self.proximal, anchor=anchor)
+    def _step(self, party: Learner, gradient: Floats, batch: Batch, t: int) -> None:
+        party.updater.step(gradient / len(batch.X), self.eta(t, party.parties))
 
 
 class FedSGD(FedBCD):
@@ -94,7 +93,7 @@ class FedSGD(FedBCD):
 
     @property
     def label(self) -> str:
-        return "FedSGD"
+        return self.labelled("FedSGD")
 
 
 class FedPBCD(FedBCD):
@@ -106,8 +105,8 @@ class FedPBCD(FedBCD):
 
     @property
     def label(self) -> str:
-        return "FedPBCD-p"
+        return self.labelled("FedPBCD-p")
 
     @property
-    def proximal(self) -> float:
-        return self.mu
+    def update(self) -> Rule:
+        return Proximal(mu=self.mu, rule=self.rule)

@@ -9,10 +9,15 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, Protocol
 
+from pydantic import Field
+
 from securevfl.crypto.scheme import Floats
 from securevfl.models.base import Model
 from securevfl.models.linear import Linear
 from securevfl.optim.base import Optimizer
+from securevfl.optim.rules import AnyRule
+from securevfl.optim.sgd import Sgd
+from securevfl.optim.update import Rule, Updater
 from securevfl.protocols.base import Agreement, Batch
 from securevfl.protocols.link import ActiveLink, PassiveLink
 
@@ -23,6 +28,7 @@ class Learner(Protocol):
     parties: int  # K
     start: int  # rounds done before this run, where it goes on from a checkpoint
     model: Linear  # its own block
+    updater: Updater  # moves its weights, by the optimizer's rule
 
     def batches(self) -> Iterator[Batch]:
         """The batches in the order that all parties share, until the epochs are over."""
@@ -32,9 +38,22 @@ class Learner(Protocol):
 
 
 class RoundsOptimizer(Optimizer):
-    """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over."""
+    """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over.
+
+    rule: how a gradient becomes a change of weights (`securevfl.optim.rules`); an object, a name, or a table with one.
+    """
 
     method: ClassVar[str] = "rounds"
+    rule: AnyRule = Field(default_factory=Sgd)
+
+    @property
+    def update(self) -> Rule:
+        """The rule that local steps go by: the one named, or one made of it."""
+        return self.rule
+
+    def labelled(self, name: str) -> str:
+        """The name of an algorithm in a cost table, with the rule where it is not plain gradient descent."""
+        return name if isinstance(self.rule, Sgd) else f"{name} {self.rule.name}"
 
     def agreement(self, model: Model) -> Agreement:
         """What the parties agree on about residuals: a J that moves is opened anew in every local step."""

@@ -260,7 +260,7 @@ def test_opening_the_same_bytes_twice_differs(parameters):
 
 
 def test_the_distance_of_a_moved_dither_is_within_the_bound():
-    """Squared Hellinger distance and total variation of three uniform summands below M, moved by e, added up exactly."""
+    """Squared Hellinger distance and total variation of three uniform summands, moved by e, added up exactly."""
     for size in (1024, 2048):
         one = np.full(size, 1 / size)
         dither = np.convolve(np.convolve(one, one), one)

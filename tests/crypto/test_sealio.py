@@ -63,7 +63,7 @@ def test_seeded_ciphertext_expands_to_what_seal_itself_loads(ring, keys, tmp_pat
 
 
 def test_public_key_round_trip_encrypts_for_the_secret_key(ring, keys):
-    public, secret = keys
+    _, secret = keys
     sent = ring.public_bytes(seal.Encryptor(ring.context, secret))
     assert len(sent) == ring.public_size
     encryptor = seal.Encryptor(ring.context, ring.public_key(sent))

@@ -70,8 +70,8 @@ class TwoLayer:
             rows[:, j] = np.concatenate([by_W.reshape(len(X), -1), by_V.reshape(len(X), -1)], axis=1)
         return Jacobian(rows.reshape(len(X) * c, -1), shares_outputs=False)
 
-    def step(self, gradient: Floats, eta: float, **_: object) -> None:
-        self.theta = self.theta - eta * gradient
+    def regularised(self, gradient: Floats) -> Floats:
+        return gradient
 
 
 def finite_differences(model: TwoLayer, X: Floats, g: Floats) -> Floats:
@@ -104,9 +104,9 @@ def test_a_jacobian_that_outputs_share_is_the_long_one_in_short() -> None:
     np.testing.assert_allclose(long.vjp(g), Jacobian(X).vjp(g).ravel())
 
 
-def seats(channel: Channel, c: int, parameters: int) -> Seat:
-    meter, roles = Meter(channel.clock, channel.ledger), Roles.labelled("bank", ["shop"])
-    return Seat(channel=channel, roles=roles, meter=meter, outputs=c, parameters={"shop": parameters})
+def seats(channel: Channel, c: int) -> Seat:
+    meter = Meter(channel.clock, channel.ledger)
+    return Seat(channel=channel, roles=Roles.labelled("bank", ["shop"]), meter=meter, outputs=c)
 
 
 @pytest.mark.parametrize("c", [1, 3], ids=["one output", "three outputs"])
@@ -119,13 +119,13 @@ def test_every_local_step_opens_the_analytic_gradient(residual: ResidualProtocol
     agreement = Agreement(openings=Q, shares_outputs=False)
 
     def bank(ch: Channel) -> None:
-        role = residual.active(seats(ch, c, model.parameters), agreement)
+        role = residual.active(seats(ch, c), agreement)
         for t, g in enumerate(gs):
             role.publish(g, epoch=t, to=["shop"])
         role.close()
 
     def shop(ch: Channel) -> None:
-        role = residual.passive(seats(ch, c, model.parameters), agreement)
+        role = residual.passive(seats(ch, c), agreement)
         for t, g in enumerate(gs):
             reply = role.reply()
             for _ in range(Q):
@@ -133,7 +133,7 @@ def test_every_local_step_opens_the_analytic_gradient(residual: ResidualProtocol
                 gradient = reply.gradient(model, Batch(t, t, X))
                 assert gradient.shape == model.theta.shape
                 np.testing.assert_allclose(gradient, exact, atol=TOLERANCE)
-                model.step(gradient, 0.1)
+                model.theta = model.theta - 0.1 * gradient
         role.close()
 
     events: list[Event] = []
@@ -149,12 +149,12 @@ def test_a_model_of_another_kind_than_agreed_is_refused(agreed: bool) -> None:
     model = TwoLayer(2, 1) if agreed else Linear(np.zeros((2, 1)), l2=0.0, intercept=False)
 
     def bank(ch: Channel) -> None:
-        role = RESIDUALS[1].active(seats(ch, 1, 2), agreement)
+        role = RESIDUALS[1].active(seats(ch, 1), agreement)
         role.publish(np.zeros((8, 1)), epoch=0, to=["shop"])
         role.close()
 
     def shop(ch: Channel) -> None:
-        RESIDUALS[1].passive(seats(ch, 1, 2), agreement).reply().gradient(model, Batch(0, 0, X))
+        RESIDUALS[1].passive(seats(ch, 1), agreement).reply().gradient(model, Batch(0, 0, X))
 
     with pytest.raises(ProtocolError, match=r"shop: a Jacobian .* was agreed, the model has one"):
         run_threads({"bank": bank, "shop": shop}, WallClock, timeout=60)
@@ -172,7 +172,7 @@ class Network(LinearModel):
         return losses.LOSSES["logistic"]
 
     def parameters(self, columns: int, outputs: int) -> int:
-        return columns * HIDDEN + HIDDEN * outputs
+        return TwoLayer(columns, outputs).parameters
 
     def build(self, columns: int, outputs: int, *, intercept: bool) -> Linear:
         if intercept:

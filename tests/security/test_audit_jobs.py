@@ -27,13 +27,14 @@ DEFENDED = {
 
 
 def job(residual: object, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 45, "epochs": 2}
+    # batches above what lattice reduction is tried on, which takes seconds (test_attacks.py)
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 70, "epochs": 2}
     return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=residual))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def parties() -> list[vfl.Party]:
-    return [party.take(np.arange(90, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
+    return [party.take(np.arange(140, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
 
 
 @pytest.mark.parametrize("name", DEFENDED)

@@ -15,7 +15,8 @@ MUTANT = {each.name: each for each in MUTANTS}
 
 
 def job(residual: object, **keys: object) -> vfl.Job:
-    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 60, "epochs": 2}
+    # batches above what lattice reduction is tried on, which takes seconds (test_attacks.py)
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.2), "batch_size": 90, "epochs": 2}
     return vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=residual))  # type: ignore[arg-type]
 
 

@@ -158,7 +158,7 @@ def test_exchanged_keys_would_give_a_part_away() -> None:
 
 
 class TellsTwoLists(DropoutCollector):
-    """Of b, c, d, e, f with t = 3: tells b that c and d alone have committed, and each other whom it calls dropped."""
+    """Of b to f with t = 3: tells b that c and d alone have committed, and the others what suits it of who dropped."""
 
     LISTS = {"c": "bcef", "d": "bdef", "e": "bef", "f": "bef"}
 
@@ -181,9 +181,8 @@ class TellsTwoLists(DropoutCollector):
             return [Share.from_bytes(opened[holder][order.index(owner)]) for holder in holders]
 
         b = combine(secret("b", "cef"), threshold=3)
-        pairs = {
-            name: KeyPair.restore(secret(name, holders), threshold=3) for name, holders in (("c", "def"), ("d", "cef"))
-        }
+        holders = {"c": "def", "d": "cef"}
+        pairs = {name: KeyPair.restore(secret(name, those), threshold=3) for name, those in holders.items()}
         seeds = {
             name: pair_seeds(seat, name, pair, {VICTIM: commits[VICTIM].public}, self._round)[VICTIM]
             for name, pair in pairs.items()

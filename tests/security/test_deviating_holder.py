@@ -247,13 +247,14 @@ def logarithm(base: mpz, value: mpz, square: mpz, powers: dict[int, mpz], bits: 
         steps = int(gmpy2.isqrt(r)) + 1
         baby = {gmpy2.powmod(b, i, square): i for i in range(steps)}
         giant, at = gmpy2.powmod(b, -steps, square), v
+        digit = None
         for k in range(steps):
             if at in baby:
+                digit = k * steps + baby[at]
                 break
             at = at * giant % square
-        else:
+        if digit is None:
             return None
-        digit = k * steps + baby[at]
         x += modulus * ((digit - x) * gmpy2.invert(modulus, r) % r)
         modulus *= r
     return int(x - modulus if x > modulus // 2 else x)

@@ -16,6 +16,7 @@ from pyarrow import csv, parquet
 
 import securevfl as vfl
 from securevfl.alignment import write_rows
+from securevfl.ledger import DisclosureLedger, default_ledger
 from securevfl.part import Part
 from securevfl.store import table_path
 
@@ -27,7 +28,7 @@ main()
 """
 BAR = "━"
 ROUND = '"event": "round"'
-TERMINAL = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+TERMINAL = {"TERM": "xterm", "COLUMNS": "100"}
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subp
     return subprocess.Popen(
         [sys.executable, "-c", LARGE, *own, "--peers", f"{party}/peers.toml", "--data", f"{party}.parquet", *options],
         cwd=meeting.folder,
-        env=TERMINAL,
+        env=os.environ | TERMINAL,
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
@@ -112,6 +113,12 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
     told = through(start(meeting, "bank", "predict"), start(meeting, "shop", "predict"))
     assert told[0] == (meeting.folder / "found.csv").read_text()
     assert {path.name for path in meeting.folder.iterdir() if path.is_file()} == left | {"found.csv"}
+    entries = {name: DisclosureLedger.find(default_ledger(name)).read().entries for name in ("bank", "shop")}
+    trained = Part.load(meeting.folder / "bank.model.json").run
+    assert {entry.run for entry in entries["bank"]} == {trained}  # killed, and one run all the same
+    scores = [entry for entry in entries["shop"] if entry.told.kind == "scores" and entry.run != trained]
+    assert [entry.told.count for entry in scores] == [569, 569]
+    assert len({entry.table for entry in entries["shop"]}) == 1
 
 
 def test_predictions_that_break_off_leave_no_file(ready: Any, running: list[Any]) -> None:
@@ -161,12 +168,14 @@ def test_training_shows_a_bar_on_a_terminal_and_nowhere_else(ready: Any) -> None
     options = [f"--data={name}={meeting.folder / name}.parquet" for name in ("bank", "shop")]
     line = [sys.executable, "-c", LARGE, "train", str(meeting.kit("bank") / "job.toml"), *options]
     shown = on_a_terminal(
-        lambda terminal: subprocess.Popen(line, env=TERMINAL, stdout=subprocess.PIPE, stderr=terminal, text=True)
+        lambda terminal: subprocess.Popen(
+            line, env=os.environ | TERMINAL, stdout=subprocess.PIPE, stderr=terminal, text=True
+        )
     )
     assert BAR in shown
     assert "reading" in shown
     assert "FedBCD" in shown
-    quiet = subprocess.run(line, env=TERMINAL, capture_output=True, check=True, text=True)
+    quiet = subprocess.run(line, env=os.environ | TERMINAL, capture_output=True, check=True, text=True)
     assert quiet.stderr == ""
     assert BAR not in quiet.stdout
     assert not list(meeting.folder.glob(".*"))

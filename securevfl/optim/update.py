@@ -1,0 +1,106 @@
+"""What an update rule is: how a gradient becomes a change of the weights, and what is remembered in between.
+
+As in optax (DeepMind 2020) a rule is a pair of functions and holds nothing that changes:
+
+    init(theta) -> memory
+    step(gradient, memory, eta) -> (change, memory)        theta + change are the new weights
+
+eta is the step size of the optimizer's round. `begin` is told of every new exchange.
+
+A rule that is *linear* uses +, - and products with numbers that are fixed beforehand, on weights and gradients alone.
+So it runs on whatever has these (`Vector`): on floats, and on additive shares, where the changes that the holders of
+shares compute add up to the change of the sum. One that is not linear squares, divides or takes roots of gradients; it
+runs on floats (numpy arrays) alone.
+
+    SGD, proximal, momentum    linear
+    AdaGrad, Adam              not linear
+
+L2 decay is part of the objective (FedBCD 2019, section 2): the gradient that a rule is given is that of the mean loss
+plus l2 theta (`Linear.regularised`). So it passes through momentum, and AdaGrad and Adam scale it along with the rest;
+it is not decoupled from them as in AdamW.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from securevfl.config import Named
+from securevfl.crypto.scheme import Floats
+
+
+class Vector(Protocol):
+    """What a linear rule computes on."""
+
+    def __add__(self, other: Self, /) -> Self: ...
+
+    def __sub__(self, other: Self, /) -> Self: ...
+
+    def __rmul__(self, factor: float, /) -> Self: ...
+
+
+V = TypeVar("V", bound=Vector)
+
+
+@dataclass(frozen=True)
+class Memory(Generic[V]):
+    """What a rule remembers: vectors of the shape of the weights, by name, and how many steps it has taken."""
+
+    vectors: Mapping[str, V] = field(default_factory=dict)
+    steps: int = 0
+
+
+class Rule(Named, ABC):
+    """An update rule with its options."""
+
+    @property
+    @abstractmethod
+    def linear(self) -> bool:
+        """Whether its operations are linear, so that it runs on shares too."""
+
+    @abstractmethod
+    def init(self, theta: V) -> Memory[V]:
+        """What it remembers before the first step from these weights."""
+
+    @abstractmethod
+    def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
+        """The change of the weights, and what it remembers now. `gradient` is that of the objective, L2 included."""
+
+    def begin(self, memory: Memory[V]) -> Memory[V]:
+        """What it remembers when the local steps on a new exchange begin."""
+        return memory
+
+
+class Weights(Protocol):
+    """A model as its updates see it."""
+
+    theta: Floats
+
+    def regularised(self, gradient: Floats) -> Floats:
+        """The gradient of the objective, from that of the mean loss."""
+
+
+class Updater:
+    """Moves a model's weights by a rule. Its state goes where the model's does: to the checkpoint."""
+
+    def __init__(self, rule: Rule, model: Weights, state: Mapping[str, Any] | None = None) -> None:
+        """`state` is what an earlier updater of the same rule and weights has left."""
+        self._rule = rule
+        self._model = model
+        self._memory: Memory[Floats] = rule.init(model.theta) if state is None else Memory(**state)
+
+    def begin(self) -> None:
+        """The local steps on a new exchange begin."""
+        self._memory = self._rule.begin(self._memory)
+
+    def step(self, gradient: Floats, eta: float) -> None:
+        """One step, from the gradient of the mean loss in the shape of the weights."""
+        change, self._memory = self._rule.step(self._model.regularised(gradient), self._memory, eta)
+        self._model.theta = self._model.theta + change
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the rule remembers, as plain data and arrays."""
+        return {"vectors": dict(self._memory.vectors), "steps": self._memory.steps}

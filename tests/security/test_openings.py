@@ -1,0 +1,51 @@
+"""How close a whole run's openings are to ones that tell gradients alone: what `explain` says of the job at hand."""
+
+import math
+import re
+
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto.lattice_profile import OPENINGS, PROFILE
+from securevfl.protocols.engines import Engine
+from securevfl.protocols.sealed_residual import SealedResidual
+
+
+def line(engine: Engine | str, **keys: object) -> str:
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 10}
+    job = vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=engine))
+    return next(
+        (row for row in job.explain(vfl.datasets.breast_cancer(parties=3)).splitlines() if "openings" in row), ""
+    )
+
+
+def figures(text: str) -> tuple[int, float, float, float]:
+    """Values of the run, and the distances (bits) of run, key and value."""
+    values = int(re.search(r"([\d,]+) values in a run", text)[1].replace(",", ""))
+    run, key, one = (float(found) for found in re.findall(r"2\^-([\d.]+)", text)[:3])
+    return values, run, key, one
+
+
+def test_explain_prints_the_distance_of_the_run_of_a_key_and_of_a_value() -> None:
+    parties = vfl.datasets.breast_cancer(parties=3)
+    columns = sum(party.X.shape[1] for party in parties if not party.active)
+    batches = len(parties[0]) // 64 + (len(parties[0]) % 64 > 0)
+    values, run, key, one = figures(line(vfl.Ckks()))
+    assert values == 10 * batches * columns
+    assert (run, key, one) == pytest.approx(
+        [PROFILE.distance_bits(4096, count) for count in (values, values // 10, 1)], abs=0.06
+    )
+    assert run == pytest.approx(one - math.log2(values) / 2, abs=0.1)  # many openings add up by squares
+    values, run, key, one = figures(line(vfl.Paillier(bits=2048)))
+    assert run == key == pytest.approx(one - math.log2(values), abs=0.1)  # one key for all; chances of a carry add up
+    assert run > 40
+
+
+def test_nothing_is_said_where_nothing_is_opened() -> None:
+    assert line("open") == ""
+
+
+def test_a_run_beyond_the_stated_number_of_openings_is_told_so() -> None:
+    residual = SealedResidual(engine=vfl.Ckks())
+    assert "is meant" not in residual.openings(OPENINGS // 16, 16)
+    assert "2^-40 is meant, so use fewer epochs or larger batches" in residual.openings(OPENINGS // 8, 16)
