@@ -18,7 +18,7 @@ import numpy as np
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.base import Score
-from securevfl.audit.views import Stage
+from securevfl.audit.recording.views import Worlds
 from securevfl.optim.base import Optimizer
 
 ROWS, BATCH, EPOCHS, SEEDS = 3000, 750, 20, 3
@@ -82,7 +82,7 @@ def columns(data: Path) -> None:
         ("direct, sealed, FedPBCD", job("direct", vfl.Ckks(), vfl.FedPBCD(lr=0.1, mu=0.1)), one),
     ]
     for name, own, parties in rows:
-        stage = Stage(own, parties, 0)
+        stage = Worlds(own, parties, 0)
         for attack in ("column_space", "binary_columns", "first_difference"):
             if ATTACKS[attack].applies_to(own):
                 show(f"{name}: {attack}", ATTACKS[attack].score(stage))

@@ -21,7 +21,7 @@ from tables import shuffled
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.views import Stage
+from securevfl.audit.recording.views import Worlds
 from securevfl.protocols.base import ResidualProtocol
 from securevfl.protocols.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 
@@ -71,9 +71,9 @@ def measure(
     )
     aucs, rows = [], []
     for seed in range(seeds):
-        stage = Stage(job, shuffled(parties, seed), seed)
-        scores = [ATTACKS[name].score(stage) for name in LABEL_ATTACKS]
-        aucs.append(stage.real_run[0].metrics["auc"])
+        worlds = Worlds(job, shuffled(parties, seed), seed)
+        scores = [ATTACKS[name].score(worlds) for name in LABEL_ATTACKS]
+        aucs.append(worlds.real_run[0].metrics["auc"])
         rows.append([[score.real, score.simulated] for score in scores])
     best = np.mean(rows, axis=0).max(axis=0)
     return [float(np.mean(aucs)), float(np.std(aucs)), *best.tolist()]

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import securevfl as vfl
-from securevfl.clock import Phase
-from securevfl.costs import format_table
-from securevfl.join import join
-from securevfl.kit import init_certs, write_kit
-from securevfl.peers import Peers
+from securevfl.organisations.join import join
+from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.runtime.clock import Stage
+from securevfl.training.costs import format_table
+from securevfl.transport.peers import Peers
 
 PROCESSES = multiprocessing.get_context("spawn")
 
@@ -102,7 +102,7 @@ def play(name: str, kit: Path, work: vfl.Job, listen: str | None, told: Any) -> 
     """One party, in a process of its own."""
     party = next(party for party in vfl.datasets.breast_cancer() if party.name == name)
     part = join(work, party, kit / "peers.toml", listen=listen, ledger=kit / "ledger")
-    told.put((name, float(part.path[Phase.TRAIN].sum()), part.rounds))
+    told.put((name, float(part.path[Stage.TRAIN].sum()), part.rounds))
 
 
 def measured(work: vfl.Job, network: vfl.Network) -> tuple[float, int]:

@@ -40,17 +40,17 @@ import numpy as np
 from proxy import Proxy
 
 import securevfl as vfl
-from securevfl.checkpoint import Checkpoints
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
-from securevfl.join import join
-from securevfl.kit import init_certs, write_kit
 from securevfl.methods.phases import Phases
 from securevfl.methods.state import State
-from securevfl.part import Part
-from securevfl.peers import Peers
-from securevfl.session import run_key
+from securevfl.organisations.join import join
+from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart
+from securevfl.training.session import run_key
 from securevfl.transport import stream
+from securevfl.transport.peers import Peers
 
 PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 90.0  # seconds
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -302,14 +302,14 @@ def tell(process: Any, what: signal.Signals) -> None:
 
 def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
     """Why a run with these ends fails; empty if it does not."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, ModelPart] = {}
     for name, end in ends.items():
         if end.startswith(("untyped", "died", "no end")):
             return f"{name}: {end}"
         path = folder / name / "part.json"
         if end == "model" or path.exists():
             try:
-                parts[name] = Part.load(path)
+                parts[name] = ModelPart.load(path)
             except SecureVFLError as error:
                 return f"{name}: {error}"
         left = [each.name for each in path.parent.iterdir() if each.name == "states" or each.name.startswith(".")]
@@ -339,7 +339,7 @@ def keys(folder: Path, setting: Setting) -> dict[str, bytes] | None:
     for party in setting.tables:
         path = folder / party.name / "part.json"
         states, job = Checkpoints(folder / party.name / "states", party.name), run_key(setting.job, party)
-        part = Part.load(path) if path.exists() else states.final(job)
+        part = ModelPart.load(path) if path.exists() else states.final(job)
         if part is None and not states.rounds(job):
             return None
         found[party.name] = (part if part is not None else states.load(job, max(states.rounds(job)))).state["key"]
@@ -368,7 +368,9 @@ def weights(setting: Setting, keys: Mapping[str, bytes] | None) -> dict[str, Any
 
 def campaign(seeds: Sequence[int], at_once: int, on_outcome: Callable[[Outcome], None]) -> list[Outcome]:
     """Runs one run a seed, settings in turn, `at_once` of them side by side."""
-    PROCESSES.set_forkserver_preload(["securevfl.join", "securevfl.kit", "sklearn.datasets", "tenseal"])
+    PROCESSES.set_forkserver_preload(
+        ["securevfl.organisations.join", "securevfl.organisations.kit", "sklearn.datasets", "tenseal"]
+    )
 
     def one(seed: int) -> Outcome:
         with tempfile.TemporaryDirectory() as folder:

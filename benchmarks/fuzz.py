@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from fuzz_live import live, resident
 
-from securevfl.channel import Inbox
-from securevfl.codec import decode_message, encode_frame
-from securevfl.costs import format_table
 from securevfl.errors import ProtocolError
 from securevfl.protocols.direct_sum import Part
+from securevfl.runtime.channel import Inbox
+from securevfl.runtime.codec import decode_message, encode_frame
+from securevfl.training.costs import format_table
 
 SESSION = b"s" * 16
 

@@ -22,10 +22,10 @@ import numpy as np
 from tables import default_credit
 
 import securevfl as vfl
-from securevfl.join import join
-from securevfl.kit import init_certs, write_kit
-from securevfl.part import Part
-from securevfl.peers import Peers
+from securevfl.organisations.join import join
+from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.training.model_part import ModelPart
+from securevfl.transport.peers import Peers
 
 PROCESSES = multiprocessing.get_context("spawn")
 BOUND = {"ckks": 1e-3, "open": 0.0, "paillier": 0.0}
@@ -68,7 +68,7 @@ def play(data: Path, rows: int, kit: Path, work: vfl.Job, told: Any) -> None:
     told.put((kit.name, ends[-1] - ends[0], len(ends) - 1, time.process_time() - cpu))
 
 
-def in_processes(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, dict[str, Part]]:
+def in_processes(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, dict[str, ModelPart]]:
     """Rounds a second at the active party, processor seconds of all, parts."""
     names = ("bank", "shop", "telco")
     ports = []
@@ -91,11 +91,11 @@ def in_processes(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, di
         for process in started:
             process.join()
         seconds, rounds = next((seconds, rounds) for name, seconds, rounds, _ in heard if name == "bank")
-        parts = {name: Part.load(kits / name / "part.json") for name in names}
+        parts = {name: ModelPart.load(kits / name / "part.json") for name in names}
     return rounds / seconds, sum(cpu for *_, cpu in heard), parts
 
 
-def in_one(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, dict[str, Part]]:
+def in_one(data: Path, rows: int, work: vfl.Job) -> tuple[float, float, dict[str, ModelPart]]:
     """The same in threads of this process."""
     ends: list[float] = []
     table = parties(data, rows)

@@ -21,17 +21,17 @@ import numpy as np
 from joblib.externals.loky import ProcessPoolExecutor
 from numpy.typing import NDArray
 
-from securevfl.alignment import align_privately
-from securevfl.channel import Channel
-from securevfl.clock import WallClock
-from securevfl.transport.threads import run_threads
+from securevfl.organisations.align import align_privately
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.threads import run_threads
 
 
 def side(
     channel: Channel, *, ids: Iterable[int], names: list[str], executor: Executor
 ) -> tuple[NDArray[np.intp], int, int]:
     rows = align_privately(channel.me, ids, channel, active=names[0], passives=names[1:], executor=executor)
-    return rows, channel.ledger.bytes_sent(), channel.ledger.messages_sent()
+    return rows, channel.books.bytes_sent(), channel.books.messages_sent()
 
 
 def cpu_seconds() -> float:

@@ -21,9 +21,9 @@ from sklearn.metrics import roc_auc_score
 from tables import shuffled, support2
 
 import securevfl as vfl
-from securevfl.costs import format_table
+from securevfl.data.schedule import Schedule
 from securevfl.optim.base import Optimizer
-from securevfl.schedule import Schedule
+from securevfl.training.costs import format_table
 
 GRID = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 CAP = 500  # rounds

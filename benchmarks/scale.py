@@ -3,11 +3,11 @@
     python benchmarks/scale.py --rows 5000000 --columns 100 --json out/scale.json
 
 Each party has a Parquet file of its own (float32, the second one in another order of rows), stores it with
-`securevfl.store` in the order of the job's batches, and trains by `securevfl.join` until the epoch or --seconds are
-over; a finished epoch ends with the evaluation of all held-out rows. A model that is through then predicts the whole
-files by the command `predict`: the bank's as it stands, the shop's by a copy in the bank's order. One row of the result
-a step and party, each step a process of its own: rows a second, and the largest resident memory of the process, after
-imports and at its end. Files are made in a temporary folder and removed.
+`securevfl.data.store` in the order of the job's batches, and trains by `securevfl.organisations.join` until the epoch
+or --seconds are over; a finished epoch ends with the evaluation of all held-out rows. A model that is through then
+predicts the whole files by the command `predict`: the bank's as it stands, the shop's by a copy in the bank's order.
+One row of the result a step and party, each step a process of its own: rows a second, and the largest resident memory
+of the process, after imports and at its end. Files are made in a temporary folder and removed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import pyarrow as pa
 from pyarrow import parquet
 
 import securevfl as vfl
-from securevfl.alignment import write_rows
 from securevfl.bench.record import record
-from securevfl.cli_parties import predict as predict_command
+from securevfl.cli.parties import predict as predict_command
+from securevfl.data.row_order import write_rows
+from securevfl.data.store import open_table, store_table
 from securevfl.errors import TransportError
-from securevfl.join import join
-from securevfl.kit import init_certs, write_kit
-from securevfl.peers import Peers
-from securevfl.store import open_table, store_table
+from securevfl.organisations.join import join
+from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.transport.peers import Peers
 
 PARTIES = ("bank", "shop")
 GROUP = 250_000  # rows of Parquet written at a time

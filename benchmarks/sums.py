@@ -24,13 +24,13 @@ import numpy as np
 
 import securevfl as vfl
 from securevfl.bench.record import record
-from securevfl.channel import Channel
-from securevfl.clock import Network, Phase, VirtualClock
-from securevfl.costs import Meter
 from securevfl.protocols.base import Circle, Reals, Seat, Space, SumProtocol, SumRole
 from securevfl.protocols.dropout_sum import Commits, DropoutCollector, DropoutMember
 from securevfl.roles import Roles
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Network, Stage, VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
 
 VALUES = 4096
 PARTIES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -47,7 +47,7 @@ class RestartedClock(VirtualClock):
 
 
 def seat_of(channel: Channel, names: list[str]) -> Seat:
-    return Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.ledger))
+    return Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
 
 
 def exchange(seat: Seat, role: SumRole, values: np.ndarray, space: Space) -> None:
@@ -94,7 +94,7 @@ def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple
     def play(channel: Channel) -> tuple[list[float], int]:
         seat = seat_of(channel, names)
         role = protocol.role(seat)
-        channel.clock.phase = Phase.TRAIN
+        channel.clock.stage = Stage.TRAIN
         times = []
         for _ in range(repeats + 1):
             ready.wait()
@@ -103,7 +103,7 @@ def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple
             ready.wait()
             exchange(seat, role, values, space)
             times.append(float(channel.clock.path().sum()))
-        return times[1:], channel.ledger.bytes_sent(Phase.TRAIN)
+        return times[1:], channel.books.bytes_sent(Stage.TRAIN)
 
     played = run_threads(dict.fromkeys(names, play), lambda: RestartedClock(NETWORK))
     return min(played[names[0]][0]), sum(sent for _, sent in played.values()) // (repeats + 1)
@@ -175,16 +175,16 @@ def dropout_row(parties: int, values: int, dropping: int, patience: float) -> di
     def play(ready: threading.Barrier, channel: Channel) -> tuple[Any, ...]:
         seat = seat_of(channel, names)
         role = Drops(seat, protocol.needed(parties)) if seat.me in silent else protocol.role(seat)
-        channel.clock.phase = Phase.TRAIN
+        channel.clock.stage = Stage.TRAIN
         ready.wait()
         started = time.perf_counter(), time.process_time()
         if isinstance(role, DropoutCollector):
             total = role.collect((values,), Reals(1.0))
             spent = time.perf_counter() - started[0], time.process_time() - started[1]
-            return total, role.dropped, spent, float(channel.clock.path()[Phase.TRAIN].sum()), channel.ledger
+            return total, role.dropped, spent, float(channel.clock.path()[Stage.TRAIN].sum()), channel.books
         with suppress(Gone):
             role.contribute(parts[seat.me], Reals(1.0))
-        return (channel.ledger,)
+        return (channel.books,)
 
     ready = threading.Barrier(parties + 1)
     played = run_threads(dict.fromkeys(names, partial(play, ready)), lambda: VirtualClock(NETWORK))
@@ -202,8 +202,8 @@ def dropout_row(parties: int, values: int, dropping: int, patience: float) -> di
         "wall_s": round(wall, 3),
         "waited_s": waited,
         "virtual_s": round(virtual - waited, 3),
-        "bytes": sum(entry[-1].bytes_sent(Phase.TRAIN) for entry in played.values()),
-        "bytes_setup": sum(entry[-1].bytes_sent(Phase.SETUP) for entry in played.values()),
+        "bytes": sum(entry[-1].bytes_sent(Stage.TRAIN) for entry in played.values()),
+        "bytes_setup": sum(entry[-1].bytes_sent(Stage.SETUP) for entry in played.values()),
         "largest_error": float(np.abs(total - kept).max()),
     }
 

@@ -26,8 +26,8 @@ import numpy as np
 from securevfl.crypto import fixedpoint
 from securevfl.crypto.multiexp import Block, Terms, plan
 from securevfl.crypto.packing import MAX_SAMPLES, Layout, distance_bits, layout, pack
+from securevfl.crypto.paillier_bytes import Header, Kind, numbers, read, write
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey, check_bits
-from securevfl.crypto.paillier_wire import Header, Kind, numbers, read, write
 from securevfl.crypto.paillier_worker import decrypt, encrypt_as_holder, product, rerandomise, spread, workers
 from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret, Shape
 from securevfl.errors import CryptoError, RangeError

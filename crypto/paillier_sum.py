@@ -18,8 +18,8 @@ import numpy as np
 
 from securevfl.crypto import fixedpoint
 from securevfl.crypto.packing import pack, unpack
+from securevfl.crypto.paillier_bytes import Header, Kind, numbers, read, write
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey, check_bits
-from securevfl.crypto.paillier_wire import Header, Kind, numbers, read, write
 from securevfl.crypto.paillier_worker import decrypt, encrypt, spread
 from securevfl.crypto.scheme import Adder, AdditiveScheme, Floats, SumHolder
 from securevfl.errors import ConfigError, CryptoError, RangeError

@@ -15,14 +15,14 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.channel import Channel
-from securevfl.codec import Message
 from securevfl.config import Named
-from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PeerLost
 from securevfl.protocols.differentiable import Differentiable
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.codec import Message
+from securevfl.runtime.meter import Meter
 
 Phases = NDArray[np.uint32]
 

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.codec import Message
 from securevfl.crypto.scheme import Adder, AdditiveScheme, Floats, SumHolder
 from securevfl.crypto.trees import Tree
 from securevfl.errors import ProtocolError
@@ -40,6 +39,7 @@ from securevfl.protocols.base import (
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
 from securevfl.protocols.topology import Topology, one_pass
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.runtime.codec import Message
 
 
 class SumKey(Message, frozen=True):

@@ -7,8 +7,8 @@ MaxNorm     noise along g that gives every row the norm of the largest (Li et al
 Rounding    to a grid, up or down at random so that the mean stays (stochastic rounding)
 
 Noise is a secret: whoever could repeat it would take it off. It is drawn from ChaCha20 streams under a key that is
-drawn for each training and kept with the party's own state (`securevfl.checkpoint`), one stream a release of g: rounds
-that are replayed after a cut release the same g under the same noise. Fresh noise would be averaged away.
+drawn for each training and kept with the party's own state (`securevfl.training.checkpoint`), one stream a release of
+g: rounds that are replayed after a cut release the same g under the same noise. Fresh noise would be averaged away.
 
 What the guarantee of `Gaussian` covers. Neighbours are two tables that differ in the label of one row. One release of g
 for a batch is a Gaussian mechanism whose sensitivity is 2 clip, the farthest a clipped row can move, given the weights

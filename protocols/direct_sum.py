@@ -5,7 +5,7 @@
 
 The collector learns each H_k, n x c numbers a round. As theta_k moves from round to round, these span the columns
 X_k after d_k rounds or earlier: columns of few values can then be read, and a few known rows give all others (the leak
-`columns`; `securevfl.exposure` says from when on). Contributors learn nothing.
+`columns`; `securevfl.disclosure.exposure` says from when on). Contributors learn nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ProtocolError
 from securevfl.protocols.base import (
@@ -32,6 +31,7 @@ from securevfl.protocols.base import (
     SumRole,
 )
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.runtime.codec import Message
 
 
 class Part(Message, frozen=True):

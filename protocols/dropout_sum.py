@@ -48,8 +48,6 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from securevfl.clock import Kind
-from securevfl.codec import M, Message
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.masks import double_mask, unmask
 from securevfl.crypto.prg import KEY_BYTES, derive_key, encode_context
@@ -60,6 +58,8 @@ from securevfl.protocols.base import Declared, Phases, Reveal, Seat, Space, SumR
 from securevfl.protocols.residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.sum_keys import exchange_keys, session
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.runtime.clock import Kind
+from securevfl.runtime.codec import M, Message
 
 _NONCE = bytes(12)
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from securevfl.channel import Abort, Channel
-from securevfl.codec import Message
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.roles import LEAD, Roles
+from securevfl.runtime.channel import Abort, Channel
+from securevfl.runtime.codec import Message
 
 _SIZES = (
     "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, outputs and saved "

@@ -18,7 +18,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -34,6 +33,7 @@ from securevfl.protocols.base import (
 from securevfl.protocols.defences import AnyDefence, Defence, Noise
 from securevfl.protocols.differentiable import Differentiable
 from securevfl.roles import ACTIVE, PASSIVE
+from securevfl.runtime.codec import Message
 
 
 class Residual(Message, frozen=True):

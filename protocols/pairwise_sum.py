@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from securevfl.codec import Message
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
@@ -44,6 +43,7 @@ from securevfl.protocols.residues import Residues, from_residues, pack, residue_
 from securevfl.protocols.sum_keys import SumPublic, exchange_keys
 from securevfl.protocols.topology import Topology, one_pass
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.runtime.codec import Message
 
 
 class PairMasked(Message, frozen=True):

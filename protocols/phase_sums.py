@@ -24,10 +24,10 @@ from typing import Literal
 
 import numpy as np
 
-from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import Circle, Declared, Phases, Reals, Reveal, Seat, SumProtocol, SumRole
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.runtime.codec import Message
 
 MESSAGE = 2**19  # phases a message, unless one block of features is more: larger ones cost page faults
 WINDOW = 2**23  # phases

@@ -35,14 +35,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.codec import Message
 from securevfl.crypto.curve import POINT_BYTES, common_positions, sort_points
 from securevfl.errors import ProtocolError
 from securevfl.protocols import psi_many, psi_transfers
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.protocols.psi_work import (
+    AlignmentHello,
     Begin,
-    Hello,
     Journal,
     Points,
     TwiceBlinded,
@@ -51,6 +50,7 @@ from securevfl.protocols.psi_work import (
     check_size,
     chunks,
 )
+from securevfl.runtime.codec import Message
 
 __all__ = ["Journal", "Work", "align_active", "align_passive", "declares"]
 
@@ -79,7 +79,7 @@ def declares(passives: Sequence[str], *, transfers: bool) -> list[Declared]:
     else:
         own = psi_many.declares(len(passives))
     return [
-        Declared(Hello, "passive", "active", Reveal("plain", "the sender's number of rows")),
+        Declared(AlignmentHello, "passive", "active", Reveal("plain", "the sender's number of rows")),
         Declared(Begin, "active", "passive", Reveal("plain", "the sender's number of rows")),
         *(psi_transfers.declares() if transfers else points),
         *own,
@@ -88,7 +88,7 @@ def declares(passives: Sequence[str], *, transfers: bool) -> list[Declared]:
 
 def align_active(work: Work) -> NDArray[np.intp]:
     """The active party's side: its rows that all parties have, in the shared order."""
-    hellos = {passive: work.channel.recv(passive, Hello) for passive in work.passives}  # 0
+    hellos = {passive: work.channel.recv(passive, AlignmentHello) for passive in work.passives}  # 0
     for passive, hello in hellos.items():
         check_count(passive, "rows", hello.rows, 1, 1 << 40)
     rows = {passive: hello.rows for passive, hello in hellos.items()}
@@ -115,7 +115,7 @@ def align_passive(work: Work) -> NDArray[np.intp]:
     """A passive party's side: its rows that all parties have, in the shared order."""
     kept = work.saved()
     done = 0 if kept is None else work.journal.count("theirs")
-    work.channel.send(work.active, Hello(work.rows, b"" if kept is None else kept.nonce, done))  # 0
+    work.channel.send(work.active, AlignmentHello(work.rows, b"" if kept is None else kept.nonce, done))  # 0
     begin = work.channel.recv(work.active, Begin)  # 0
     check_count(work.active, "rows", begin.rows, 1, 1 << 40)
     fits = kept is not None and (kept.nonce, kept.transfers) == (begin.nonce, begin.transfers)

@@ -25,7 +25,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.codec import Message
 from securevfl.crypto import okvs
 from securevfl.crypto.okvs import Words
 from securevfl.errors import ProtocolError
@@ -43,6 +42,7 @@ from securevfl.protocols.psi_work import (
     chunks,
     words,
 )
+from securevfl.runtime.codec import Message
 
 
 class Store(Message, frozen=True):

@@ -20,7 +20,6 @@ from functools import partial
 
 import numpy as np
 
-from securevfl.codec import Message
 from securevfl.crypto import okvs
 from securevfl.crypto.base_ot import Offerer, choose
 from securevfl.crypto.okvs import Words
@@ -29,6 +28,7 @@ from securevfl.crypto.prg import KEY_BYTES
 from securevfl.errors import ProtocolError
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.protocols.psi_work import Begin, Work, check_count, words
+from securevfl.runtime.codec import Message
 
 
 class Offer(Message, frozen=True):

@@ -20,13 +20,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.channel import Channel
-from securevfl.codec import Message
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.curve import POINT_BYTES, Blinder, hash_ids, hash_to_group
 from securevfl.crypto.okvs import Words, digests
 from securevfl.crypto.prg import KEY_BYTES, encode_context
 from securevfl.errors import ProtocolError
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.codec import Message
 
 CHUNK = 1 << 16  # points, slots or tags in one message
 TAG_BYTES = 16
@@ -34,7 +34,7 @@ TAG_BYTES = 16
 Progress = Callable[[int, int], None]
 
 
-class Hello(Message, frozen=True):
+class AlignmentHello(Message, frozen=True):
     """A passive party's rows; the nonce of an alignment it can go on with, and how many chunks of 1 it has done."""
 
     rows: int

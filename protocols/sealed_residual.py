@@ -34,8 +34,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from securevfl.beside import Beside
-from securevfl.codec import Message
 from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Shape
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.base import (
@@ -54,11 +52,13 @@ from securevfl.protocols.differentiable import Differentiable, facing, gradient_
 from securevfl.protocols.engines import ENGINES, AnyEngine
 from securevfl.protocols.shelf import Shelf
 from securevfl.roles import ACTIVE, PASSIVE
+from securevfl.runtime.beside import Beside
+from securevfl.runtime.codec import Message
 
 DISTANCE = 40  # bits: how far the openings of a run should at most be from ones that tell J^T g alone
 
 
-class PublicKey(Message, frozen=True):
+class ResidualKey(Message, frozen=True):
     """The active party's key, for the exchanges that follow."""
 
     key: bytes
@@ -110,7 +110,7 @@ class SealedResidual(ResidualProtocol):
 
     def declares(self) -> list[Declared]:
         return [
-            Declared(PublicKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
+            Declared(ResidualKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
             Declared(SealedG, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
             Declared(Blinded, PASSIVE, ACTIVE, Reveal("uniform")),
             Declared(Opened, ACTIVE, PASSIVE, Reveal("output", "the receiver's own parameter gradient J^T g")),
@@ -202,7 +202,7 @@ class SealedActive(ActiveResidual):
         exchange = self._begin(to, (sealed.shape[0], sealed.shape[1]))
         for passive in to:
             if passive not in self._told:
-                self._seat.channel.send(passive, PublicKey(self._holder.public), self._down)  # 0
+                self._seat.channel.send(passive, ResidualKey(self._holder.public), self._down)  # 0
                 self._told.add(passive)
             self._seat.channel.send(passive, SealedG(exchange, ciphertext), self._down)  # 1
 
@@ -307,8 +307,8 @@ class SealedPassive(PassiveResidual):
 
     def reply(self) -> Reply:
         channel, active = self._seat.channel, self._seat.active
-        message = channel.recv_any((active,), (PublicKey, SealedG), self._down)[1]
-        if isinstance(message, PublicKey):
+        message = channel.recv_any((active,), (ResidualKey, SealedG), self._down)[1]
+        if isinstance(message, ResidualKey):
             self._evaluator = self._scheme.evaluator(message.key)  # 0
             message = channel.recv(active, SealedG, self._down)
         assert isinstance(message, SealedG)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securevfl.codec import Message
 from securevfl.crypto.agreement import KeyPair
 from securevfl.protocols.base import Seat
+from securevfl.runtime.codec import Message
 
 
 class SumPublic(Message, frozen=True):

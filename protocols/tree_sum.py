@@ -27,7 +27,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.codec import Message
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.trees import Tree, smallest_coalition
@@ -36,6 +35,7 @@ from securevfl.protocols.base import TOTAL, Coalition, Declared, Phases, Reveal,
 from securevfl.protocols.residues import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.topology import Topology, two_passes
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.runtime.codec import Message
 
 
 class MaskedPartial(Message, frozen=True):

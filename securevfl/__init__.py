@@ -3,36 +3,44 @@
 import securevfl as vfl
 bank, shop = vfl.datasets.breast_cancer(parties=2)
 job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(residual=vfl.Ckks()))
-print(job.explain([bank, shop]))
+print(vfl.explain(job, [bank, shop]))
 run = vfl.simulate(job, [bank, shop])
 """
 
-from securevfl import datasets
-from securevfl.clock import Network
-from securevfl.job import Job, Protocol, Target
-from securevfl.join import join
-from securevfl.models.kernel import Kernel
-from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
-from securevfl.optim.adagrad import AdaGrad
-from securevfl.optim.adam import Adam
-from securevfl.optim.fdskl import FDSKL
-from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
-from securevfl.optim.momentum import Momentum
-from securevfl.optim.proximal import Proximal
-from securevfl.optim.sgd import Sgd
-from securevfl.party import Helper, Party, align
-from securevfl.predict_parties import predict_with
-from securevfl.protocols import defences
-from securevfl.protocols.cipher_sum import CipherSum
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.open_residual import OpenResidual
-from securevfl.protocols.pairwise_sum import PairwiseSum
-from securevfl.protocols.sealed_residual import SealedResidual
-from securevfl.protocols.tree_sum import TreeSum
-from securevfl.run import Run
-from securevfl.simulate import simulate
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from securevfl.version import __version__ as __version__
+
+if TYPE_CHECKING:  # for type checkers and editors
+    from securevfl.data import samples as datasets
+    from securevfl.data.party import Helper, Party, align
+    from securevfl.job import Job, Protocol, Target
+    from securevfl.models.kernel import Kernel
+    from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
+    from securevfl.optim.adagrad import AdaGrad
+    from securevfl.optim.adam import Adam
+    from securevfl.optim.fdskl import FDSKL
+    from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
+    from securevfl.optim.momentum import Momentum
+    from securevfl.optim.proximal import Proximal
+    from securevfl.optim.sgd import Sgd
+    from securevfl.organisations.join import join
+    from securevfl.organisations.predict import predict_with
+    from securevfl.privacy.consent import explain
+    from securevfl.protocols import defences
+    from securevfl.protocols.cipher_sum import CipherSum
+    from securevfl.protocols.direct_sum import DirectSum
+    from securevfl.protocols.engines import Ckks, Paillier
+    from securevfl.protocols.open_residual import OpenResidual
+    from securevfl.protocols.pairwise_sum import PairwiseSum
+    from securevfl.protocols.sealed_residual import SealedResidual
+    from securevfl.protocols.tree_sum import TreeSum
+    from securevfl.runtime.clock import Network
+    from securevfl.training.run import Run
+    from securevfl.training.simulate import simulate
 
 __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "AdaGrad",
@@ -68,7 +76,56 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "align",
     "datasets",
     "defences",
+    "explain",
     "join",
     "predict_with",
     "simulate",
 ]
+
+_NAMES = {  # where the public names live; each is loaded when it is asked for
+    "securevfl.data.party": ("Helper", "Party", "align"),
+    "securevfl.job": ("Job", "Protocol", "Target"),
+    "securevfl.models.kernel": ("Kernel",),
+    "securevfl.models.linear": ("GeneralLinear", "Logistic", "SmoothHinge", "Softmax", "Square"),
+    "securevfl.optim.adagrad": ("AdaGrad",),
+    "securevfl.optim.adam": ("Adam",),
+    "securevfl.optim.fdskl": ("FDSKL",),
+    "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
+    "securevfl.optim.momentum": ("Momentum",),
+    "securevfl.optim.proximal": ("Proximal",),
+    "securevfl.optim.sgd": ("Sgd",),
+    "securevfl.organisations.join": ("join",),
+    "securevfl.organisations.predict": ("predict_with",),
+    "securevfl.privacy.consent": ("explain",),
+    "securevfl.protocols.cipher_sum": ("CipherSum",),
+    "securevfl.protocols.direct_sum": ("DirectSum",),
+    "securevfl.protocols.engines": ("Ckks", "Paillier"),
+    "securevfl.protocols.open_residual": ("OpenResidual",),
+    "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
+    "securevfl.protocols.sealed_residual": ("SealedResidual",),
+    "securevfl.protocols.tree_sum": ("TreeSum",),
+    "securevfl.runtime.clock": ("Network",),
+    "securevfl.training.run": ("Run",),
+    "securevfl.training.simulate": ("simulate",),
+}
+_MODULES = {
+    "datasets": "securevfl.data.samples",
+    "defences": "securevfl.protocols.defences",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first asked for (PEP 562), so that importing the package costs little."""
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = import_module(_MODULES[name])
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

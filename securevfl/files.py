@@ -1,13 +1,17 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and JSON."""
 
 from __future__ import annotations
 
 import glob
+import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from securevfl.errors import ConfigError
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -65,3 +69,30 @@ def _runs(process: int) -> bool:
     except (OSError, OverflowError):
         return True
     return True
+
+
+def check_writable(path: Path, *, folder: bool = False) -> None:
+    """ConfigError unless a file (or a folder with files) can be written there."""
+    if path.exists() and path.is_dir() != folder:
+        raise ConfigError(f"{path}: a {'folder' if folder else 'file'} was expected there; name another path")
+    place = path.absolute() if folder else path.absolute().parent
+    while not place.exists():
+        place = place.parent
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise ConfigError(f"{path}: a place that can be written was expected, {place} is none; name another path")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Strict JSON, whole or not at all; figures that are none (NaN) become null."""
+    write_whole(path, json.dumps(_finite(value), indent=2, allow_nan=False).encode() + b"\n")
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+    return value

@@ -5,25 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import model_validator
 
-from securevfl import metrics
 from securevfl.config import plain
 from securevfl.errors import ConfigError
 from securevfl.methods import METHODS
 from securevfl.methods.base import Method
-from securevfl.methods.options import JobOptions, Target
-from securevfl.models import MODELS
+from securevfl.models import MODELS, metrics
 from securevfl.optim import OPTIMIZERS
-from securevfl.party import Party
+from securevfl.options import JobOptions, Target
 from securevfl.protocols.choice import Protocol
-
-if TYPE_CHECKING:
-    from securevfl.ledger import DisclosureLedger
 
 __all__ = ["Job", "Protocol", "Target"]
 
@@ -69,17 +64,6 @@ class Job(JobOptions):
     def digest(self) -> bytes:
         """SHA-256 of the job; parties compare it before they start."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).digest()
-
-    def explain(
-        self, parties: Sequence[Party] | None = None, *, ledgers: Mapping[str, DisclosureLedger] | None = None
-    ) -> str:
-        """What each party sends, receives and can infer, before anything runs. The consent sheet, as text.
-
-        ledgers: of some of the parties, by name; what they told before counts.
-        """
-        from securevfl.explain import explain
-
-        return explain(self, parties, ledgers=ledgers)
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:

@@ -29,7 +29,7 @@ TRAIN = """
 import numpy as np
 from pathlib import Path
 import securevfl as vfl
-from securevfl.data import read_party
+from securevfl.data.readers import read_party
 
 folder = Path(sys.argv[1])
 bank, shop = read_party("bank", folder / "bank.csv"), read_party("shop", folder / "shop.npz")
@@ -61,7 +61,7 @@ def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("module", "extra", "code"),
     [
-        ("pyarrow", "parquet", "from securevfl.data import read_party; read_party('shop', 't.parquet')"),
+        ("pyarrow", "parquet", "from securevfl.data.readers import read_party; read_party('shop', 't.parquet')"),
         ("sklearn", "sklearn", "import securevfl as vfl; vfl.datasets.breast_cancer()"),
         ("phe", "phe", "from securevfl.crypto.interop_phe import secret_from_phe, _phe; _phe()"),
         ("matplotlib", "bench", "from securevfl.bench.fdskl import picture; picture([], None)"),

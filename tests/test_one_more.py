@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit import checks, declarations, simulators
+from securevfl.audit import declarations
 from securevfl.audit.attacks import ATTACKS, Attack
-from securevfl.audit.mutant import Mutant, patched
+from securevfl.audit.checks import simulators
+from securevfl.audit.checks import table as checks
+from securevfl.audit.mutants.mutant import Mutant, patched
 from securevfl.audit.page import text
 from securevfl.audit.report import run_audit
-from securevfl.checkpoint import Checkpoints
 from securevfl.errors import ConfigError
 from securevfl.methods import METHODS
 from securevfl.methods.base import Method
@@ -37,6 +38,7 @@ from securevfl.optim.update import Rule
 from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import SUMS
+from securevfl.training.checkpoint import Checkpoints
 
 HERE = Path(__file__).parent / "one_more"
 Load = Callable[[str], ModuleType]
@@ -89,7 +91,7 @@ def test_a_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "## Sum: echo" in declarations.table()
     assert "| EchoPart | contributor | collector | plain: the sender's part |" in declarations.table()
     echoed, direct = (job(protocol=vfl.Protocol(sum=sums, residual="open")) for sums in ("echo", "direct"))
-    assert "EchoPart from passive: plain: the sender's part" in echoed.explain(parties())
+    assert "EchoPart from passive: plain: the sender's part" in vfl.explain(echoed, parties())
     one, other = (vfl.simulate(each, parties()).parts["bank"].theta for each in (echoed, direct))
     np.testing.assert_allclose(one, other, atol=1e-6)
 
@@ -117,7 +119,7 @@ def test_an_engine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "## Residual: sealed (other)" in declarations.table()
     assert "Assumes: RLWE, 128-bit standard, under another name." in declarations.table()
     sealed = job(protocol=vfl.Protocol(residual="other"))
-    assert "SealedG" in sealed.explain(parties())
+    assert "SealedG" in vfl.explain(sealed, parties())
     assert vfl.simulate(sealed, parties()).metrics["auc"] > 0.9
 
 
@@ -132,7 +134,7 @@ def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     own = [vfl.Party(party.name, party.X, party.y) for party in vfl.datasets.diabetes()]
     slow = vfl.FedBCD(lr=0.05)
     linear = job(model=vfl.GeneralLinear(loss="huber"), optimizer=slow, batch_size=128, epochs=10)
-    assert "linear model" in linear.explain(own)
+    assert "linear model" in vfl.explain(linear, own)
     assert vfl.simulate(linear, own).metrics["r2"] > 0.3
     kernel = vfl.Kernel(gamma=0.05, loss="huber", blocks=2, block_size=32)
     phases = job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=128, epochs=5)
@@ -154,7 +156,7 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     assert "| Total | server | active | plain: the sum of the parts |" in table
     own: list[vfl.Party] = [*parties(), vfl.Helper("hub", "server")]
     relayed = job(model="means", optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol(), epochs=20)
-    sheet = relayed.explain(own)
+    sheet = vfl.explain(relayed, own)
     assert "hub (server)" in sheet
     assert "PairMasked from passive: output" in sheet.split("hub (server)")[1]
     assert "Total from server: plain: the sum of the parts" in sheet.split("shop (passive)")[0]
@@ -174,7 +176,7 @@ def test_an_update_rule(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     register(monkeypatch, RULES, load("signs_rule").Signs)
     named = job(optimizer={"name": "fedbcd", "lr": 0.02, "rule": {"name": "signs", "beta": 0.8}})
     assert vfl.Job.from_dict(named.to_dict()).digest == named.digest
-    assert "FedBCD-p signs on a logistic model" in named.explain(parties())
+    assert "FedBCD-p signs on a logistic model" in vfl.explain(named, parties())
     run = vfl.simulate(named, parties())
     assert run.metrics["auc"] > 0.9
     assert run.costs.row()["algorithm"] == "FedBCD-p signs"

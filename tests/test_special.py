@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special as oracle
 
-from securevfl.metrics import area_under_curve
+from securevfl.models.metrics import area_under_curve
 from securevfl.special import log_sum_exp, logistic, normal_cdf, normal_quantile, softmax
 
 GENERATOR = np.random.default_rng(0)

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from securevfl.extras import extra
+
 if TYPE_CHECKING:
-    from securevfl.audit.report import Audit, run_audit
+    from securevfl.audit.findings import Audit
+    from securevfl.audit.report import run_audit
+
+extra("sklearn", "sklearn", "the audit")
 
 __all__ = ["Audit", "run_audit"]
 

@@ -9,13 +9,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from securevfl.codec import Message
 from securevfl.job import Job
 from securevfl.methods import METHODS
 from securevfl.protocols import meeting, psi
 from securevfl.protocols.base import Declared
 from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.roles import Roles
+from securevfl.runtime.codec import Message
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]
 _ROLES = Roles.labelled("A", _PASSIVES)

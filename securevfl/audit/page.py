@@ -5,7 +5,7 @@ from __future__ import annotations
 import html as markup
 import textwrap
 
-from securevfl.audit.report import Audit, Inference
+from securevfl.audit.findings import Audit, Inference
 
 _STYLE = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --real: #b23a2e; --sim: #3a6ea5; --chance: #9aa5b1; }

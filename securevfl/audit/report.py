@@ -17,96 +17,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from securevfl.audit import simulators
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.base import Attack, By, Score
-from securevfl.audit.checker import Finding, Outcome, check_transcript
-from securevfl.audit.transcript import record
-from securevfl.audit.views import Stage
+from securevfl.audit.checks import simulators
+from securevfl.audit.checks.transcripts import Outcome, check_transcript
+from securevfl.audit.findings import Audit, Inference
+from securevfl.audit.recording.transcript import record
+from securevfl.audit.recording.views import Worlds
+from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
-from securevfl.leakage import LEAKS, leaks
 from securevfl.methods.base import Known
 from securevfl.methods.known import known_run
-from securevfl.party import Party, check_parties
-from securevfl.protocols.base import Declared
+from securevfl.privacy.leaks import LEAKS, leaks
 from securevfl.roles import Roles
 
 MARGIN = 0.03
+
+
 _FEW_SEEDS_MARGIN = 0.1
-_STRONG, _WEAK = 0.8, 0.6  # label AUC from which an inference is called strong, and below which weak
+
+
 _ROWS = 2000  # of the short runs at most
+
+
 _MOST_ATTACKERS = 4  # passive parties whose view is attacked: those with the most columns
-
-
-@dataclass(frozen=True)
-class Inference:
-    """What one attack got over all seeds: means, and the standard error of real minus simulated."""
-
-    who: str
-    name: str
-    what: str
-    paper: str
-    real: float
-    simulated: float
-    chance: float
-    error: float
-    exceeds: bool
-    remedy: str
-    detail: str = ""
-
-    @property
-    def strength(self) -> str:
-        """In words: how far the real score is from chance."""
-        reach = (self.real - self.chance) / max(1e-9, 1.0 - self.chance)
-        low, high = 2 * _WEAK - 1, 2 * _STRONG - 1
-        return "strong" if reach >= high else "some" if reach >= low else "weak" if reach > 0.05 else "none"
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The outcome. `findings`, inferences that exceed and `refused` leaks make the exit code 1; `leaks` is accepted."""
-
-    label: str
-    roles: dict[str, str]
-    declared: list[Declared]
-    findings: list[Finding]
-    inferences: list[Inference]
-    leaks: list[str]
-    refused: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    tests: int = 0
-    seeds: int = 0
-    seconds: float = 0.0
-
-    @property
-    def exceeding(self) -> list[str]:
-        """Everything beyond what is declared and accepted, a line each."""
-        found = [str(finding) for finding in self.findings] + [f"would be refused: {leak}" for leak in self.refused]
-        return found + [
-            f"{each.name}: {each.detail or each.who}: {each.real:.3f}, the declared output gives {each.simulated:.3f}"
-            for each in self.inferences
-            if each.exceeds
-        ]
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self.exceeding or self.failed else 0
-
-    @property
-    def verdict(self) -> str:
-        """One line."""
-        if self.exceeding:
-            return f"{len(self.exceeding)} things exceed the declaration or what the job accepts"
-        if self.failed:
-            return "parts of the audit could not run"
-        strong = sum(each.strength == "strong" for each in self.inferences)
-        rest = f"; {strong} strong inferences are possible from what is declared" if strong else ""
-        return f"nothing exceeds the declaration or what the job accepts{rest}"
 
 
 def run_audit(
@@ -175,13 +113,13 @@ def _attacks(
     failed: dict[str, str] = {}
     for seed in seeds:
         say(f"attacks, seed {seed}")
-        stage = Stage(job, known.parties, seed)
-        stage.real_run, stage.ideal_run  # noqa: B018  made once, before the stage is copied for each attacker
+        worlds = Worlds(job, known.parties, seed)
+        worlds.real_run, worlds.ideal_run  # noqa: B018  made once, before the worlds is copied for each attacker
         for name, attack in ATTACKS.items():
             if not attack.applies_to(job) or name in failed:
                 continue
             for attacker in passives if attack.by is By.EACH else [known.sizes.active]:
-                own = copy(stage)
+                own = copy(worlds)
                 own.attacker = attacker
                 try:
                     score = attack.score(own)

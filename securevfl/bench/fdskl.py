@@ -21,6 +21,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from securevfl.bench.fdskl_baselines import Baseline, Outcome, Rows, Split, dsg, fd_svrg, libsvm, pp_svmv
 from securevfl.crypto.scheme import Floats
+from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule
 from securevfl.errors import DataError
 from securevfl.extras import extra
 from securevfl.job import Job, Protocol
@@ -29,14 +31,12 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.base import Optimizer
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.party import Party
 from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.tree_sum import TreeSum
-from securevfl.run import Run
-from securevfl.schedule import Schedule
-from securevfl.simulate import simulate
+from securevfl.training.run import Run
+from securevfl.training.simulate import simulate
 
 SCHEMA = "securevfl.bench.fdskl/1"
 SPLITS = 3

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
+from securevfl.data.schedule import Schedule
 from securevfl.extras import extra
 from securevfl.models.kernel import Expansion, Frequencies, Kernel, cosines
 from securevfl.models.losses import LOSSES
 from securevfl.optim.fdskl import FDSKL, SAMPLE, blocks
-from securevfl.schedule import Schedule
 
 Rows = NDArray[np.intp]
 _ME = "pooled"

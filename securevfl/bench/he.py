@@ -20,8 +20,8 @@ from securevfl.bench import baselines
 from securevfl.bench.record import Stopwatch, median_of, process_pool
 from securevfl.crypto.scheme import Floats, Shape
 from securevfl.errors import ConfigError
-from securevfl.offload import TimedExecutor
 from securevfl.protocols.engines import Ckks, Engine, Paillier
+from securevfl.runtime.executor import TimedExecutor
 
 SCHEMA = "securevfl.bench.he/1"
 ENGINES = ("paillier", "ckks")

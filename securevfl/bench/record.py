@@ -14,8 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from securevfl import offload
-from securevfl.offload import TimedExecutor
+from securevfl.runtime import executor
+from securevfl.runtime.executor import TimedExecutor
 
 T = TypeVar("T")
 
@@ -105,5 +105,5 @@ def process_pool() -> Iterator[TimedExecutor | None]:
     if cores < 2:
         yield None
         return
-    with offload.process_pool(cores) as pool:
+    with executor.process_pool(cores) as pool:
         yield TimedExecutor(pool, cores)

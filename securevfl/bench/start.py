@@ -20,9 +20,9 @@ STARTS: dict[str, list[str]] = {
     "import numpy": ["-c", "import numpy"],
     "import securevfl": ["-c", "import securevfl"],
     "vfl.simulate": ["-c", "import securevfl as vfl; vfl.simulate"],
-    "--version": ["-m", "securevfl.cli", "--version"],
-    "--help": ["-m", "securevfl.cli", "--help"],
-    "train --help": ["-m", "securevfl.cli", "train", "--help"],
+    "--version": ["-m", "securevfl.cli.main", "--version"],
+    "--help": ["-m", "securevfl.cli.main", "--help"],
+    "train --help": ["-m", "securevfl.cli.main", "train", "--help"],
 }
 
 

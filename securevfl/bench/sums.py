@@ -18,8 +18,8 @@ from securevfl.bench.he import engine_named
 from securevfl.bench.record import Stopwatch, median_of, process_pool
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ConfigError
-from securevfl.offload import TimedExecutor
 from securevfl.protocols.engines import Engine
+from securevfl.runtime.executor import TimedExecutor
 
 SCHEMA = "securevfl.bench.sum/1"
 ENGINES = ("paillier", "ckks")

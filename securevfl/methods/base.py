@@ -1,7 +1,8 @@
 """What a family of training is: a method makes a player for each party, and a player trains, predicts and is kept.
 
 A `Method` knows everything that is special about its family: which models and roles fit, what its messages reveal, what
-a whole run adds up to, what that means in words. A session (`securevfl.session`) drives any player in the same way:
+a whole run adds up to, what that means in words. A session (`securevfl.training.session`) drives any player in the same
+way:
 
     meet, check, count, make the player
     for round in player.train(data, start):      evaluate, keep, report, stop in between
@@ -20,16 +21,16 @@ from typing import Any, Protocol, TypeVar
 
 from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import Disclosure, Sizes
+from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule, Visit
+from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.errors import PartiesError
 from securevfl.methods.data import TrainingData
-from securevfl.methods.options import JobOptions
 from securevfl.methods.state import State
 from securevfl.models.base import Model
-from securevfl.party import Party
+from securevfl.options import JobOptions
 from securevfl.protocols.base import Batch, Declared, ResidualProtocol, Seat, SumProtocol
 from securevfl.roles import ACTIVE, PASSIVE, Role, Roles
-from securevfl.schedule import Schedule, Visit
 
 MessageProtocol = SumProtocol | ResidualProtocol
 Told = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one line or more

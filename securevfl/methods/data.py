@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
+from securevfl.data.party import Party
+from securevfl.data.scaling import moments
+from securevfl.data.schedule import Rows, Schedule, Visit
 from securevfl.models.losses import Loss
-from securevfl.party import Party
 from securevfl.protocols.base import Batch
-from securevfl.scaling import moments
-from securevfl.schedule import Rows, Schedule, Visit
 
 
 class TrainingData:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from securevfl.methods.base import Method
-from securevfl.methods.options import JobOptions
+from securevfl.options import JobOptions
 from securevfl.protocols import meeting
 from securevfl.protocols.base import Declared
 from securevfl.roles import Roles

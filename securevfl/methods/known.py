@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from securevfl.disclosure import sizes_of
-from securevfl.exposure import ROWS, enough
+from securevfl.data.party import Party, register_of
+from securevfl.disclosure.counts import sizes_of
+from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.methods.base import Known
-from securevfl.methods.options import JobOptions
-from securevfl.party import Party, register_of
+from securevfl.options import JobOptions
 
 
 def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:

@@ -18,14 +18,15 @@ import numpy as np
 
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import Disclosure, Sizes
+from securevfl.data.schedule import Visit
+from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
 from securevfl.methods.data import TrainingData
-from securevfl.methods.options import JobOptions
 from securevfl.methods.state import State
 from securevfl.models.base import Model
 from securevfl.models.kernel import Expansion, Frequencies, Kernel, KernelShare
 from securevfl.optim.fdskl import FDSKL
+from securevfl.options import JobOptions
 from securevfl.protocols import phase_sums
 from securevfl.protocols.base import Batch, Circle, Declared, Seat, recast
 from securevfl.protocols.choice import Protocol
@@ -34,7 +35,6 @@ from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.phase_sums import PhaseSums
 from securevfl.protocols.tree_sum import TreeSum
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Role, Roles
-from securevfl.schedule import Visit
 
 PHASES_TELL = """\
 M = {M} phases of every row: the sum of x_l w_l over the other parties, modulo a turn. Each

@@ -20,10 +20,9 @@ import numpy as np
 
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
 from securevfl.methods.data import TrainingData
-from securevfl.methods.options import JobOptions
 from securevfl.methods.rounds_told import active_learns, counts, passive_learns
 from securevfl.methods.state import State
 from securevfl.models.base import Model
@@ -31,6 +30,7 @@ from securevfl.models.linear import LinearModel, Logistic, starting_weights
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsOptimizer
 from securevfl.optim.update import Updater
+from securevfl.options import JobOptions
 from securevfl.protocols.base import Declared, Reals, ResidualProtocol, Seat, recast
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.direct_sum import DirectSum

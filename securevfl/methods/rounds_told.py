@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.curve import expected_label_auc
-from securevfl.audit.leverage import measure
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import counts
-from securevfl.exposure import ROWS, held
+from securevfl.data.scaling import moments
+from securevfl.data.schedule import Schedule
+from securevfl.disclosure.counts import counts
+from securevfl.disclosure.exposure import ROWS, held
+from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.disclosure.leverage import measure
 from securevfl.methods.base import Known, Told
-from securevfl.methods.options import JobOptions
-from securevfl.scaling import moments
-from securevfl.schedule import Schedule
+from securevfl.options import JobOptions
 
 __all__ = ["active_learns", "counts", "passive_learns"]
 

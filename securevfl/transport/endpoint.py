@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from securevfl import eventlog
-from securevfl.codec import encode_message
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError
-from securevfl.peers import Peers, split_address
+from securevfl.runtime import eventlog
+from securevfl.runtime.codec import encode_message
 from securevfl.transport.certs import check_peer, server_name
 from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.line import Line
 from securevfl.transport.line_messages import PIECE, Refusal
+from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.tls import Credentials, caller, diagnose, require_tls13
 
 METHOD = "/securevfl.Line/Stream"

@@ -2,7 +2,7 @@
 
     Greeting   a random nonce, the terms in full                   before the session
     Agreed     the session as computed, signed                     before the session
-    Frame      one message of the session (`securevfl.codec`)
+    Frame      one message of the session (`securevfl.runtime.codec`)
     Abort      the sender has stopped, and why                     at any time
     Parcel     a sealed letter of another party, for the hub to pass on or from it (`transport.seal`)
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import msgspec
 
-from securevfl.channel import Abort
-from securevfl.codec import Frame, Message
 from securevfl.errors import FrameError
+from securevfl.runtime.channel import Abort
+from securevfl.runtime.codec import Frame, Message
 
 MAX_GREETING = 1 << 20  # bytes of a letter that is no frame
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import time
 
-from securevfl import eventlog
 from securevfl.errors import PeerLost, SecureVFLError, TransportError
+from securevfl.runtime import eventlog
 from securevfl.transport.line_state import LineState
 from securevfl.transport.stream import Stream
 

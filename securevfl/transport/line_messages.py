@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import msgspec
 
-from securevfl.codec import Message
 from securevfl.errors import FrameError
+from securevfl.runtime.codec import Message
 
 PIECE = 1 << 20  # bytes of a packet in one message
 

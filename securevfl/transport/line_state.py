@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from securevfl import eventlog
-from securevfl.channel import MAX_FRAME
 from securevfl.errors import SecureVFLError
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import MAX_FRAME
 
 STRIKES = 5
 _OVERHEAD = 1 << 12  # what wraps a frame in a packet: names, seal

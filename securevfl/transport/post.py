@@ -22,10 +22,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from securevfl import eventlog
-from securevfl.channel import Abort, Inbox
-from securevfl.clock import Stamp
-from securevfl.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
 from securevfl.errors import (
     ConfigError,
     CryptoError,
@@ -35,11 +31,15 @@ from securevfl.errors import (
     SecureVFLError,
     TransportError,
 )
-from securevfl.peers import Peers
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Abort, Inbox
+from securevfl.runtime.clock import Stamp
+from securevfl.runtime.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
 from securevfl.transport.certs import check_peer
 from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.letters import Agreed, Greeting, Letter, Parcel, read_letter, read_packet
 from securevfl.transport.line import Line
+from securevfl.transport.peers import Peers
 from securevfl.transport.relay import route
 from securevfl.transport.seal import Seal
 from securevfl.transport.tls import Credentials, verify

@@ -6,13 +6,13 @@ import threading
 import time
 from functools import partial
 
-from securevfl import eventlog
-from securevfl.channel import Abort
-from securevfl.codec import encode_message
 from securevfl.errors import FrameError, SecureVFLError, TransportError
-from securevfl.peers import Peers
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Abort
+from securevfl.runtime.codec import encode_message
 from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.letters import Parcel, read_packet
+from securevfl.transport.peers import Peers
 from securevfl.transport.tls import Credentials
 
 _LOOK = 0.2  # seconds between looks at the lines of a relay

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from securevfl import eventlog
-from securevfl.codec import encode_message
 from securevfl.errors import FrameError, PeerLost, ProtocolError, SecureVFLError, TransportError
+from securevfl.runtime import eventlog
+from securevfl.runtime.codec import encode_message
 from securevfl.transport.line_messages import PIECE, Ack, Bye, Data, Open, Refusal, decode_line
 from securevfl.transport.line_state import LineState
 

@@ -12,8 +12,8 @@ import pytest
 from securevfl.crypto import paillier, paillier_keys, paillier_worker
 from securevfl.crypto.packing import HEADROOM, layout
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder, PaillierScheme
+from securevfl.crypto.paillier_bytes import Header, Kind, numbers, read, write
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey
-from securevfl.crypto.paillier_wire import Header, Kind, numbers, read, write
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import CryptoError, KeyMismatch, RangeError
 

@@ -8,9 +8,9 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
+from securevfl.crypto.paillier_bytes import Kind, numbers, read
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier_sum import PaillierAdder, PaillierSum, PaillierSumHolder
-from securevfl.crypto.paillier_wire import Kind, numbers, read
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 
 BITS = 2048

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
 from securevfl.protocols.residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.runtime.codec import Message
 
 
 class EchoPart(Message, frozen=True):

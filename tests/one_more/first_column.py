@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from securevfl.audit.attacks.base import LabelAttack
-from securevfl.audit.views import Stage, View
+from securevfl.audit.recording.views import View, Worlds
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
@@ -13,7 +13,7 @@ class FirstColumn(LabelAttack):
     name = "first_column"
     paper = "no paper: chance, or one's own column"
 
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, stage: Worlds) -> Floats:
         return view.X[:, :1]
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:

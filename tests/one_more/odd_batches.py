@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.checker import Outcome
-from securevfl.schedule import Schedule
+from securevfl.audit.checks.transcripts import Outcome
+from securevfl.data.schedule import Schedule
 
 
 def every_row_once() -> Outcome:

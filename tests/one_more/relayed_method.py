@@ -16,21 +16,21 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.codec import Message
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
 from securevfl.methods.data import TrainingData
-from securevfl.methods.options import JobOptions
 from securevfl.methods.state import State
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss
 from securevfl.optim.base import Optimizer
+from securevfl.options import JobOptions
 from securevfl.protocols.base import Declared, Reals, Reveal, Seat, recast
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.tree_sum import TreeSum
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
+from securevfl.runtime.codec import Message
 
 
 class Total(Message, frozen=True):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import securevfl as vfl
+from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.models.kernel import Expansion, Frequencies, Kernel, cosines
 from securevfl.models.losses import LOSSES
 from securevfl.optim.fdskl import SAMPLE, blocks
 from securevfl.protocols.base import Phases, SumProtocol
-from securevfl.schedule import Schedule
 
 Floats = NDArray[np.float64]
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -120,7 +120,7 @@ def test_sixteen_bits_halve_a_phase_and_cost_little(chosen: SumProtocol) -> None
         model = Kernel(gamma=0.3, loss="logistic", blocks=2, block_size=64, bits=bits)
         run = vfl.simulate(job_for(model, protocol=vfl.Protocol(sum=chosen)), own)
         assert_equal(run, own, rtol)
-        sent[bits] = run.parts["p1"].ledger.bytes_sent()
+        sent[bits] = run.parts["p1"].books.bytes_sent()
     if chosen.name != "direct":
         assert sent[16] < 0.6 * sent[32]
 
@@ -170,8 +170,8 @@ def test_evaluations_while_training_do_not_change_it() -> None:
     run = vfl.simulate(job, own)
     measured = [record["error"] for record in run.history if "error" in record]
     assert len(measured) == len(run.history) // 2
-    asked = vfl.simulate(job, own).parts["p1"].ledger.messages_sent()
-    assert asked == vfl.simulate(job_for(model, test_fraction=0.3), own).parts["p1"].ledger.messages_sent()
+    asked = vfl.simulate(job, own).parts["p1"].books.messages_sent()
+    assert asked == vfl.simulate(job_for(model, test_fraction=0.3), own).parts["p1"].books.messages_sent()
 
 
 @pytest.mark.parametrize("bits", [16, 32])

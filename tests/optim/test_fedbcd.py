@@ -5,12 +5,12 @@ import pytest
 from numpy.typing import NDArray
 
 import securevfl as vfl
-from securevfl.clock import Phase
+from securevfl.data.schedule import Schedule
 from securevfl.methods.rounds import SAMPLE
 from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.base import Optimizer
-from securevfl.schedule import Schedule
+from securevfl.runtime.clock import Stage
 
 Floats = NDArray[np.float64]
 
@@ -130,9 +130,9 @@ def test_the_target_stops_the_run_and_evaluation_is_booked_apart() -> None:
     assert run.history[-1]["auc"] >= 0.99
     assert all(record["auc"] < 0.99 for record in run.history[:-1])
     assert run.costs.rounds == len(run.history) < 70
-    ledger = run.parts["shop"].ledger
-    assert ledger.messages_sent(Phase.TRAIN) == run.costs.rounds
-    assert ledger.messages_sent(Phase.EVALUATE) == run.costs.rounds + 1
+    books = run.parts["shop"].books
+    assert books.messages_sent(Stage.TRAIN) == run.costs.rounds
+    assert books.messages_sent(Stage.EVALUATE) == run.costs.rounds + 1
 
 
 def test_seventeen_parties_run() -> None:

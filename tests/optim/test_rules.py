@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 import securevfl as vfl
-from securevfl.checkpoint import Checkpoints
+from securevfl.data.register import Register
+from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError
 from securevfl.methods.rounds import SAMPLE, RoundsPlayer
 from securevfl.methods.state import State
@@ -28,8 +29,7 @@ from securevfl.optim.proximal import Proximal
 from securevfl.optim.rules import RULES
 from securevfl.optim.sgd import Sgd
 from securevfl.optim.update import Rule, Updater
-from securevfl.register import Register
-from securevfl.schedule import Schedule
+from securevfl.training.checkpoint import Checkpoints
 
 Floats = NDArray[np.float64]
 Course = Generator[float, tuple[float, float, bool], None]  # told gradient, eta, whether an exchange begins

@@ -118,7 +118,7 @@ def test_a_job_can_name_its_defence(name: str) -> None:
         }
     )
     assert vfl.Job.from_dict(job.to_dict()) == job
-    assert "blurred" in job.explain()
+    assert "blurred" in vfl.explain(job)
     sent: list[np.ndarray] = []
     run = vfl.simulate(
         job,

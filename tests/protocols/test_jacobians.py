@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.checker import check_transcript
-from securevfl.audit.transcript import record
-from securevfl.channel import Channel, Event
-from securevfl.clock import WallClock
-from securevfl.costs import Meter
+from securevfl.audit.checks.transcripts import check_transcript
+from securevfl.audit.recording.transcript import record
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ProtocolError
 from securevfl.models import losses
@@ -21,7 +18,10 @@ from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.sealed_residual import Blinded, SealedResidual
 from securevfl.roles import Roles
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
 
 RESIDUALS = [OpenResidual(), SealedResidual(engine=vfl.Ckks()), SealedResidual(engine=vfl.Paillier(bits=2048))]
 TOLERANCE = 2e-3  # of the engines
@@ -105,7 +105,7 @@ def test_a_jacobian_that_outputs_share_is_the_long_one_in_short() -> None:
 
 
 def seats(channel: Channel, c: int) -> Seat:
-    meter = Meter(channel.clock, channel.ledger)
+    meter = Meter(channel.clock, channel.books)
     return Seat(channel=channel, roles=Roles.labelled("bank", ["shop"]), meter=meter, outputs=c)
 
 

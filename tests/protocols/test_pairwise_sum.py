@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.channel import Channel, Event
-from securevfl.clock import VirtualClock
-from securevfl.costs import Meter
 from securevfl.errors import ConfigError, PeerLost, ProtocolError, TransportError
 from securevfl.protocols.base import Circle, Reals, Seat, Space
 from securevfl.protocols.dropout_sum import Commit, Commits, DropoutCollector, DropoutMember, Shares, Survivors
 from securevfl.protocols.pairwise_sum import PairwiseMember, PairwiseSum
 from securevfl.protocols.topology import Topology
 from securevfl.roles import Roles
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
 
 TOPOLOGIES: list[Topology] = ["tree", "star", "ring"]
 
@@ -61,7 +61,7 @@ def run_sums(
     names = ("a", *parts)
 
     def play(channel: Channel) -> list[tuple[np.ndarray, tuple[str, ...]]]:
-        seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books))
         if channel.me == "a":
             role = sums.role(seat)
             shape = next(iter(parts.values()))[0].shape
@@ -182,7 +182,7 @@ def test_a_silent_party_ends_a_singly_masked_sum() -> None:
     names = ("a", "b", "c", "d")
 
     def play(channel: Channel) -> None:
-        role = PairwiseSum().role(Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.ledger)))
+        role = PairwiseSum().role(Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books)))
         if channel.me == "a":
             role.collect((2,), Circle())
         elif channel.me != "c":
@@ -273,7 +273,7 @@ def test_members_open_nothing_for_a_list_that_does_not_fit(called: list[str]) ->
     names = ("a", "b", "c", "d")
 
     def play(channel: Channel) -> None:
-        role = Lying(threshold=2).role(Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.ledger)))
+        role = Lying(threshold=2).role(Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books)))
         if channel.me == "a":
             with pytest.raises(Gone):
                 role.collect((2,), Circle())

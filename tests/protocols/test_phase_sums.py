@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.channel import Channel
-from securevfl.clock import VirtualClock
-from securevfl.costs import Meter
 from securevfl.protocols import phase_sums
 from securevfl.protocols.base import Phases, Seat, SumProtocol
 from securevfl.protocols.direct_sum import DirectSum
@@ -17,7 +14,10 @@ from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.phase_sums import PhaseSums
 from securevfl.protocols.tree_sum import TreeSum
 from securevfl.roles import Roles
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
 
 NAMES = ["bank", "shop", "post"]
 BLOCKS, ROWS, SIZE, BATCHES = 12, 5, 20, 6
@@ -42,7 +42,7 @@ def role(
     channel: Channel, *, lead: Lead, chosen: SumProtocol, workers: list[str], slow: str
 ) -> list[tuple[str, int, int, Phases]]:
     others = tuple(name for name in NAMES if name != workers[0])
-    seat = Seat(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.ledger))
+    seat = Seat(channel, Roles.labelled(workers[0], others), Meter(channel.clock, channel.books))
     sums, found = PhaseSums(chosen, seat, workers), []
     for batch in range(BATCHES):
         for worker in workers:

@@ -14,24 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.alignment import (
-    FolderJournal,
-    align_privately,
-    read_rows,
-    rows_path,
-    simulate_alignment,
-    write_rows,
-)
-from securevfl.channel import Abort, Channel, Event
-from securevfl.clock import WallClock
-from securevfl.codec import Message
 from securevfl.crypto import okvs, ot_extension
+from securevfl.data.row_order import read_rows, rows_path, write_rows
 from securevfl.errors import CryptoError, DataError, IdError, PartiesError, ProtocolError, TransportError
+from securevfl.organisations.align import FolderJournal, align_privately, simulate_alignment
 from securevfl.protocols import psi, psi_many, psi_points, psi_transfers, psi_work
 from securevfl.protocols.psi_many import Common, Slots, Store, Tags
 from securevfl.protocols.psi_transfers import Choices, Corrections, Offer, Question
-from securevfl.protocols.psi_work import Begin, Hello, Points, TwiceBlinded
-from securevfl.transport.threads import run_threads
+from securevfl.protocols.psi_work import AlignmentHello, Begin, Points, TwiceBlinded
+from securevfl.runtime.channel import Abort, Channel, Event
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.codec import Message
+from securevfl.runtime.threads import run_threads
 
 Twist = Callable[[Message], Message]
 NAMES = ["bank", "shop", "telco", "clinic"]
@@ -325,8 +319,8 @@ BROKEN = [
     (2, "shop", once(TwiceBlinded, lambda m: TwiceBlinded(m.points[:32] * 20))),
     (2, "bank", shorter(psi.Matches)),
     (2, "bank", once(psi.Matches, lambda m: psi.Matches(m.bits + b"\x00"))),
-    (2, "shop", other(Hello, rows=0)),
-    (2, "shop", other(Hello, rows=-5)),
+    (2, "shop", other(AlignmentHello, rows=0)),
+    (2, "shop", other(AlignmentHello, rows=-5)),
     (2, "bank", other(Begin, rows=0)),
     (2, "bank", other(Begin, nonce=b"")),
     (2, "bank", other(Begin, resumes=True)),
@@ -354,7 +348,7 @@ BROKEN_TRANSFERS = [
     ("bank", other(Begin, second=-1)),
     ("bank", other(Begin, nonce=b"")),
     ("bank", other(Common, rows=21)),
-    ("shop", other(Hello, rows=0)),
+    ("shop", other(AlignmentHello, rows=0)),
     ("shop", other(Store, slots=3)),
     ("shop", shorter(Slots)),
     ("bank", once(Tags, lambda m: Tags(m.tags[:-16] + b"\xff" * 16))),

@@ -10,10 +10,6 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.beside import Beside
-from securevfl.channel import Channel, Event
-from securevfl.clock import WallClock
-from securevfl.costs import Meter
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import CryptoError, LimitError, ProtocolError, TransportError
 from securevfl.protocols.base import (
@@ -29,7 +25,11 @@ from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.sealed_residual import Blinded, Closed, Opened, SealedActive, SealedResidual
 from securevfl.roles import Roles
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.beside import Beside
+from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
 
 RESIDUALS = [
     OpenResidual(),
@@ -74,7 +74,7 @@ def play(
         return Seat(
             channel=channel,
             roles=Roles.labelled("bank", ask),
-            meter=Meter(channel.clock, channel.ledger),
+            meter=Meter(channel.clock, channel.books),
             parameters=dict.fromkeys(ask, COLUMNS),
         )
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.channel import Event
-from securevfl.clock import Phase
-from securevfl.codec import encode_frame
 from securevfl.methods.declared import declared_of
 from securevfl.optim.base import Optimizer
 from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.engines import Engine
+from securevfl.runtime.channel import Event
+from securevfl.runtime.clock import Stage
+from securevfl.runtime.codec import encode_frame
 
 SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
@@ -91,8 +91,8 @@ def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:
             )
             order[place] += 1
             counted[event.me] += len(frame)
-    assert {name: part.ledger.bytes_sent() for name, part in run.parts.items()} == dict(counted)
-    assert run.costs.bytes == sum(part.ledger.bytes_sent(Phase.TRAIN) for part in run.parts.values()) > 0
+    assert {name: part.books.bytes_sent() for name, part in run.parts.items()} == dict(counted)
+    assert run.costs.bytes == sum(part.books.bytes_sent(Stage.TRAIN) for part in run.parts.values()) > 0
 
 
 @pytest.mark.parametrize("model", [vfl.Square(l2=0.01), vfl.SmoothHinge(), vfl.Logistic()], ids=lambda m: m.name)

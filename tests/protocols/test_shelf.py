@@ -11,7 +11,7 @@ from securevfl.crypto.paillier import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme
 from securevfl.protocols import shelf
 from securevfl.protocols.shelf import Shelf
-from securevfl.run import Run
+from securevfl.training.run import Run
 
 
 @dataclass

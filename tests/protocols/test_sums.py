@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.channel import Channel
-from securevfl.clock import VirtualClock
-from securevfl.costs import Meter
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
 from securevfl.protocols.base import Circle, Reals, Seat, Space, SumProtocol
 from securevfl.protocols.registry import auto_sum
 from securevfl.roles import Roles
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
 
 SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
@@ -34,7 +34,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 
 def seat_of(channel: Channel, names: list[str]) -> Seat:
-    return Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.ledger))
+    return Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
 
 
 def together(names: list[str], play: Callable[[Seat], Any]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def test_a_masked_sum_of_one_part_is_refused(sums: SumProtocol) -> None:
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(sum=sums, residual="open"))
     with pytest.raises(LeakageError, match="protects nothing"):
         vfl.simulate(job, two)
-    assert "would be refused" in job.explain(two)
+    assert "would be refused" in vfl.explain(job, two)
     accepted = vfl.Job(**(job.to_dict() | {"accepts": ("single_passive", "columns")}))
     with pytest.raises(ConfigError, match="two passive parties"):
         vfl.simulate(accepted, two)
@@ -174,6 +174,6 @@ def test_jobs_name_masked_sums_and_explain_who_must_collude() -> None:
             }
         )
         assert vfl.Job.from_dict(job.to_dict()) == job
-        sheet = job.explain(parties)
+        sheet = vfl.explain(job, parties)
         assert "together learn the part of" in sheet
         assert job.protocol.sum_for(3).coalition([party.name for party in parties[1:]]) in sheet

@@ -6,9 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.channel import Channel, Event
-from securevfl.clock import Phase, VirtualClock
-from securevfl.costs import Meter
 from securevfl.crypto.ring import scale_bits
 from securevfl.crypto.trees import Tree, star
 from securevfl.errors import ConfigError, ProtocolError, RangeError
@@ -16,7 +13,10 @@ from securevfl.protocols.base import Circle, Reals, Seat, Space
 from securevfl.protocols.residues import unpack
 from securevfl.protocols.topology import Topology, one_pass, protects, two_passes
 from securevfl.roles import Roles
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.clock import Stage, VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
 
 TOPOLOGIES: list[Topology] = ["tree", "star", "ring"]
 
@@ -29,9 +29,9 @@ def one_sum(
     events: list[Event] = []
 
     def play(channel: Channel) -> tuple[np.ndarray | None, float]:
-        seat = Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum(names[0], tuple(names[1:])), Meter(channel.clock, channel.books))
         role = sums.role(seat)
-        channel.clock.phase = Phase.TRAIN
+        channel.clock.stage = Stage.TRAIN
         if channel.me == "active":
             total = role.collect(parts[0].shape, space)
             return total, float(channel.clock.path().sum())

@@ -5,7 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from securevfl.audit import declarations, mutants
+from securevfl.audit import declarations
+from securevfl.audit.mutants import table as mutants
 from securevfl.audit.suite.test_checks import *  # noqa: F403
 from securevfl.audit.suite.test_declarations import *  # noqa: F403
 from securevfl.audit.suite.test_mutants import *  # noqa: F403

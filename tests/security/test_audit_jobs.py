@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit import mutants_protocols
-from securevfl.audit.checker import check_transcript
+from securevfl.audit.checks.transcripts import check_transcript
+from securevfl.audit.mutants import protocols
 from securevfl.audit.page import html, text
+from securevfl.audit.recording.transcript import record
+from securevfl.audit.recording.views import Worlds
 from securevfl.audit.report import run_audit
-from securevfl.audit.transcript import record
-from securevfl.audit.views import Stage
 from securevfl.protocols.defences import Gaussian, Marvell, MaxNorm, Rounding
 
-MUTANT = {each.name: each for each in mutants_protocols.MUTANTS}
+MUTANT = {each.name: each for each in protocols.MUTANTS}
 sealed = partial(vfl.SealedResidual, engine=vfl.Ckks())
 DEFENDED = {
     "open, gaussian": vfl.OpenResidual(defence=Gaussian(sigma=0.5)),
@@ -48,11 +48,11 @@ def test_what_goes_down_is_what_the_defence_has_made_of_it(name: str, parties: l
 
 @pytest.mark.parametrize("name", ["open, gaussian", "sealed, rounding"])
 def test_the_ideal_run_has_the_noise_of_the_real_one(name: str, parties: list[vfl.Party]) -> None:
-    stage = Stage(job(DEFENDED[name]), parties, 0)
-    real, ideal = stage.real().openings, stage.ideal().openings
+    worlds = Worlds(job(DEFENDED[name]), parties, 0)
+    real, ideal = worlds.real().openings, worlds.ideal().openings
     assert len(real) == len(ideal) == 4
     assert all(np.abs(a.gradient - b.gradient).max() < 1e-2 for a, b in zip(real, ideal, strict=True))
-    assert stage.real_run[1].blurred
+    assert worlds.real_run[1].blurred
 
 
 @pytest.mark.parametrize(

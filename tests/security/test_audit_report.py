@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl import cli_audit
-from securevfl.audit.mutants import MUTANTS
+from securevfl.audit.findings import Audit
+from securevfl.audit.mutants.table import MUTANTS
 from securevfl.audit.page import html, text
-from securevfl.audit.report import Audit, run_audit
+from securevfl.audit.report import run_audit
+from securevfl.cli import audit as cli_audit
 
 MUTANT = {each.name: each for each in MUTANTS}
 

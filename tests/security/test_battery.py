@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from securevfl.audit.checker import _wrong_total
-from securevfl.audit.statistics import LEVEL, Battery, bits_of, bits_of_numbers, bitwise
+from securevfl.audit.checks.statistics import LEVEL, Battery, bits_of, bits_of_numbers, bitwise
+from securevfl.audit.checks.transcripts import _wrong_total
 from securevfl.protocols.base import Circle
 
 

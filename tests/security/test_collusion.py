@@ -15,9 +15,6 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.channel import Channel, Event
-from securevfl.clock import VirtualClock
-from securevfl.costs import Meter
 from securevfl.crypto import masks
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.prg import Prg
@@ -30,7 +27,10 @@ from securevfl.protocols.pairwise_sum import PairMasked
 from securevfl.protocols.topology import one_pass, two_passes
 from securevfl.protocols.tree_sum import MaskedPartial, MaskPartial, TreeSumRole
 from securevfl.roles import Roles
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 SPACE = Circle()
@@ -54,7 +54,7 @@ class Transcript:
         exchanges, shape = len(parts["b"]), parts["b"][0].shape
 
         def play(channel: Channel) -> None:
-            seat = Seat(channel, Roles.sum("a", self.names[1:]), Meter(channel.clock, channel.ledger))
+            seat = Seat(channel, Roles.sum("a", self.names[1:]), Meter(channel.clock, channel.books))
             self.session = f"{channel.session.hex()}/"
             role = self.roles[channel.me] = sums.role(seat)
             if channel.me == "a":
@@ -498,7 +498,7 @@ def late_vector_is_readable(monkeypatch: pytest.MonkeyPatch) -> bool:
             called.set()
 
     def play(channel: Channel) -> None:
-        seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books))
         session.append(f"{channel.session.hex()}/")
         if channel.me == "a":
             vfl.PairwiseSum(threshold=3, patience=1.5).role(seat).collect((1 << 13,), SPACE)

@@ -12,9 +12,10 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.binary_columns import hidden_spaces, read, two_valued
 from securevfl.audit.attacks.column_space import recovery, shares, space
-from securevfl.audit.received import Received, received
-from securevfl.audit.report import Audit, run_audit
-from securevfl.audit.views import Stage
+from securevfl.audit.findings import Audit
+from securevfl.audit.recording.received import Received, received
+from securevfl.audit.recording.views import Worlds
+from securevfl.audit.report import run_audit
 from securevfl.protocols.base import SumProtocol
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -55,37 +56,39 @@ OTHERS = [("auto", vfl.Ckks(), 1), ("direct", vfl.Ckks(), 2), *((sums, vfl.Ckks(
 def test_a_long_run_tells_the_columns_through_every_sum(
     sums: SumProtocol | str, residual: object, passives: int
 ) -> None:
-    stage = Stage(job(sums, residual), credit(passives), 0)
-    score = ATTACKS["column_space"].score(stage)
+    worlds = Worlds(job(sums, residual), credit(passives), 0)
+    score = ATTACKS["column_space"].score(worlds)
     assert score.real > 0.999 > 0.2 > score.chance
     assert score.simulated == pytest.approx(score.real, abs=1e-3)  # the sums are declared
     whole = [
-        each for each in received(stage, stage.real_run[1]) if len(each.about) == (1 if sums == "direct" else passives)
+        each
+        for each in received(worlds, worlds.real_run[1])
+        if len(each.about) == (1 if sums == "direct" else passives)
     ]
     for batch in whole:
         assert space(batch).shape[1] == batch.truth.shape[1]
         error = recovery(batch, space(batch), 40)
         assert error < (0.3 if isinstance(sums, vfl.CipherSum) else 1e-6)  # encrypted sums are rounded
-    bits = ATTACKS["binary_columns"].score(stage)
+    bits = ATTACKS["binary_columns"].score(worlds)
     assert bits.real == 1
     assert all(name in bits.detail for name in BITS)
 
 
 def test_a_short_run_tells_a_part_of_the_columns() -> None:
-    stage = Stage(job(epochs=3), credit(), 0)
-    score = ATTACKS["column_space"].score(stage)
+    worlds = Worlds(job(epochs=3), credit(), 0)
+    score = ATTACKS["column_space"].score(worlds)
     assert 0.3 < score.real < 0.9
     assert "no column within" in score.detail
-    control = received(stage, stage.real_run[1])[0]
+    control = received(worlds, worlds.real_run[1])[0]
     noise = replace(control, numbers=np.random.default_rng(0).normal(size=control.numbers.shape))
     assert np.nanmean(shares(noise.truth, space(noise))) < 0.1
 
 
 def test_an_open_residual_tells_a_passive_party_the_columns_of_all_others() -> None:
-    stage = Stage(job(vfl.PairwiseSum(), "open", epochs=20), credit(2), 0)
-    detail = ATTACKS["column_space"].score(stage).detail
+    worlds = Worlds(job(vfl.PairwiseSum(), "open", epochs=20), credit(2), 0)
+    detail = ATTACKS["column_space"].score(worlds).detail
     assert "shop0 about bank, shop1: 9 of 9 columns within (b0, b1, b2, b3, b4, " in detail
-    sealed = Stage(job(vfl.PairwiseSum(), vfl.Ckks(), epochs=20), credit(2), 0)
+    sealed = Worlds(job(vfl.PairwiseSum(), vfl.Ckks(), epochs=20), credit(2), 0)
     assert "shop0 about" not in ATTACKS["column_space"].score(sealed).detail
 
 
@@ -93,22 +96,22 @@ def test_an_open_residual_tells_a_passive_party_the_columns_of_all_others() -> N
 def test_the_other_parts_follow_from_an_open_residual_of_every_loss(model: object) -> None:
     parties = vfl.datasets.digits(3) if isinstance(model, vfl.Softmax) else credit(2)
     own = job(epochs=30, model=model, batch_size=150, optimizer=vfl.FedBCD(local_steps=2, lr=0.1))
-    stage = Stage(own, parties, 0)
-    found = [each for each in received(stage, stage.real_run[1]) if each.learner != "bank"]
+    worlds = Worlds(own, parties, 0)
+    found = [each for each in received(worlds, worlds.real_run[1]) if each.learner != "bank"]
     assert {each.learner for each in found} == {party.name for party in parties[1:]}
     for each in found:
         assert np.nanmean(shares(each.truth, space(each))) > 0.99
 
 
 def test_evaluations_count_and_held_out_rows_are_told_by_them() -> None:
-    stage = Stage(job(epochs=4, test_fraction=0.2, evaluate_every=1), credit(), 0)
-    found = received(stage, stage.whole_run[1])
-    held_out = next(each for each in found if np.array_equal(each.rows, stage.schedule.test))
-    assert held_out.numbers.shape[1] == 4 * stage.schedule.batches + 1
+    worlds = Worlds(job(epochs=4, test_fraction=0.2, evaluate_every=1), credit(), 0)
+    found = received(worlds, worlds.whole_run[1])
+    held_out = next(each for each in found if np.array_equal(each.rows, worlds.schedule.test))
+    assert held_out.numbers.shape[1] == 4 * worlds.schedule.batches + 1
     assert np.nanmin(shares(held_out.truth, space(held_out))) > 0.999
     training = next(each for each in found if len(each.rows) != len(held_out.rows) and each.learner == "bank")
     assert training.numbers.shape[1] == 4
-    assert len(stage.job.accepts) > 1  # a stage may show what a job may not do
+    assert len(worlds.job.accepts) > 1  # a worlds may show what a job may not do
 
 
 def test_columns_of_two_values_are_read_from_fewer_numbers_than_columns() -> None:
@@ -140,7 +143,7 @@ def test_vectors_of_two_values_are_found_in_small_and_large_spaces() -> None:
 def test_a_first_difference_is_a_part_in_sequential_mode_alone() -> None:
     optimizer = vfl.FedBCD(local_steps=3, lr=0.3, mode="sequential")
     own = job(vfl.PairwiseSum(), vfl.Ckks(), optimizer=optimizer, epochs=1)
-    score = ATTACKS["first_difference"].score(Stage(own, credit(3), 0))
+    score = ATTACKS["first_difference"].score(Worlds(own, credit(3), 0))
     assert score.real == pytest.approx(2 / 3)  # the last one moves after the last sum of the visit
     assert "shop0, shop1" in score.detail
     assert not ATTACKS["first_difference"].applies_to(job(vfl.PairwiseSum()))
@@ -153,7 +156,7 @@ def test_a_first_difference_is_a_part_in_sequential_mode_alone() -> None:
 @pytest.mark.parametrize("sums", ["direct", "pairwise"])
 def test_a_partys_own_part_ranks_the_labels_whatever_the_protocol(sums: str, residual: object) -> None:
     parties = vfl.datasets.breast_cancer(2 if sums == "direct" else 3)
-    score = ATTACKS["own_part"].score(Stage(job(sums, residual, batch_size=284), parties, 0))
+    score = ATTACKS["own_part"].score(Worlds(job(sums, residual, batch_size=284), parties, 0))
     assert score.real > (0.97 if sums == "direct" else 0.8)
     assert score.real == pytest.approx(score.simulated, abs=1e-3)
 
@@ -211,11 +214,11 @@ def test_the_credit_table_as_it_was_found() -> None:
         vfl.Party("bank", bank, raw["default.payment.next.month"].astype(int)),
         vfl.Party("shop", np.column_stack(list(shop.values())), columns=list(shop)),
     ]
-    long = Stage(job(residual=vfl.Ckks(), batch_size=750, epochs=20, optimizer=vfl.FedBCD(lr=0.1)), parties, 0)
+    long = Worlds(job(residual=vfl.Ckks(), batch_size=750, epochs=20, optimizer=vfl.FedBCD(lr=0.1)), parties, 0)
     score = ATTACKS["column_space"].score(long)
     assert score.real > 0.999999
     assert "14 known rows give them" in score.detail
-    short = Stage(job(residual=vfl.Ckks(), batch_size=750, epochs=4, optimizer=vfl.FedBCD(lr=0.1)), parties, 0)
-    for stage in (long, short):
-        assert ATTACKS["binary_columns"].score(stage).real == 1
+    short = Worlds(job(residual=vfl.Ckks(), batch_size=750, epochs=4, optimizer=vfl.FedBCD(lr=0.1)), parties, 0)
+    for worlds in (long, short):
+        assert ATTACKS["binary_columns"].score(worlds).real == 1
     assert ATTACKS["column_space"].score(short).real < 0.8

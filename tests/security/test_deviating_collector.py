@@ -13,9 +13,6 @@ import pytest
 from cryptography.exceptions import InvalidTag
 
 import securevfl as vfl
-from securevfl.channel import Channel, Event
-from securevfl.clock import VirtualClock
-from securevfl.costs import Meter
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.shamir import SHARE_BYTES, Share, combine
@@ -34,7 +31,10 @@ from securevfl.protocols.dropout_sum import (
 from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.residues import unpack
 from securevfl.roles import Roles
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
 
 ROWS = 40
 SPACE = Circle(32)
@@ -57,7 +57,7 @@ def attacked(
     parts, errors = parts_of(passives), []
 
     def play(channel: Channel) -> np.ndarray | None:
-        seat = Seat(channel, Roles.sum("a", passives), Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum("a", passives), Meter(channel.clock, channel.books))
         if channel.me == "a":
             try:
                 return collector(seat, threshold, 1.5).collect((ROWS,), SPACE)
@@ -213,7 +213,7 @@ def sealed_in_two_sums(member: type[DropoutMember]) -> tuple[bytes, bytes]:
     sealed: list[bytes] = []
 
     def play(channel: Channel) -> None:
-        seat = Seat(channel, Roles.sum("a", ("b", "c")), Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum("a", ("b", "c")), Meter(channel.clock, channel.books))
         if channel.me == "a":
             sealed.extend(channel.recv("b", Commit, timeout=60.0).sealed[1] for _ in range(2))
             return
@@ -267,7 +267,7 @@ def test_tags_that_are_missing_are_named(change: Callable[[list[bytes]], list[by
     names = ("a", "b", "c", "d")
 
     def play(channel: Channel) -> None:
-        seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.ledger))
+        seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books))
         if channel.me == "a":
             PairwiseSum(threshold=2, patience=2.0).role(seat).collect((3,), SPACE)
         else:

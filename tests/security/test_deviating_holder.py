@@ -17,21 +17,21 @@ import tenseal.sealapi as seal
 from gmpy2 import mpz
 
 import securevfl as vfl
-from securevfl.channel import Event
 from securevfl.crypto import fixedpoint, lattice, lattice_sum, sealio
 from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder
 from securevfl.crypto.lattice_profile import BLINDED, PUBLIC, SEALED, Parameters, fingerprint
 from securevfl.crypto.lattice_sum import LatticeSum, LatticeSumHolder
 from securevfl.crypto.packing import layout, pack, unpack
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder
+from securevfl.crypto.paillier_bytes import Header, Kind, numbers, read, write
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey, noise
-from securevfl.crypto.paillier_wire import Header, Kind, numbers, read, write
 from securevfl.errors import CryptoError
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.pairwise_sum import PairMasked
 from securevfl.protocols.sealed_residual import Blinded
-from securevfl.protocols.sealed_residual import PublicKey as KeyMessage
+from securevfl.protocols.sealed_residual import ResidualKey as KeyMessage
 from securevfl.protocols.sum_keys import SumPublic
+from securevfl.runtime.channel import Event
 
 PARAMETERS = Parameters()
 
@@ -343,7 +343,7 @@ def test_a_modulus_that_shares_a_factor_with_phi_is_refused(monkeypatch: pytest.
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), bytes(31), b"\xec" + b"\xff" * 30 + b"\x7f"])
 def test_a_public_key_that_makes_pair_keys_known_is_refused(key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A point of small order makes the shared secret zero, so everyone would know the masks of whoever took it."""
-    from securevfl.channel import Channel
+    from securevfl.runtime.channel import Channel
 
     send, events = Channel.send, []
 

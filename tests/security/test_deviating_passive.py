@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.channel import Event
 from securevfl.crypto import sealio
 from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder
 from securevfl.crypto.lattice_profile import BLINDED, OPENED, SEALED, Parameters
@@ -19,10 +18,11 @@ from securevfl.crypto.lattice_ring import Ring
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.scheme import Shape
+from securevfl.data.party import register_of
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
-from securevfl.party import register_of
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sealed_residual import Opened, SealedActive, SealedG, SealedPassive
+from securevfl.runtime.channel import Event
 
 ENGINES = [vfl.Ckks(), vfl.Paillier(bits=2048)]
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.disclosure import Disclosure, Sizes, counts, earlier, sizes_of
+from securevfl.data.schedule import Schedule
+from securevfl.disclosure.counts import Disclosure, Sizes, counts, earlier, sizes_of
+from securevfl.disclosure.exposure import HALF, enough, held
 from securevfl.errors import LeakageError
-from securevfl.exposure import HALF, enough, held
-from securevfl.leakage import leaks
-from securevfl.schedule import Schedule
+from securevfl.privacy.leaks import leaks
 
 
 def job(**keys: object) -> vfl.Job:
@@ -183,10 +183,10 @@ def test_the_remedy_and_the_consent() -> None:
     assert vfl.simulate(job(epochs=10, accepts=["columns"]), parties).costs.rounds > 0
     with pytest.raises(LeakageError, match=r"shop: .*seal the residual"):
         vfl.simulate(job(epochs=10, **OPEN), parties)
-    sheet = job(epochs=10).explain(parties)
+    sheet = vfl.explain(job(epochs=10), parties)
     assert "T c = 11 x 1 numbers about each training row: 0.73 of the dimensions of the 15 columns" in sheet
     assert "would be refused: bank: it receives 11 numbers" in sheet
-    assert "accepted: bank: it receives" in job(epochs=10, accepts=["columns"]).explain(parties)
+    assert "accepted: bank: it receives" in vfl.explain(job(epochs=10, accepts=["columns"]), parties)
 
 
 def test_sequential_sums_are_refused_and_said() -> None:
@@ -194,20 +194,20 @@ def test_sequential_sums_are_refused_and_said() -> None:
     own = job(epochs=1, test_fraction=0.2, **SEQUENTIAL)
     with pytest.raises(LeakageError, match=r'one passive party moves.*mode = "parallel".*"sequential"'):
         vfl.simulate(own, parties)
-    assert "fewer than" not in own.explain(parties)
-    assert "needs nobody" in own.explain(parties)
-    assert "fewer than" in job().explain(parties)
+    assert "fewer than" not in vfl.explain(own, parties)
+    assert "needs nobody" in vfl.explain(own, parties)
+    assert "fewer than" in vfl.explain(job(), parties)
     direct = own.model_copy(update={"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks())})
     assert "sequential" not in {leak.name for leak in leaks(direct, sizes(direct, THREE))}
 
 
 def test_own_parts_and_the_messages_of_the_session_stand_on_the_sheet() -> None:
-    sheet = job().explain(vfl.datasets.breast_cancer())
+    sheet = vfl.explain(job(), vfl.datasets.breast_cancer())
     passive = sheet.split("\nshop (")[1]
     assert "X_k theta_k, which ranks the labels" in passive
     for message in ("Hello", "Verdict", "Abort"):
         assert f"{message} from active" in passive
-    assert "own part" not in job(model=vfl.Square()).explain(vfl.datasets.diabetes())
+    assert "own part" not in vfl.explain(job(model=vfl.Square()), vfl.datasets.diabetes())
 
 
 def bits(n: int, d: int, seed: int = 0) -> np.ndarray:

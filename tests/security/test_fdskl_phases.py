@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 import securevfl as vfl
-from securevfl.channel import Event
+from securevfl.data.schedule import Schedule
 from securevfl.models.kernel import Frequencies, Kernel
 from securevfl.protocols.direct_sum import PhasePart
-from securevfl.schedule import Schedule
+from securevfl.runtime.channel import Event
 
 Floats = NDArray[np.float64]
 ROWS, COLUMNS = 64, 3
@@ -108,7 +108,7 @@ def test_what_stays_is_a_linear_map_where_phases_do_not_wrap() -> None:
 def test_the_sheet_says_both() -> None:
     own = parties(2)
     job = vfl.Job(model=MODEL, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(sum="tree"))
-    sheet = job.explain(own)
+    sheet = vfl.explain(job, own)
     assert "distance" in sheet
     assert "linear map" in sheet
     assert "its sign is the label" not in sheet

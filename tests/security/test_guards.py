@@ -7,9 +7,9 @@ from scipy.sparse.linalg import lsqr
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
-from securevfl.channel import Event
+from securevfl.data.schedule import Schedule
 from securevfl.errors import LeakageError
-from securevfl.schedule import Schedule
+from securevfl.runtime.channel import Event
 
 
 def job(**keys: object) -> vfl.Job:
@@ -50,11 +50,11 @@ def test_a_hiding_sum_of_one_part_is_refused() -> None:
 
 def test_explain_says_what_would_be_refused() -> None:
     parties = vfl.datasets.breast_cancer()
-    sheet = job(batch_size=14, reshuffle=True, accepts=["fresh_equations"]).explain(parties)
+    sheet = vfl.explain(job(batch_size=14, reshuffle=True, accepts=["fresh_equations"]), parties)
     assert "would be refused: shop: its opened gradient has 15 parameters" in sheet
     assert "accepted: shop: rows reshuffled" in sheet
-    assert "p = 15 equations about n x c = 63" in job().explain(parties)
-    assert "its sign is the label" in job(protocol=vfl.Protocol(residual="open")).explain(parties)
+    assert "p = 15 equations about n x c = 63" in vfl.explain(job(), parties)
+    assert "its sign is the label" in vfl.explain(job(protocol=vfl.Protocol(residual="open")), parties)
 
 
 def noise_attack(epochs: int, *, reshuffle: bool, seed: int) -> float:

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtr
 
 import securevfl as vfl
-from securevfl.audit.curve import SHARES, expected_label_auc, simulate_label_auc, smallest_batch
+from securevfl.disclosure.label_auc import SHARES, expected_label_auc, simulate_label_auc, smallest_batch
 from securevfl.errors import ConfigError, LeakageError
 
 
@@ -65,7 +65,7 @@ def test_a_job_with_a_limit_names_the_smallest_batch_size_that_keeps_it() -> Non
     with pytest.raises(LeakageError):
         vfl.simulate(limited(0.7, batch_size=142), parties)
     assert vfl.simulate(limited(0.7, batch_size=143), parties)
-    assert "would be refused" not in limited(0.7, batch_size=143).explain(parties)
+    assert "would be refused" not in vfl.explain(limited(0.7, batch_size=143), parties)
 
 
 def test_a_limit_that_no_batch_keeps_and_an_open_residual_are_refused() -> None:
@@ -80,5 +80,5 @@ def test_a_limit_that_no_batch_keeps_and_an_open_residual_are_refused() -> None:
 
 
 def test_the_consent_sheet_says_what_columns_of_noise_tell() -> None:
-    sheet = limited(None, batch_size=143).explain(vfl.datasets.breast_cancer())
+    sheet = vfl.explain(limited(None, batch_size=143), vfl.datasets.breast_cancer())
     assert "from columns of noise it tells labels to an AUC of 0.69" in sheet

@@ -15,7 +15,7 @@ def line(engine: Engine | str, **keys: object) -> str:
     own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 64, "epochs": 10}
     job = vfl.Job(**(own | keys), protocol=vfl.Protocol(residual=engine))
     return next(
-        (row for row in job.explain(vfl.datasets.breast_cancer(parties=3)).splitlines() if "openings" in row), ""
+        (row for row in vfl.explain(job, vfl.datasets.breast_cancer(parties=3)).splitlines() if "openings" in row), ""
     )
 
 

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from securevfl.channel import Channel, Event
-from securevfl.clock import WallClock
 from securevfl.crypto import okvs, ot_extension
 from securevfl.crypto.curve import canonical_ids, common_positions, hash_ids, hash_to_group, sort_points
 from securevfl.crypto.ot_extension import ROW_BYTES, Evaluator, Holder
@@ -19,7 +17,9 @@ from securevfl.protocols.psi import Journal, Work, align_active, align_passive
 from securevfl.protocols.psi_many import Store
 from securevfl.protocols.psi_transfers import Question
 from securevfl.protocols.psi_work import Points
-from securevfl.transport.threads import run_threads
+from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.threads import run_threads
 
 NAMES = ["bank", "shop", "telco", "clinic"]
 flows = pytest.mark.parametrize("transfers", [False, True], ids=["points", "transfers"])

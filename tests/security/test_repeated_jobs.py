@@ -6,7 +6,7 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.audit.attacks.cross_round import solve
-from securevfl.audit.views import Stage
+from securevfl.audit.recording.views import Worlds
 
 ROWS, COLUMNS, BATCH = 2560, 16, 256
 JOB = vfl.Job(
@@ -31,11 +31,11 @@ def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
     """Label AUC after so many jobs, each whole and sealed and under another seed."""
     equations, found = [], []
     for seed in range(max(jobs)):
-        stage = Stage(JOB, tables(0 if same_table else seed), seed)
-        equations += stage.real("shop").equations()
+        worlds = Worlds(JOB, tables(0 if same_table else seed), seed)
+        equations += worlds.real("shop").equations()
         if seed + 1 in jobs:
-            assert stage.active.y is not None
-            found.append(float(roc_auc_score(stage.active.y, -solve(equations, ROWS, 1)[:, 0])))
+            assert worlds.active.y is not None
+            found.append(float(roc_auc_score(worlds.active.y, -solve(equations, ROWS, 1)[:, 0])))
     return found
 
 

@@ -8,13 +8,13 @@ import pytest
 from numpy.typing import NDArray
 
 import securevfl as vfl
-from securevfl.channel import Event
-from securevfl.checkpoint import Checkpoints
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.base import ResidualProtocol
 from securevfl.protocols.defences import Gaussian, Noise
 from securevfl.protocols.open_residual import OpenResidual, Residual
 from securevfl.protocols.sealed_residual import SealedResidual
+from securevfl.runtime.channel import Event
+from securevfl.training.checkpoint import Checkpoints
 
 Floats = NDArray[np.float64]
 EVERY, SIGMA = 3, 2.0

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.kit import init_certs, write_kit
 from securevfl.methods.phases import Phases
 from securevfl.methods.state import State
-from securevfl.part import Part
-from securevfl.peers import Peers
+from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.training.model_part import ModelPart
+from securevfl.transport.peers import Peers
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROCESS = """
 import sys, time
 from pathlib import Path
 import securevfl as vfl
-from securevfl import eventlog
+from securevfl.runtime import eventlog
 from securevfl.errors import SecureVFLError
-from securevfl.checkpoint import Checkpoints
+from securevfl.training.checkpoint import Checkpoints
 from securevfl.job import Job
-from securevfl.join import join
+from securevfl.organisations.join import join
 
 kit, count, timeout, patience, pause, every = Path(sys.argv[1]), *map(float, sys.argv[2:])
 eventlog.write_to(kit / "log.jsonl")
@@ -85,7 +85,7 @@ class Meeting:
         return path.read_text() if path.exists() else ""
 
     def compare(self, bound: float = 0.0) -> None:
-        parts = {name: Part.load(self.kit(name) / "part.json") for name in self.peers.parties}
+        parts = {name: ModelPart.load(self.kit(name) / "part.json") for name in self.peers.parties}
         run = simulate_with(self.job, vfl.datasets.breast_cancer(len(parts)), parts)
         for name, part in parts.items():
             assert np.abs(part.theta - run.parts[name].theta).max(initial=0.0) <= bound
@@ -93,7 +93,7 @@ class Meeting:
                 assert part.metrics == run.parts[name].metrics
 
 
-def simulate_with(job: vfl.Job, parties: list[vfl.Party], parts: Mapping[str, Part]) -> vfl.Run:
+def simulate_with(job: vfl.Job, parties: list[vfl.Party], parts: Mapping[str, ModelPart]) -> vfl.Run:
     """`simulate` with the keys in these parts, from which a kernel model draws its features."""
     make = Phases.player
 

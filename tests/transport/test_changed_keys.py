@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import securevfl as vfl
-from securevfl.checkpoint import Checkpoints
-from securevfl.join import join
-from securevfl.session import run_key
+from securevfl.organisations.join import join
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.session import run_key
 from securevfl.transport import certs, requests
 from securevfl.transport.certs import show
 

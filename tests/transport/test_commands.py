@@ -15,14 +15,15 @@ import pytest
 from pyarrow import csv, parquet
 
 import securevfl as vfl
-from securevfl.alignment import write_rows
-from securevfl.ledger import DisclosureLedger, default_ledger
-from securevfl.part import Part
-from securevfl.store import table_path
+from securevfl.data.row_order import write_rows
+from securevfl.data.store import table_path
+from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
+from securevfl.training.model_part import ModelPart
 
 LARGE = """
-from securevfl import new_rows, tables
-from securevfl.cli import main
+from securevfl.training import new_rows
+from securevfl.data import load as tables
+from securevfl.cli.main import main
 tables.LARGE, new_rows.BLOCK = 0, 100
 main()
 """
@@ -101,7 +102,7 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
     assert left == {"bank.parquet", "shop.parquet", "shop.parquet.rows.npy", "bank.model.json", "shop.model.json"}
     run = vfl.simulate(meeting.job, vfl.datasets.breast_cancer())
     for name, part in run.parts.items():
-        np.testing.assert_array_equal(Part.load(meeting.folder / f"{name}.model.json").theta, part.theta)
+        np.testing.assert_array_equal(ModelPart.load(meeting.folder / f"{name}.model.json").theta, part.theta)
 
     told = through(start(meeting, "bank", "predict", "--out", "found.csv"), start(meeting, "shop", "predict"))
     assert told == ["569 predictions are in found.csv\n", "569 rows predicted, for bank to see\n"]
@@ -114,7 +115,7 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
     assert told[0] == (meeting.folder / "found.csv").read_text()
     assert {path.name for path in meeting.folder.iterdir() if path.is_file()} == left | {"found.csv"}
     entries = {name: DisclosureLedger.find(default_ledger(name)).read().entries for name in ("bank", "shop")}
-    trained = Part.load(meeting.folder / "bank.model.json").run
+    trained = ModelPart.load(meeting.folder / "bank.model.json").run
     assert {entry.run for entry in entries["bank"]} == {trained}  # killed, and one run all the same
     scores = [entry for entry in entries["shop"] if entry.told.kind == "scores" and entry.run != trained]
     assert [entry.told.count for entry in scores] == [569, 569]

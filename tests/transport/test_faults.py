@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from securevfl.channel import Abort
-from securevfl.codec import Frame, decode_frame, encode_frame
 from securevfl.errors import SecureVFLError
-from securevfl.kit import write_kit
+from securevfl.organisations.kit import write_kit
+from securevfl.runtime.channel import Abort
+from securevfl.runtime.codec import Frame, decode_frame, encode_frame
 
 
 def until_round(meeting: Any, done: int, within: float = 60) -> None:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.channel import Inbox
-from securevfl.codec import decode_message, encode_frame, encode_message
 from securevfl.errors import FrameError, SecureVFLError, TransportError
+from securevfl.runtime.channel import Inbox
+from securevfl.runtime.codec import decode_message, encode_frame, encode_message
 from securevfl.transport.certs import server_name
 from securevfl.transport.endpoint import METHOD, Endpoint
 from securevfl.transport.grpc_tls13 import grpc

@@ -17,7 +17,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, TransportError
-from securevfl.join import join
+from securevfl.organisations.join import join
 from securevfl.transport import certs
 from securevfl.transport.endpoint import METHOD, Endpoint
 from securevfl.transport.grpc_tls13 import NO_TLS_12, grpc

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import securevfl as vfl
-from securevfl.codec import decode_message, encode_message
 from securevfl.errors import CryptoError, FrameError, TransportError
-from securevfl.join import join
+from securevfl.organisations.join import join
+from securevfl.runtime.codec import decode_message, encode_message
 from securevfl.transport import certs, post, seal
 from securevfl.transport.letters import Parcel
 from securevfl.transport.relay import route

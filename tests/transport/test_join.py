@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl import eventlog
-from securevfl.checkpoint import Checkpoints
 from securevfl.errors import ConfigError, PartiesError, SecureVFLError, TransportError
 from securevfl.job import Job
-from securevfl.join import join
-from securevfl.kit import to_toml, write_kit
-from securevfl.peers import Peers
-from securevfl.session import run_key
+from securevfl.organisations.join import join
+from securevfl.organisations.kit import to_toml, write_kit
+from securevfl.runtime import eventlog
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.session import run_key
+from securevfl.transport.peers import Peers
 from securevfl.transport.relay import Relay
 from securevfl.transport.tls import Credentials
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from securevfl.channel import Abort
-from securevfl.codec import FORMAT, encode_frame, encode_message
 from securevfl.errors import FrameError, PeerLost, TransportError
+from securevfl.runtime.channel import Abort
+from securevfl.runtime.codec import FORMAT, encode_frame, encode_message
 from securevfl.transport.letters import MAX_GREETING, Agreed, Greeting, Parcel, read_letter, read_packet
 from securevfl.transport.post import Post
 from securevfl.transport.tls import Credentials

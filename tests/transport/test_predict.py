@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl import new_rows
 from securevfl.errors import ConfigError, IdError, PartiesError, SecureVFLError, TableError, TransportError
-from securevfl.predict_parties import predict_with
+from securevfl.organisations.predict import predict_with
+from securevfl.training import new_rows
 
 
 def each(meeting: Any, ask: Callable[[str], Any]) -> dict[str, Any]:

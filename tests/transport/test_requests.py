@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from typer.testing import CliRunner, Result
 
 import securevfl as vfl
-from securevfl.cli import app
+from securevfl.cli.main import app
 from securevfl.errors import ConfigError, CryptoError, TransportError
-from securevfl.join import join
+from securevfl.organisations.join import join
 from securevfl.transport import pem
 from securevfl.transport.certs import Identity, check_peer, init, issue, server_name, show
 from securevfl.transport.requests import grant, read_request, request

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import csv
 
 import securevfl as vfl
-from securevfl.alignment import read_rows
+from securevfl.data.row_order import read_rows
 
 
 def rounds(meeting: Any, party: str) -> int:
@@ -128,7 +128,7 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
     def align(name: str) -> "subprocess.Popen[str]":
         options = ["--party", name, "--data", f"{name}.csv", "--peers", f"{name}/peers.toml"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "securevfl.cli", "align", *options],
+            [sys.executable, "-m", "securevfl.cli.main", "align", *options],
             cwd=meeting.folder,
             stderr=subprocess.PIPE,
             text=True,
@@ -156,7 +156,9 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
 def test_a_relay_waits_for_who_comes_back(meet: Any, running: list[Any]) -> None:
     meeting = meet(3, "relay", meet.job(epochs=3))
     options = ["--party", "relay", "--peers", str(meeting.kit("relay") / "peers.toml")]
-    running.append(subprocess.Popen([sys.executable, "-m", "securevfl.cli", "relay", *options], stderr=subprocess.PIPE))
+    running.append(
+        subprocess.Popen([sys.executable, "-m", "securevfl.cli.main", "relay", *options], stderr=subprocess.PIPE)
+    )
     start = {"patience": 20, "pause": 0.05, "every": 2}
     processes = {name: meeting.spawn(name, **start) for name in meeting.peers.parties}
     running += processes.values()

@@ -11,13 +11,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.curve import smallest_batch
-from securevfl.audit.views import Stage, View
+from securevfl.audit.recording.views import View, Worlds
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import LeakName
+from securevfl.data.party import Party
+from securevfl.disclosure.label_auc import smallest_batch
 from securevfl.job import Job
 from securevfl.methods.base import Known
-from securevfl.party import Party
+from securevfl.options import LeakName
 
 MODEST = 0.6  # label AUC that a proposed batch size keeps columns of noise at
 
@@ -77,10 +77,10 @@ class Attack(ABC):
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
         """Runs the job (and its ideal) with this seed and attacks both."""
-        return self.score(Stage(job, parties, seed))
+        return self.score(Worlds(job, parties, seed))
 
     @abstractmethod
-    def score(self, stage: Stage) -> Score:
+    def score(self, worlds: Worlds) -> Score:
         """As above, on runs that several attacks share."""
 
 
@@ -94,7 +94,7 @@ class LabelAttack(Attack):
         return job.model.loss.classifies and job.protocol.residual is not None
 
     @abstractmethod
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, worlds: Worlds) -> Floats:
         """A score (m x c) for every row: c = 1, higher for the second class; or a column a class. Unknown rows NaN."""
 
     def hidden(self, job: Job) -> bool:
@@ -111,8 +111,8 @@ class LabelAttack(Attack):
         share = p / (needed * sizes.outputs)
         return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; fewer columns"
 
-    def score(self, stage: Stage) -> Score:
-        real, ideal = (label_auc(self.guess(view, stage), stage.labels) for view in (stage.real(), stage.ideal()))
+    def score(self, worlds: Worlds) -> Score:
+        real, ideal = (label_auc(self.guess(view, worlds), worlds.labels) for view in (worlds.real(), worlds.ideal()))
         return Score(real, ideal, 0.5)
 
 
@@ -140,10 +140,10 @@ def mean_by_row(estimates: list[tuple[NDArray[np.intp], Floats]], m: int, c: int
     return mean
 
 
-def known_rows(stage: Stage, share: float = 0.1, *, at_least: int = 5) -> NDArray[np.intp]:
+def known_rows(worlds: Worlds, share: float = 0.1, *, at_least: int = 5) -> NDArray[np.intp]:
     """Training rows whose labels the attacker is given: a share of each class, at least a few."""
-    generator = np.random.default_rng([stage.seed, 77])
-    train, labels = stage.schedule.train, stage.labels
+    generator = np.random.default_rng([worlds.seed, 77])
+    train, labels = worlds.schedule.train, worlds.labels
     chosen = []
     for label in np.unique(labels):
         rows = generator.permutation(train[labels[train] == label])

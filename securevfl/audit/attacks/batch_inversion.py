@@ -12,16 +12,16 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from securevfl.audit.attacks.base import LabelAttack, mean_by_row
-from securevfl.audit.views import Stage, View, least_norm
+from securevfl.audit.recording.views import View, Worlds, least_norm
 from securevfl.crypto.scheme import Floats
-from securevfl.schedule import Rows
+from securevfl.data.schedule import Rows
 
 
 class BatchInversion(LabelAttack):
     name = "batch_inversion"
     paper = "Zhu et al. 2019, deep leakage from gradients; Zou et al. 2022, batch label inference in VFL"
 
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, worlds: Worlds) -> Floats:
         seen: dict[bytes, tuple[Rows, Floats]] = {}
         for rows, A, b in view.equations():
             seen.setdefault(rows.tobytes(), (rows, -invert(A, b)))

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.attacks.column_space import space
 from securevfl.audit.attacks.two_values import reduce
-from securevfl.audit.received import Received, received
-from securevfl.audit.views import Stage, Tape
+from securevfl.audit.recording.received import Received, received
+from securevfl.audit.recording.views import Tape, Worlds
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import LeakName
+from securevfl.data.schedule import Rows
 from securevfl.job import Job
 from securevfl.methods.base import Known
-from securevfl.schedule import Rows
+from securevfl.options import LeakName
 
 Bits = NDArray[np.bool_]
 
@@ -59,15 +59,15 @@ class BinaryColumns(Attack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
 
-    def score(self, stage: Stage) -> Score:
-        real, ideal = (_read(stage, tape) for tape in (stage.whole_run[1], stage.ideal_run[1]))
+    def score(self, worlds: Worlds) -> Score:
+        real, ideal = (_read(worlds, tape) for tape in (worlds.whole_run[1], worlds.ideal_run[1]))
         return Score(real[0], ideal[0], 0.0, real[1])
 
 
-def _read(stage: Stage, tape: Tape) -> tuple[float, str]:
+def _read(worlds: Worlds, tape: Tape) -> tuple[float, str]:
     """The largest share that a learner reads, and in words: who reads which."""
     share, said = 0.0, []
-    everything = received(stage, tape)
+    everything = received(worlds, tape)
     for learner, about in dict.fromkeys((each.learner, each.about) for each in everything):
         batches = [each for each in everything if (each.learner, each.about) == (learner, about)][:EXAMINED]
         two: set[str] = set()

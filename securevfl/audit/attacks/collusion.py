@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.attacks.base import Attack, By, Score
-from securevfl.audit.views import Stage, Tape
-from securevfl.codec import Message
+from securevfl.audit.recording.views import Tape, Worlds
 from securevfl.crypto.trees import Tree
 from securevfl.job import Job
 from securevfl.methods.base import Known
 from securevfl.protocols.base import Reals
 from securevfl.protocols.residues import to_residues
 from securevfl.protocols.tree_sum import MaskedPartial, MaskPartial, TreeSum
+from securevfl.runtime.codec import Message
 
 Words = NDArray[np.uint64]
 
@@ -40,13 +40,13 @@ class Collusion(Attack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "a masked or encrypted sum among parties that do not pool what they hold"
 
-    def score(self, stage: Stage) -> Score:
-        sums = stage.job.protocol.sum
+    def score(self, worlds: Worlds) -> Score:
+        sums = worlds.job.protocol.sum
         assert isinstance(sums, TreeSum)
-        names = [stage.active.name, *(party.name for party in stage.passives)]
+        names = [worlds.active.name, *(party.name for party in worlds.passives)]
         trees = sums.trees(len(names))
-        shares = [len(recovered(stage.real_run[1], trees, names, {name})) for name in names]
-        return Score(max(shares) / len(stage.passives), 0.0, 0.0)
+        shares = [len(recovered(worlds.real_run[1], trees, names, {name})) for name in names]
+        return Score(max(shares) / len(worlds.passives), 0.0, 0.0)
 
 
 def recovered(tape: Tape, trees: tuple[Tree, Tree], names: list[str], coalition: Collection[str]) -> set[str]:

@@ -16,13 +16,13 @@ from typing import ClassVar
 import numpy as np
 
 from securevfl.audit.attacks.base import Attack, By, Score
-from securevfl.audit.received import Received, received
-from securevfl.audit.views import Stage, Tape
+from securevfl.audit.recording.received import Received, received
+from securevfl.audit.recording.views import Tape, Worlds
 from securevfl.crypto.scheme import Floats
-from securevfl.disclosure import LeakName
-from securevfl.exposure import NEARLY_ALL
+from securevfl.disclosure.exposure import NEARLY_ALL
 from securevfl.job import Job
 from securevfl.methods.base import Known
+from securevfl.options import LeakName
 
 INSIDE = 0.99  # share of a column from which it is called inside
 FLOOR = 1e-11  # of the largest singular value; below is rounding
@@ -46,16 +46,16 @@ class ColumnSpace(Attack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
 
-    def score(self, stage: Stage) -> Score:
-        real, ideal = (_worst(stage, tape) for tape in (stage.whole_run[1], stage.ideal_run[1]))
+    def score(self, worlds: Worlds) -> Score:
+        real, ideal = (_worst(worlds, tape) for tape in (worlds.whole_run[1], worlds.ideal_run[1]))
         return Score(real[0], ideal[0], real[1], real[2])
 
 
-def _worst(stage: Stage, tape: Tape) -> tuple[float, float, str]:
+def _worst(worlds: Worlds, tape: Tape) -> tuple[float, float, str]:
     """Mean share and the share of a space of as many dimensions without relation, where most is found; in words."""
     found: list[tuple[float, float]] = []
     said: list[str] = []
-    everything = received(stage, tape)
+    everything = received(worlds, tape)
     for learner, about in dict.fromkeys((each.learner, each.about) for each in everything):
         batches = [each for each in everything if (each.learner, each.about) == (learner, about)]
         inside = [shares(each.truth, space(each)) for each in batches]

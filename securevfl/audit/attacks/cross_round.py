@@ -12,16 +12,16 @@ from scipy.sparse import coo_array, vstack
 from scipy.sparse.linalg import lsqr
 
 from securevfl.audit.attacks.base import LabelAttack
-from securevfl.audit.views import Stage, View
+from securevfl.audit.recording.views import View, Worlds
 from securevfl.crypto.scheme import Floats
-from securevfl.schedule import Rows
+from securevfl.data.schedule import Rows
 
 
 class CrossRound(LabelAttack):
     name = "cross_round"
     paper = "gradients of several rounds as one linear system (after Hitaj et al. 2017; design, section 4)"
 
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, worlds: Worlds) -> Floats:
         return -solve(view.equations(), len(view.X), view.outputs)
 
 

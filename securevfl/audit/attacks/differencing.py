@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from securevfl.audit.attacks.base import Attack, Score
-from securevfl.audit.views import Stage, Tape, Total
+from securevfl.audit.recording.views import Tape, Total, Worlds
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
@@ -33,10 +33,12 @@ class Differencing(Attack):
             return "the parallel mode, in which all parts move at once"
         return "more parties in the sum: it is in what the sum itself tells, and one part outweighs the others"
 
-    def score(self, stage: Stage) -> Score:
-        names = [party.name for party in stage.passives]
-        real, ideal = (_correlation(tape, stage.active.name, names) for tape in (stage.real_run[1], stage.ideal_run[1]))
-        rows = stage.schedule.smallest_batch
+    def score(self, worlds: Worlds) -> Score:
+        names = [party.name for party in worlds.passives]
+        real, ideal = (
+            _correlation(tape, worlds.active.name, names) for tape in (worlds.real_run[1], worlds.ideal_run[1])
+        )
+        rows = worlds.schedule.smallest_batch
         return Score(real, ideal, float(np.sqrt(2 / (np.pi * rows))))
 
 

@@ -14,10 +14,10 @@ from typing import ClassVar
 import numpy as np
 
 from securevfl.audit.attacks.base import Attack, Score
-from securevfl.audit.views import Stage, Tape
-from securevfl.disclosure import LeakName
+from securevfl.audit.recording.views import Tape, Worlds
 from securevfl.job import Job
 from securevfl.methods.base import Known
+from securevfl.options import LeakName
 
 EXACT = 1e-6  # relative error from which a part counts as found
 
@@ -35,15 +35,15 @@ class FirstDifference(Attack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "the parallel mode, in which all parts move at once"
 
-    def score(self, stage: Stage) -> Score:
-        real, ideal = (_found(stage, tape) for tape in (stage.real_run[1], stage.ideal_run[1]))
+    def score(self, worlds: Worlds) -> Score:
+        real, ideal = (_found(worlds, tape) for tape in (worlds.real_run[1], worlds.ideal_run[1]))
         return Score(real[0], ideal[0], 0.0, real[1])
 
 
-def _found(stage: Stage, tape: Tape) -> tuple[float, str]:
+def _found(worlds: Worlds, tape: Tape) -> tuple[float, str]:
     """Share of the passive parties, and in words whose part and how exactly."""
-    names = [party.name for party in stage.passives]
-    first = [total.values for total in tape.totals[stage.active.name] if total.visit == 0]
+    names = [party.name for party in worlds.passives]
+    first = [total.values for total in tape.totals[worlds.active.name] if total.visit == 0]
     errors: dict[str, float] = {}
     for place, (before, after) in enumerate(pairwise(first)):
         name = names[place]

@@ -12,14 +12,14 @@ import numpy as np
 
 from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.attacks.phases import explained, first_rows, turns
-from securevfl.audit.views import Stage, fields, noise_like
-from securevfl.channel import Event
-from securevfl.codec import Message
+from securevfl.audit.recording.views import Worlds, fields, noise_like
 from securevfl.job import Job
 from securevfl.methods.base import Known
 from securevfl.models.kernel import Frequencies, Kernel
 from securevfl.protocols.base import Phases
 from securevfl.protocols.phase_sums import worker_of
+from securevfl.runtime.channel import Event
+from securevfl.runtime.codec import Message
 
 
 class MaskedPhases(Attack):
@@ -34,30 +34,30 @@ class MaskedPhases(Attack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "a masked or encrypted sum among parties that do not pool what they hold"
 
-    def score(self, stage: Stage) -> Score:
-        tape = stage.real_run[1]
+    def score(self, worlds: Worlds) -> Score:
+        tape = worlds.real_run[1]
         firsts: dict[tuple[str, str, str, str], Event] = {}
         for events in list(tape.events.values()):
             for event in events:
                 if event.direction == "recv" and worker_of(event.lane) not in (None, event.peer):
                     firsts.setdefault((event.me, event.peer, event.lane, type(event.message).__name__), event)
         found = [
-            [_found(event, message, stage) for message in (event.message, noise_like(event.message))]
+            [_found(event, message, worlds) for message in (event.message, noise_like(event.message))]
             for event in firsts.values()
         ]
         scores = [pair for pair in found if pair[0] is not None]
         real, simulated = (max((score[i] or 0.0 for score in scores), default=0.0) for i in (0, 1))
-        hides = stage.job.protocol.sum_for(len(stage.passives)).hides_parts
+        hides = worlds.job.protocol.sum_for(len(worlds.passives)).hides_parts
         return Score(real, simulated if hides else real, 0.0)
 
 
-def _found(event: Event, message: Message, stage: Stage) -> float | None:
+def _found(event: Event, message: Message, worlds: Worlds) -> float | None:
     """Share of the variance of the sender's columns; None if the message is not of the size of phases."""
-    model, worker = stage.job.model, worker_of(event.lane)
+    model, worker = worlds.job.model, worker_of(event.lane)
     assert isinstance(model, Kernel)
     assert worker is not None
-    sender = stage.real(event.peer)
-    rows = first_rows(stage.real(stage.active.name))
+    sender = worlds.real(event.peer)
+    rows = first_rows(worlds.real(worlds.active.name))
     drawn = Frequencies(model, sender.key, sender.X.shape[1])
     w = np.hstack([drawn.w(worker, k) for k in range(model.blocks)])
     for value in fields(message):

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import Attack, By, Score
-from securevfl.audit.views import Stage
+from securevfl.audit.recording.views import Worlds
 from securevfl.job import Job
 from securevfl.methods.base import Known
-from securevfl.run import Run
+from securevfl.training.run import Run
 
 
 class Membership(Attack):
@@ -28,17 +28,17 @@ class Membership(Attack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "stronger l2, fewer epochs"
 
-    def score(self, stage: Stage) -> Score:
-        return Score(_auc(stage, stage.real_run[0]), _auc(stage, stage.ideal_run[0]), 0.5)
+    def score(self, worlds: Worlds) -> Score:
+        return Score(_auc(worlds, worlds.real_run[0]), _auc(worlds, worlds.ideal_run[0]), 0.5)
 
 
-def _auc(stage: Stage, run: Run) -> float:
+def _auc(worlds: Worlds, run: Run) -> float:
     from sklearn.metrics import roc_auc_score
 
-    loss, y = stage.job.model.loss, stage.active.y
+    loss, y = worlds.job.model.loss, worlds.active.y
     assert y is not None
-    f = run.decision({party.name: party.X for party in stage.parties if party.columns})
+    f = run.decision({party.name: party.X for party in worlds.parties if party.columns})
     losses = loss.value(f, loss.targets(y, loss.classes(y)))
     member = np.zeros(len(y), bool)
-    member[stage.schedule.train] = True
+    member[worlds.schedule.train] = True
     return float(roc_auc_score(member, -losses))

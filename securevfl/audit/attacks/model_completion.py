@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import LabelAttack, known_rows
-from securevfl.audit.views import Stage, View
+from securevfl.audit.recording.views import View, Worlds
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
@@ -26,8 +26,8 @@ class ModelCompletion(LabelAttack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "none: it needs no message, only the party's own columns and a few labels; keep labels from it"
 
-    def guess(self, view: View, stage: Stage) -> Floats:
-        return complete(own(view), view, stage)
+    def guess(self, view: View, worlds: Worlds) -> Floats:
+        return complete(own(view), view, worlds)
 
 
 def own(view: View) -> Floats:
@@ -35,14 +35,14 @@ def own(view: View) -> Floats:
     return np.column_stack([view.X, view.X @ view.theta]) if len(view.theta) == view.X.shape[1] else view.X
 
 
-def complete(features: Floats, view: View, stage: Stage) -> Floats:
+def complete(features: Floats, view: View, worlds: Worlds) -> Floats:
     """Scores (m x c) of a logistic head on features (m x k) that is taught a few labels; NaN on those rows."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
-    known, train = known_rows(stage), stage.schedule.train
+    known, train = known_rows(worlds), worlds.schedule.train
     scaled = StandardScaler().fit(features[train]).transform(features)
-    head = LogisticRegression(C=0.1, max_iter=200).fit(scaled[known], stage.labels[known])
+    head = LogisticRegression(C=0.1, max_iter=200).fit(scaled[known], worlds.labels[known])
     f = head.decision_function(scaled)
     scores = np.full((len(features), view.outputs), np.nan)
     hidden = np.setdiff1d(train, known)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import LabelAttack
-from securevfl.audit.views import Stage, View
+from securevfl.audit.recording.views import View, Worlds
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
@@ -26,6 +26,6 @@ class OwnPart(LabelAttack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "none: the party needs these weights to predict; keep columns that go with the label from it"
 
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, worlds: Worlds) -> Floats:
         own: Floats = view.X @ view.theta
         return own if np.any(own) else np.full_like(own, np.nan)

@@ -11,7 +11,7 @@ import numpy as np
 
 from securevfl.audit.attacks.base import Attack, Score
 from securevfl.audit.attacks.phases import explained, first_exchange
-from securevfl.audit.views import Stage, View
+from securevfl.audit.recording.views import View, Worlds
 from securevfl.job import Job
 from securevfl.methods.base import Known
 from securevfl.models.kernel import Kernel
@@ -28,15 +28,15 @@ class PhaseMap(Attack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "frequencies of one's own; scale columns so that phases wrap"
 
-    def score(self, stage: Stage) -> Score:
-        views = stage.real(stage.active.name), stage.ideal(stage.active.name)
-        real, simulated = (_found(view, stage) for view in views)
+    def score(self, worlds: Worlds) -> Score:
+        views = worlds.real(worlds.active.name), worlds.ideal(worlds.active.name)
+        real, simulated = (_found(view, worlds) for view in views)
         return Score(real, simulated, 0.0)
 
 
-def _found(view: View, stage: Stage) -> float:
-    rows, u, _ = first_exchange(view, stage)
-    X = np.hstack([stage.real(party.name).X for party in stage.passives])[rows]
+def _found(view: View, worlds: Worlds) -> float:
+    rows, u, _ = first_exchange(view, worlds)
+    X = np.hstack([worlds.real(party.name).X for party in worlds.passives])[rows]
     known = min(len(rows) // 2, max(8, 3 * X.shape[1]))
     design = np.column_stack([u, np.ones(len(u))])
     back = np.linalg.lstsq(design[:known], X[:known])[0]

@@ -13,13 +13,13 @@ from typing import ClassVar
 import numpy as np
 
 from securevfl.audit.attacks.base import Attack, Score
-from securevfl.audit.views import Stage, View, least_norm
+from securevfl.audit.recording.views import View, Worlds, least_norm
 from securevfl.crypto.scheme import Floats
+from securevfl.data.schedule import Rows
 from securevfl.job import Job
 from securevfl.methods.base import Known
 from securevfl.models.kernel import Frequencies, Kernel
 from securevfl.protocols.base import Phases
-from securevfl.schedule import Rows
 
 
 class SharedFrequencies(Attack):
@@ -33,26 +33,26 @@ class SharedFrequencies(Attack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "frequencies of one's own; scale columns so that phases wrap"
 
-    def score(self, stage: Stage) -> Score:
-        views = stage.real(stage.active.name), stage.ideal(stage.active.name)
-        real, simulated = (_found(view, stage) for view in views)
+    def score(self, worlds: Worlds) -> Score:
+        views = worlds.real(worlds.active.name), worlds.ideal(worlds.active.name)
+        real, simulated = (_found(view, worlds) for view in views)
         return Score(real, simulated, 0.0)
 
 
-def _found(view: View, stage: Stage) -> float:
+def _found(view: View, worlds: Worlds) -> float:
     """Over the rows of the first exchange; the others' columns in the order of the parties."""
-    model = stage.job.model
+    model = worlds.job.model
     assert isinstance(model, Kernel)
-    others = np.hstack([stage.real(party.name).X for party in stage.passives])
-    rows, u, blocks = first_exchange(view, stage)
+    others = np.hstack([worlds.real(party.name).X for party in worlds.passives])
+    rows, u, blocks = first_exchange(view, worlds)
     drawn = Frequencies(model, view.key, others.shape[1])
     w = np.hstack([drawn.w(view.name, k) for k in blocks])
     return explained(least_norm(w.T, u.T).T, others[rows])
 
 
-def first_exchange(view: View, stage: Stage) -> tuple[Rows, Floats, list[int]]:
+def first_exchange(view: View, worlds: Worlds) -> tuple[Rows, Floats, list[int]]:
     """What a worker learned first: rows, the others' phases in turns (n x M), and the blocks they are of."""
-    model = stage.job.model
+    model = worlds.job.model
     assert isinstance(model, Kernel)
     first = view.phases[: model.blocks]
     u = np.hstack([turns(total.phases, total.bits) for total in first])

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import Attack, By, Score, mean_by_row
-from securevfl.audit.leverage import ALONE, leverage
-from securevfl.audit.views import Stage, View, least_norm
+from securevfl.audit.recording.views import View, Worlds, least_norm
+from securevfl.disclosure.leverage import ALONE, leverage
 from securevfl.job import Job
 from securevfl.methods.base import Known
 
@@ -29,14 +29,14 @@ class RareValues(Attack):
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "drop or group values that stand alone in a batch, or larger batches"
 
-    def score(self, stage: Stage) -> Score:
-        view = stage.real()
+    def score(self, worlds: Worlds) -> Score:
+        view = worlds.real()
         lonely = lonely_rows(view)
-        share = stage.labels[lonely].mean() if len(lonely) else 0.5
+        share = worlds.labels[lonely].mean() if len(lonely) else 0.5
         chance = float(max(share, 1 - share))
         if not len(lonely):
             return Score(chance, chance, chance)
-        return Score(_right(view, stage, lonely), _right(stage.ideal(), stage, lonely), chance)
+        return Score(_right(view, worlds, lonely), _right(worlds.ideal(), worlds, lonely), chance)
 
 
 def lonely_rows(view: View) -> np.ndarray:
@@ -45,9 +45,9 @@ def lonely_rows(view: View) -> np.ndarray:
     return np.unique(np.concatenate([np.empty(0, np.intp), *alone]))
 
 
-def _right(view: View, stage: Stage, rows: np.ndarray) -> float:
+def _right(view: View, worlds: Worlds, rows: np.ndarray) -> float:
     first: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for opened in view.openings:
         first.setdefault(opened.index, (view.rows_of(opened), least_norm(opened.J.T, opened.gradient)))
     g = mean_by_row(list(first.values()), len(view.X), view.outputs)
-    return float(np.mean((g[rows, 0] < 0) == (stage.labels[rows] == 1)))
+    return float(np.mean((g[rows, 0] < 0) == (worlds.labels[rows] == 1)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import LabelAttack, known_rows, mean_by_row
-from securevfl.audit.views import Stage, View
+from securevfl.audit.recording.views import View, Worlds
 from securevfl.crypto.scheme import Floats
 
 
@@ -17,12 +17,12 @@ class ResidualDirection(LabelAttack):
     name = "residual_direction"
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
 
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, worlds: Worlds) -> Floats:
         g = mean_by_row(view.estimates(), len(view.X), view.outputs)
-        known = known_rows(stage)
+        known = known_rows(worlds)
         known = known[np.isfinite(g[known]).all(axis=1)]
         classes = [1] if view.outputs == 1 else range(view.outputs)
-        scores = np.column_stack([_towards(g, g[known], stage.labels[known] == label) for label in classes])
+        scores = np.column_stack([_towards(g, g[known], worlds.labels[known] == label) for label in classes])
         scores[known] = np.nan
         return scores
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import LabelAttack, mean_by_row
-from securevfl.audit.views import Stage, View
+from securevfl.audit.recording.views import View, Worlds
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 
@@ -21,7 +21,7 @@ class ResidualNorm(LabelAttack):
     def applies_to(self, job: Job) -> bool:
         return super().applies_to(job) and job.model.loss.single
 
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, worlds: Worlds) -> Floats:
         norms = [(rows, np.linalg.norm(g, axis=1, keepdims=True)) for rows, g in view.estimates()]
-        rare = 1.0 if stage.labels.mean() < 0.5 else -1.0
+        rare = 1.0 if worlds.labels.mean() < 0.5 else -1.0
         return rare * mean_by_row(norms, len(view.X), 1)

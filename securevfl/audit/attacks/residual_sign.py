@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.audit.attacks.base import LabelAttack, mean_by_row
-from securevfl.audit.views import Stage, View
+from securevfl.audit.recording.views import View, Worlds
 from securevfl.crypto.scheme import Floats
 
 
@@ -17,6 +17,6 @@ class ResidualSign(LabelAttack):
     name = "residual_sign"
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
 
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, worlds: Worlds) -> Floats:
         signs = [(rows, -np.sign(g)) for rows, g in view.estimates()]
         return mean_by_row(signs, len(view.X), view.outputs)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from securevfl.audit.attacks.base import LabelAttack, mean_by_row
 from securevfl.audit.attacks.model_completion import complete, own
-from securevfl.audit.views import Stage, View, fields
+from securevfl.audit.recording.views import View, Worlds, fields
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
@@ -33,10 +33,10 @@ class Transcript(LabelAttack):
             return "none: it needs no message, only the party's own columns and a few labels; keep labels from it"
         return super().remedy(job, known, attacker)
 
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, worlds: Worlds) -> Floats:
         m = len(view.X)
         residuals = np.nan_to_num(mean_by_row(view.estimates(), m, view.outputs))
-        return complete(np.column_stack([own(view), residuals, pieces(view)]), view, stage)
+        return complete(np.column_stack([own(view), residuals, pieces(view)]), view, worlds)
 
 
 def pieces(view: View) -> Floats:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.attacks.base import LabelAttack
-from securevfl.audit.views import Stage, View, least_norm
+from securevfl.audit.recording.views import View, Worlds, least_norm
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 
@@ -34,12 +34,12 @@ class TwoValues(LabelAttack):
     def applies_to(self, job: Job) -> bool:
         return super().applies_to(job) and job.model.loss.single and job.batch_size <= MAX_ROWS
 
-    def guess(self, view: View, stage: Stage) -> Floats:
+    def guess(self, view: View, worlds: Worlds) -> Floats:
         scores = np.full((len(view.X), 1), np.nan)
         equations = view.equations()
         if equations:
             rows, A, b = equations[0]
-            loss = stage.job.model.loss
+            loss = worlds.job.model.loss
             low, high = (float(loss.residual(np.zeros((1, 1)), np.array([[y]]))[0, 0]) for y in (-1.0, 1.0))
             s = subset(A, (b[:, 0] - A.sum(axis=1) * low) / (high - low))
             scores[rows] = -least_norm(A, b) if s is None else s[:, None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from securevfl.audit.checker import Outcome
-from securevfl.audit.checks import CHECKS
-from securevfl.audit.statistics import MOST_TESTS
+from securevfl.audit.checks.statistics import MOST_TESTS
+from securevfl.audit.checks.table import CHECKS
+from securevfl.audit.checks.transcripts import Outcome
 from securevfl.audit.suite.budget import Budget, budget
 
 __all__ = ["budget", "test_check"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from securevfl.audit.declarations import sections, table
-from securevfl.codec import Message
 from securevfl.protocols import psi_many, psi_work
 from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.runtime.codec import Message
 
 
 def _messages(kind: type[Message]) -> set[type[Message]]:
@@ -15,7 +15,7 @@ def _messages(kind: type[Message]) -> set[type[Message]]:
 
 def test_every_message_of_a_protocol_is_declared() -> None:
     declared = {item.message for section in sections() for item in section.declared}
-    places = ("securevfl.protocols.", "securevfl.session", "securevfl.channel")
+    places = ("securevfl.protocols.", "securevfl.training.session", "securevfl.runtime.channel")
     known = {kind for kind in _messages(Message) if kind.__module__.startswith(places)}
     assert {psi_work.Points, psi_many.Slots} <= known
     assert not known - declared

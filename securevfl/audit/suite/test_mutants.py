@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from securevfl.audit.checks import CHECKS
-from securevfl.audit.mutant import Mutant
-from securevfl.audit.mutants import MUTANTS
+from securevfl.audit.checks.table import CHECKS
+from securevfl.audit.mutants.mutant import Mutant
+from securevfl.audit.mutants.table import MUTANTS
 
 _SLOW = ("simulator", "engine paillier", "Paillier recomputed", "bits of Paillier", "secret keys stay home")
 

@@ -24,9 +24,10 @@ from collections.abc import Callable
 
 import pytest
 
-from securevfl.audit import checks, simulators
-from securevfl.audit.checker import Outcome
-from securevfl.audit.statistics import MOST_TESTS
+from securevfl.audit.checks import simulators
+from securevfl.audit.checks import table as checks
+from securevfl.audit.checks.statistics import MOST_TESTS
+from securevfl.audit.checks.transcripts import Outcome
 from securevfl.audit.suite.budget import Budget, budget
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic

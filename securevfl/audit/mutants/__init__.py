@@ -1,0 +1,1 @@
+"""Ways to break the library, each with the check that must notice."""

@@ -1,0 +1,1 @@
+"""Runs written down: everything a party received, and everything it learned."""

@@ -1,0 +1,123 @@
+"""The numbers about columns that a party received in a run, row by row, whatever sum they came through.
+
+A sum in the clear tells the active party each part H_k, a sum that hides its parts their total. A residual that is not
+sealed tells a passive party f: the sign of g is y, and g and y give f, from which it takes off its own part.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from securevfl.audit.recording.views import Tape, Worlds
+from securevfl.crypto.scheme import Floats
+from securevfl.data.schedule import Rows
+from securevfl.protocols.open_residual import OpenResidual
+
+BATCHES = 8  # of a partition that are looked at
+
+
+@dataclass(frozen=True)
+class Received:
+    """Numbers (n x T c) that `learner` received about these rows of the columns of the parties `about`.
+
+    truth (n x d): those columns, scaled as in training, with their names. dimensions: of the space that the numbers lie
+    in, but for noise.
+    """
+
+    learner: str
+    about: tuple[str, ...]
+    rows: Rows
+    numbers: Floats
+    truth: Floats
+    names: tuple[str, ...]
+    dimensions: int
+
+
+def received(worlds: Worlds, tape: Tape) -> list[Received]:
+    """By learner, by the parties whose columns were added up, by batch, and for the rows that were held out."""
+    names = [party.name for party in worlds.passives]
+    active = worlds.active.name
+    if worlds.job.protocol.sum_for(len(names)).hides_parts and len(names) > 1:
+        shown: list[tuple[str, tuple[str, ...]]] = [(active, tuple(names))]
+    else:
+        shown = [(name, (name,)) for name in names]
+    found = []
+    for source, about in shown:
+        found += [_made(worlds, active, about, rows, columns) for rows, columns in _sums(worlds, tape, source)]
+    residual = worlds.job.protocol.residual
+    if isinstance(residual, OpenResidual) and residual.defence is None and worlds.job.model.loss.name in UNDONE:
+        everyone = (active, *names)
+        for name in names:
+            others = tuple(other for other in everyone if other != name)
+            found += [_made(worlds, name, others, rows, columns) for rows, columns in _undone(worlds, tape, name)]
+    return found
+
+
+def _made(worlds: Worlds, learner: str, about: tuple[str, ...], rows: Rows, numbers: list[Floats]) -> Received:
+    parties = {party.name: party for party in worlds.parties}
+    parts = worlds.real_run[0].parts
+    truth = np.hstack([(parties[name].X[rows] - parts[name].mean) / parts[name].deviation for name in about])
+    columns = tuple(column for name in about for column in parties[name].columns)
+    labels = learner != worlds.active.name and worlds.job.model.loss.name == "square"  # y is among them
+    return Received(learner, about, rows, np.hstack(numbers), truth, columns, len(columns) + labels)
+
+
+def _sums(worlds: Worlds, tape: Tape, source: str) -> Iterator[tuple[Rows, list[Floats]]]:
+    """What this party collected, or gave in the clear: by batch, and of the held-out rows."""
+    schedule = worlds.schedule
+    by_batch: dict[int, list[Floats]] = defaultdict(list)
+    for total in tape.totals[source]:
+        by_batch[total.index].append(total.values)
+    asked = schedule.test if len(schedule.test) else schedule.flow
+    told = tape.evaluated(source).reshape(-1, len(asked), worlds.real_run[0].parts[source].outputs)
+    if len(schedule.test):
+        yield schedule.test, list(told)
+    place = np.empty(len(worlds.active), np.intp)
+    place[asked] = np.arange(len(asked))
+    rows = {visit.index: visit.rows for visit in schedule.visits()}
+    for index in sorted(by_batch)[:BATCHES]:
+        own = rows[index]
+        yield own, by_batch[index] + ([] if len(schedule.test) else [values[place[own]] for values in told])
+
+
+def _undone(worlds: Worlds, tape: Tape, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
+    """f less its own part, from the residuals that this passive party read, by batch."""
+    undo = UNDONE[worlds.job.model.loss.name]
+    own = {}
+    for total in reversed(tape.totals[name]):
+        own[total.visit] = total.values  # as it was at the first exchange of the visit
+    rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
+    by_batch: dict[int, list[Floats]] = defaultdict(list)
+    for receipt in tape.receipts[name]:
+        g: Any = getattr(receipt.message, "g", None)
+        if g is not None and receipt.visit >= 0:
+            by_batch[tape.visits[name][receipt.visit]].append(undo(g, own[receipt.visit]))
+    for index in sorted(by_batch)[:BATCHES]:
+        yield rows[index], by_batch[index]
+
+
+def _logistic(g: Floats, own: Floats) -> Floats:
+    """g = -y s(-y f), with s the logistic function."""
+    size = np.abs(g).clip(1e-12, 1 - 1e-12)
+    f: Floats = np.sign(g) * np.log(size / (1 - size)) - own
+    return f
+
+
+def _square(g: Floats, own: Floats) -> Floats:
+    """g = f - y; y stays in as one more column."""
+    return g - own
+
+
+def _softmax(g: Floats, own: Floats) -> Floats:
+    """g = softmax(f) - y; f up to a number a row, which a difference of two outputs takes off."""
+    p = g + (g == g.min(axis=1, keepdims=True))
+    H: Floats = np.log(p.clip(1e-300)) - own
+    return H[:, 1:] - H[:, :1]
+
+
+UNDONE: dict[str, Callable[[Floats, Floats], Floats]] = {"logistic": _logistic, "square": _square, "softmax": _softmax}

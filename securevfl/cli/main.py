@@ -1,0 +1,243 @@
+"""The command `securevfl`. What a command needs is imported when it runs, so that help is quick.
+
+Errors of securevfl go to stderr as they are, one line a problem, and end the command with exit code 2.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from securevfl.cli import certs
+from securevfl.cli import ledger as cli_ledger
+from securevfl.cli import parties as cli_parties
+from securevfl.cli.bench import bench
+from securevfl.errors import ConfigError, SecureVFLError
+from securevfl.version import __version__
+
+if TYPE_CHECKING:
+    from securevfl.data.party import Party
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.job import Job
+
+
+class Commands(TyperGroup):
+    """Commands whose expected errors are lines on stderr and not tracebacks."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SecureVFLError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    name="securevfl",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train one model on columns that several organisations hold, under homomorphic encryption.",
+    epilog="Start with: securevfl demo",
+)
+
+app.add_typer(bench, name="bench")
+certs.register(app)
+cli_parties.register(app)
+cli_ledger.register(app)
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
+DataFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data", metavar="NAME=FILE", help="A party's table: .csv, .csv.gz, .parquet or .npz. Repeat for each party."
+    ),
+]
+IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column that rows are joined on.")]
+LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, at one party only.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"securevfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the table.")] = 10,
+) -> None:
+    """Train a logistic regression of two parties in the open, under Paillier and under CKKS, and compare."""
+    from securevfl.cli.demo import demo as run_demo
+    from securevfl.cli.show import console
+
+    run_demo(console(), epochs=epochs)
+
+
+@app.command()
+def explain(
+    job_file: JobFile,
+    data: DataFiles = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    ledger: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A party's disclosure ledger, if not among your user's data. Repeatable."),
+    ] = None,
+) -> None:
+    """Say what each party would send, receive and learn, before anything runs.
+
+    With --data the sheet has each party's own figures and names every leak that would be refused. What was told before
+    counts, as the disclosure ledgers on this computer have it.
+    """
+    from securevfl.cli.show import console, sheet, sheet_width
+    from securevfl.privacy import consent
+
+    job = _load(job_file)
+    parties = _read(data, id_column, label_column, job)[0] if data else None
+    out = console()
+    out.print(sheet(consent.explain(job, parties, ledgers=_ledgers(ledger, parties)), sheet_width(out)), soft_wrap=True)
+
+
+@app.command()
+def train(
+    job_file: JobFile,
+    data: DataFiles = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    report_json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs here.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each party's own part of the model to DIR/NAME.json.")
+    ] = None,
+    mbps: Annotated[float, typer.Option(min=0.001, help="Megabits a second between the parties.")] = 300.0,
+    rtt_ms: Annotated[float, typer.Option(min=0.0, help="Milliseconds there and back between the parties.")] = 20.0,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Count what each party would tell in DIR/NAME.ledger. Not counted without: all is on this computer.",
+        ),
+    ] = None,
+) -> None:
+    """Train a job with all parties on this computer and print its metrics and costs.
+
+    Tables are joined on the id column; ids that a party lacks go to stderr. Large Parquet files are copied into one of
+    plain rows beside them, gone at the end, so that they need not fit in memory.
+    Times are virtual: what separate computers on the given network would take.
+
+    Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --report-json out.json
+    """
+    from securevfl.cli.show import console, costs_table, progress
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.files import check_writable
+    from securevfl.runtime.clock import Network
+    from securevfl.training.report import write_report
+    from securevfl.training.simulate import simulate
+
+    job = _load(job_file)
+    for path, folder in ((report_json, False), (save, True)):
+        if path is not None:
+            check_writable(path, folder=folder)
+    parties, missing = _read(data, id_column, label_column, job)
+    network = Network(mbps=mbps, rtt_ms=rtt_ms)
+    names = [party.name for party in parties]
+    ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
+    with progress(f"{job.optimizer.label}, {job.protocol.label(len(parties) - 1)}") as on_round:
+        run = simulate(job, parties, network=network, on_round=on_round, ledgers=ledgers)
+    if save is not None:
+        run.save(save)
+    if report_json is not None:
+        write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
+    out = console()
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items())
+    out.print(f"{figures} on the {run.evaluated_on}", soft_wrap=True)
+    out.print(costs_table([run.costs]))
+
+
+def _ledgers(files: list[Path] | None, parties: list[Party] | None) -> dict[str, DisclosureLedger]:
+    """The ledgers in these files, and those of other parties that are where they are by default."""
+    from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
+
+    found = {party.name: DisclosureLedger(default_ledger(party.name), party.name) for party in parties or ()}
+    given = [DisclosureLedger.find(path) for path in files or ()]
+    return {name: each for name, each in found.items() if each.path.exists()} | {each.party: each for each in given}
+
+
+def _load(path: Path) -> Job:
+    """The job of a file; each problem's line begins with the file."""
+    from securevfl.job import Job
+
+    try:
+        return Job.load(path)
+    except ConfigError as error:
+        lines = str(error).splitlines()
+        raise ConfigError(
+            "\n".join(line if line.startswith(f"{path}:") else f"{path}: {line}" for line in lines)
+        ) from None
+
+
+@app.command()
+def audit(
+    job_file: JobFile,
+    data: DataFiles = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here as HTML.")] = None,
+) -> None:
+    """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted."""
+    from securevfl.cli.audit import audit_command
+    from securevfl.job import Job
+
+    raise typer.Exit(audit_command(Job.load(job_file), _read(data, id_column, label_column)[0], html))
+
+
+def _read(
+    data: list[str] | None, id_column: str, label_column: str, job: Job | None = None
+) -> tuple[list[Party], dict[str, list[str]]]:
+    """The parties and the ids that each lacks; with a job large Parquet files are read from disk as it trains."""
+    from securevfl.cli.show import progress
+    from securevfl.data.load import read_parties
+
+    files: dict[str, Path] = {}
+    for item in data or []:
+        name, equals, path = item.partition("=")
+        if not (name and equals and path):
+            raise ConfigError(f"--data {item}: NAME=FILE was expected, as in --data bank=bank.csv; correct it")
+        if name in files:
+            raise ConfigError(f"--data: one file for each party was expected, {name} has two; rename or drop one")
+        files[name] = Path(path)
+    if len(files) < 2:
+        raise ConfigError(
+            f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each"
+        )
+    with progress("reading") as on_rows:
+        parties, missing = read_parties(files, id_column=id_column, label_column=label_column, job=job, on_rows=on_rows)
+    for name, ids in missing.items():
+        if ids:
+            shown = ", ".join(ids[:10]) + (f" and {len(ids) - 10:,} more" if len(ids) > 10 else "")
+            typer.echo(f"{name} lacks {len(ids):,} ids that others have; these rows are left out: {shown}", err=True)
+    return parties, missing
+
+
+def main() -> None:
+    """Entry point of the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

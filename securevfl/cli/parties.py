@@ -1,0 +1,327 @@
+"""Commands of one party among several organisations: align, join, predict, relay."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from securevfl.errors import ConfigError, PartiesError
+
+if TYPE_CHECKING:
+    from securevfl.organisations.predict import Predicted
+    from securevfl.training.model_part import ModelPart
+    from securevfl.transport.peers import Peers
+
+Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Who you are.")]
+Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
+IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of ids.")]
+LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
+PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="Who takes part and where: peers.toml.")]
+Certs = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of your certificate; by default that of the file of peers.")
+]
+Listen = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="What to bind, if not the port of your own address.")
+]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the others.")]
+Patience = Annotated[float, typer.Option(min=0.5, help="Seconds a party may be cut off.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what happens.")]
+Ledger = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Your disclosure ledger; by default NAME.ledger among your user's data."),
+]
+Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line of JSON for each event.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds these commands to the app."""
+    for command in (align, join, predict, relay):
+        app.command()(command)
+
+
+def align(
+    party: Name,
+    data: Data,
+    peers: PeersFile = Path("peers.toml"),
+    id_column: IdColumn = "id",
+    certs: Certs = None,
+    listen: Listen = None,
+    timeout: Timeout = 600.0,
+    patience: Patience = 60.0,
+    verbose: Verbose = False,
+    log: Log = None,
+) -> None:
+    """Find the ids that all parties have, showing no others, and write the shared row order beside the data.
+
+    Every party runs this. What was done before a cut or a restart is kept and not done again.
+    """
+    from securevfl.cli.show import progress
+    from securevfl.data.readers import read_ids
+    from securevfl.data.row_order import write_rows
+    from securevfl.organisations.align import align_privately
+    from securevfl.organisations.conversation import converse, read_peers
+    from securevfl.runtime.channel import Channel
+
+    others, folder = read_peers(peers, certs)
+    _check_name(party, others)
+    ids = read_ids(data, id_column=id_column)
+    work = Path(f"{data}.align")
+
+    def talk(channel: Channel) -> int:
+        rows = align_privately(
+            party,
+            ids,
+            channel,
+            active=others.active,
+            passives=others.passives,
+            executor=pool,
+            on_progress=on_progress,
+            journal=work,
+        )
+        write_rows(data, rows)
+        return len(rows)
+
+    terms = {"parties": list(others.parties), "task": "align"}
+    with _events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
+        count = converse(
+            party,
+            others,
+            terms,
+            talk,
+            certs=folder,
+            listen=listen,
+            timeout=timeout,
+            patience=patience,
+            resumes=True,
+        )
+    typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
+
+
+def join(
+    job_file: Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")],
+    party: Name,
+    data: Data,
+    peers: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who takes part and where; by default peers.toml by the job.")
+    ] = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    certs: Certs = None,
+    listen: Listen = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Your part of the model; by default NAME.model.json by the data."),
+    ] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to keep your own states; by default FILE.states.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Rounds between two states.")] = 10,
+    ledger: Ledger = None,
+    timeout: Timeout = 600.0,
+    patience: Patience = 60.0,
+    verbose: Verbose = False,
+    log: Log = None,
+) -> None:
+    """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
+
+    Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
+    of plain rows beside it, gone when the training is through, so that it need not fit in memory.
+    """
+    from securevfl.cli.show import progress
+    from securevfl.data.load import forget, read_aligned
+    from securevfl.files import check_writable
+    from securevfl.job import Job
+    from securevfl.organisations.join import join as run
+    from securevfl.training.checkpoint import Checkpoints
+
+    job = Job.load(job_file)
+    save = data.with_name(f"{party}.model.json") if save is None else save
+    check_writable(save)
+    with progress("reading") as on_rows:
+        own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
+    states = Checkpoints(Path(f"{data}.states") if checkpoints is None else checkpoints, party, every=every)
+    with _events(verbose, log), progress(job.optimizer.label) as on_round:
+        part = run(
+            job,
+            own,
+            job_file.parent / "peers.toml" if peers is None else peers,
+            certs=certs,
+            listen=listen,
+            timeout=timeout,
+            patience=patience,
+            checkpoints=states,
+            save=save,
+            ledger=ledger,
+            on_round=on_round,
+        )
+    forget(own, data)
+    if part.metrics:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in part.metrics.items())
+        typer.echo(f"{figures} on the {'held-out' if job.test_fraction else 'training'} rows")
+    typer.echo(f"{party}'s part of the model is in {save}")
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join has saved it.")],
+    data: Data,
+    peers: PeersFile = Path("peers.toml"),
+    id_column: IdColumn = "id",
+    certs: Certs = None,
+    listen: Listen = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the party with labels gets its CSV; by default stdout.")
+    ] = None,
+    ledger: Ledger = None,
+    timeout: Timeout = 600.0,
+    patience: Patience = 60.0,
+    verbose: Verbose = False,
+    log: Log = None,
+) -> None:
+    """Predict new rows, one or many, with the other parties. Every party runs this with its own part and table.
+
+    The party with labels gets id, prediction and probability (of the later class, or one column a class).
+    """
+    from securevfl.cli.show import progress
+    from securevfl.files import check_writable
+    from securevfl.organisations.predict import predict_rows
+    from securevfl.training.model_part import ModelPart
+    from securevfl.training.new_rows import rows_of_file
+
+    part = ModelPart.load(model)
+    if out is not None:
+        check_writable(out)
+    with progress("reading") as on_rows:
+        rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
+    with _events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
+        predict_rows(
+            part,
+            rows,
+            peers,
+            on_block=on_block,
+            on_rows=on_rows,
+            ledger=ledger,
+            certs=certs,
+            listen=listen,
+            timeout=timeout,
+            patience=patience,
+        )
+    if not part.leads:
+        typer.echo(f"{rows.count:,} rows predicted, for {part.parties[0]} to see")
+    elif out is not None:
+        typer.echo(f"{rows.count:,} predictions are in {out}")
+
+
+def relay(
+    name: Annotated[str, typer.Option("--party", metavar="NAME", help="The hub's name in the file of peers.")],
+    peers: PeersFile = Path("peers.toml"),
+    certs: Certs = None,
+    listen: Listen = None,
+    timeout: Timeout = 86_400.0,
+    patience: Patience = 60.0,
+    verbose: Verbose = False,
+    log: Log = None,
+) -> None:
+    """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
+    from securevfl.organisations.conversation import read_peers
+    from securevfl.transport.relay import Relay
+    from securevfl.transport.tls import Credentials
+
+    others, folder = read_peers(peers, certs)
+    if name != others.hub or name in others.parties:
+        raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
+    with _events(verbose, log):
+        Relay(Credentials(folder, name), others, listen=listen, patience=patience).run(timeout)
+
+
+def _check_name(party: str, peers: Peers) -> None:
+    if party not in peers.parties:
+        raise PartiesError(f"--party: one of {', '.join(peers.parties)} was expected, {party} came; correct it")
+
+
+@contextmanager
+def _predictions(part: ModelPart, out: Path | None) -> Iterator[Callable[[list[Any] | None, Predicted], None]]:
+    """Takes predictions block by block, to a CSV file that is there whole or not at all, or to stdout."""
+    from securevfl.files import writing_whole
+
+    if not part.leads:
+        yield lambda _, __: None
+    elif out is None:
+        yield _CsvWriter(sys.stdout.buffer)
+    else:
+        try:
+            with writing_whole(out) as file:
+                yield _CsvWriter(file)
+        except OSError as cause:
+            reason = cause.strerror or cause
+            raise ConfigError(f"{out}: room for the predictions was expected there ({reason})") from None
+
+
+class _CsvWriter:
+    """Appends blocks of predictions; a heading goes before the first."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._begun = False
+
+    def __call__(self, ids: list[Any] | None, found: Predicted) -> None:
+        assert ids is not None, "rows of a file have ids"
+        columns = {"id": ids, "prediction": found.label.tolist()}
+        if found.proba is not None and len(found.classes) == 2:
+            columns["probability"] = found.proba[:, 1].tolist()
+        elif found.proba is not None:
+            columns |= {
+                f"probability {each}": column.tolist()
+                for each, column in zip(found.classes, found.proba.T, strict=True)
+            }
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        if not self._begun:
+            lines.writerow(columns)
+            self._begun = True
+        lines.writerows(zip(*columns.values(), strict=True))
+        self._file.write(text.getvalue().encode())
+
+
+def _pool(rows: int) -> AbstractContextManager[Executor | None]:
+    """A pool of one process a core where there is enough to do."""
+    cores = os.cpu_count() or 1
+    if rows < 20_000 or cores < 2:
+        return nullcontext()
+    from securevfl.runtime.executor import process_pool
+
+    return process_pool(cores)
+
+
+@contextmanager
+def _events(verbose: bool, log: Path | None) -> Iterator[None]:
+    from securevfl.runtime import eventlog
+
+    handlers = [eventlog.write_to(log)] if log is not None else []
+    handlers.append(eventlog.write_to(sys.stderr, logging.INFO if verbose else logging.ERROR))
+    handlers[-1].setFormatter(_ForPeople())
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            eventlog.LOGGER.removeHandler(handler)
+            handler.close()
+
+
+class _ForPeople(logging.Formatter):
+    """An event as a line to read."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = json.loads(record.getMessage())
+        at, event, party = (facts.pop(key) for key in ("time", "event", "party"))
+        return f"{at[11:19]} {party}: {event}" + "".join(f", {key} {fact}" for key, fact in facts.items())

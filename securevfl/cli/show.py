@@ -1,0 +1,88 @@
+"""How the command line shows things: a progress bar, tables, consent sheets. Plain text when it is no terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from securevfl.training.costs import Costs
+
+Cell = str | int | float | None
+
+
+def console(*, err: bool = False) -> Console:
+    """Stdout or stderr; neither guesses at colours for numbers in the text."""
+    return Console(stderr=err, highlight=False, markup=False, emoji=False)
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, gone when done, silent when stderr is no terminal. Yields `on_round(done, of)`."""
+    out = console(err=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """Words to the left, figures to the right; headings hold their own line breaks."""
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    for j, head in enumerate(heads):
+        words = all(isinstance(row[j], str) for row in rows)
+        grid.add_column(head, justify="left" if words else "right", no_wrap=True)
+    for row in rows:
+        grid.add_row(*map(_cell, row))
+    return grid
+
+
+def _cell(value: Cell) -> str:
+    match value:
+        case None:
+            return "-"
+        case float():
+            if 0 < abs(value) < 1e-3:
+                return f"{value:.0e}"
+            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        case int():
+            return f"{value:,}"
+    return value
+
+
+def costs_table(runs: Sequence[Costs]) -> Table:
+    """The columns of FedBCD Table 2 in seconds, one row a run, with the megabytes that all parties sent."""
+    grid = table(_HEADS, [_costs(run.row()) for run in runs])
+    for column in grid.columns[2:]:
+        column.justify = "right"
+    return grid
+
+
+_HEADS = "algorithm", "protocol", "Q", "rounds", "encrypt\ns", "local\ns", "network\ns", "total\ns", "sent\nMB"
+
+
+def _costs(row: dict[str, str | int | float]) -> list[Cell]:
+    cells: list[Cell] = [f"{v:.3f}" if isinstance(v, float) else v for k, v in row.items() if k != "bytes"]
+    return [*cells, f"{row['bytes'] / 1e6:.3f}"]  # type: ignore[operator]
+
+
+def sheet(text: str, width: int | None) -> Text:
+    """A consent sheet, lines too long for `width` continued under their own text; as it is for None."""
+    if width is None:
+        return Text(text)
+    lines = []
+    for line in text.splitlines():
+        hang = " " * 12 if line.startswith(" ") else "  "
+        lines += textwrap.wrap(line, width, subsequent_indent=hang, break_on_hyphens=False) or [""]
+    return Text("\n".join(lines))
+
+
+def sheet_width(out: Console) -> int | None:
+    """Where to wrap a sheet: the width of a terminal, nowhere in a pipe."""
+    return min(out.width, 110) if out.is_terminal else None

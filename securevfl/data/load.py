@@ -1,0 +1,126 @@
+"""A party's table from a file, in the order that all parties share: in memory, or where it is large read from disk.
+
+A Parquet file of more than `LARGE` bytes as numbers is copied once into a file of plain rows (`securevfl.data.store`),
+from which batches are read. The party is the same either way, and so is the model, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from securevfl.data.ids import Keys
+from securevfl.data.parquet import ParquetSource
+from securevfl.data.party import Party, join_ids
+from securevfl.data.readers import arrow, named, read_party
+from securevfl.data.row_order import read_rows, rows_path
+from securevfl.data.schedule import Batched, Rows
+from securevfl.data.store import OnRows, StoredParty, borrow_table, store_table, table_path
+from securevfl.errors import IdError, PartiesError
+
+LARGE = 256 << 20  # bytes of numbers in memory; reading them whole takes some four times as much
+
+
+def large(path: Path) -> bool:
+    """Whether the table of this file is to be read from disk."""
+    if path.suffix != ".parquet":
+        return False
+    try:
+        with named(path), arrow("parquet").ParquetFile(path) as file:
+            return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > LARGE)
+    except arrow().ArrowException:
+        return False  # whoever reads it says what it is
+
+
+def read_order(data: Path, rows: int) -> Rows | None:
+    """The row order that an alignment has left beside the data, if there is one."""
+    return read_rows(data, of=rows) if rows_path(data).exists() else None
+
+
+def read_aligned(
+    name: str, data: Path, job: Batched, *, id_column: str, label_column: str, on_rows: OnRows | None = None
+) -> Party:
+    """One party among several organisations, its rows as an alignment has left them. DataError as `read_party`.
+
+    The copy of a large table stays beside the data, for a run that goes on, until `forget`.
+    """
+    if not large(data):
+        party = read_party(name, data, id_column=id_column, label_column=label_column)
+        order = read_order(data, len(party))
+        return party if order is None else party.take(order)
+    rows = ParquetSource(name, data, id_column=id_column, label_column=label_column).rows
+    return store_table(
+        name,
+        data,
+        table_path(data),
+        rows=read_order(data, rows),
+        job=job,
+        id_column=id_column,
+        label_column=label_column,
+        on_rows=on_rows,
+    )
+
+
+def forget(own: Party, data: Path) -> None:
+    """Removes the copy that `read_aligned` has made for this party, if it has."""
+    if isinstance(own, StoredParty):
+        table_path(data).unlink(missing_ok=True)
+
+
+def read_parties(
+    files: Mapping[str, str | Path],
+    *,
+    id_column: str = "id",
+    label_column: str = "y",
+    job: Batched | None = None,
+    on_rows: OnRows | None = None,
+) -> tuple[list[Party], dict[str, list[str]]]:
+    """All parties of a job from a file each, joined on their ids.
+
+    Returns the parties with the shared rows in the active party's order, and for each party the ids that others have
+    and it lacks. job: large tables are read from disk, where they lie in the order of its batches; in memory without.
+    on_rows(rows read, of) of each large table. PartiesError unless exactly one file has labels,
+    DataError as `read_party` and `align`.
+    """
+    paths = {name: Path(path) for name, path in files.items()}
+    held: dict[str, Party | ParquetSource] = {
+        name: ParquetSource(name, path, id_column=id_column, label_column=label_column)
+        if job is not None and large(path)
+        else read_party(name, path, id_column=id_column, label_column=label_column)
+        for name, path in paths.items()
+    }
+    labelled = [name for name, own in held.items() if (own.active if isinstance(own, Party) else own.labelled)]
+    if len(labelled) != 1:
+        found = ", ".join(f"{name} ({files[name]})" for name in labelled) or "none"
+        raise PartiesError(
+            f"exactly one party with labels was expected (column {label_column!r}, in npz the array y), "
+            f"with labels: {found}; remove it from the others, or name the right column with --label"
+        )
+    ids = {name: _ids(paths[name], own) for name, own in held.items()}
+    rows, missing = join_ids(ids, labelled[0])
+    del ids
+    parties = [
+        own.take(rows[name])
+        if isinstance(own, Party)
+        else borrow_table(
+            name,
+            paths[name],
+            rows=rows[name],
+            job=job,
+            id_column=id_column,
+            label_column=label_column,
+            on_rows=on_rows,
+        )
+        for name, own in held.items()
+    ]
+    return parties, missing
+
+
+def _ids(path: Path, own: Party | ParquetSource) -> tuple[np.ndarray, Keys]:
+    if isinstance(own, ParquetSource):
+        return own.ids().to_numpy(), own.keys()
+    if own.ids is None or own.keys is None:
+        raise IdError(f"{path}: ids were expected to join on, none came; add an array ids")
+    return own.ids, own.keys

@@ -1,0 +1,118 @@
+"""A Parquet file read piece by piece: ids, labels, and numbers in batches, with the checks and errors of `Party`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.data.ids import Keys, id_keys
+from securevfl.data.party import check_extremes, check_finite, check_labels
+from securevfl.data.readers import arrow, check_chosen, check_kind, check_names, ids_of, is_row_index, labels_of, named
+from securevfl.errors import TableError
+
+BATCH = 32 << 20  # bytes of rows in memory at a time
+_IDS = 1 << 16  # ids turned into objects at a time
+
+
+class ParquetSource:
+    """The table of party `name` in a Parquet file: `rows`, its `columns`, and whether it is `labelled`.
+
+    `kind` is float32 where that is exact for every column, float64 elsewhere. chosen: these columns in this order, for
+    a prediction: no labels, and columns may be constant. Raises DataError as `read_party` does.
+    """
+
+    def __init__(
+        self, name: str, path: Path, *, id_column: str, label_column: str = "", chosen: Sequence[str] | None = None
+    ) -> None:
+        self.path = path
+        self._name, self._id, self._label = name, id_column, label_column
+        self._chosen = chosen is not None
+        with named(path):
+            self._open(chosen)
+
+    def _open(self, chosen: Sequence[str] | None) -> None:
+        pa, parquet = arrow(), arrow("parquet")
+        try:
+            # column chunks in pieces: a row group may be as large as the file
+            self._file = parquet.ParquetFile(self.path, buffer_size=1 << 18, pre_buffer=False)
+        except pa.ArrowException:
+            raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
+        schema = self._file.schema_arrow
+        names = [column for column in schema.names if not is_row_index(column)]
+        check_names(names, self._id)
+        if chosen is not None:
+            check_chosen(names, chosen)
+        self.columns = list(chosen or (column for column in names if column not in (self._id, self._label)))
+        self.labelled = self._label in names
+        self.rows = int(self._file.metadata.num_rows)
+        if not self.columns:
+            raise TableError("at least one column beside ids and labels was expected, none came; add columns")
+        if not self.rows:
+            raise TableError("rows were expected below the header, none came; export the table again")
+        for column in self.columns:
+            check_kind(column, schema.field(column).type)
+        exact = {pa.float16(), pa.float32(), pa.bool_(), pa.int8(), pa.int16(), pa.uint8(), pa.uint16()}
+        narrow = all(schema.field(column).type in exact for column in self.columns)
+        self.kind = np.dtype("<f4" if narrow else "<f8")
+
+    def ids(self) -> Any:
+        """The ids of all rows as an Arrow array in chunks. IdError if one is missing."""
+        with named(self.path):
+            column = self._read(self._id)[self._id]
+            if column.null_count:
+                ids_of(column, self._id)
+            return column
+
+    def keys(self) -> Keys:
+        """The digests of the ids of all rows. IdError if one is missing, none, or occurs twice."""
+        column = self.ids()
+        with named(self.path):
+            return id_keys(self._name, (column.slice(start, _IDS).to_pylist() for start in range(0, len(column), _IDS)))
+
+    def labels(self) -> NDArray[Any] | None:
+        """Labels of all rows, checked."""
+        if not self.labelled:
+            return None
+        with named(self.path):
+            y = labels_of(self._read(self._label), self._label)
+            return None if y is None else check_labels(self._name, y, self.rows)
+
+    def numbers(self, most: int | None = None) -> Iterator[NDArray[Any]]:
+        """All rows in batches (at most `most` x d) of `kind`. Raises what `Party` does, at the end."""
+        with named(self.path):
+            yield from self._numbers(most)
+
+    def _numbers(self, most: int | None) -> Iterator[NDArray[Any]]:
+        pa = arrow()
+        d = len(self.columns)
+        low, high, nulls = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d, np.int64)
+        size = max(1, BATCH // (8 * d))
+        try:
+            for batch in self._file.iter_batches(min(size, most or size), columns=self.columns):
+                X = np.empty((len(batch), d), self.kind)
+                for j, name in enumerate(self.columns):
+                    column = batch.column(name)
+                    nulls[j] += column.null_count
+                    X[:, j] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+                low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
+                yield X
+        except pa.ArrowException:
+            raise TableError("a whole Parquet file was expected, it is damaged; export it again") from None
+        if self._chosen:
+            check_finite(self._name, np.isfinite(low) & np.isfinite(high), self.columns)
+            return
+        empty = [self.columns[j] for j in np.flatnonzero(nulls == self.rows)]
+        if empty:
+            raise TableError(f"columns with values were expected, column {empty[0]} is empty; drop it")
+        check_extremes(self._name, low, high, self.columns, self.rows)
+
+    def _read(self, column: str) -> Any:
+        """One column as an Arrow table."""
+        try:
+            return self._file.read(columns=[column])
+        except arrow().ArrowException:
+            raise TableError("a whole Parquet file was expected, it is damaged; export it again") from None

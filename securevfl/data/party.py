@@ -1,0 +1,262 @@
+"""A party's own table: name, columns, ids and, at one of them, labels. Checked when it is made."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.data.ids import Keys, id_keys, order_digest, shared_rows
+from securevfl.data.register import Register
+from securevfl.errors import IdError, LabelError, PartiesError, TableError
+from securevfl.roles import Role
+
+CHUNK = 1 << 21  # numbers at a time
+
+
+class Party:
+    """One organisation's side of the data.
+
+    X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names. `keys`
+    are the digests of the ids (n x ID_DIGEST).
+    A table with column names (pandas, polars, pyarrow) brings its own. Raises DataError of the kind that fits.
+    """
+
+    role: Role | None = None  # what it says it is in a run; else its method goes by its labels
+
+    def __init__(
+        self,
+        name: str,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        ids: Sequence[Any] | NDArray[Any] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        self.name = _name(name)
+        if columns is None:
+            columns = getattr(X, "columns", None) if hasattr(X, "columns") else None
+        self.X = _numbers(name, X)
+        d = self.X.shape[1]
+        self.columns = [f"x{j}" for j in range(d)] if columns is None else [str(column) for column in columns]
+        if len(self.columns) != d:
+            raise TableError(f"party {name}: {d} column names were expected, {len(self.columns)} came")
+        check_extremes(name, self.X.min(axis=0), self.X.max(axis=0), self.columns, len(self.X))
+        self.y = None if y is None else check_labels(name, y, len(self.X))
+        self.ids: NDArray[Any] | None = None
+        self.keys: Keys | None = None
+        if ids is not None:
+            self.ids, self.keys = _ids(name, ids, len(self.X))
+
+    @property
+    def active(self) -> bool:
+        """Whether it holds the labels."""
+        return self.y is not None
+
+    @property
+    def order(self) -> bytes:
+        """A digest of its ids in their order, by which parties compare; empty without ids."""
+        return b"" if self.keys is None else order_digest(self.keys)
+
+    @property
+    def register(self) -> Register:
+        """What its rows are drawn by: the ids, or the numbers of the rows without ids."""
+        return Register.of_numbers(len(self)) if self.keys is None else Register.of_ids(self.keys)
+
+    @property
+    def content(self) -> str:
+        """32 hex digits that change with the columns, and neither with their order nor with that of the rows."""
+        register, step = self.register, max(1, CHUNK // self.X.shape[1])
+        sums = ColumnSums(self.X.shape[1])
+        weights = row_weights(register)
+        for start in range(0, len(self), step):
+            sums.add(self.X[start : start + step], weights[start : start + step])
+        return sums.digest()
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __repr__(self) -> str:
+        labels = ", labels" if self.active else ""
+        return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
+
+    def take(self, rows: NDArray[np.intp]) -> Party:
+        """The same party with these rows, in this order."""
+        kept = object.__new__(Party)
+        kept.name, kept.columns, kept.X = self.name, self.columns, self.X[rows]
+        kept.y = None if self.y is None else self.y[rows]
+        kept.ids = None if self.ids is None else self.ids[rows]
+        kept.keys = None if self.keys is None else self.keys[rows]
+        return kept
+
+
+class Helper(Party):
+    """A party without a table: a server, say, or a holder of keys. `role` is a word that its job's method knows."""
+
+    def __init__(self, name: str, role: Role) -> None:
+        self.name = _name(name)
+        self.role = role
+        self.X = np.empty((0, 0))
+        self.columns = []
+        self.y = None
+        self.ids, self.keys = None, None
+
+    @property
+    def content(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return f"Helper({self.name!r}, {self.role!r})"
+
+
+def _name(name: str) -> str:
+    if not name or not name.replace("-", "").replace("_", "").isalnum():
+        raise PartiesError(f"party {name!r}: a name of letters, digits, - and _ was expected; rename it")
+    return name
+
+
+class ColumnSums:
+    """A digest of columns from blocks of rows in any order: sums over the rows, modulo 2^64, of a random weight of each
+    row times each half of a value's 64 bits.
+
+    Sums of other columns differ but for one case in 2^32 (multiply-shift hashing, Dietzfelbinger 1996). It guards
+    against mistakes and not against people.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self._sums = np.zeros((columns, 2), np.uint64)
+
+    def add(self, X: NDArray[Any], weights: NDArray[np.uint64]) -> None:
+        """Takes rows (k x d) and their weights (k,), 0 for rows that do not count."""
+        halves = np.ascontiguousarray(X, np.float64).view(np.uint32).astype(np.uint64)
+        self._sums += np.einsum("i,ij->j", weights, halves).reshape(-1, 2)
+
+    def digest(self) -> str:
+        """32 hex digits."""
+        columns = sorted(column.astype("<u8").tobytes() for column in self._sums)
+        return hashlib.sha256(b"".join(columns)).hexdigest()[:32]
+
+
+def row_weights(register: Register) -> NDArray[np.uint64]:
+    """What `ColumnSums` takes the rows of a table by: random numbers (n,) that go with their ids."""
+    return register.numbers("content")
+
+
+def _numbers(name: str, X: ArrayLike) -> Floats:
+    table = np.asarray(X)
+    if table.ndim != 2 or 0 in table.shape:
+        raise TableError(f"party {name}: a table of rows x columns was expected, an array of shape {table.shape} came")
+    if table.dtype.kind not in "biuf":
+        try:
+            table = table.astype(np.float64)
+        except (TypeError, ValueError):
+            raise TableError(
+                f"party {name}: numbers were expected, the table holds text or objects; encode them as numbers"
+            ) from None
+    return table if table.dtype == np.float64 else table.astype(np.float64)
+
+
+def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> None:
+    """The least and largest (d,) of each column; NaN and infinities show in them. TableError names the columns."""
+    check_finite(name, np.isfinite(low) & np.isfinite(high), columns)
+    bad = [columns[j] for j in np.flatnonzero(low == high).tolist()]
+    if bad and rows > 1:
+        raise TableError(f"party {name}: columns that vary were expected, constant: {_some(bad)}; drop them")
+
+
+def check_finite(name: str, finite: NDArray[np.bool_], columns: Sequence[str]) -> None:
+    """Whether each column (d,) is. TableError names those that are not."""
+    bad = [columns[j] for j in np.flatnonzero(~finite).tolist()]
+    if bad:
+        raise TableError(
+            f"party {name}: finite numbers were expected, NaN or infinities are in {_some(bad)}; fill them"
+        )
+
+
+def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
+    """Labels (rows,) as an array of numbers or text. TableError or LabelError."""
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (rows,):
+        raise TableError(f"party {name}: one label for each of {rows} rows was expected, shape {labels.shape} came")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise LabelError(f"party {name}: finite labels were expected, NaN or infinities came; drop those rows")
+    if labels.dtype.kind == "O":
+        labels = labels.astype(str)
+    return labels
+
+
+def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
+    """Ids as an array, and their digests."""
+    own = np.asarray(ids)
+    if own.shape != (rows,):
+        raise TableError(f"party {name}: one id for each of {rows} rows was expected, shape {own.shape} came")
+    return own, id_keys(name, [own])
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
+    """The party that leads, which is the first with labels, and the others. DataError if they do not fit together.
+
+    Whether they make a run of a job its method says (`Method.cast`).
+    """
+    names = [party.name for party in parties]
+    if len(parties) < 2:
+        raise PartiesError(f"two or more parties were expected, {len(parties)} came; add the other organisations")
+    if len(set(names)) < len(names):
+        raise PartiesError(f"parties of different names were expected, {', '.join(names)} came; rename one")
+    active = [party for party in parties if party.active]
+    if not active:
+        raise PartiesError("exactly one party with labels was expected, with labels: none; pass y to one Party only")
+    sizes = {party.name: len(party) for party in parties if not isinstance(party, Helper)}
+    if len(set(sizes.values())) > 1:
+        raise TableError(f"the same rows at every party were expected, counts are {sizes}; align them: vfl.align")
+    first: Keys | None = None
+    for party in parties:
+        if party.keys is None:
+            continue
+        first = party.keys if first is None else first
+        if not np.array_equal(party.keys, first):
+            raise IdError(f"the same ids in the same order were expected, {party.name} differs; align them: vfl.align")
+    return active[0], [party for party in parties if party is not active[0]]
+
+
+def register_of(parties: Sequence[Party]) -> Register:
+    """What the rows of these parties are drawn by in a job: their ids if every party has them, else their numbers."""
+    lead = parties[0]
+    return lead.register if all(party.order for party in parties if party.columns) else Register.of_numbers(len(lead))
+
+
+def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
+    """Joins the tables on their ids, for parties that sit in one process.
+
+    Ids of different types meet as `crypto.curve.canonical_id` says. Returns the parties with the shared rows in the
+    active party's order, and for each party the ids that others have and it lacks, in the others' spelling. IdError
+    if a party has no ids or nothing is shared. Between organisations use private alignment.
+    """
+    for party in parties:
+        if party.ids is None:
+            raise IdError(f"party {party.name}: ids were expected to join on, none came; name the id column")
+    ids = {party.name: (party.ids, party.keys) for party in parties if party.keys is not None}
+    lead = next((party for party in parties if party.active), parties[0])
+    rows, missing = join_ids(ids, lead.name)
+    return [party.take(rows[party.name]) for party in parties], missing
+
+
+def join_ids(
+    ids: Mapping[str, tuple[Any, Keys]], lead: str
+) -> tuple[dict[str, NDArray[np.intp]], dict[str, list[str]]]:
+    """`align` of ids and their keys by party: the rows of each, and what each lacks."""
+    rows, lacking = shared_rows({name: keys for name, (_, keys) in ids.items()}, lead)
+    if not len(rows[lead]):
+        raise IdError("at least one shared id was expected, there is none; is the right id column named?")
+    return rows, {name: [str(ids[owner][0][row]) for owner, row in found] for name, found in lacking.items()}

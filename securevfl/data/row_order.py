@@ -1,0 +1,41 @@
+"""The row order that an alignment leaves beside a data file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.errors import DataError, TableError
+from securevfl.files import write_whole
+
+
+def rows_path(data: str | Path) -> Path:
+    """Where the row order of a data file is kept: beside it."""
+    return Path(f"{data}.rows.npy")
+
+
+def write_rows(data: str | Path, rows: NDArray[np.intp]) -> Path:
+    """Writes row numbers beside the data file they are about, whole or not at all; returns where."""
+    buffer = io.BytesIO()
+    np.save(buffer, rows.astype("<i8"), allow_pickle=False)
+    write_whole(rows_path(data), buffer.getvalue())
+    return rows_path(data)
+
+
+def read_rows(data: str | Path, *, of: int) -> NDArray[np.intp]:
+    """The opposite of `write_rows`, for a table of `of` rows. DataError or TableError if it does not fit."""
+    path = rows_path(data)
+    try:
+        rows: NDArray[np.intp] = np.load(path, allow_pickle=False)
+    except OSError as cause:
+        raise DataError(f"{path}: a row order was expected there ({cause.strerror}); align first") from None
+    except (ValueError, EOFError):
+        raise DataError(f"{path}: row numbers as numpy saves them were expected; align again") from None
+    if rows.ndim != 1 or rows.dtype != np.dtype("<i8") or len(np.unique(rows)) < len(rows):
+        raise TableError(f"{path}: a list of different row numbers was expected; align again")
+    if len(rows) and not 0 <= rows.min() <= rows.max() < of:
+        raise TableError(f"{path}: row numbers below {of} were expected; the data file has changed, align again")
+    return rows.astype(np.intp, copy=False)

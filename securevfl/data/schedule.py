@@ -1,0 +1,111 @@
+"""Which rows are held out, which rows make a batch, which batch comes when: the same at every party.
+
+Rows are held out and parted into batches by keyed random numbers of their ids (`securevfl.data.register`), the key
+being the whole set of ids. The seed of a job orders its visits and does nothing else. So all jobs with as many held-out
+rows and batches on one table visit the same batches, whatever their seeds, the order of the rows or of the parties: a
+linear model opens the same equations about the labels again, and thirty jobs tell what one tells.
+
+What changes the partition is another number of held-out rows (`test_fraction`), another number of batches
+(`batch_size`), and another set of rows. Each gives a partition drawn anew, and other columns give other equations on
+the same batches: all of these are new equations about the labels, and count as such (`securevfl.disclosure.counts`).
+Drawn anew, and not moved a little, since the difference of two batches that share all rows but a few is about these
+few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.prg import derive_key
+from securevfl.data.register import Register
+
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One visit to one batch: `index` names the batch in the partition, `rows` are its rows of the table."""
+
+    index: int
+    epoch: int
+    rows: Rows
+
+
+class Batched(Protocol):
+    """What says which rows make a batch: a job."""
+
+    @property
+    def batch_size(self) -> int:
+        """Rows a batch."""
+
+    @property
+    def test_fraction(self) -> float:
+        """The share of rows that is held out."""
+
+    def schedule(self, rows: int | Register) -> Schedule:
+        """Which rows are held out, and which make a batch."""
+
+
+class Schedule:
+    """One fixed partition into batches, visited in a new random order every epoch (FedBCD 2019, assumption A2).
+
+    `rows` is the register of the table, or the number of rows of a table without ids. With `reshuffle` the rows are
+    parted anew every epoch, again the same way in every job.
+    """
+
+    def __init__(
+        self, rows: int | Register, *, batch_size: int, epochs: int, seed: int, test_fraction: float, reshuffle: bool
+    ) -> None:
+        self._register = Register.of_numbers(rows) if isinstance(rows, int) else rows
+        held_out = round(self._register.rows * test_fraction)
+        order = self._register.drawn("held out", held_out)
+        self.test: Rows = np.sort(order[:held_out])
+        self.train: Rows = np.sort(order[held_out:])
+        self.epochs = epochs
+        self.batches = max(1, -(-len(self.train) // batch_size))
+        self.smallest_batch = len(self.train) // self.batches
+        self._seed = seed
+        self._reshuffle = reshuffle
+
+    def __len__(self) -> int:
+        """Visits in all epochs."""
+        return self.epochs * self.batches
+
+    @property
+    def name(self) -> str:
+        """32 hex digits, equal for two schedules if and only if they part the same rows in the same way."""
+        return derive_key(self._register.key, "partition", len(self.test), self.batches).hex()[:32]
+
+    @cached_property
+    def flow(self) -> Rows:
+        """The training rows, batch after batch of the first epoch: the order in which they are fastest to read."""
+        return self._parted(0)
+
+    def partition(self, epoch: int) -> list[Rows]:
+        """The batches of this epoch."""
+        return np.array_split(self._parted(epoch) if self._reshuffle and epoch else self.flow, self.batches)
+
+    def visits(self) -> Iterator[Visit]:
+        """All visits, in order."""
+        parts = self.partition(0)
+        for epoch in range(self.epochs):
+            if self._reshuffle and epoch:
+                parts = self.partition(epoch)
+            first = epoch * self.batches if self._reshuffle else 0
+            for index in np.random.default_rng([self._seed, 2, epoch]).permutation(self.batches):
+                yield Visit(first + int(index), epoch, parts[index])
+
+    def _parted(self, epoch: int) -> Rows:
+        """The training rows in the order in which they are cut into batches."""
+        order = self._register.drawn("batches", len(self.test), self.batches, epoch)
+        if not len(self.test):
+            return order
+        trains = np.ones(len(order), dtype=bool)
+        trains[self.test] = False
+        return order[trains[order]]

@@ -1,0 +1,349 @@
+"""Tables larger than memory: a Parquet file read once into a file of plain rows, and a party that reads from that.
+
+    shop = store_table("shop", "shop.parquet", "shop.table", rows=read_rows("shop.parquet", of=n), job=job)
+    shop = open_table("shop", "shop.table")                       # the same party, another day
+
+1. The Parquet file is read in batches; each row goes to the bucket that its place lies in. The checks of `Party` run
+   over the batches as they pass.
+2. Each bucket is put in order and appended to the table.
+
+Both read and write in sequence. Rows lie in the order in which the job's batches come (its partition is fixed), so a
+batch is one read; without a job they lie in shared order, and a batch is a read a row. Any rows can be asked of any
+table: the job only makes it fast.
+
+The table is a head (`securevfl.data.table_head`) and then rows, float32 where that is exact for every column and
+float64 elsewhere. It shows what the Parquet file shows: keep it where that is kept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.data.ids import order_digest
+from securevfl.data.parquet import ParquetSource
+from securevfl.data.party import ColumnSums, Party, row_weights
+from securevfl.data.readers import named
+from securevfl.data.register import Register
+from securevfl.data.schedule import Batched, Rows
+from securevfl.data.table_head import Head, read_head, write_head
+from securevfl.errors import DataError, TableError
+
+BUCKET = 128 << 20  # bytes of rows that are put in order at a time
+
+OnRows = Callable[[int, int], None]
+
+
+class StoredTable:
+    """Rows on disk that read like an array: `shape`, `len` and X[rows], which are copies in float64.
+
+    Reads are plain reads, no memory map: mapped pages would count as this process's memory.
+    """
+
+    ndim = 2
+
+    def __init__(self, path: Path, head: Head) -> None:
+        self.shape = head.shape
+        self._kind = head.kind
+        self._offset = head.rows_at
+        self._place = head.place
+        self._path = path
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Rows | slice) -> Floats:
+        """These rows (k x d)."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        at = np.asarray(rows) if self._place is None else self._place[rows]
+        if len(at) and not 0 <= at.min() <= at.max() < len(self):
+            raise IndexError(f"{self._path}: rows below {len(self)} were expected")
+        if len(at) < 2 or (np.diff(at) == 1).all():
+            return self._runs(at)
+        order = np.argsort(at)
+        table = np.empty((len(at), self.shape[1]))
+        table[order] = self._runs(at[order])
+        return table
+
+    def numbers(self, offset: int) -> Rows:
+        """A whole number for each row (n,), as it stands in the file from `offset` on."""
+        read = np.empty(len(self), "<i8")
+        self._fill(read.data.cast("B"), offset)
+        return read.astype(np.intp, copy=False)
+
+    def _runs(self, at: Rows) -> Floats:
+        """Rows at rising places, neighbours by one read."""
+        read = np.empty((len(at), self.shape[1]), self._kind)
+        if not len(at):
+            return read.astype(np.float64)
+        flat, size = read.data.cast("B"), self._kind.itemsize * self.shape[1]
+        edges = [0, *(np.flatnonzero(np.diff(at) != 1) + 1).tolist(), len(at)]
+        for (start, stop), place in zip(pairwise(edges), at[edges[:-1]].tolist(), strict=True):
+            self._fill(flat[start * size : stop * size], self._offset + place * size)
+        return read.astype(np.float64, copy=False)
+
+    def _fill(self, buffer: memoryview, offset: int) -> None:
+        while buffer:
+            count = os.preadv(self._file, [buffer], offset)
+            if not count:
+                raise TableError(f"{self._path}: more rows were expected, the file was cut; store the table again")
+            buffer, offset = buffer[count:], offset + count
+
+
+class StoredParty(Party):
+    """A party whose columns stay on disk. It has no ids: its rows are in shared order already."""
+
+    def __init__(self, name: str, table: StoredTable, head: Head) -> None:
+        self.name = name
+        self.columns = head.columns
+        self.X = cast(Floats, table)  # training asks of X its shape, its length and X[rows]
+        self.y = head.y
+        self.ids, self.keys = None, None
+        self._head = head
+
+    @property
+    def order(self) -> bytes:
+        return self._head.order
+
+    @property
+    def register(self) -> Register:
+        table = cast(StoredTable, self.X)
+        return Register(len(table), self._head.key, self._head.least, table.numbers(self._head.register_at))
+
+    @property
+    def content(self) -> str:
+        return self._head.content
+
+
+def store_table(
+    name: str,
+    parquet: str | Path,
+    table: str | Path,
+    *,
+    rows: Rows | None = None,
+    job: Batched | None = None,
+    id_column: str = "id",
+    label_column: str = "y",
+    on_rows: OnRows | None = None,
+) -> StoredParty:
+    """Writes the rows of a Parquet file into `table`, whole or not at all, and returns the party that reads from it.
+
+    A table that is there already, of the same file, rows and job, is taken as it is.
+
+    rows: row numbers of the file in the order that all parties share (`securevfl.organisations.align`); as they stand
+    in the file without. job: whose batches the table will serve. on_rows(rows read, of). Disk: the table, 32 bytes a
+    row and `BUCKET` bytes. Raises DataError as `read_party` does, and where the disk lacks room.
+    """
+    parquet, table = Path(parquet), Path(table)
+    if rows is not None:
+        rows = np.asarray(rows)
+    stamp = _stamp(parquet, rows, job, id_column, label_column)
+    with suppress(DataError):
+        if read_head(table).stamp == stamp:
+            return open_table(name, table)
+    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column)
+    with _drafts(table) as folder, _writing(table):
+        _write(source, folder, rows, job, stamp, on_rows).replace(table)
+    return open_table(name, table)
+
+
+def borrow_table(
+    name: str,
+    parquet: str | Path,
+    *,
+    rows: Rows | None = None,
+    job: Batched | None = None,
+    id_column: str = "id",
+    label_column: str = "y",
+    chosen: Sequence[str] | None = None,
+    on_rows: OnRows | None = None,
+) -> StoredParty:
+    """`store_table` for this process alone: the table, beside the Parquet file, has no name and is gone with the party.
+
+    chosen: these columns alone, for a prediction (`ParquetSource`).
+    """
+    parquet = Path(parquet)
+    source = ParquetSource(name, parquet, id_column=id_column, label_column=label_column, chosen=chosen)
+    table = table_path(parquet)
+    with _drafts(table) as folder, _writing(table):
+        return open_table(name, _write(source, folder, rows, job, "", on_rows))
+
+
+def table_path(parquet: str | Path) -> Path:
+    """Where the table of a Parquet file is kept: beside it."""
+    return Path(f"{parquet}.table")
+
+
+def _stamp(parquet: Path, rows: Rows | None, job: Batched | None, id_column: str, label_column: str) -> str:
+    """Equal where a table of the Parquet file would be equal."""
+    with named(parquet):
+        found = parquet.stat()
+    facts = [found.st_size, found.st_mtime_ns, id_column, label_column]
+    facts += [] if job is None else [job.batch_size, job.test_fraction]  # what `_batch_order` depends on
+    stamp = hashlib.sha256(json.dumps(facts).encode())
+    if rows is not None:
+        stamp.update(np.ascontiguousarray(rows).data)
+    return stamp.hexdigest()
+
+
+def _write(
+    source: ParquetSource, folder: Path, rows: Rows | None, job: Batched | None, stamp: str, on_rows: OnRows | None
+) -> Path:
+    """The table as a file of the folder."""
+    keys = source.keys()
+    y = source.labels()
+    rows = np.arange(source.rows, dtype=np.intp) if rows is None else _checked(source.path, rows, source.rows)
+    register = Register.of_ids(keys[rows])
+    order = None if job is None else _batch_order(job, register)
+    digest = order_digest(keys[rows])
+    del keys
+    buckets = _Buckets(folder, len(rows), source)
+    _check_room(source.path, folder, buckets.room + 24 * len(rows))
+    at = np.full(source.rows, -1, dtype=np.int64)
+    at[rows if order is None else rows[order]] = np.arange(len(rows))
+    weights = np.zeros(source.rows, np.uint64)
+    weights[rows] = row_weights(register)
+    sums = ColumnSums(len(source.columns))
+    read = 0
+    for X in source.numbers():
+        buckets.put(at[read : read + len(X)], X)
+        sums.add(X, weights[read : read + len(X)])
+        read += len(X)
+        if on_rows is not None:
+            on_rows(read, source.rows)
+    draft = folder / "table"
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        write_head(
+            file,
+            columns=source.columns,
+            kind=source.kind,
+            y=None if y is None else y[rows],
+            places=order,
+            order=digest,
+            register=register,
+            content=sums.digest(),
+            stamp=stamp,
+        )
+        buckets.empty_into(file)
+        file.flush()
+        os.fsync(file.fileno())
+    return draft
+
+
+def _check_room(parquet: Path, folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DataError(
+            f"{parquet}: {needed / 1e9:.1f} GB of free disk were expected for a copy to read from, {folder.parent} has "
+            f"{free / 1e9:.1f} GB; make room, or move the file to a larger disk"
+        )
+
+
+@contextmanager
+def _drafts(table: Path) -> Iterator[Path]:
+    """A folder beside the table, gone at the end; those that killed processes left behind go first."""
+    with _writing(table):
+        table.parent.mkdir(parents=True, exist_ok=True)
+        for left in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
+            _remove_if_left(left)
+        folder = Path(tempfile.mkdtemp(prefix=f".{table.name}.", suffix=".parts", dir=table.parent))
+        lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # falls with the process
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def open_table(name: str, table: str | Path) -> StoredParty:
+    """The party of a table that `store_table` wrote. DataError if it is none or is not whole."""
+    path = Path(table)
+    head = read_head(path)
+    return StoredParty(name, StoredTable(path, head), head)
+
+
+class _Buckets:
+    """Rows on their way: a file for each stretch of places, in no order within."""
+
+    def __init__(self, folder: Path, rows: int, source: ParquetSource) -> None:
+        self._record = np.dtype([("at", "<i8"), ("x", source.kind, (len(source.columns),))])
+        most = max(BUCKET, rows * self._record.itemsize // 256)  # so that files stay few
+        self._each = max(1, most // self._record.itemsize)
+        self._rows = rows
+        self._folder = folder
+        self._count = -(-rows // self._each)
+        self.room = (rows + min(rows, self._each)) * self._record.itemsize  # bytes of disk, most
+
+    def put(self, at: NDArray[np.int64], X: NDArray[Any]) -> None:
+        kept = np.flatnonzero(at >= 0)
+        kept = kept[np.argsort(at[kept])]
+        records = np.empty(len(kept), self._record)
+        records["at"], records["x"] = at[kept], X[kept]
+        edges = np.searchsorted(records["at"], np.arange(self._count + 1) * self._each)
+        for bucket in np.flatnonzero(np.diff(edges)).tolist():
+            with (self._folder / str(bucket)).open("ab") as file:
+                records[edges[bucket] : edges[bucket + 1]].tofile(file)
+
+    def empty_into(self, file: BinaryIO) -> None:
+        """Appends all rows, each to its place."""
+        for bucket in range(self._count):
+            path, start = self._folder / str(bucket), bucket * self._each
+            records = np.fromfile(path, self._record)
+            ordered = np.empty(
+                (min(self._each, self._rows - start), self._record["x"].shape[0]), self._record["x"].base
+            )
+            ordered[records["at"] - start] = records["x"]
+            ordered.tofile(file)
+            path.unlink()
+
+
+def _batch_order(job: Batched, register: Register) -> Rows:
+    """Shared rows, batch after batch, and then those held out."""
+    schedule = job.schedule(register)
+    return np.concatenate([schedule.flow, schedule.test])
+
+
+def _checked(parquet: Path, rows: Rows, of: int) -> Rows:
+    rows = np.asarray(rows)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu" or not len(rows) or len(np.unique(rows)) < len(rows):
+        raise TableError(f"{parquet}: a list of different row numbers was expected; align again")
+    if not 0 <= rows.min() <= rows.max() < of:
+        raise TableError(f"{parquet}: row numbers below {of} were expected; the data file has changed, align again")
+    return rows.astype(np.intp, copy=False)
+
+
+@contextmanager
+def _writing(table: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise DataError(f"{table}: room to write a table was expected there ({cause.strerror})") from None

@@ -1,0 +1,110 @@
+"""The head of a stored table: what it says of itself, before its rows.
+
+A line of MAGIC and one of JSON, labels and places as numpy saves them, the register's row numbers (8 bytes a row), and
+nothing up to the next multiple of ALIGNMENT, from where rows lie.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.data.register import Register
+from securevfl.data.schedule import Rows
+from securevfl.errors import DataError
+
+MAGIC = b"securevfl.table/2\n"
+ALIGNMENT = 4096
+
+
+@dataclass(frozen=True)
+class Head:
+    """Of a table of `rows` rows: labels `y` and the place of each row, if it has them; the rest as `Party` has it.
+
+    stamp: what the table was made from. register_at, rows_at: where these begin in the file, in bytes.
+    """
+
+    columns: list[str]
+    rows: int
+    kind: np.dtype[Any]
+    y: NDArray[Any] | None
+    place: Rows | None
+    order: bytes
+    key: bytes = field(repr=False)
+    least: bytes = field(repr=False)
+    content: str
+    stamp: str
+    register_at: int
+    rows_at: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, len(self.columns)
+
+
+def read_head(path: Path) -> Head:
+    """The head of a table that is there and whole. DataError if it is not."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise ValueError
+            says = json.loads(file.readline())
+            y = np.load(file, allow_pickle=False) if says["labels"] else None
+            place = np.load(file, allow_pickle=False) if says["places"] else None
+            rows, columns, kind = int(says["rows"]), list(says["columns"]), np.dtype(says["kind"])
+            register_at = file.tell()
+            rows_at = -(-(register_at + 8 * rows) // ALIGNMENT) * ALIGNMENT
+            if file.seek(0, os.SEEK_END) != rows_at + rows * len(columns) * kind.itemsize:
+                raise ValueError
+        order, key, least = (bytes.fromhex(says[each]) for each in ("order", "key", "least"))
+        content, stamp = str(says["content"]), str(says["stamp"])
+        return Head(columns, rows, kind, y, place, order, key, least, content, stamp, register_at, rows_at)
+    except OSError as cause:
+        raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
+    except (ValueError, KeyError, TypeError, EOFError):
+        raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
+
+
+def write_head(
+    file: BinaryIO,
+    *,
+    columns: list[str],
+    kind: np.dtype[Any],
+    y: NDArray[Any] | None,
+    places: Rows | None,
+    order: bytes,
+    register: Register,
+    content: str,
+    stamp: str,
+) -> None:
+    """Writes what `read_head` reads. places: row numbers in the order in which they lie, shared order if None."""
+    says = {
+        "columns": columns,
+        "rows": register.rows,
+        "kind": kind.str,
+        "labels": y is not None,
+        "places": places is not None,
+        "order": order.hex(),
+        "key": register.key.hex(),
+        "least": register.least.hex(),
+        "content": content,
+        "stamp": stamp,
+    }
+    file.write(MAGIC + json.dumps(says).encode() + b"\n")
+    if y is not None:
+        np.save(file, y, allow_pickle=False)
+    if places is not None:
+        place = np.empty(len(places), "<i8")
+        place[places] = np.arange(len(places))
+        np.save(file, place, allow_pickle=False)
+    assert register.order is not None, "a stored table has ids"
+    file.write(register.order.astype("<i8", copy=False).data)
+    file.write(bytes(-file.tell() % ALIGNMENT))
+    file.flush()

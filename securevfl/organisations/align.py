@@ -1,0 +1,145 @@
+"""Private alignment as a user calls it: each party brings its ids, each takes home its own row numbers.
+
+    rows = align_privately("shop", ids, channel, active="bank", passives=["shop"])
+    write_rows("shop.parquet", rows)                         # shop.parquet.rows.npy
+
+Row rows[i] of one party and row rows[i] of another are about the same id. What each party learns is in
+protocols/psi.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.curve import canonical_ids
+from securevfl.data.party import Party
+from securevfl.errors import DataError, IdError, PartiesError
+from securevfl.protocols.psi import Journal, Work, align_active, align_passive
+from securevfl.runtime.channel import Channel, Event
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.threads import run_threads
+
+
+def align_privately(
+    party_name: str,
+    ids: Iterable[Any],
+    channel: Channel,
+    *,
+    active: str,
+    passives: Sequence[str],
+    executor: Executor | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    journal: Path | None = None,
+) -> NDArray[np.intp]:
+    """This party's row numbers (m,) of the m ids that all parties have, in the order that all parties share.
+
+    ids: one a row, of any type (`crypto.curve.canonical_id`). executor: takes the curve work, processes of this party.
+    on_progress(points done, of). journal: a folder of this party alone; an alignment that broke off goes on from
+    there if every party passes its own again. It holds the secrets of the alignment, closed to others, and is emptied
+    at the end.
+    IdError if an id is missing, occurs twice, or no id is common; ProtocolError or CryptoError if a peer sends what
+    does not belong; TransportError if one is away.
+    """
+    if party_name != channel.me or party_name not in (active, *passives) or not passives:
+        everyone = ", ".join((active, *passives))
+        raise PartiesError(f"alignment: the line of {party_name} and its name among {everyone} were expected")
+    try:
+        own = canonical_ids(ids)
+    except IdError as error:
+        raise IdError(f"party {party_name}: {error}") from None
+    if not own:
+        raise IdError(f"party {party_name}: at least one row was expected to align, there is none; is the file right?")
+    kept = Journal() if journal is None else FolderJournal(journal)
+    work = Work(
+        channel, own, active=active, passives=passives, journal=kept, executor=executor, on_progress=on_progress
+    )
+    rows = align_active(work) if party_name == active else align_passive(work)
+    kept.clear()
+    if not len(rows):
+        raise IdError(
+            f"party {party_name}: at least one id that all parties have was expected, there is none; does every party "
+            "name the same kind of id, written alike?"
+        )
+    return rows
+
+
+def simulate_alignment(
+    parties: Sequence[Party], *, executor: Executor | None = None, observe: Callable[[Event], None] | None = None
+) -> list[Party]:
+    """Aligns tables that sit in one process by the messages that separate parties would exchange.
+
+    Returns the parties with the common rows in the shared order. The party with labels leads, else the first.
+    IdError if a party has no ids, or as `align_privately`.
+    """
+    if len(parties) < 2 or len({party.name for party in parties}) < len(parties):
+        raise PartiesError("alignment: two or more parties of different names were expected; add or rename one")
+    for party in parties:
+        if party.ids is None:
+            raise IdError(f"party {party.name}: ids were expected to align on, none came; name the id column")
+    lead = next((party for party in parties if party.active), parties[0])
+    passives = [party.name for party in parties if party is not lead]
+    roles = {
+        party.name: partial(_role, party=party, active=lead.name, passives=passives, executor=executor)
+        for party in parties
+    }
+    rows = run_threads(roles, WallClock, observe=observe)
+    return [party.take(rows[party.name]) for party in parties]
+
+
+def _role(
+    channel: Channel, *, party: Party, active: str, passives: Sequence[str], executor: Executor | None
+) -> NDArray[np.intp]:
+    assert party.ids is not None
+    return align_privately(party.name, party.ids, channel, active=active, passives=passives, executor=executor)
+
+
+class FolderJournal(Journal):
+    """Keeps the journal in a folder that only its owner may read, a file a chunk."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """DataError if others may read the folder. It is made if it is not there."""
+        super().__init__()
+        self._folder = Path(folder)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._folder.stat().st_mode & 0o077:
+            raise DataError(f"{self._folder}: a folder closed to others was expected, it will hold secrets; chmod 700")
+
+    def _file(self, stream: str, number: int) -> Path:
+        return self._folder / f"{stream}.{number}.chunk"
+
+    def count(self, stream: str) -> int:
+        number = 0
+        while self._file(stream, number).exists():
+            number += 1
+        return number
+
+    def append(self, stream: str, chunk: bytes) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._file(stream, self.count(stream))
+        draft = path.with_suffix(".draft.chunk")
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+
+    def chunk(self, stream: str, number: int) -> bytes:
+        return self._file(stream, number).read_bytes()
+
+    def clear(self) -> None:
+        """Removes the journal's files, secrets first, and the folder if nothing else is in it."""
+        self._file("secrets", 0).unlink(missing_ok=True)
+        for path in self._folder.glob("*.chunk"):
+            path.unlink()
+        with suppress(OSError):
+            self._folder.rmdir()

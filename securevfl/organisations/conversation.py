@@ -1,0 +1,123 @@
+"""One conversation of all parties over gRPC: meet, talk, part; and once more with whoever comes back.
+
+A conversation that resumes outlives its parties' processes: when a peer is lost, everyone hangs up, waits for all to be
+there again, agrees on a new session and talks anew, from what each has kept on disk. It ends when all have said that
+they are through, or with the reason for which one of them has given up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from securevfl.errors import ConfigError, PeerLost, SecureVFLError, TransportError
+from securevfl.runtime import eventlog
+from securevfl.runtime.books import Books
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Kind, WallClock
+from securevfl.runtime.codec import Message
+from securevfl.transport.peers import Peers, split_address
+from securevfl.transport.post import Post
+from securevfl.transport.tls import Credentials
+
+T = TypeVar("T")
+
+_LAST_WORD = 5.0  # seconds for the reason of an early end to reach the others
+_BETWEEN = 0.1  # seconds before a party is back after it has hung up
+_END = "end"  # lane of the last message
+
+
+class Through(Message, frozen=True):
+    """The sender has all it came for, on disk if the conversation resumes."""
+
+
+def read_peers(peers: Peers | str | Path, certs: str | Path | None) -> tuple[Peers, Path]:
+    """The peers, and the folder of certificates: the one given, else that of the file of peers."""
+    if isinstance(peers, Peers):
+        return peers, Path() if certs is None else Path(certs)
+    return Peers.load(peers), Path(peers).parent if certs is None else Path(certs)
+
+
+def converse(
+    me: str,
+    peers: Peers,
+    terms: Mapping[str, Any],
+    talk: Callable[[Channel], T],
+    *,
+    certs: Path,
+    listen: str | None,
+    timeout: float,
+    patience: float,
+    resumes: bool = False,
+    kept: Callable[[], T | None] | None = None,
+) -> T:
+    """What `talk` returns, told all others over the channel that it is given.
+
+    terms: compared with everyone's, plain data that all may see. timeout: seconds to wait for all parties at the start
+    and after a loss, for any one message, and at the end for the others. patience: seconds a party may be cut off.
+    resumes: `talk` can begin anew after a loss. kept: the outcome if it is on disk from an earlier try; it counts if
+    the others are gone, or have theirs as well.
+
+    Raises TransportError if a party is away, refused or has stopped, with the reason; what `talk` raises.
+    """
+    if listen is not None:
+        try:
+            split_address(me, listen)
+        except ValueError:
+            raise ConfigError(f"listen: host:port was expected, {listen} came; write it as in 0.0.0.0:7300") from None
+    credentials = Credentials(certs, me)
+    clock, books = WallClock(), Books()
+    others = [name for name in peers.parties if name != me]
+    deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else timeout)
+    while True:
+        through = kept is not None and kept() is not None
+        post = Post(credentials, peers, terms, through=through, listen=listen, patience=patience)
+        goodbye: float | None = _LAST_WORD
+        channel: Channel | None = None
+        try:
+            inbox = post.open(max(1.0, round(deadline - time.monotonic(), 1)))
+            channel = Channel(post, inbox, clock, books, timeout=timeout, keys=post.keys)
+            channel.clock.tick(Kind.LOCAL)
+            outcome = talk(channel)
+            for name in others:
+                with nullcontext() if resumes else suppress(TransportError):  # who will not wait for it may have left
+                    channel.send(name, Through(), _END)
+            for name in others if resumes else ():
+                channel.recv(name, Through, _END)
+            goodbye = timeout
+            return outcome
+        except BaseException as error:
+            if resumes and _lost(error) and (channel is not None or time.monotonic() < deadline):
+                eventlog.warn(me, "lost", {"reason": str(error)})
+                if channel is not None:
+                    channel.fail(error)  # to its other threads
+                goodbye = None
+            else:
+                reason = str(error) if isinstance(error, SecureVFLError) else type(error).__name__
+                if channel is not None:
+                    channel.abort(others, reason)
+                elif isinstance(error, PeerLost):
+                    post.stop(reason)
+                alone = channel is None and isinstance(error, TransportError) and not post.unfinished
+                done = kept() if kept is not None and alone else None
+                if done is not None:
+                    eventlog.warn(me, "unconfirmed", {"reason": reason})
+                    return done
+                if isinstance(error, SecureVFLError):
+                    eventlog.warn(me, "stopped", {"error": type(error).__name__, "reason": reason})
+                raise
+        finally:
+            if goodbye is None:
+                post.abandon()
+            else:
+                post.close(goodbye)
+        if channel is not None:
+            deadline = time.monotonic() + timeout
+        time.sleep(_BETWEEN)
+
+
+def _lost(error: BaseException) -> bool:
+    return isinstance(error, PeerLost) or isinstance(error.__cause__, PeerLost)

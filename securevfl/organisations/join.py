@@ -1,0 +1,142 @@
+"""Takes part in a job from this process, with the other parties on their own machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+
+from securevfl.data.party import Party
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, DataError, PartiesError
+from securevfl.job import Job
+from securevfl.organisations.conversation import converse, read_peers
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Kind, Stage
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart
+from securevfl.training.session import run_key, take_part
+from securevfl.training.simulate import pool_for
+from securevfl.transport.peers import Peers
+
+
+def join(
+    job: Job,
+    party: Party,
+    peers: Peers | str | Path = "peers.toml",
+    *,
+    certs: str | Path | None = None,
+    listen: str | None = None,
+    timeout: float = 600.0,
+    patience: float = 60.0,
+    checkpoints: str | Path | Checkpoints | None = None,
+    save: str | Path | None = None,
+    ledger: DisclosureLedger | str | Path | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    on_round: Callable[[int, int], None] | None = None,
+) -> ModelPart:
+    """Trains with the parties in `peers` (a file, or what it says) and returns this party's part.
+
+    certs: the folder of <party>.pem, <party>.key and ca.pem; that of the file of peers unless given. listen: host:port
+    to bind where it is not the port of this party's address. timeout: seconds to wait for all parties at the start,
+    for any one message, and at the end for the others. patience: seconds a party may be cut off. checkpoints: a folder
+    of this party's own states; if every party has one, a party that was lost may be started again within `timeout`
+    and the training goes on from the last round that all have; a party that had saved its part within the last
+    `patience` seconds, and meets nobody in as many, returns that. save: writes the part there; with checkpoints, before
+    these are removed. ledger: where this party counts what it tells; by default its file among the user's data
+    (`securevfl.disclosure.ledger.default_ledger`). executor, workers and on_round as in `simulate`.
+
+    Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
+    key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
+    """
+    peers, folder = read_peers(peers, certs)
+    _check_role(job, party, peers)
+    own_ledger = DisclosureLedger.of(party.name, ledger)
+    states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
+    key = b"" if states is None else run_key(job, party)
+    saved = _just_saved(save, job, party, patience) if states is not None else None
+
+    def kept() -> ModelPart | None:
+        assert states is not None
+        return states.final(key) or saved
+
+    def talk(channel: Channel) -> ModelPart:
+        nonlocal saved
+        saved = None  # all are here for a training of its own
+        channel.clock.stage = Stage.SETUP
+        return take_part(
+            job,
+            party,
+            channel,
+            parties=peers.parties,
+            executor=pool,
+            workers=size,
+            on_round=partial(_round, channel, on_round),
+            checkpoints=states,
+            ledger=own_ledger,
+        )
+
+    with pool_for(job, executor, workers) as (pool, size):
+        part = converse(
+            party.name,
+            peers,
+            {"job": job.to_dict(), "parties": list(peers.parties), "task": "train"},
+            talk,
+            certs=folder,
+            listen=listen,
+            timeout=timeout,
+            patience=patience,
+            resumes=states is not None,
+            kept=None if states is None else kept,
+        )
+    if save is not None:
+        part.save(save)
+    if states is not None:
+        states.clear(key)
+    _finished(part)
+    return part
+
+
+def _just_saved(save: str | Path | None, job: Job, party: Party, patience: float) -> ModelPart | None:
+    """The part of this job that was saved within the last `patience` seconds, by a process killed on its way out."""
+    if save is None or not Path(save).exists() or time.time() - Path(save).stat().st_mtime > patience:
+        return None
+    try:
+        part = ModelPart.load(save)
+        same = Job.from_dict(part.job).digest == job.digest
+    except (ConfigError, DataError):
+        return None
+    return part if same and (part.name, part.columns) == (party.name, party.columns) else None
+
+
+def _check_role(job: Job, party: Party, peers: Peers) -> None:
+    if party.name not in peers.parties:
+        raise PartiesError(
+            f"one of {', '.join(peers.parties)} was expected, {party.name} came; correct the party's name"
+        )
+    if not job.method.admits(job.method.role(party), leads=party.name == peers.active):
+        has = "has labels" if party.active else "has no labels"
+        raise PartiesError(f"{peers.active} was expected to hold the labels, {party.name} {has}; correct one of them")
+
+
+def _round(channel: Channel, on_round: Callable[[int, int], None] | None, done: int, of: int) -> None:
+    path = channel.clock.path()
+    facts = {"round": done, "of": of, "seconds": float(path.sum()), "waited": float(path[:, Kind.COMMUNICATION].sum())}
+    eventlog.emit(channel.me, "round", facts | {"bytes_sent": channel.books.bytes_sent()})
+    if on_round is not None:
+        on_round(done, of)
+
+
+def _finished(part: ModelPart) -> None:
+    facts = {
+        "rounds": part.rounds,
+        "seconds": float(part.path.sum()),
+        "waited": float(part.path[:, Kind.COMMUNICATION].sum()),
+        "bytes_sent": part.books.bytes_sent(),
+        "messages_sent": part.books.messages_sent(),
+    }
+    eventlog.emit(part.name, "finished", facts)

@@ -1,0 +1,103 @@
+"""A kit: one folder to hand to a party, with all it needs to join a job.
+
+    shop/  job.toml  peers.toml  ca.pem  shop.pem  shop.key
+
+    securevfl join shop/job.toml --party shop --data shop.parquet
+
+The key in it is that party's alone: the folder goes to it by a safe way and the copy is deleted. A party whose
+certificate was issued from its own request (`transport.requests`) has the key already; its kit comes without one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from securevfl.config import plain
+from securevfl.errors import ConfigError
+from securevfl.files import write_whole
+from securevfl.job import Job
+from securevfl.transport import certs, pem
+from securevfl.transport.peers import Peers, split_address
+
+
+def init_certs(folder: str | Path, peers: Peers) -> Path:
+    """Makes an authority in `folder`, unless it has one, and key and certificate for everyone in `peers` who has none.
+
+    Returns the authority's certificate. ConfigError if a name or host cannot be certified.
+    """
+    folder = Path(folder)
+    if not (folder / "ca.pem").exists():
+        certs.init(folder)
+    for name in peers.everyone:
+        if not (folder / f"{name}.pem").exists():
+            address = peers.address.get(name)
+            certs.issue(folder, name, [] if address is None else [split_address(name, address)[0]])
+    return folder / "ca.pem"
+
+
+def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | Path) -> Path:
+    """Writes the kit of `party` into `folder` and returns it. `ca`: the folder that `init_certs` filled.
+
+    Files that are there already are written anew. ConfigError if the party has no certificate yet, or one that its
+    peers would refuse.
+    """
+    if party not in peers.everyone:
+        raise ConfigError(f"one of {', '.join(peers.everyone)} was expected, {party} came; correct the party's name")
+    folder, ca = Path(folder), Path(ca)
+    certificate, key = ca / f"{party}.pem", ca / f"{party}.key"
+    if key.exists():
+        certs.Identity(certificate, key, ca / "ca.pem")
+    else:
+        certs.check_own(certificate, pem.read(certificate), pem.read(ca / "ca.pem"), party)
+        if (folder / key.name).exists():
+            certs.Identity(certificate, folder / key.name, ca / "ca.pem")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if party in peers.parties:  # a relay of its own need not know the job
+        write_whole(folder / "job.toml", to_toml(job.to_dict()).encode())
+    write_whole(folder / "peers.toml", to_toml(plain(peers)).encode())
+    for name in ("ca.pem", f"{party}.pem"):
+        shutil.copyfile(ca / name, folder / name)
+    if key.exists():
+        write_whole(folder / key.name, key.read_bytes())
+    return folder
+
+
+def to_toml(table: Mapping[str, Any]) -> str:
+    """Plain data (str, bool, int, float, lists, tables) as TOML that `tomllib` reads back equal."""
+    return "\n".join(_lines((), table)).lstrip("\n") + "\n"
+
+
+def _lines(place: tuple[str, ...], table: Mapping[str, Any]) -> list[str]:
+    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines = ["", f"[{'.'.join(map(_key, place))}]"] if place and (len(tables) < len(table) or not table) else []
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in tables]
+    for key, value in tables.items():
+        lines += _lines((*place, key), value)
+    return lines
+
+
+def _key(key: str) -> str:
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else _value(key)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case int():
+            return str(value)
+        case float():
+            return repr(value) if math.isfinite(value) else str(value)
+        case Mapping():
+            return "{" + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_value, value)) + "]"
+    raise TypeError(f"{type(value).__name__} has no place in TOML")

@@ -1,0 +1,1 @@
+"""What a job tells whom, said and refused before anything runs."""

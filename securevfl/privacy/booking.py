@@ -1,0 +1,88 @@
+"""A run's place in a party's disclosure ledger: foretold, then guarded and entered before it tells anything, settled at
+its end.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from securevfl.data.register import Register
+from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.ledger import DisclosureLedger, Entry, told_to
+from securevfl.disclosure.limits import total
+from securevfl.errors import DataError
+from securevfl.job import Job
+from securevfl.privacy.leaks import guard
+
+
+class Booking:
+    """One run of a job at `party`, whose table has this register. Without a ledger the job is guarded by itself.
+
+    Made before anything is told. LeakageError if the job's leaks, with those of earlier runs, are not accepted, or if
+    the run would exceed a limit of the ledger; DataError if the ledger cannot be used.
+    """
+
+    def __init__(
+        self, ledger: DisclosureLedger | None, run: str, party: str, register: Register, job: Job, sizes: Sizes
+    ) -> None:
+        self._ledger = ledger
+        self._run = run
+        self._party = party
+        self._job = job
+        self._sizes = sizes
+        self._former: list[Disclosure] = []
+        if ledger is None:
+            guard(job, sizes)
+        else:
+            told = self._told(job.epochs)
+            self._former = ledger.book(register, run, told, lambda before: guard(job, sizes, before))
+
+    def settle(self, rounds: int, *, silent: bool) -> None:
+        """The run has ended, well or not, after so many whole rounds, and perhaps some of the next one.
+
+        silent: this party has sent nothing since it was entered, as when another one has refused. What an earlier try
+        at the same run told stays. What cannot be written now stays as it was entered, which is more.
+        """
+        if self._ledger is None:
+            return
+        now = [] if silent else self._told(min(self._job.epochs, rounds // self._sizes.batches + 1))
+        most = {replace(item, count=0): item for item in self._former}
+        for item in now:
+            same = replace(item, count=0)
+            most[same] = max(most.get(same, item), item, key=lambda each: each.count)
+        with suppress(DataError):
+            self._ledger.settle(self._run, list(most.values()))
+
+    def _told(self, epochs: int) -> list[Disclosure]:
+        """What a run of so many epochs tells of this party."""
+        job, sizes = self._job.model_copy(update={"epochs": epochs}), replace(self._sizes, epochs=epochs)
+        return _about(self._party, job, sizes)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a party's ledger says to a job: what runs have told `before`, its `lines` for people, and why not."""
+
+    before: list[Entry]
+    lines: list[str]
+    refusals: list[str]
+
+
+def foretell(ledger: DisclosureLedger, party: str, register: Register, job: Job, sizes: Sizes) -> Outlook:
+    """What was told of this party before and would be with this job, by its ledger, in which nothing is entered."""
+    told = _about(party, job, sizes)
+    before, refusals = ledger.foresee(register, told)
+    limits, lines = ledger.read().limits, []
+    for kind, learner in dict.fromkeys((item.kind, item.learner) for item in told):
+        so_far = told_to(before, kind, learner)
+        new = [(entry.run, entry.told) for entry in before] + [("this job", item) for item in told]
+        after = total(pair for pair in new if (pair[1].kind, pair[1].learner) == (kind, learner))
+        runs = f"{so_far.runs} run{'s' * (so_far.runs != 1)}"
+        limit = f"; at most {limits[kind]}" if kind in limits else ""
+        lines.append(f"  {learner:<9} was told {so_far.of(kind)} in {runs}, with this job {after}{limit}")
+    return Outlook(before, lines, refusals)
+
+
+def _about(party: str, job: Job, sizes: Sizes) -> list[Disclosure]:
+    return [item for item in job.method.counts(job, sizes) if party in item.about]

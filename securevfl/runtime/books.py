@@ -1,0 +1,46 @@
+"""A party's books: seconds of homomorphic work and bytes of messages, by stage of the run."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from securevfl.runtime.clock import Stage
+
+
+@dataclass
+class Tally:
+    """Seconds and calls of one operation, or bytes and messages of one kind."""
+
+    amount: float = 0.0
+    count: int = 0
+
+    def add(self, amount: float) -> None:
+        self.amount += amount
+        self.count += 1
+
+
+@dataclass
+class Books:
+    """One party's books. `ops` by (stage, operation) in seconds; `traffic` by (stage, message) in bytes sent.
+
+    Several threads of the party may write.
+    """
+
+    ops: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
+    traffic: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def did(self, stage: Stage, op: str, seconds: float) -> None:
+        with self._lock:
+            self.ops.setdefault((stage, op), Tally()).add(seconds)
+
+    def sent(self, stage: Stage, message: str, nbytes: int) -> None:
+        with self._lock:
+            self.traffic.setdefault((stage, message), Tally()).add(nbytes)
+
+    def bytes_sent(self, stage: Stage | None = None) -> int:
+        return int(sum(t.amount for (p, _), t in self.traffic.items() if stage in (None, p)))
+
+    def messages_sent(self, stage: Stage | None = None) -> int:
+        return sum(t.count for (p, _), t in self.traffic.items() if stage in (None, p))

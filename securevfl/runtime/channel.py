@@ -1,0 +1,235 @@
+"""A party's typed line to the others: send a message to a peer, receive a message of an expected type from a peer.
+
+    send: message -> frame (codec) -> clock and books -> wire
+    recv: inbox -> frame checked (session, receiver, order) -> clock and books -> message of the expected type
+
+A *lane* separates conversations of the same two parties, so that several threads of a party can share one channel;
+each lane is in order on its own. `recv_any` serves several parties on one lane, whoever comes first. A `Wire` only
+carries bytes: threads in one process, gRPC between organisations.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol
+
+from securevfl.errors import FrameError, ProtocolError, TransportError
+from securevfl.runtime.books import Books
+from securevfl.runtime.clock import Clock, Kind, Stamp
+from securevfl.runtime.codec import Frame, M, Message, decode_frame, decode_message, encode_frame
+
+MAX_FRAME = 1 << 30  # bytes; a larger message is split by its protocol
+
+
+class Wire(Protocol):
+    """Carries frames. Must keep the order of frames between two parties."""
+
+    def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
+        """Hands the frame over; may return before it has arrived. TransportError if the peer is away."""
+
+
+class Arrival(NamedTuple):
+    """A frame that waits to be taken; `number` counts all that have come to this party."""
+
+    frame: Frame
+    stamp: Stamp | None
+    nbytes: int
+    number: int
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """What came first: by virtual time where there is one, then as it came."""
+        return (0.0 if self.stamp is None else self.stamp.start, self.number)
+
+
+class Abort(Message, frozen=True):
+    """The sender has stopped; `reason` names the error, never a value.
+
+    lost: who is away, where a hub says it that is no party.
+    """
+
+    reason: str
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One message as a party saw it; for transcripts."""
+
+    direction: Literal["send", "recv"]
+    me: str
+    peer: str
+    lane: str
+    message: Message
+    nbytes: int
+
+
+class Inbox:
+    """Frames for one party, sorted by sender and lane. A wire delivers, the channel takes."""
+
+    def __init__(self, me: str, peers: Iterable[str], session: bytes, *, max_frame: int = MAX_FRAME) -> None:
+        self.me = me
+        self.session = session
+        self._peers = frozenset(peers)
+        self._max = max_frame
+        self._queues: dict[tuple[str, str], deque[Arrival]] = defaultdict(deque)
+        self._next: dict[tuple[str, str], int] = {}
+        self._arrived = 0
+        self._failure: BaseException | None = None
+        self._changed = threading.Condition()
+
+    def deliver(self, data: bytes | memoryview, stamp: Stamp | None = None, *, peer: str | None = None) -> None:
+        """Takes a frame in. FrameError or ProtocolError if it is refused; nothing changes then.
+
+        `peer` is who the transport knows to be at the other end; a frame that claims another sender is refused.
+        """
+        if len(data) > self._max:
+            raise FrameError(f"{self.me}: a frame of at most {self._max} bytes was expected, {len(data)} came")
+        frame = decode_frame(data)
+        if frame.session != self.session:
+            raise ProtocolError(f"{self.me}: a frame of another session came; start all parties with the same job")
+        if frame.receiver != self.me or frame.sender not in self._peers or peer not in (None, frame.sender):
+            raise ProtocolError(f"{self.me}: a frame came that is not addressed to this party by one of its peers")
+        place = (frame.sender, frame.lane)
+        with self._changed:
+            expected = self._next.get(place, 0)  # a refused frame leaves no trace, not even of its lane's name
+            if frame.seq != expected:
+                raise FrameError(
+                    f"{self.me}: frame {expected} of {frame.sender} was expected, {frame.seq} came: "
+                    "replayed, lost or out of order"
+                )
+            self._next[place] = expected + 1
+            if frame.kind == Abort.__name__:
+                reason = decode_message(Abort, frame.payload).reason
+                self._fail(TransportError(f"{frame.sender} has stopped: {reason}"))
+            else:
+                self._queues[place].append(Arrival(frame, stamp, len(data), self._arrived))
+                self._arrived += 1
+                self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Wakes everyone who waits, with this error. The first failure stays."""
+        with self._changed:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._changed.notify_all()
+
+    def take(self, senders: Collection[str], lane: str, timeout: float) -> Arrival:
+        """The first frame of any of them on that lane; what had arrived before a failure is still handed out."""
+        with self._changed:
+            queues = [self._queues[sender, lane] for sender in senders]
+            if not self._changed.wait_for(lambda: any(queues) or self._failure is not None, timeout):
+                names = " or ".join(sorted(senders))
+                raise TransportError(f"{self.me}: nothing came from {names} within {timeout:g} s; is it running?")
+            if ready := [queue for queue in queues if queue]:
+                return (ready[0] if len(ready) == 1 else min(ready, key=lambda queue: queue[0].order)).popleft()
+            assert self._failure is not None
+            raise self._failure
+
+
+class Channel:
+    """One party's end. Safe to use from several threads as long as each lane has one sender and one receiver.
+
+    timeout: seconds on the wall that a message is waited for. keys: fingerprints of all parties' certificate keys by
+    name; empty where parties have none, within one process.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        inbox: Inbox,
+        clock: Clock,
+        books: Books,
+        *,
+        timeout: float = 600.0,
+        observe: Callable[[Event], None] | None = None,
+        keys: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.me = inbox.me
+        self.keys = keys
+        self.clock = clock
+        self.books = books
+        self.timeout = timeout
+        self._wire = wire
+        self._inbox = inbox
+        self._observe = observe
+        self._sent: dict[tuple[str, str], int] = defaultdict(int)
+
+    @property
+    def session(self) -> bytes:
+        """16 public bytes that every party of this run shares and no other run has."""
+        return self._inbox.session
+
+    def send(self, to: str, message: Message, lane: str = "") -> None:
+        """Sends a message. TransportError if the peer is away."""
+        seq = self._sent[to, lane]
+        frame = encode_frame(message, session=self.session, sender=self.me, receiver=to, lane=lane, seq=seq)
+        if len(frame) > MAX_FRAME:
+            raise ProtocolError(f"{self.me}: a {type(message).__name__} of {len(frame)} bytes is too large to send")
+        self._sent[to, lane] = seq + 1
+        self.clock.tick(Kind.LOCAL)
+        self.books.sent(self.clock.stage, type(message).__name__, len(frame))
+        if self._observe is not None:
+            self._observe(Event("send", self.me, to, lane, message, len(frame)))
+        self._wire.post(to, frame, self.clock.departs(len(frame)))
+
+    def recv(self, sender: str, kind: type[M], lane: str = "", *, timeout: float | None = None) -> M:
+        """The next message of `sender`. ProtocolError if it is not a `kind`; TransportError if none comes in time.
+
+        `timeout` is in seconds on the wall; the channel's own if None.
+        """
+        self.clock.tick(Kind.LOCAL)
+        return self._taken(self._inbox.take((sender,), lane, self.timeout if timeout is None else timeout), (kind,))
+
+    def recv_any(
+        self,
+        senders: Collection[str],
+        kind: type[M] | tuple[type[M], ...],
+        lane: str = "",
+        *,
+        timeout: float | None = None,
+    ) -> tuple[str, M]:
+        """The next message of whichever of `senders` is first, with its sender, of one kind or several; else as `recv`.
+
+        Of those that are here the one that left first in virtual time is taken, or where there is none, came first.
+        """
+        self.clock.tick(Kind.LOCAL)
+        arrival = self._inbox.take(senders, lane, self.timeout if timeout is None else timeout)
+        return arrival.frame.sender, self._taken(arrival, kind if isinstance(kind, tuple) else (kind,))
+
+    def _taken(self, arrival: Arrival, kinds: tuple[type[M], ...]) -> M:
+        """The message that has arrived, if it is of one of these kinds."""
+        self.clock.arrives(arrival.stamp, arrival.nbytes)
+        frame = arrival.frame
+        for kind in kinds:
+            if kind.__name__ == frame.kind:
+                message = decode_message(kind, frame.payload)
+                break
+        else:
+            names = " or ".join(kind.__name__ for kind in kinds)
+            raise ProtocolError(
+                f"{self.me}: {frame.sender} was expected to send {names}, {frame.kind[:64]} came; "
+                "do both run the same job and version?"
+            )
+        if self._observe is not None:
+            self._observe(Event("recv", self.me, frame.sender, frame.lane, message, arrival.nbytes))
+        return message
+
+    def fail(self, error: BaseException) -> None:
+        """Ends every wait of this party's threads with this error; the first one stays."""
+        self._inbox.fail(error)
+
+    def abort(self, peers: Iterable[str], reason: str) -> None:
+        """Tells the peers, and this party's other threads, that it stops. Peers that are away are passed over."""
+        self.fail(TransportError(f"{self.me} has stopped: {reason}"))
+        for peer in peers:
+            try:
+                self.send(peer, Abort(reason))
+            except TransportError:
+                continue

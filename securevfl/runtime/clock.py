@@ -1,0 +1,286 @@
+"""Time on the critical path, split into encryption, local compute and communication.
+
+`VirtualClock` tells what separate computers would take although all parties share one: a party's clock advances by
+the CPU time of its own thread, work handed to an executor by that work's own measured time, and a message arrives at
+
+    max(own clock, sender's clock + latency + bytes / bandwidth).
+
+A party has one line: two messages sent (or received) at once follow each other on it. `WallClock` has the same face
+and measures what really passes; between organisations the table shows that.
+
+A path is a 3 x 3 array of seconds, stage by kind: whoever is waited for passes the split of its own path on, so
+the last clock of the run holds the split of the critical path.
+
+Two threads of a party go along two paths: `fork` makes the second, which starts where the first one is; a thread that
+goes `along` it books its time there; `join` waits for that thread and leaves one path, the one that took longer. So
+work that overlaps counts once. It is assumed that a party has a processor for each of its threads. A thread that goes
+along no path of its own adds to its party's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from operator import itemgetter
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+SPANS = 256  # of a line's last transfers that are remembered
+
+
+class Kind(IntEnum):
+    """What time went into."""
+
+    ENCRYPTION = 0
+    LOCAL = 1
+    COMMUNICATION = 2
+
+
+class Stage(IntEnum):
+    """Which part of the run it belongs to."""
+
+    SETUP = 0
+    TRAIN = 1
+    EVALUATE = 2
+
+
+Path = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A symmetric line at every party: `mbps` megabits a second, `rtt_ms` milliseconds there and back."""
+
+    mbps: float = 300.0
+    rtt_ms: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not (self.mbps > 0 and self.rtt_ms >= 0):
+            raise ValueError(f"Network needs mbps > 0 and rtt_ms >= 0, got mbps={self.mbps}, rtt_ms={self.rtt_ms}")
+
+    @property
+    def latency(self) -> float:
+        """Seconds one way."""
+        return self.rtt_ms / 2000.0
+
+    def transfer(self, nbytes: int) -> float:
+        """Seconds that `nbytes` occupy a line."""
+        return nbytes * 8e-6 / self.mbps
+
+
+class Stamp(NamedTuple):
+    """What travels beside a frame in a simulation: when its first byte left, and the sender's path until then."""
+
+    start: float
+    path: Path
+
+
+@dataclass(slots=True)
+class Branch:
+    """The path of one thread (stage x kind, seconds), the stage that it is in, and its time, the sum of the path."""
+
+    stage: Stage
+    path: Path
+    now: float
+
+    def spend(self, kind: Kind, seconds: float) -> None:
+        """Goes on by so many seconds."""
+        self.path[self.stage, kind] += seconds
+        self.now += seconds
+
+
+class Clock(Protocol):
+    """One party's time."""
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that this thread's time is booked in."""
+
+    @stage.setter
+    def stage(self, stage: Stage) -> None: ...
+
+    def tick(self, kind: Kind) -> None:
+        """Books the time since the last call (of this thread) as `kind`."""
+
+    def offloaded(self, kind: Kind, seconds: float) -> None:
+        """Books work that an executor did meanwhile."""
+
+    def departs(self, nbytes: int) -> Stamp | None:
+        """A frame leaves now."""
+
+    def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
+        """A frame has been waited for and is here."""
+
+    def path(self) -> Path:
+        """The split so far on this thread's path (stage x kind, seconds)."""
+
+    def fork(self) -> Branch:
+        """A second path, which starts where this thread's path is and in its stage."""
+
+    def along(self, branch: Branch) -> AbstractContextManager[None]:
+        """While it is entered, this thread's time is booked on that path."""
+
+    def join(self, branch: Branch, wait: Callable[[], object]) -> None:
+        """Calls `wait`, which returns when the branch's thread is through, and goes on from the later of the two."""
+
+
+class _Here(threading.local):
+    """Where a thread is: its branch, its party's own at first, and when it last ticked."""
+
+    def __init__(self, trunk: Branch) -> None:
+        self.branch = trunk
+        self.at: float | None = None
+
+
+class _Threads:
+    """What both clocks have in common: a path and a mark for each thread."""
+
+    def __init__(self) -> None:
+        self._here = _Here(Branch(Stage.SETUP, np.zeros((len(Stage), len(Kind))), 0.0))
+        self._lock = threading.Lock()
+
+    _now: Callable[[], float]
+
+    @property
+    def stage(self) -> Stage:
+        return self._here.branch.stage
+
+    @stage.setter
+    def stage(self, stage: Stage) -> None:
+        self._here.branch.stage = stage
+
+    def tick(self, kind: Kind) -> None:
+        here, now = self._here, self._now()
+        if here.at is not None:
+            with self._lock:
+                here.branch.spend(kind, now - here.at)
+        here.at = now
+
+    def path(self) -> Path:
+        with self._lock:
+            return self._here.branch.path.copy()
+
+    def fork(self) -> Branch:
+        self.tick(Kind.LOCAL)
+        own = self._here.branch
+        with self._lock:
+            return Branch(own.stage, own.path.copy(), own.now)
+
+    @contextmanager
+    def along(self, branch: Branch) -> Iterator[None]:
+        before = self._here.branch
+        self._here.branch, self._here.at = branch, self._now()
+        try:
+            yield
+        finally:
+            self.tick(Kind.LOCAL)
+            self._here.branch = before
+
+
+class VirtualClock(_Threads):
+    """CPU seconds of this party plus the network's."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        self._up = _Line()
+        self._down = _Line()
+
+    _now = staticmethod(time.thread_time)
+
+    def offloaded(self, kind: Kind, seconds: float) -> None:
+        with self._lock:
+            self._here.branch.spend(kind, seconds)
+
+    def departs(self, nbytes: int) -> Stamp:
+        own = self._here.branch
+        with self._lock:
+            start = self._up.take(own.now, self.network.transfer(nbytes))
+            path = own.path.copy()
+            path[own.stage, Kind.COMMUNICATION] += start - own.now
+            return Stamp(start, path)
+
+    def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
+        assert stamp is not None, "a frame of a simulation carries its stamp"
+        own, seconds = self._here.branch, self.network.transfer(nbytes)
+        with self._lock:
+            done = self._down.take(stamp.start + self.network.latency, seconds) + seconds
+            if done > own.now:
+                own.path, own.now = stamp.path.copy(), stamp.start
+                own.spend(Kind.COMMUNICATION, done - stamp.start)
+
+    def join(self, branch: Branch, wait: Callable[[], object]) -> None:
+        self.tick(Kind.LOCAL)
+        wait()
+        own = self._here.branch
+        with self._lock:
+            if branch.now > own.now:
+                own.path, own.now = branch.path.copy(), branch.now
+
+
+class WallClock(_Threads):
+    """Seconds on the wall: waiting for a peer is communication, the rest is what it is.
+
+    A path is as long as the time that has passed since it began, whatever other threads did meanwhile. Where a thread
+    waits in `join`, that time is split as the branch spent it.
+    """
+
+    _now = staticmethod(time.perf_counter)
+
+    def offloaded(self, kind: Kind, seconds: float) -> None:
+        """Nothing: the time that passed meanwhile is booked by `tick`."""
+
+    def departs(self, nbytes: int) -> None:
+        return None
+
+    def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
+        self.tick(Kind.COMMUNICATION)
+
+    def join(self, branch: Branch, wait: Callable[[], object]) -> None:
+        self.tick(Kind.LOCAL)
+        own, since = self._here.branch, self._now()
+        with self._lock:
+            before = branch.path.copy()
+        wait()
+        self._here.at = self._now()
+        waited = self._here.at - since
+        with self._lock:
+            spent = branch.path - before
+            if spent.any():
+                own.path += spent * (waited / spent.sum())
+                own.now += waited
+            else:
+                own.spend(Kind.LOCAL, waited)
+
+
+class _Line:
+    """The spans of seconds in which one direction of a line is taken, in order.
+
+    A transfer takes the first gap that is long enough. Threads ask in any order of their own times: one that is ahead
+    must not hold up one that is behind.
+    """
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []
+
+    def take(self, earliest: float, seconds: float) -> float:
+        """When a transfer of so many seconds starts."""
+        spans, start = self._spans, earliest
+        if not spans or spans[-1][1] <= earliest:  # most often
+            spans.append((start, start + seconds))
+            del spans[0 : len(spans) > SPANS]
+            return start
+        place = bisect_right(spans, earliest, key=itemgetter(1))
+        while place < len(spans) and spans[place][0] < start + seconds:
+            start = max(start, spans[place][1])
+            place += 1
+        spans.insert(place, (start, start + seconds))
+        del spans[0 : len(spans) > SPANS]
+        return start

@@ -1,0 +1,200 @@
+"""A party's heavy work on an executor of its choice: timed, kept out of logs, and never lost.
+
+Any `concurrent.futures.Executor` will do: threads, processes, `distributed.Client(...).get_executor()`. Pieces of work
+are pure functions, so a piece that comes back broken, or not at all, is done once more by whoever waits for it:
+
+- a pool of processes whose worker was killed fails all that it holds; a cluster may lose its last worker and wait on;
+- a cluster may log the call that failed with its arguments, a key among them; a piece shows nothing;
+- a cluster may answer equal calls from memory, and would encrypt with the same randomness twice; no two pieces are
+  equal.
+
+Pieces hold secret keys: an executor belongs to one party, and the lines of a cluster need TLS.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future
+from functools import partial
+from typing import Generic, ParamSpec, TypeVar
+
+from securevfl.errors import SecureVFLError
+from securevfl.runtime import eventlog
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PATIENCE = 120.0  # seconds for a piece to come back before it is done here
+
+
+class Piece(Generic[T]):
+    """One call. Shows neither function nor arguments; unlike any other, also when function and arguments are equal."""
+
+    __slots__ = ("_call", "_serial")
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._serial = os.urandom(16)
+
+    def __repr__(self) -> str:
+        return "<a piece of work>"
+
+    def run(self) -> tuple[T, float]:
+        """What the call returns, and its CPU seconds."""
+        started = time.thread_time()
+        result = self._call()
+        return result, time.thread_time() - started
+
+
+def _run(piece: Piece[T]) -> tuple[T, float]:
+    return piece.run()
+
+
+class Outcome(Future[T]):
+    """What becomes of a piece. `result` does it in the calling thread if it was lost on its way."""
+
+    def __init__(self, piece: Piece[T], book: Callable[[float], None], report: Callable[[str], None]) -> None:
+        super().__init__()
+        self._piece = piece
+        self._book = book
+        self._report = report
+        self._back = threading.Event()
+        self._once = threading.Lock()
+
+    def came(self, inner: Future[tuple[T, float]]) -> None:
+        """The executor is done with it, well or not."""
+        try:
+            result, seconds = inner.result()
+        except SecureVFLError as error:
+            self._settle(error=error)
+        except Exception as error:  # each library has its own for a worker that is gone
+            self._report(type(error).__name__)
+        else:
+            if self._settle(result):
+                self._book(seconds)
+        self._back.set()
+
+    def refused(self, error: Exception) -> None:
+        """The executor did not take it."""
+        self._report(type(error).__name__)
+        self._back.set()
+
+    def result(self, timeout: float | None = None) -> T:
+        back = self._back.wait(PATIENCE if timeout is None else timeout)
+        if not back and timeout is not None:
+            raise TimeoutError
+        if not self.done():
+            if not back:
+                self._report("TimeoutError")
+            try:
+                result, _ = self._piece.run()  # in the caller's thread, whose clock runs
+            except Exception as error:
+                self._settle(error=error)
+            else:
+                self._settle(result)
+        return super().result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        try:
+            self.result(timeout)
+        except Exception as error:
+            if not self.done():
+                raise
+            return error
+        return None
+
+    def _settle(self, result: T | None = None, error: Exception | None = None) -> bool:
+        """Whether this is the first word on it."""
+        with self._once:
+            if self.done():
+                return False
+            if error is None:
+                self.set_result(result)  # type: ignore[arg-type]
+            else:
+                self.set_exception(error)
+            return True
+
+
+class TimedExecutor(Executor):
+    """Passes work on to another executor, learns how long each piece took there, and loses none.
+
+    workers: how many pieces it works on at a time.
+    """
+
+    def __init__(self, inner: Executor, workers: int) -> None:
+        self.workers = workers
+        self._inner = inner
+        self._mine = threading.local()
+        self._reported: set[str] = set()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        piece = Piece(partial(fn, *args, **kwargs))
+        outcome = Outcome(piece, self._pieces().append, self._report)
+        try:
+            inner = self._inner.submit(_run, piece)
+        except Exception as error:  # broken, shut down or closed
+            outcome.refused(error)
+        else:
+            inner.add_done_callback(outcome.came)
+        return outcome
+
+    def makespan(self) -> float:
+        """Seconds that this thread's pieces since its last call take on `workers` machines; forgets them."""
+        pieces, self._mine.pieces = self._pieces(), []
+        return max(max(pieces), sum(pieces) / self.workers) if pieces else 0.0
+
+    def _pieces(self) -> list[float]:
+        """Seconds of each piece that came back for this thread."""
+        pieces: list[float] = self._mine.__dict__.setdefault("pieces", [])
+        return pieces
+
+    def _report(self, error: str) -> None:
+        if error not in self._reported:
+            self._reported.add(error)
+            eventlog.warn("", "work of an executor was lost and is done here", {"error": error})
+
+
+class Pool(Executor):
+    """An executor that is made anew when it breaks."""
+
+    def __init__(self, make: Callable[[], Executor]) -> None:
+        self._make = make
+        self._pool = make()
+        self._lock = threading.Lock()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        with self._lock:
+            try:
+                return self._pool.submit(fn, *args, **kwargs)
+            except BrokenExecutor:
+                self._pool.shutdown(wait=False)
+                self._pool = self._make()
+                return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if cancel_futures:
+            self._pool.shutdown(wait, cancel_futures=True)
+        else:
+            self._pool.shutdown(wait)  # loky cannot cancel
+
+
+def process_pool(workers: int) -> Pool:
+    """Clean processes of this computer, which end when this process does, even if it is killed."""
+    # loky starts them without running the caller's script again
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    return Pool(partial(ProcessPoolExecutor, max_workers=workers, initializer=_die_with, initargs=(os.getpid(),)))
+
+
+def _die_with(parent: int) -> None:
+    """Ends this process of a pool soon after the process that it works for."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,152 @@
+"""A party's own state on disk, so that a run goes on where it was cut off.
+
+Before the first round and after every `every` rounds a party writes what its player keeps (`securevfl.methods.state`),
+which may hold secrets of its own, as the key of the noise that a defence adds to residuals; and its history. Never
+another party's data, and no session or encryption key: these are made anew. Beside them stand the fingerprints of the
+certificate keys it has trained with, its own too, so that it notices who comes back with another one. Parties tell each
+other which rounds they have and go on from the last one that all have; a party that is through keeps its part until all
+are. What follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the
+final weights are those of the undisturbed run, bit for bit, and a round that is done again releases what it released
+before, noise and all. Features and noise are drawn anew in every training, so states go together only if they are of
+the same one; else everyone starts anew. As no residual goes down before all have a state, none is released twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from securevfl.errors import DataError
+from securevfl.files import write_whole
+from securevfl.methods.state import State
+from securevfl.training.model_part import ModelPart
+
+SCHEMA = "securevfl.checkpoint/4"
+KEPT = 4  # parties are at most this many checkpoints apart
+FINISHED = 1 << 62  # the round of a party whose part is on disk
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One party after `round` rounds: what its player keeps, and what it has noted. identities as `Channel.keys`.
+
+    run: as in `ModelPart`. constant: the state is the same at every round, as of a party without weights; such a party
+    may be far ahead of the others, and its newest state serves for all rounds before it.
+    """
+
+    round: int
+    run: str
+    history: list[dict[str, float]]
+    identities: dict[str, str]
+    state: State
+    constant: bool = False
+
+
+class Checkpoints:
+    """The states of one party in one job, in a folder of its own."""
+
+    def __init__(self, folder: str | Path, party: str, *, every: int = 10) -> None:
+        if every < 1:
+            raise DataError(f"{party}: a checkpoint every 1 or more rounds was expected, got {every}")
+        self.every = every
+        self._folder = Path(folder)
+        self._party = party
+
+    def due(self, rounds: int) -> bool:
+        """Whether a state is to be written after so many rounds."""
+        return rounds % self.every == 0
+
+    def rounds(self, job: bytes) -> tuple[int, ...]:
+        """The rounds that states of this job are there for."""
+        rounds = self._states(job)
+        if rounds and self.load(job, rounds[-1]).constant:
+            rounds = list(range(0, rounds[-1] + 1, self.every))
+        return (*rounds, *([FINISHED] if (self._folder / self._name(job, FINISHED)).exists() else ()))
+
+    def save(self, job: bytes, saved: Saved) -> None:
+        """Writes a state, whole or not at all and readable by its owner alone, and drops the oldest."""
+        kept = {
+            "schema": SCHEMA,
+            "round": saved.round,
+            "run": saved.run,
+            "history": saved.history,
+            "identities": saved.identities,
+            "state": saved.state.plain(),
+            "constant": saved.constant,
+        }
+        write_whole(self._folder / self._name(job, saved.round), json.dumps(kept).encode())
+        for old in self._states(job)[:-KEPT]:
+            (self._folder / self._name(job, old)).unlink(missing_ok=True)
+
+    def load(self, job: bytes, rounds: int) -> Saved:
+        """The state after so many rounds, or the first after it. DataError if its file is missing or none of ours."""
+        there = min((later for later in self._states(job) if later >= rounds), default=rounds)
+        path = self._folder / self._name(job, there)
+        try:
+            kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if kept["schema"] != SCHEMA:
+                raise DataError(
+                    f"{path}: a checkpoint of schema {SCHEMA} was expected, another version wrote this one; "
+                    "end the run with that version, or remove it to start anew"
+                )
+            if kept["round"] != there:
+                raise KeyError
+            return Saved(
+                round=rounds,
+                run=str(kept["run"]),
+                history=kept["history"],
+                identities={str(name): str(each) for name, each in kept["identities"].items()},
+                state=State.read(kept["state"]),
+                constant=bool(kept["constant"]),
+            )
+        except OSError as cause:
+            raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise DataError(f"{path}: a checkpoint of schema {SCHEMA} was expected; remove it to start anew") from None
+
+    def run(self, job: bytes) -> str:
+        """The training that the states and the outcome are of; empty if there are none."""
+        part, rounds = self.final(job), self._states(job)
+        if part is not None:
+            return part.run
+        return self.load(job, rounds[-1]).run if rounds else ""
+
+    def finish(self, job: bytes, part: ModelPart) -> None:
+        """Keeps the outcome, until `clear` or `reopen`."""
+        part.save(self._folder / self._name(job, FINISHED))
+
+    def final(self, job: bytes) -> ModelPart | None:
+        """The outcome if the job has ended for this party, without its books. DataError if its file is spoilt."""
+        path = self._folder / self._name(job, FINISHED)
+        return ModelPart.load(path) if path.exists() else None
+
+    def reopen(self, job: bytes) -> None:
+        """Forgets the outcome, as not everyone has one: the parts of one run must fit together."""
+        (self._folder / self._name(job, FINISHED)).unlink(missing_ok=True)
+
+    def clear(self, job: bytes) -> None:
+        """Removes the states of a job that has ended."""
+        for rounds in self._states(job):
+            (self._folder / self._name(job, rounds)).unlink(missing_ok=True)
+        self.reopen(job)
+        for draft in self._folder.glob(f".{self._name(job, '*')}.*"):  # of a process that was killed while it wrote
+            draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def _states(self, job: bytes) -> list[int]:
+        found = (path.stem.rsplit("-", 1)[1] for path in self._folder.glob(self._name(job, "[0-9]*")))
+        return sorted(map(int, found))
+
+    def _name(self, job: bytes, rounds: int | str) -> str:
+        last = "final" if rounds == FINISHED else f"round-{rounds}"
+        return f"{self._party}.{job.hex()[:16]}.{last}.json"
+
+
+def common_round(saved: Sequence[Sequence[int]]) -> int | None:
+    """The last round that every party has a state for; None if there is none."""
+    return max(set.intersection(*map(set, saved)), default=None)

@@ -1,0 +1,74 @@
+"""What a run cost: its critical path by kind of work, its books, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from securevfl.runtime.books import Books
+from securevfl.runtime.clock import Kind, Path, Stage
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one run cost.
+
+    `path` is the critical path (stage x kind, seconds); `books` are the parties' books; `rounds` counts exchanges.
+    """
+
+    algorithm: str
+    protocol: str
+    local_steps: int
+    rounds: int
+    path: Path
+    books: dict[str, Books]
+    measured: bool = False
+
+    def seconds(self, kind: Kind, stage: Stage = Stage.TRAIN) -> float:
+        """Seconds of the critical path that went into `kind`."""
+        return float(self.path[stage, kind])
+
+    @property
+    def total(self) -> float:
+        """Seconds of training on the critical path."""
+        return float(self.path[Stage.TRAIN].sum())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all frames of training, over all parties."""
+        return sum(books.bytes_sent(Stage.TRAIN) for books in self.books.values())
+
+    def row(self) -> dict[str, str | int | float]:
+        """One row of FedBCD Table 2, with the protocol and the bytes beside it."""
+        return {
+            "algorithm": self.algorithm,
+            "protocol": self.protocol,
+            "Q": self.local_steps,
+            "rounds": self.rounds,
+            "encryption_s": self.seconds(Kind.ENCRYPTION),
+            "local_s": self.seconds(Kind.LOCAL),
+            "communication_s": self.seconds(Kind.COMMUNICATION),
+            "total_s": self.total,
+            "bytes": self.bytes,
+        }
+
+    def table(self, *others: Costs) -> str:
+        """This run and others, one below the other, as text."""
+        return format_table([costs.row() for costs in (self, *others)])
+
+
+def format_table(rows: Sequence[dict[str, str | int | float]]) -> str:
+    """Rows of equal keys as aligned text: words to the left, figures to the right."""
+    cells = [[_cell(value) for value in row.values()] for row in rows]
+    heads = [key.replace("_s", " s") if key.endswith("_s") else key for key in rows[0]]
+    words = [isinstance(value, str) for value in rows[0].values()]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    lines = [
+        "  ".join(c.ljust(w) if word else c.rjust(w) for c, w, word in zip(line, widths, words, strict=True)).rstrip()
+        for line in [heads, ["-" * width for width in widths], *cells]
+    ]
+    return "\n".join(lines)
+
+
+def _cell(value: str | int | float) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

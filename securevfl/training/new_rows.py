@@ -1,0 +1,110 @@
+"""New rows of one party for a prediction, in blocks: from an array, or from a file of any size.
+
+A Parquet file is read block by block, and once before that: what is wrong with it is said before anything is sent. If
+an alignment has left a row order beside it, it is first copied into that order (`securevfl.data.store.borrow_table`).
+Other files are held in memory. So are the ids, and digests of them while they are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.data.ids import id_keys, order_digest
+from securevfl.data.load import read_order
+from securevfl.data.parquet import ParquetSource
+from securevfl.data.readers import read_table
+from securevfl.data.store import OnRows, borrow_table
+from securevfl.errors import IdError, TableError
+from securevfl.training.model_part import ModelPart
+
+BLOCK = 16_384  # rows
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """count: of rows. order: a digest of their ids, by which parties compare; empty without ids.
+
+    blocks(): the ids (list, or None) and the numbers (BLOCK x d, the last one shorter), checked but not scaled.
+    """
+
+    count: int
+    order: bytes
+    blocks: Callable[[], Iterator[tuple[list[Any] | None, NDArray[Any]]]]
+
+
+def rows_of_array(part: ModelPart, X: ArrayLike, ids: Sequence[Any] | NDArray[Any] | None) -> NewRows:
+    """X (m x d) or one row (d,); with column names they are found by name. TableError or IdError."""
+    table = part.table(X if hasattr(X, "columns") else np.atleast_2d(np.asarray(X)))
+    own = None if ids is None else np.asarray(ids)
+    if own is not None and own.shape != (len(table),):
+        raise TableError(
+            f"party {part.name}: one id for each of {len(table)} rows was expected, shape {own.shape} came"
+        )
+    order = b"" if own is None else order_digest(id_keys(part.name, [own]))
+    return NewRows(len(table), order, lambda: _zipped(_slices(table), None if own is None else own.tolist()))
+
+
+def rows_of_file(part: ModelPart, path: Path, *, id_column: str, on_rows: OnRows | None = None) -> NewRows:
+    """The columns of the training from a file, in the row order beside it if there is one.
+
+    on_rows(rows read, of) of a Parquet file. DataError that names the file and what is missing or wrong.
+    """
+    if path.suffix == ".parquet":
+        return _parquet(part, path, id_column, on_rows)
+    table = read_table(path, id_column=id_column, label_column="", chosen=part.columns)
+    if table.ids is None:
+        raise IdError(f"{path}: ids were expected, none came; add an array ids")
+    order = read_order(path, len(table.X))
+    return rows_of_array(part, *((table.X, table.ids) if order is None else (table.X[order], table.ids[order])))
+
+
+def _parquet(part: ModelPart, path: Path, id_column: str, on_rows: OnRows | None) -> NewRows:
+    source = ParquetSource(part.name, path, id_column=id_column, chosen=part.columns)
+    order = read_order(path, source.rows)
+    if order is not None:
+        stored = borrow_table(part.name, path, rows=order, id_column=id_column, chosen=part.columns, on_rows=on_rows)
+        ids = source.ids().combine_chunks().take(order)
+        return NewRows(len(stored), stored.order, lambda: _zipped(_slices(stored.X), ids))
+    digest = order_digest(source.keys())
+    read = 0
+    for X in source.numbers():
+        read += len(X)
+        if on_rows is not None:
+            on_rows(read, source.rows)
+    ids = source.ids()
+    return NewRows(source.rows, digest, lambda: _zipped(_even(source.numbers(BLOCK)), ids))
+
+
+def _zipped(blocks: Iterable[NDArray[Any]], ids: Any) -> Iterator[tuple[list[Any] | None, NDArray[Any]]]:
+    """Blocks with their ids, a list or an Arrow array."""
+    start = 0
+    for X in blocks:
+        own = None if ids is None else ids[start : start + len(X)]
+        yield own if own is None or isinstance(own, list) else own.to_pylist(), X
+        start += len(X)
+
+
+def _slices(X: Floats) -> Iterator[Floats]:
+    return (X[start : start + BLOCK] for start in range(0, len(X), BLOCK))
+
+
+def _even(batches: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    """The same rows, BLOCK at a time."""
+    held: list[NDArray[Any]] = []
+    count = 0
+    for batch in batches:
+        for piece in np.split(batch, range(BLOCK - count, len(batch), BLOCK)):
+            held.append(piece)
+            count += len(piece)
+            if count == BLOCK:
+                yield np.concatenate(held)
+                held, count = [], 0
+    if count:
+        yield np.concatenate(held)

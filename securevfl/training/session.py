@@ -1,0 +1,174 @@
+"""One party's whole run, whatever carries its messages and whatever its method: meet, check, count, play.
+
+1. all <-> all        Meeting    (`securevfl.protocols.meeting`)
+2. per round          what the method's player exchanges (`securevfl.methods`)
+3. where due          joint evaluation, then leading party -> all others: Verdict, go on or stop
+4. at the end         joint evaluation on the held-out rows
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+
+from securevfl.data.party import Party
+from securevfl.disclosure.counts import sizes_of
+from securevfl.disclosure.exposure import ROWS, enough
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
+from securevfl.job import Job
+from securevfl.methods.data import TrainingData
+from securevfl.privacy.booking import Booking
+from securevfl.protocols.base import Seat
+from securevfl.protocols.meeting import Meeting, meet
+from securevfl.roles import Roles
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Stage
+from securevfl.runtime.meter import Meter
+from securevfl.training.checkpoint import FINISHED, Checkpoints, Saved, common_round
+from securevfl.training.model_part import ModelPart
+from securevfl.training.trainee import Trainee
+
+
+def take_part(
+    job: Job,
+    party: Party,
+    channel: Channel,
+    *,
+    parties: Sequence[str],
+    executor: Executor | None = None,
+    workers: int = 1,
+    on_round: Callable[[int, int], None] | None = None,
+    checkpoints: Checkpoints | None = None,
+    ledger: DisclosureLedger | None = None,
+) -> ModelPart:
+    """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
+
+    `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
+    parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
+    party what the run tells is entered there before it is told, and earlier runs count.
+    """
+    key = run_key(job, party) if checkpoints is not None else b""
+    content = "" if ledger is None else ledger.tag(party)
+    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key, content))
+    roles = _check(job, channel.me, heard)
+    lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
+    by_ids = len(party) > 0 and all(other.order for other in tables)
+    schedule = job.schedule(party.register if by_ids else lead.rows)
+    sizes = sizes_of(
+        job,
+        schedule,
+        active=roles.lead,
+        columns={name: other.columns for name, other in heard.items() if other.columns},
+        outputs=lead.outputs,
+        tables={name: other.content for name, other in heard.items() if other.columns and name != roles.lead},
+        enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
+    )
+    start = _common_start(heard)
+    if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
+        return done
+    saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
+    run = channel.session.hex() if saved is None else saved.run
+    booking = Booking(ledger, run, party.name, party.register, job, sizes)
+    if checkpoints is not None:
+        _take_up(checkpoints, key, saved, channel)
+    seat = Seat(
+        channel=channel,
+        roles=roles,
+        meter=Meter(channel.clock, channel.books, executor, workers),
+        outputs=lead.outputs,
+        residual_bound=job.model.loss.bound,
+        parameters=sizes.parameters,
+        seed=job.seed,
+    )
+    save = None if checkpoints is None else partial(_save, checkpoints, key)
+    trainee, before = None, channel.books.messages_sent()
+    try:
+        data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
+        trainee = Trainee(job, party, seat, data, run, on_round, save, saved)
+        channel.clock.stage = Stage.TRAIN
+        trainee.train()
+        channel.clock.stage = Stage.EVALUATE
+        part = trainee.finish()
+    finally:
+        rounds = trainee.rounds if trainee is not None else start or 0
+        booking.settle(rounds, silent=channel.books.messages_sent() == before)
+    if checkpoints is not None:
+        checkpoints.finish(key, part)
+    return part
+
+
+def run_key(job: Job, party: Party) -> bytes:
+    """What the states of a party are filed under: the job and the table it trains on, 32 bytes."""
+    table = json.dumps([len(party), party.columns]).encode()
+    return hashlib.sha256(job.digest + party.order.ljust(32, b"\0") + table).digest()
+
+
+def _introduce(
+    job: Job, party: Party, channel: Channel, checkpoints: Checkpoints | None, key: bytes, content: str
+) -> Meeting:
+    loss = job.model.loss
+    return Meeting(
+        job=job.digest,
+        role=job.method.role(party),
+        rows=len(party),
+        columns=party.X.shape[1],
+        outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
+        order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
+        saved=checkpoints.rounds(key) if checkpoints is not None else (),
+        run=checkpoints.run(key) if checkpoints is not None else "",
+        content=content,
+    )
+
+
+def _check(job: Job, me: str, heard: Mapping[str, Meeting]) -> Roles:
+    """What everyone is, once all fit together."""
+    own = heard[me]
+    for place, (peer, other) in enumerate(heard.items()):
+        if other.job != own.job:
+            raise ConfigError(f"{peer} runs another job than {me}; give both the same job file")
+        if other.rows and own.rows and other.rows != own.rows:
+            raise TableError(f"{peer} has {other.rows} rows, {me} {own.rows}; align the tables first")
+        if other.order and own.order and not hmac.compare_digest(other.order, own.order):
+            raise IdError(f"{peer} and {me} hold their rows in different order; align the tables first")
+        fits = bool(other.rows) == bool(other.columns) and (other.outputs > 0 or place > 0)
+        if not fits or not job.method.admits(other.role, leads=place == 0):
+            what = "lead" if place == 0 else "take part"
+            raise ProtocolError(f"{peer} was expected to {what}, and says that it is {other.role}; check roles")
+    return Roles.of((name, other.role) for name, other in heard.items())
+
+
+def _common_start(heard: Mapping[str, Meeting]) -> int | None:
+    """The last round that all have a state of, if these are of one training."""
+    together = len({other.run for other in heard.values()}) == 1
+    return common_round([other.saved for other in heard.values()]) if together else None
+
+
+def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel: Channel) -> None:
+    """Makes the folder ready for a run that goes on from this state, or starts anew."""
+    if saved is None:
+        checkpoints.clear(key)
+        return
+    checkpoints.reopen(key)
+    _recognise(channel.me, saved, channel.keys)
+
+
+def _recognise(me: str, saved: Saved, keys: Mapping[str, str]) -> None:
+    """Tells from where the run goes on, and whose certificate key is not the one of that state."""
+    eventlog.emit(me, "resumed", {"round": saved.round})
+    for name, before in saved.identities.items():
+        if keys.get(name, before) != before:
+            why = f"{name} shows another key than up to round {saved.round}; if it has not renewed it, stop and ask it"
+            facts = {"peer": name, "before": before, "now": keys[name], "reason": why}
+            eventlog.emit(me, "key changed", facts, logging.ERROR)
+
+
+def _save(checkpoints: Checkpoints, key: bytes, rounds: int, saved: Callable[[], Saved]) -> None:
+    if checkpoints.due(rounds):
+        checkpoints.save(key, saved())

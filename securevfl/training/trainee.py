@@ -1,0 +1,141 @@
+"""One party while it trains: drives its player round by round, and evaluates, notes, keeps and stops in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from securevfl.config import plain
+from securevfl.data.party import Party
+from securevfl.job import Job
+from securevfl.methods.base import Round
+from securevfl.methods.data import TrainingData
+from securevfl.models import metrics
+from securevfl.protocols.base import Seat
+from securevfl.protocols.meeting import Verdict
+from securevfl.runtime.clock import Kind, Stage
+from securevfl.training.checkpoint import Saved
+from securevfl.training.model_part import ModelPart
+
+Save = Callable[[int, Callable[[], Saved]], None]
+
+
+class Trainee:
+    """A party of a run: its player, what it has noted so far, and the part that it takes home."""
+
+    def __init__(
+        self,
+        job: Job,
+        party: Party,
+        seat: Seat,
+        data: TrainingData,
+        run: str,
+        on_round: Callable[[int, int], None] | None,
+        save: Save | None,
+        saved: Saved | None,
+    ) -> None:
+        self._job = job
+        self._party = party
+        self._seat = seat
+        self._data = data
+        self._on_round = on_round
+        self._save = save
+        self._start = 0 if saved is None else saved.round
+        self.rounds = self._start  # done so far, those before a resume among them
+        self._history = [] if saved is None else saved.history
+        self._run = run
+        self._leads = party.name == seat.roles.lead
+        self._trained = seat.channel.clock.path()
+        state = None if saved is None else saved.state
+        self._player = job.method.player(job, seat, data.columns, state)
+
+    def train(self) -> None:
+        """Plays until the rounds are over or the target is reached."""
+        if self._save is not None and not self._start:
+            self._save(0, lambda: self._saved(0))
+        rounds = self._player.train(self._data, self._start)
+        try:
+            for done in rounds:
+                if self._after(done):
+                    rounds.close()
+        except BaseException as error:
+            with suppress(BaseException):
+                rounds.throw(error)  # so that what the player has open ends with the reason, and waits for nobody
+            raise
+        clock = self._seat.channel.clock
+        clock.tick(Kind.LOCAL)
+        self._trained = clock.path()
+
+    def finish(self) -> ModelPart:
+        """Evaluates a last time and packs what this party takes home."""
+        measured = self._evaluate()
+        seat, data = self._seat, self._data
+        path = seat.channel.clock.path()
+        path[: Stage.EVALUATE] = self._trained[: Stage.EVALUATE]  # others may have evaluated while this one trained
+        return ModelPart(
+            name=self._party.name,
+            role=seat.roles.role(self._party.name),
+            job=plain(self._job),
+            parties=list(seat.parties),
+            columns=self._party.columns,
+            mean=data.mean,
+            deviation=data.deviation,
+            state=self._player.outcome(),
+            outputs=seat.outputs,
+            classes=data.classes,
+            metrics=measured,
+            history=self._history,
+            rounds=self._player.exchanges if self._leads else 0,
+            books=seat.channel.books,
+            path=path,
+            run=self._run,
+        )
+
+    def _after(self, done: Round) -> bool:
+        """All that happens between two rounds; whether to stop."""
+        every, stop = self._job.evaluation_interval, False
+        self.rounds = done.number
+        record = {"round": float(done.number), "epoch": float(done.epoch)}
+        if done.loss is not None:
+            record["batch_loss"] = done.loss
+        if every and done.number % every == 0:
+            measured, stop = self._evaluate_and_decide()
+            record |= measured
+        if self._leads:
+            clock = self._seat.channel.clock
+            clock.tick(Kind.LOCAL)
+            record["seconds"] = float(clock.path()[Stage.TRAIN].sum())
+            self._history.append(record)
+        if self._on_round is not None:
+            self._on_round(done.number, done.of)
+        if self._save is not None:
+            self._save(done.number, lambda: self._saved(done.number))
+        return stop
+
+    def _saved(self, rounds: int) -> Saved:
+        player, keys = self._player, dict(self._seat.channel.keys)
+        return Saved(rounds, self._run, self._history, keys, player.state(), player.constant)
+
+    def _evaluate(self) -> dict[str, float]:
+        """Metrics on the held-out rows, or without any on the training rows; empty where f or labels are not known."""
+        rows, data = self._data.evaluated, self._data
+        f, labels = self._player.decision(rows), data.labels(rows.rows)
+        if f is None or labels is None or data.classes is None:
+            return {}
+        return metrics.evaluate(self._job.model.loss, f, labels, data.classes)
+
+    def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
+        """Metrics, and whether the target is reached, which the leading party tells the others."""
+        channel, roles, target = self._seat.channel, self._seat.roles, self._job.target
+        channel.clock.tick(Kind.LOCAL)
+        channel.clock.stage = Stage.EVALUATE
+        measured, stop = self._evaluate(), False
+        if target is not None and self._leads:
+            stop = metrics.reached(target.metric, measured[target.metric], target.value)
+            for name in roles.others(roles.lead):
+                channel.send(name, Verdict(stop))
+        elif target is not None:
+            stop = channel.recv(roles.lead, Verdict).stop
+        channel.clock.tick(Kind.LOCAL)
+        channel.clock.stage = Stage.TRAIN
+        return measured, stop

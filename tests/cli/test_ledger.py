@@ -1,0 +1,124 @@
+"""`securevfl ledger`, and what other commands say and keep of ledgers."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+from typer.testing import CliRunner, Result
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
+
+JOB = """
+batch_size = 128
+epochs = 4
+test_fraction = 0.25
+model = "logistic"
+optimizer = {name = "fedbcd", lr = 0.1}
+protocol = {residual = "ckks"}
+accepts = ["columns"]
+"""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    return " ".join(done.stderr.split())
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> list[str]:
+    """What `train` and `explain` are called with; one training is in the ledgers among the user's data."""
+    (tmp_path / "job.toml").write_text(JOB)
+    options = [str(tmp_path / "job.toml")]
+    for party in vfl.datasets.breast_cancer():
+        labels = {} if party.y is None else {"y": party.y}
+        table = {"id": party.ids, **labels, **dict(zip(party.columns, party.X.T, strict=True))}
+        csv.write_csv(pa.table(table), tmp_path / f"{party.name}.csv")
+        options += ["--data", f"{party.name}={tmp_path / party.name}.csv"]
+    done = run("train", *options, "--ledger", default_ledger("any").parent)
+    assert done.exit_code == 0, done.stderr
+    return options
+
+
+def test_it_shows_what_was_told_and_what_is_left(trained: list[str]) -> None:
+    done = run("ledger")
+    assert done.exit_code == 0
+    for text in ("bank's disclosure ledger", "shop's disclosure ledger", "limits for each table and peer: none"):
+        assert text in done.stdout
+    lines = [line.split() for line in done.stdout.splitlines()]
+    today = lines[next(k for k, line in enumerate(lines) if line[:1] == ["table"])][-1]
+    assert ["shop", "labels", "1", "15", "14%", "-", "-", today] in lines
+    assert ["bank", "columns", "1", "4", "27%", "-", "-", today] in lines
+    assert all(len(line) <= 80 for line in done.stdout.splitlines() if "ledger," not in line)
+
+
+def test_limits_are_set_shown_kept_and_taken_away(trained: list[str]) -> None:
+    done = run("ledger", "--party", "shop", "--limit", "columns=6", "--limit", "scores=1000")
+    assert "limits for each table and peer: columns 6, scores 1,000" in done.stdout
+    assert ["6", "2"] in [line.split()[-3:-1] for line in done.stdout.splitlines() if "columns" in line]
+    told = refused("train", *trained, "--ledger", default_ledger("any").parent)
+    assert "party shop: its ledger lets bank be told 6 numbers about each row at most, 4 numbers" in told
+    assert "securevfl ledger --party shop --limit columns=8" in told
+    done = run("ledger", "--party", "shop", "--limit", "columns=none")
+    assert "limits for each table and peer: scores 1,000" in done.stdout
+    assert run("train", *trained, "--ledger", default_ledger("any").parent).exit_code == 0
+
+
+def test_explain_counts_what_was_told_before(trained: list[str], tmp_path: Path) -> None:
+    run("ledger", "--party", "shop", "--limit", "columns=6")
+    sheet = run("explain", *trained).stdout
+    assert (
+        "  bank      was told 4 numbers about each row (27% of the columns) in 1 run, with this job 8 (53%); at most 6"
+    ) in sheet
+    assert "shop      was told 15 equations about the labels of a batch (14% of the residuals) in 1 run" in sheet
+    assert "would be refused: party shop: its ledger lets bank" in sheet
+    assert "it receives 9 numbers about each row" in sheet  # 4 then, 4 now, and an evaluation
+    elsewhere = tmp_path / "elsewhere.ledger"
+    default_ledger("shop").rename(elsewhere)
+    assert "would be refused: party shop" not in run("explain", *trained).stdout
+    assert "would be refused: party shop" in run("explain", *trained, "--ledger", elsewhere).stdout
+
+
+def test_a_simulation_counts_nothing_unless_it_is_told_to(trained: list[str]) -> None:
+    before = {name: default_ledger(name).read_bytes() for name in ("bank", "shop")}
+    assert run("train", *trained).exit_code == 0
+    assert before == {name: default_ledger(name).read_bytes() for name in ("bank", "shop")}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--limit", "columns=1"], "one ledger was expected, there are 2 (bank, shop); name it with --party"),
+        (["--party", "shop", "--limit", "columns"], "KIND=MOST was expected, as in --limit columns=40"),
+        (["--party", "shop", "--limit", "rows=1"], "one of labels, columns, scores was expected"),
+        (["--party", "shop", "--limit", "scores=5%"], "a number was expected, as scores have no end"),
+        (["--party", "shop", "--limit", "columns=1.5"], "a whole number, a percentage"),
+        (["--party", "nobody"], "it is made by the first run"),
+        (["--ledger", "nowhere.ledger"], "a ledger was expected there (No such file or directory)"),
+    ],
+)
+def test_what_is_wrong_is_told(trained: list[str], options: list[str], says: str) -> None:
+    assert says in refused("ledger", *options)
+
+
+def test_there_may_be_none_yet_and_a_limit_may_come_first() -> None:
+    assert "there is none; it is made by the first run" in refused("ledger")
+    done = run("ledger", "--party", "shop", "--limit", "labels=25%")
+    assert "limits for each table and peer: labels 25%" in done.stdout
+    assert "nothing was told yet" in done.stdout
+    assert DisclosureLedger.find(default_ledger("shop")).read().limits["labels"].most == 0.25
+
+
+def test_a_damaged_ledger_is_refused_by_name(trained: list[str]) -> None:
+    path = default_ledger("shop")
+    path.write_bytes(path.read_bytes().replace(b'"count": 4', b'"count": 3'))
+    told = refused("ledger")
+    assert str(path) in told.replace(" ", "")
+    assert "put a copy of it back" in told

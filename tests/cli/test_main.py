@@ -1,0 +1,256 @@
+"""The command as users run it: help, errors as lines and exit code 2, training from files, the JSON report."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+from typer.testing import CliRunner, Result
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.runtime.books import Books
+from securevfl.runtime.clock import Stage
+
+ROOT = Path(__file__).parents[2]
+REAL = ROOT.parent / "shared" / "data"
+JOB = """
+batch_size = 40
+epochs = 2
+test_fraction = 0.25
+model = "logistic"
+optimizer = {name = "fedbcd", lr = 0.3}
+protocol = {residual = "RESIDUAL"}
+"""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def job(folder: Path, residual: str = "open", text: str = JOB) -> Path:
+    path = folder / "job.toml"
+    path.write_text(text.replace("RESIDUAL", residual))
+    return path
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> list[str]:
+    """Two parties in files: the other party's rows are shuffled, and each lacks rows."""
+    bank, shop = vfl.datasets.breast_cancer()
+    order = np.random.default_rng(1).permutation(len(shop))
+    csv.write_csv(arrow(bank.take(np.arange(200))), tmp_path / "bank.csv")
+    parquet.write_table(arrow(shop.take(order[order >= 12])), tmp_path / "shop.parquet")
+    return ["--data", f"bank={tmp_path / 'bank.csv'}", "--data", f"shop={tmp_path / 'shop.parquet'}"]
+
+
+def arrow(party: vfl.Party) -> pa.Table:
+    labels = {} if party.y is None else {"y": party.y}
+    return pa.table({"id": party.ids, **labels, **dict(zip(party.columns, party.X.T, strict=True))})
+
+
+def test_help_and_version_run_as_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "securevfl.cli.main", "--help"], capture_output=True, text=True, check=True
+    )
+    for command in ("demo", "train", "explain", "bench"):
+        assert command in done.stdout
+    done = subprocess.run([sys.executable, "-m", "securevfl.cli.main", "--version"], capture_output=True, text=True)
+    assert done.stdout == f"securevfl {vfl.__version__}\n"
+
+
+def test_a_real_process_ends_with_code_2_and_no_traceback(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "securevfl.cli.main", "train", str(tmp_path / "none.toml")]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"{tmp_path / 'none.toml'}: a job file was expected there (No such file or directory); check the path"
+    ]
+
+
+@pytest.mark.parametrize("command", [["train"], ["explain"], ["bench", "he"], ["bench", "sum"], ["demo"]])
+def test_every_command_explains_itself(command: list[str]) -> None:
+    assert run(*command, "--help").exit_code == 0
+
+
+def test_a_job_trains_from_files_and_names_what_does_not_match(tmp_path: Path, tables: list[str]) -> None:
+    out = tmp_path / "new" / "out.json"
+    done = run("train", job(tmp_path, "ckks"), *tables, "--report-json", out, "--save", tmp_path / "parts")
+    assert done.exit_code == 0, done.stderr
+    assert "on the held-out rows" in done.stdout
+    assert "FedBCD-p" in done.stdout
+    lacking = [line for line in done.stderr.splitlines() if "lacks" in line]
+    assert lacking[0].startswith("bank lacks 369 ids that others have")
+    assert lacking[0].endswith(" and 359 more")
+    assert lacking[1].startswith("shop lacks 12 ids that others have")
+    assert lacking[1].endswith(": 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more")
+
+    report = json.loads(out.read_text())
+    assert report["schema"] == "securevfl.report/2"
+    assert report["ids_lacking"] == {"bank": 369, "shop": 12}
+    assert report["metrics"]["auc"] > 0.9
+    assert len(report["history"]) == report["costs"]["rounds"]
+    messages = [party["messages"]["train"] for party in report["books"].values()]
+    assert sum(kind["bytes"] for party in messages for kind in party.values()) == report["costs"]["bytes"]
+    rounds = report["costs"]["rounds"]
+    assert report["books"]["bank"]["operations"]["train"]["encrypt"]["count"] == rounds
+    assert report["books"]["shop"]["operations"]["train"]["compute"]["count"] == rounds
+
+    loaded = vfl.Run.load(tmp_path / "parts")
+    assert loaded.metrics == pytest.approx(report["metrics"])
+
+
+def test_training_from_files_is_training_from_arrays(tmp_path: Path, tables: list[str]) -> None:
+    """CSV and Parquet, shuffled, against the rows themselves; then npz of the same."""
+    bank, shop = (party.take(np.arange(12, 200)) for party in vfl.datasets.breast_cancer())
+    expected = vfl.simulate(vfl.Job.load(job(tmp_path)), [bank, shop])
+    for party in (bank, shop):
+        labels = {} if party.y is None else {"y": party.y}
+        np.savez(tmp_path / f"{party.name}.npz", X=party.X, ids=party.ids, columns=party.columns, **labels)
+    npz = [f"--data={party.name}={tmp_path / party.name}.npz" for party in (bank, shop)]
+    for data in (tables, npz):
+        assert run("train", job(tmp_path), *data, "--save", tmp_path / "parts").exit_code == 0
+        loaded = vfl.Run.load(tmp_path / "parts")
+        for name, part in expected.parts.items():
+            np.testing.assert_allclose(loaded.parts[name].theta, part.theta, atol=1e-12)
+
+
+def test_explain_with_and_without_tables(tmp_path: Path, tables: list[str]) -> None:
+    path = job(tmp_path, "ckks")
+    assert run("explain", path).stdout.strip() == vfl.explain(vfl.Job.load(path))
+    sheet = run("explain", path, *tables).stdout
+    assert "shop (passive)" in sheet
+    assert "p = 15 equations" in sheet
+
+
+def test_a_leak_is_refused_with_its_remedy(tmp_path: Path, tables: list[str]) -> None:
+    text = JOB.replace("batch_size = 40", "batch_size = 10")
+    done = run("train", job(tmp_path, "ckks", text), *tables, "--report-json", tmp_path / "out.json")
+    assert done.exit_code == 2
+    assert 'accepts = ["rank"]' in done.stderr
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('model = "logistic"\ncolour = 1', ["colour: is no option", "optimizer: is missing", "protocol: is missing"]),
+        (JOB.replace("= 40", '= "many"'), ["batch_size: should be a valid integer"]),
+        (JOB.replace("= 0.25", "= 1.5"), ["test_fraction: should be less than 1"]),
+        (JOB.replace("RESIDUAL", "elgamal"), ["protocol.residual: must be one of open, paillier, ckks"]),
+        (JOB.replace('"RESIDUAL"', '"open", sum = "diret"'), ["protocol.sum: sum name must be one of direct"]),
+        (JOB.replace('"RESIDUAL"', '{name = "paillier", bits = 1024}'), ["protocol.residual: a Paillier key needs"]),
+        (JOB.replace('"RESIDUAL"', "{name = 3}"), ["protocol.residual: residual name must be one of"]),
+        (JOB.replace("lr = 0.3", 'lr = -1, mode = "both"'), ["optimizer.lr: ", "optimizer.mode: should be 'parallel'"]),
+        (JOB.replace("fedbcd", "adam"), ["optimizer: optimizer name must be one of fedbcd"]),
+        (JOB.replace('"logistic"', '{name = ["logistic"]}'), ["model: model name must be one of logistic"]),
+        (JOB + "self = 1\n", ["self: is no option here"]),
+        ("x = [", ["TOML was expected"]),
+    ],
+)
+def test_a_wrong_job_file_gets_one_line_a_problem(tmp_path: Path, text: str, lines: list[str]) -> None:
+    path = job(tmp_path, text=text)
+    done = run("explain", path)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    told = done.stderr.splitlines()
+    assert len(told) == len(lines)
+    for line in lines:
+        assert any(item.startswith(f"{path}: {line}") for item in told), (line, told)
+    assert all(";" in item for item in told), "each names a remedy"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([], "two or more parties were expected, 0 came"),
+        (["bank"], "NAME=FILE was expected"),
+        (["bank=a.csv", "bank=b.csv"], "bank has two"),
+        (["bank=none.csv", "shop=b.csv"], "none.csv: a readable table was expected"),
+    ],
+)
+def test_wrong_data_options_are_told(tmp_path: Path, data: list[str], says: str) -> None:
+    done = run("train", job(tmp_path), *(f"--data={item}" for item in data))
+    assert done.exit_code == 2
+    assert says in done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_told_before_training(tmp_path: Path, tables: list[str]) -> None:
+    done = run("train", job(tmp_path), *tables, "--report-json", tmp_path)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "a file was expected there" in done.stderr
+    (tmp_path / "file").touch()
+    done = run("train", job(tmp_path), *tables, "--report-json", tmp_path / "file" / "out.json")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "can be written was expected" in done.stderr
+    done = run("train", job(tmp_path), *tables, "--save", tmp_path / "file")
+    assert "a folder was expected there" in done.stderr
+
+
+def test_a_report_is_strict_json() -> None:
+    from securevfl.files import _finite
+    from securevfl.training.report import _by_stage
+
+    assert _finite({"auc": float("nan"), "history": [{"loss": float("inf")}]}) == {
+        "auc": None,
+        "history": [{"loss": None}],
+    }
+    ledger = Books()
+    ledger.sent(Stage.TRAIN, "Part", 10)
+    ledger.sent(Stage.TRAIN, "Part", 5)
+    ledger.sent(Stage.SETUP, "Hello", 1)
+    assert _by_stage(ledger.traffic, lambda tally: (tally.amount, tally.count)) == {
+        "train": {"Part": (15, 2)},
+        "setup": {"Hello": (1, 1)},
+    }
+
+
+def test_the_demo_shows_who_learns_what_and_what_it_costs() -> None:
+    done = run("demo", "--epochs", 1)
+    assert done.exit_code == 0, done.stderr
+    for text in ("bank (active", "shop (passive)", "Paillier 2048 bits", "AUC", "encrypt", "direct/paillier"):
+        assert text in done.stdout
+    tables = done.stdout[done.stdout.index("The same model three times") :]
+    assert max(map(len, tables.splitlines())) <= 80
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="not beside a checkout")
+def test_the_examples_are_jobs() -> None:
+    paths = sorted((ROOT / "examples").glob("*.toml"))
+    assert paths
+    for path in paths:
+        vfl.Job.load(path)
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not here")
+def test_a_real_pair_of_tables_aligns_and_trains(tmp_path: Path) -> None:
+    guest = csv.read_csv(REAL / "default_credit_hetero_guest.csv.gz")
+    host = csv.read_csv(REAL / "default_credit_hetero_host.csv.gz")
+    generator = np.random.default_rng(0)
+    guest = guest.take(generator.permutation(guest.num_rows)[:-1000])
+    host = host.take(generator.permutation(host.num_rows)[:-2000])
+    csv.write_csv(guest, tmp_path / "guest.csv")
+    parquet.write_table(host, tmp_path / "host.parquet")
+    shared = len(set(guest["id"].to_pylist()) & set(host["id"].to_pylist()))
+
+    text = JOB.replace("= 40", "= 256").replace("epochs = 2", "epochs = 1").replace("0.3", "0.1")
+    data = [f"--data=guest={tmp_path / 'guest.csv'}", f"--data=host={tmp_path / 'host.parquet'}"]
+    done = run("train", job(tmp_path, text=text), *data, "--report-json", tmp_path / "out.json")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["metrics"]["auc"] > 0.70
+    assert report["ids_lacking"] == {"guest": host.num_rows - shared, "host": guest.num_rows - shared}
+
+
+def test_audit_of_a_job_on_its_tables(tmp_path: Path, tables: list[str]) -> None:
+    result = run("audit", job(tmp_path, "ckks"), *tables, "--html", tmp_path / "audit.html")
+    assert result.exit_code == 0, result.output
+    assert "nothing exceeds the declaration" in result.output
+    assert "<html" in (tmp_path / "audit.html").read_text().lower()

@@ -1,0 +1,130 @@
+"""certs, kit, align, join, predict as commands: what they write, and one line and exit code 2 where they cannot."""
+
+import json
+import logging
+import socket
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+from typer.testing import CliRunner, Result
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.job import Job
+from securevfl.transport.peers import Peers
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def fails(*arguments: object) -> str:
+    done = run(*arguments)
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    return done.stderr
+
+
+@pytest.fixture
+def kits(tmp_path: Path) -> Path:
+    done = run("kit", tmp_path / "kits", "--party", "bank=localhost:7301", "--party", "shop")
+    assert done.exit_code == 0, done.output
+    return tmp_path / "kits"
+
+
+@pytest.fixture
+def bank_csv(tmp_path: Path) -> Path:
+    party = vfl.datasets.breast_cancer()[0]
+    table = {"id": party.ids, "y": party.y, **dict(zip(party.columns, party.X.T, strict=True))}
+    csv.write_csv(pa.table(table), tmp_path / "bank.csv")
+    return tmp_path / "bank.csv"
+
+
+def test_certificates(tmp_path: Path) -> None:
+    folder = tmp_path / "authority"
+    assert run("certs", "init", folder).exit_code == 0
+    assert run("certs", "issue", folder, "bank", "--host", "bank.example.org", "--host", "10.0.0.1").exit_code == 0
+    shown = run("certs", "show", folder / "bank.pem", folder / "ca.pem").stdout
+    assert "name         bank" in shown
+    assert "bank.example.org, 10.0.0.1" in shown
+    assert (folder / "bank.key").stat().st_mode & 0o777 == 0o600
+    assert "bank" in fails("certs", "issue", folder, "bank")
+    before = (folder / "bank.pem").read_bytes()
+    assert run("certs", "issue", folder, "bank", "--replace").exit_code == 0
+    assert (folder / "bank.pem").read_bytes() != before
+    assert "nowhere.pem" in fails("certs", "show", tmp_path / "nowhere.pem")
+
+
+def test_kits(kits: Path) -> None:
+    assert {path.name for path in kits.iterdir()} == {"authority", "bank", "shop"}
+    peers = Peers.load(kits / "shop" / "peers.toml")
+    assert peers.parties == ("bank", "shop")
+    assert peers.address == {"bank": "localhost:7301"}
+    assert Job.load(kits / "bank" / "job.toml").digest == Job.load(kits / "shop" / "job.toml").digest
+    assert "two or more parties" in fails("kit", kits, "--party", "bank=localhost:1")
+    assert "neither bank nor shop" in fails("kit", kits, "--party", "bank", "--party", "shop")
+    relayed = run("kit", kits, "--party", "bank", "--party", "shop", "--hub", "relay=localhost:7300")
+    assert relayed.exit_code == 0
+    assert (kits / "relay" / "relay.pem").exists()
+    assert Peers.load(kits / "bank" / "peers.toml").hub == "relay"
+
+
+def test_errors_are_lines(kits: Path, bank_csv: Path, tmp_path: Path) -> None:
+    peers = kits / "bank" / "peers.toml"
+    told = fails("align", "--party", "bank", "--data", bank_csv, "--id", "ident", "--peers", peers)
+    assert "'ident'" in told
+    assert "telco came" in fails("align", "--party", "telco", "--data", bank_csv, "--peers", peers)
+    told = fails("join", kits / "bank" / "job.toml", "--party", "shop", "--data", bank_csv)
+    assert "shop has labels" in told
+    join = ("join", kits / "bank" / "job.toml", "--party", "bank", "--data", bank_csv, "--timeout", "1", "--listen")
+    assert "listen: host:port was expected, here came" in fails(*join, "here")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    told = fails(*join, f"127.0.0.1:{port}")
+    assert told == "bank has waited 1 s for shop; no connection to shop: it has not called\n"
+
+
+def test_columns_that_are_missing_are_named(kits: Path, bank_csv: Path, tmp_path: Path) -> None:
+    job = Job.load(kits / "bank" / "job.toml")
+    parts = vfl.simulate(
+        job.model_copy(update={"epochs": 1, "protocol": vfl.Protocol(residual="open")}), vfl.datasets.breast_cancer()
+    ).parts
+    parts["bank"].save(tmp_path / "bank.model.json")
+    table = csv.read_csv(bank_csv)
+    csv.write_csv(table.drop_columns([table.column_names[3]]), tmp_path / "new.csv")
+    told = fails(
+        "predict", tmp_path / "bank.model.json", "--data", tmp_path / "new.csv", "--peers", kits / "bank" / "peers.toml"
+    )
+    assert f"missing: {table.column_names[3]}" in told
+    assert "schema" in fails("predict", bank_csv, "--data", bank_csv)
+
+
+def test_a_row_order_of_another_file_is_refused(kits: Path, bank_csv: Path) -> None:
+    np.save(f"{bank_csv}.rows.npy", np.arange(1000))
+    told = fails("join", kits / "bank" / "job.toml", "--party", "bank", "--data", bank_csv)
+    assert "align again" in told
+
+
+def test_events_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from securevfl.cli.parties import _events
+    from securevfl.runtime import eventlog
+
+    with _events(True, tmp_path / "log"):
+        eventlog.emit("bank", "round", {"round": 3, "of": 8})
+    eventlog.emit("bank", "later", {})
+    told = capsys.readouterr().err
+    assert told.endswith(" bank: round, round 3, of 8\n")
+    with _events(False, None):
+        eventlog.emit("bank", "round", {"round": 4})
+        eventlog.warn("bank", "cut", {"peer": "shop"})
+        eventlog.emit("bank", "key changed", {"peer": "shop"}, logging.ERROR)
+    told = capsys.readouterr().err
+    assert told.endswith(" bank: key changed, peer shop\n")
+    assert told.count("\n") == 1
+    (line,) = (tmp_path / "log").read_text().splitlines()
+    assert json.loads(line)["event"] == "round"
+    assert not [each for each in eventlog.LOGGER.handlers if not isinstance(each, logging.NullHandler)]

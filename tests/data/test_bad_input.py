@@ -1,0 +1,179 @@
+"""Each kind of bad input has its own error, which names who, what was expected, what came and what to do."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl import errors
+from securevfl.training.model_part import ModelPart
+
+X = np.random.default_rng(0).normal(size=(40, 3))
+Y = np.arange(40) % 2
+SECRET = 987654.125  # must never be seen in a message
+
+
+def spoilt(value: object) -> np.ndarray:
+    table = X.astype(object)
+    table[0, 0] = SECRET
+    table[3, 1] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        (spoilt(np.nan), "NaN or infinities are in x1"),
+        (spoilt(np.inf), "NaN or infinities are in x1"),
+        (spoilt("male"), "text or objects"),
+        (np.column_stack([X, np.ones(40)]), "constant: x3"),
+        (np.empty((40, 0)), "rows x columns"),
+        (np.empty((0, 3)), "rows x columns"),
+        (X[:, 0], "rows x columns"),
+    ],
+)
+def test_tables(table: np.ndarray, text: str) -> None:
+    with pytest.raises(errors.TableError, match=f"party shop: .*{text}") as caught:
+        vfl.Party("shop", table)
+    assert str(SECRET) not in str(caught.value)
+    assert "male" not in str(caught.value)
+
+
+def test_ids() -> None:
+    with pytest.raises(errors.IdError, match="shop: unique ids were expected, 1 ids occur more than once"):
+        vfl.Party("shop", X, ids=[7, 7, *range(10, 48)])
+    with pytest.raises(errors.TableError, match="one id for each of 40 rows"):
+        vfl.Party("shop", X, ids=range(39))
+    bank = vfl.Party("bank", X, Y, ids=range(40))
+    with pytest.raises(errors.IdError, match="align"):
+        vfl.simulate(JOB, [bank, vfl.Party("shop", X, ids=range(1, 41))])
+    with pytest.raises(errors.IdError, match="at least one shared id"):
+        vfl.align([bank, vfl.Party("shop", X, ids=range(100, 140))])
+    with pytest.raises(errors.IdError, match="none came"):
+        vfl.align([bank, vfl.Party("shop", X)])
+
+
+JOB = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual=vfl.Ckks()))
+
+
+@pytest.mark.parametrize(
+    ("parties", "error", "text"),
+    [
+        ([vfl.Party("bank", X, Y)], errors.PartiesError, "two or more parties were expected, 1 came"),
+        ([vfl.Party("a", X, Y), vfl.Party("b", X, Y)], errors.PartiesError, "with labels: a, b"),
+        ([vfl.Party("a", X), vfl.Party("b", X)], errors.PartiesError, "with labels: none"),
+        ([vfl.Party("a", X, Y), vfl.Party("a", X)], errors.PartiesError, "different names"),
+        ([vfl.Party("a", X, Y), vfl.Party("b", X[:30])], errors.TableError, "same rows at every party"),
+        ([vfl.Party("a", X, np.arange(40) % 3), vfl.Party("b", X)], errors.LabelError, "two values were expected, 3"),
+    ],
+)
+def test_parties(parties: list[vfl.Party], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        vfl.simulate(JOB, parties)
+
+
+def test_labels() -> None:
+    with pytest.raises(errors.LabelError, match="finite labels"):
+        vfl.Party("bank", X, np.where(Y, np.nan, 0.0))
+    with pytest.raises(errors.TableError, match="one label for each of 40 rows"):
+        vfl.Party("bank", X, Y[:30])
+
+
+def test_keys_below_2048_bits_are_refused() -> None:
+    with pytest.raises(errors.KeySizeError, match="2048"):
+        vfl.Paillier(bits=1024)
+
+
+def test_a_residual_beyond_its_bound_is_told() -> None:
+    y = np.where(np.arange(40) == 0, 1e6, np.arange(40))
+    job = vfl.Job(
+        model=vfl.Square(),
+        optimizer=vfl.FedBCD(lr=50.0),
+        protocol=vfl.Protocol(residual=vfl.Ckks()),
+        batch_size=20,
+        epochs=40,
+        accepts=["columns"],
+    )
+    with pytest.raises(errors.SecureVFLError, match=r"bound|finite"):
+        vfl.simulate(job, [vfl.Party("bank", X, y), vfl.Party("shop", X + 1)])
+
+
+def lines(text: str, tmp_path: Path) -> list[str]:
+    (tmp_path / "job.toml").write_text(text)
+    with pytest.raises(errors.ConfigError) as caught:
+        vfl.Job.load(tmp_path / "job.toml")
+    return str(caught.value).splitlines()
+
+
+GOOD = """
+batch_size = 64
+[model]
+name = "logistic"
+[optimizer]
+name = "fedbcd"
+lr = 0.3
+[protocol]
+sum = "auto"
+residual = "ckks"
+"""
+
+
+def test_a_job_file_and_its_digest(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(GOOD)
+    job = vfl.Job.load(tmp_path / "job.toml")
+    own = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.3),
+        protocol=vfl.Protocol(residual=vfl.Ckks()),
+        batch_size=64,
+    )
+    assert job == own
+    assert job.digest == own.digest
+    assert vfl.Job.from_dict(job.to_dict()).digest == job.digest
+    (tmp_path / "job.toml").write_text(GOOD.replace("64", "65"))
+    assert vfl.Job.load(tmp_path / "job.toml").digest != job.digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("batch_size = 64", 'batch_size = "many"', ["batch_size: .*integer.*; correct it"]),
+        ("batch_size = 64", "batchsize = 64", [r"batchsize: is no option here; .*known: model"]),
+        ("lr = 0.3", "", ["optimizer.lr: is missing; add it"]),
+        ("lr = 0.3", "lr = -1.0\nlocal_steps = 0", ["optimizer.lr: ", "optimizer.local_steps: "]),
+        ('"fedbcd"', '"adam"', ["optimizer: optimizer name must be one of fedbcd"]),
+        ('"ckks"', '"rsa"', ["protocol.residual: must be one of open, paillier, ckks"]),
+        ('"auto"', '"tre"', ["protocol.sum: sum name must be one of direct"]),
+        ('"ckks"', '{name = "ckks", profile = "fast"}', ["protocol.residual.profile: "]),
+        ('"ckks"', '{name = "paillier", bits = 1024}', ["protocol.residual.*2048"]),
+        ("batch_size = 64", 'target = {metric = "r2", value = 1.0}', ["target.metric must be one of auc"]),
+        ("[model]", "[model", ["TOML was expected"]),
+    ],
+)
+def test_a_wrong_job_file_gets_a_line_a_problem(old: str, new: str, expected: list[str], tmp_path: Path) -> None:
+    import re
+
+    assert old in GOOD
+    found = lines(GOOD.replace(old, new), tmp_path)
+    assert len(found) == len(expected)
+    for line, pattern in zip(found, expected, strict=True):
+        assert re.search(pattern, line), line
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError, match=r"nowhere\.toml: a job file was expected there"):
+        vfl.Job.load(tmp_path / "nowhere.toml")
+
+
+def test_new_rows_that_do_not_fit_are_named() -> None:
+    bank, shop = vfl.datasets.breast_cancer()
+    run = vfl.simulate(vfl.Job.from_dict(JOB.to_dict() | {"epochs": 1}), [bank, shop])
+    with pytest.raises(errors.PartiesError, match="bank, shop"):
+        run.predict({"bank": bank.X})
+    with pytest.raises(errors.TableError, match="party shop: rows of 15 columns"):
+        run.predict({"bank": bank.X, "shop": shop.X[:, :3]})
+    with pytest.raises(errors.TableError, match="same rows"):
+        run.predict({"bank": bank.X, "shop": shop.X[:3]})
+    with pytest.raises(errors.DataError, match=r"securevfl\.part/2"):
+        ModelPart.load(__file__)

@@ -1,0 +1,198 @@
+"""Large Parquet files are read from disk, unasked: the same parties and models, and nothing left behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+import securevfl as vfl
+from securevfl import errors
+from securevfl.data import load, store
+from securevfl.data.load import forget, read_aligned, read_parties
+from securevfl.data.party import Party
+from securevfl.data.readers import read_ids, read_party
+from securevfl.data.row_order import write_rows
+from securevfl.data.store import StoredParty, borrow_table, store_table, table_path
+
+N = 240
+GENERATOR = np.random.default_rng(3)
+X = GENERATOR.normal(size=(N, 5)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int64)
+ORDER = GENERATOR.permutation(N)
+
+
+def job(batch: int = 32) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol=vfl.Protocol(residual="open"),
+        batch_size=batch,
+        epochs=2,
+        test_fraction=0.2,
+        accepts=["columns"],
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """The other party's rows are shuffled, and each lacks rows."""
+    bank = {"id": np.arange(N - 3), "y": Y[:-3], "a": X[:-3, 0], "b": X[:-3, 1]}
+    rows = ORDER[ORDER > 4]
+    shop = {"id": rows.astype(str), "c": X[rows, 2], "d": X[rows, 3], "e": X[rows, 4]}
+    parquet.write_table(pa.table(bank), tmp_path / "bank.parquet")
+    parquet.write_table(pa.table(shop), tmp_path / "shop.parquet")
+    return {name: tmp_path / f"{name}.parquet" for name in ("bank", "shop")}
+
+
+@pytest.fixture
+def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "LARGE", 0)
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_the_model_is_the_one_of_tables_in_memory(files: dict[str, Path]) -> None:
+    kept, lacked = read_parties(files)
+    stored, missing = read_parties(files, job=job())
+    assert missing == lacked
+    assert sorted(lacked["bank"], key=int) == [str(row) for row in range(N - 3, N)]
+    assert lacked["shop"] == ["0", "1", "2", "3", "4"]
+    assert {type(party) for party in kept} == {Party}
+    assert {type(party) for party in stored} == {StoredParty}
+    one, other = vfl.simulate(job(), kept), vfl.simulate(job(), stored)
+    for name, part in one.parts.items():
+        np.testing.assert_array_equal(part.theta, other.parts[name].theta)
+    assert one.metrics == other.metrics
+    assert sorted(os.listdir(files["bank"].parent)) == ["bank.parquet", "shop.parquet"]
+
+
+def test_only_what_is_large_is_copied(files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "LARGE", (N - 3) * 4 * 8)  # the bank's, with ids and labels
+    bank, shop = read_parties(files, job=job())[0]
+    assert (type(bank), type(shop)) == (Party, Party)
+    monkeypatch.setattr(load, "LARGE", (N - 3) * 4 * 8 - 1)
+    bank, shop = read_parties(files, job=job())[0]
+    assert (type(bank), type(shop)) == (StoredParty, Party)
+    csv.write_csv(parquet.read_table(files["shop"]), tmp_path / "shop.csv")
+    monkeypatch.setattr(load, "LARGE", 0)
+    bank, shop = read_parties(files | {"shop": tmp_path / "shop.csv"}, job=job())[0]
+    assert (type(bank), type(shop)) == (StoredParty, Party)
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_a_copy_serves_again_while_it_fits(files: dict[str, Path]) -> None:
+    data = files["shop"]
+    copy = table_path(data)
+
+    def read(own: vfl.Job, **names: str) -> tuple[StoredParty, int]:
+        party = read_aligned("shop", data, own, **({"id_column": "id", "label_column": "y"} | names))
+        assert isinstance(party, StoredParty)
+        return party, copy.stat().st_ino
+
+    first, inode = read(job())
+    again, same = read(job())
+    assert same == inode
+    np.testing.assert_array_equal(again.X[:], first.X[:])
+    assert read(job(), label_column="none")[1] != inode
+    _, inode = read(job())
+    assert read(job(batch=16))[1] != inode
+    _, inode = read(job())
+    write_rows(data, np.arange(20)[::-1])
+    fewer, other = read(job())
+    assert (len(fewer), other != inode) == (20, True)
+    np.testing.assert_array_equal(fewer.X[:], read_party("shop", data).X[19::-1])
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[:-1])
+    read(job())
+    assert copy.read_bytes() == whole
+    parquet.write_table(parquet.read_table(data).slice(0, 50), data)
+    write_rows(data, np.arange(50))
+    changed, _ = read(job())
+    assert len(changed) == 50
+    forget(changed, data)
+    assert not copy.exists()
+
+
+def test_what_is_not_ours_stays(files: dict[str, Path]) -> None:
+    own = read_aligned("shop", files["shop"], job(), id_column="id", label_column="y")
+    table_path(files["shop"]).write_text("a user's own")
+    forget(own, files["shop"])
+    assert table_path(files["shop"]).exists()
+
+
+def test_a_borrowed_table_has_no_name(files: dict[str, Path]) -> None:
+    told = []
+    party = borrow_table("shop", files["shop"], on_rows=lambda *counts: told.append(counts))
+    assert sorted(os.listdir(files["shop"].parent)) == ["bank.parquet", "shop.parquet"]
+    np.testing.assert_array_equal(party.X[:], read_party("shop", files["shop"]).X)
+    assert told[-1] == (len(party), len(party))
+
+
+def test_the_room_that_lacks_is_told(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(files["shop"].parent)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    told = r"shop.parquet: 0\.0 GB of free disk were expected .* has 0\.0 GB; make room"
+    with pytest.raises(errors.DataError, match=told):
+        store_table("shop", files["shop"], table_path(files["shop"]))
+    assert sorted(os.listdir(files["shop"].parent)) == ["bank.parquet", "shop.parquet"]
+
+
+KILLED = """
+import os, sys
+from securevfl.data import store
+store._Buckets.empty_into = lambda *_: os.kill(os.getpid(), 9)
+store.borrow_table("shop", sys.argv[1])
+"""
+
+
+def test_drafts_of_a_killed_process_go_and_those_of_a_living_one_stay(files: dict[str, Path]) -> None:
+    data = files["shop"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(data)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = data.parent.glob(".*")
+    assert list(left.iterdir())
+    with store._drafts(table_path(data)) as folder:
+        store_table("shop", data, table_path(data))
+        assert list(data.parent.glob(".*")) == [folder]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_ids_alone(tmp_path: Path, suffix: str) -> None:
+    ids, path = GENERATOR.permutation(900)[:N], tmp_path / f"t{suffix}"
+    table = pa.table({"text": ["?"] * N, "id": ids, "a": X[:, 0]})
+    if suffix == ".csv":
+        csv.write_csv(table, path)
+    elif suffix == ".parquet":
+        parquet.write_table(table, path)
+    else:
+        np.savez(path, ids=ids)
+    assert read_ids(path).astype(str).tolist() == ids.astype(str).tolist()
+    with pytest.raises(errors.DataError):
+        read_party("shop", path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind", "says"),
+    [
+        ("t.csv", b"key,a\n1,2\n", errors.IdError, "columns are key, a"),
+        ("t.csv", b"id,a\n1,2\n,3\n", errors.IdError, "1 rows have none in id"),
+        ("t.csv", b"id,a\n1,2\n2,3,4\n", errors.TableError, "3 came in line 3"),
+        ("t.csv", b"id,a\n", errors.TableError, "rows were expected"),
+        ("t.parquet", b"PAR1", errors.TableError, "a Parquet file was expected"),
+        ("t.npz", b"", errors.TableError, "an npz file"),
+        ("t.xlsx", b"", errors.TableError, "ends in"),
+    ],
+)
+def test_ids_that_are_not_there(tmp_path: Path, name: str, content: bytes, kind: type[Exception], says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(kind, match=says):
+        read_ids(tmp_path / name)
+    np.savez(tmp_path / "none.npz", X=X)
+    with pytest.raises(errors.IdError, match="add an array ids"):
+        read_ids(tmp_path / "none.npz")

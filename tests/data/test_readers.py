@@ -1,0 +1,235 @@
+"""Tables from files: the same party whatever the format, and errors that name file and column but no value."""
+
+import csv as csv_module
+import gzip
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import csv, parquet
+
+from securevfl import errors
+from securevfl.data import csv_table
+from securevfl.data.load import read_parties
+from securevfl.data.readers import read_party
+
+N = 30
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(N, 3))
+Y = np.arange(N) % 2
+IDS = GENERATOR.permutation(1000)[:N]
+SECRET = "987654.125"  # must never be seen in a message
+
+
+def table(ids: np.ndarray = IDS, y: np.ndarray | None = Y, X: np.ndarray = X) -> pa.Table:
+    columns = {"id": ids, **({} if y is None else {"y": y}), **{f"c{j}": X[:, j] for j in range(X.shape[1])}}
+    return pa.table(columns)
+
+
+def write(path: Path, own: pa.Table) -> Path:
+    if path.name.endswith(".csv"):
+        csv.write_csv(own, path)
+    elif path.name.endswith(".csv.gz"):
+        with gzip.open(path, "wb") as file:
+            csv.write_csv(own, file)
+    elif path.suffix == ".parquet":
+        parquet.write_table(own, path)
+    else:
+        names = [name for name in own.schema.names if name not in ("id", "y")]
+        arrays = {"X": np.column_stack([own[name].to_numpy() for name in names]), "ids": own["id"].to_numpy()}
+        labels = {"y": own["y"].to_numpy()} if "y" in own.schema.names else {}
+        np.savez(path, **arrays, **labels, columns=np.array(names))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".npz"])
+def test_every_format_gives_the_same_party(tmp_path: Path, suffix: str) -> None:
+    party = read_party("bank", write(tmp_path / f"t{suffix}", table()))
+    np.testing.assert_array_equal(party.X, X)
+    np.testing.assert_array_equal(party.y, Y)
+    assert party.y is not None
+    assert party.y.dtype == np.int64
+    assert party.ids is not None
+    assert party.ids.astype(str).tolist() == IDS.astype(str).tolist()
+    assert party.columns == ["c0", "c1", "c2"]
+
+
+def test_columns_are_told_apart_by_the_names_given(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", table())
+    party = read_party("bank", path, id_column="id", label_column="c1")
+    assert party.columns == ["y", "c0", "c2"]
+    np.testing.assert_array_equal(party.y, X[:, 1])
+    assert not read_party("bank", path, label_column="none").active
+
+
+def test_ids_and_labels_of_a_csv_stay_text_where_they_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,y,a\n007,yes,1\n7,no,2\n")
+    party = read_party("bank", path)
+    assert party.ids is not None
+    assert party.ids.tolist() == ["007", "7"]
+    assert party.y is not None
+    assert party.y.tolist() == ["yes", "no"]
+
+
+def test_other_number_types_and_unnamed_row_indices_of_parquet(tmp_path: Path) -> None:
+    own = pa.table(
+        {
+            "id": ["a", "b"],
+            "flag": [True, False],
+            "amount": pa.array([1, 3]).cast(pa.decimal128(21, 2)),
+            "half": pa.array(np.array([0.5, 1.5], np.float16)),
+            "__index_level_0__": [8, 9],
+        }
+    )
+    parquet.write_table(own, tmp_path / "t.parquet")
+    party = read_party("shop", tmp_path / "t.parquet")
+    assert party.columns == ["flag", "amount", "half"]
+    assert party.X.tolist() == [[1.0, 1.0, 0.5], [0.0, 3.0, 1.5]]
+
+
+def test_shuffled_and_dropped_rows_align(tmp_path: Path) -> None:
+    order = GENERATOR.permutation(N)[:-4]
+    lead = write(tmp_path / "bank.csv", table(IDS[2:], Y[2:], X[2:]))
+    other = write(tmp_path / "shop.parquet", table(IDS[order], None, X[order] + 100))
+    (bank, shop), missing = read_parties({"bank": lead, "shop": other})
+    kept = [row for row in range(2, N) if row in order]
+    np.testing.assert_array_equal(bank.X, X[kept])
+    np.testing.assert_array_equal(shop.X, X[kept] + 100)
+    assert set(missing["bank"]) == {str(IDS[row]) for row in order if row < 2}
+    assert set(missing["shop"]) == {str(IDS[row]) for row in range(2, N) if row not in order}
+
+
+CSV = st.lists(
+    st.tuples(
+        st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1),
+        st.floats(allow_nan=False),
+        st.sampled_from(["", "NA", "1.5", " 2 ", "-3e-7"]),
+    ),
+    min_size=1,
+)
+
+
+@settings(deadline=None)
+@given(CSV, st.sampled_from([csv_module.QUOTE_MINIMAL, csv_module.QUOTE_ALL, csv_module.QUOTE_NONNUMERIC]))
+def test_lines_are_read_alike_whether_they_are_plain_or_not(rows: list[tuple[str, float, str]], quoting: int) -> None:
+    """numpy's way of reading numbers and the standard library's, on the same file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv_module.writer(file, quoting=quoting).writerows([("id", "a", "b"), *rows])
+        found = csv_table.read_columns(path, texts=["id"], numbers=["a", "b"])
+        with mock.patch.object(csv_table, "_plain", return_value=None):
+            again = csv_table.read_columns(path, texts=["id"], numbers=["a", "b"])
+    np.testing.assert_array_equal(found.X, again.X)
+    assert found.texts["id"].tolist() == again.texts["id"].tolist()
+    expected = [None if text in csv_table.MISSING else text for text, _, _ in rows]
+    assert found.texts["id"].tolist() == expected
+    np.testing.assert_array_equal(found.X[:, 0], [number for _, number, _ in rows])
+    np.testing.assert_array_equal(found.X[:, 1], [float(b) if b.strip("NA") else np.nan for _, _, b in rows])
+
+
+def test_a_csv_is_read_in_pieces_and_changes_from_plain_to_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_table, "CHUNK", 4)
+    lines = [f'"{row}",{row / 8},{row % 3}' for row in range(20)]
+    lines[10] = '"two\nlines",1.25,1'
+    (tmp_path / "t.csv").write_text("\n".join(["id,a,y", *lines, ""]) + "\n" * 9 + "20,2.5,2\n")
+    party = read_party("bank", tmp_path / "t.csv")
+    assert party.ids is not None
+    assert party.ids.tolist() == [*map(str, range(10)), "two\nlines", *map(str, range(11, 21))]
+    np.testing.assert_array_equal(party.X[:, 0], [row / 8 for row in range(21)])
+    np.testing.assert_array_equal(party.y, [row % 3 for row in range(21)])
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "says"),
+    [
+        (f"id,a,b\n1,2,x\n2,{SECRET},y\n", errors.TableError, "column b holds text"),
+        (f"id,a\n1,{SECRET}\n2,\n", errors.TableError, "NaN or infinities are in a"),
+        (f"id,a\n1,{SECRET}\n2,inf\n", errors.TableError, "NaN or infinities are in a"),
+        (f"id,a,b\n1,{SECRET},1\n2,3,1\n", errors.TableError, "constant: b"),
+        (f"id,a,b\n1,{SECRET},\n2,3,\n", errors.TableError, "column b is empty"),
+        (f"id,a,b\n1,2,{SECRET[0]}_{SECRET}\n2,3,4\n", errors.TableError, "column b holds text"),
+        (f'id,a\n1,2\n"2\n",{SECRET},3\n', errors.TableError, "2 values a line were expected, 3 came in line 4"),
+        (f"id,a\n1,2\n2,{SECRET},3\n", errors.TableError, "2 values a line were expected, 3 came in line 3"),
+        (f"id,a\n1,{SECRET}\n1,2\n", errors.IdError, "1 ids occur more than once"),
+        (f"id,a\n1,{SECRET}\n,2\n", errors.IdError, "1 rows have none in id"),
+        (f"id,y,a\n1,,{SECRET}\n2,1,3\n", errors.LabelError, "1 rows have none in y"),
+        (f"key,a\n1,{SECRET}\n", errors.IdError, "columns are key, a; name the right one with --id"),
+        (f"1,0,{SECRET}\n2,1,3\n", errors.TableError, "a header with column names was expected"),
+        (f"id,a,a\n1,2,{SECRET}\n", errors.TableError, "twice: a"),
+        (f",id,a\n0,1,{SECRET}\n", errors.TableError, "column 1 has none"),
+        ("id,a\n", errors.TableError, "rows were expected below the header"),
+        ("id\n1\n", errors.TableError, "at least one column"),
+        ("", errors.TableError, "the file is empty"),
+        ("id,ä\n1,é\n".encode("latin-1"), errors.TableError, "UTF-8"),
+    ],
+)
+def test_bad_csv_is_told_by_file_and_column(
+    tmp_path: Path, content: str | bytes, kind: type[Exception], says: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(kind) as caught:
+        read_party("bank", path)
+    text = str(caught.value)
+    assert says in text
+    assert text.startswith(f"{path}: ")
+    assert SECRET not in text
+
+
+def test_text_and_dates_in_parquet_are_told_by_column(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    for values in (["x", "y"], np.array(["2020-01-01", "2020-01-02"], "M8[D]")):
+        parquet.write_table(pa.table({"id": [1, 2], "a": [1, 2], "b": values}), path)
+        with pytest.raises(errors.TableError, match=r"column b holds (string|date32)"):
+            read_party("bank", path)
+
+
+def test_an_npz_with_objects_is_refused(tmp_path: Path) -> None:
+    """Objects need pickle, which runs code."""
+    np.savez(tmp_path / "t.npz", X=np.array([[1, None]], object))
+    with pytest.raises(errors.TableError, match="plain arrays"):
+        read_party("bank", tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"y": Y}, "an array X"),
+        ({"X": X[:, 0]}, "rows x columns"),
+        ({"X": X.astype(str)}, "text"),
+        ({"X": X, "y": Y[:3]}, "one label for each"),
+        ({"X": X, "ids": IDS[:3]}, "one id for each"),
+        ({"X": X, "columns": ["a"]}, "3 column names"),
+    ],
+)
+def test_bad_npz_is_told(tmp_path: Path, arrays: dict[str, np.ndarray], says: str) -> None:
+    np.savez(tmp_path / "t.npz", **arrays)
+    with pytest.raises(errors.TableError, match=says):
+        read_party("bank", tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "t.npz", "t.xlsx"])
+def test_missing_and_damaged_files_are_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(errors.TableError, match=r"t\..*expected"):
+        read_party("bank", tmp_path / name)
+    (tmp_path / name).write_bytes(b"\x1f\x8bPK PAR1 nothing")
+    with pytest.raises(errors.TableError, match=r"t\..*expected"):
+        read_party("bank", tmp_path / name)
+
+
+def test_exactly_one_file_has_labels_and_all_have_ids(tmp_path: Path) -> None:
+    lead, other = write(tmp_path / "a.csv", table()), write(tmp_path / "b.csv", table(y=None))
+    with pytest.raises(errors.PartiesError, match=r"with labels: bank \(.*a.csv\), shop"):
+        read_parties({"bank": lead, "shop": lead})
+    with pytest.raises(errors.PartiesError, match="with labels: none"):
+        read_parties({"bank": other, "shop": other})
+    np.savez(tmp_path / "c.npz", X=X)
+    with pytest.raises(errors.IdError, match=r"c.npz: ids were expected"):
+        read_parties({"bank": lead, "shop": tmp_path / "c.npz"})

@@ -1,0 +1,176 @@
+"""The partition goes with the ids of the table and with nothing else; the seed orders visits."""
+
+import hashlib
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import securevfl as vfl
+from securevfl.data.ids import ID_DIGEST, id_keys, order_by_value, rising
+from securevfl.data.party import register_of
+from securevfl.data.register import Register
+from securevfl.data.schedule import Schedule
+
+N = 400
+IDS = np.array([f"person-{i}" for i in range(N)])
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(N, 3))
+Y = (X[:, 0] > 0).astype(int)
+
+
+def schedule(
+    rows: int | Register,
+    *,
+    batch: int = 50,
+    epochs: int = 3,
+    seed: int = 0,
+    test: float = 0.25,
+    reshuffle: bool = False,
+) -> Schedule:
+    return Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=test, reshuffle=reshuffle)
+
+
+def by_id(own: Schedule, ids: np.ndarray = IDS) -> tuple[list[str], list[list[str]]]:
+    """Held-out ids, and those of each batch in their order."""
+    return sorted(ids[own.test]), [list(ids[rows]) for rows in own.partition(0)]
+
+
+def of(ids: np.ndarray) -> Register:
+    return Register.of_ids(id_keys("shop", [ids.tolist()]))
+
+
+@pytest.mark.parametrize("rows", [N, of(IDS)], ids=["numbers", "ids"])
+def test_the_seed_orders_visits_and_nothing_else(rows: int | Register) -> None:
+    one, other = schedule(rows, seed=1), schedule(rows, seed=2)
+    assert by_id(one) == by_id(other)
+    assert one.name == other.name
+    orders = [[visit.index for visit in own.visits()] for own in (one, other)]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+    for own in (one, other):
+        parts = own.partition(0)
+        assert all(np.array_equal(visit.rows, parts[visit.index]) for visit in own.visits())
+
+
+def test_batches_part_the_training_rows_evenly() -> None:
+    own = schedule(of(IDS), batch=70)
+    parts = own.partition(0)
+    assert sorted(np.concatenate([*parts, own.test])) == list(range(N))
+    assert {len(part) for part in parts} == {own.smallest_batch} == {60}
+    assert len(own.test) == 100
+    np.testing.assert_array_equal(own.flow, np.concatenate(parts))
+    np.testing.assert_array_equal(np.sort(own.flow), own.train)
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    for _ in range(5):
+        order = GENERATOR.permutation(N)
+        assert by_id(schedule(of(IDS[order])), IDS[order]) == by_id(schedule(of(IDS)))
+
+
+def test_ids_of_any_type_give_the_same_batches() -> None:
+    numbers, text = np.arange(N), np.arange(N).astype(str)
+    assert by_id(schedule(of(numbers))) == by_id(schedule(of(text)))
+
+
+def test_as_many_rows_held_out_and_as_many_batches_are_the_same_batches() -> None:
+    for batch, test in product((43, 49, 50, 50), (0.25, 0.2501, 0.2499)):
+        own = schedule(of(IDS), batch=batch, test=test)
+        alike = (own.batches, len(own.test)) == (6, 100)
+        assert (by_id(own) == by_id(schedule(of(IDS)))) == alike == (own.name == schedule(of(IDS)).name)
+
+
+@pytest.mark.parametrize("other", ["batches", "held out", "rows", "numbers"])
+def test_another_partition_is_unrelated(other: str) -> None:
+    """No batch of the one is a batch of the other but for a few rows: their difference would be about these few."""
+    ids = np.array([f"p{i}" for i in range(2000)])
+    mine = by_id(schedule(of(ids), batch=150, test=0.1), ids)
+    changed = {
+        "batches": lambda: by_id(schedule(of(ids), batch=170, test=0.1), ids),
+        "held out": lambda: by_id(schedule(of(ids), batch=150, test=0.101), ids),
+        "rows": lambda: by_id(schedule(of(ids[1:]), batch=150, test=0.1), ids[1:]),
+        "numbers": lambda: by_id(schedule(2000, batch=150, test=0.1), ids),
+    }[other]()
+    if other == "batches":
+        assert mine[0] == changed[0]
+    for one, two in product(mine[1], changed[1]):
+        assert len(set(one) & set(two)) < 45  # of some 150, where chance makes 12
+
+
+def test_reshuffled_batches_are_the_same_in_every_job_and_begin_with_the_fixed_ones() -> None:
+    one, other = (schedule(of(IDS), seed=seed, reshuffle=True) for seed in (1, 2))
+    for epoch in range(3):
+        for mine, theirs in zip(one.partition(epoch), other.partition(epoch), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert by_id(one) == by_id(schedule(of(IDS)))
+    assert {tuple(sorted(part)) for part in one.partition(0)} != {tuple(sorted(part)) for part in one.partition(1)}
+    assert len({visit.index for visit in one.visits()}) == 18
+
+
+def test_the_draw_is_what_it_was() -> None:
+    """Parties of different machines and versions must draw alike, so the bytes are pinned."""
+    own = schedule(of(IDS))
+    drawn = hashlib.sha256(np.concatenate([own.test, own.flow]).astype("<i8").tobytes()).hexdigest()
+    assert drawn[:16] == "fea25bb823cd4651"
+    own = schedule(N)
+    drawn = hashlib.sha256(np.concatenate([own.test, own.flow]).astype("<i8").tobytes()).hexdigest()
+    assert drawn[:16] == "b007053dd5a99e1e"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40))
+def test_digests_are_ordered_as_sorted_does(pairs: list[tuple[int, int]]) -> None:
+    raw = [high.to_bytes(8, "big") + low.to_bytes(8, "big") for high, low in pairs]
+    keys = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, ID_DIGEST)
+    assert [raw[row] for row in order_by_value(keys)] == sorted(raw)
+    high = [high for high, _ in pairs]
+    assert rising(np.array(high, np.uint64)).tolist() == sorted(range(len(high)), key=high.__getitem__)
+
+
+def test_a_party_without_ids_makes_all_go_by_row_numbers() -> None:
+    bank, shop = vfl.Party("bank", X, Y, ids=IDS), vfl.Party("shop", X + 1, ids=IDS)
+    assert register_of([bank, shop]) == bank.register != Register.of_numbers(N)
+    assert register_of([bank, vfl.Party("shop", X)]) == Register.of_numbers(N)
+
+
+def job(**keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.3), "batch_size": 50, "epochs": 2}
+    own |= {"protocol": vfl.Protocol(residual="open"), "test_fraction": 0.25, "accepts": ["columns"]}
+    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+
+
+def test_a_run_holds_out_the_rows_of_the_ids(tmp_path: Path) -> None:
+    """Mean and deviation are those of the training rows, in the order of their batches: equal to the last bit."""
+    own = schedule(of(IDS), epochs=2)
+    for order in (np.arange(N), GENERATOR.permutation(N)):
+        bank, shop = vfl.Party("bank", X, Y, ids=IDS).take(order), vfl.Party("shop", X + 1, ids=IDS).take(order)
+        for seed in (0, 1):
+            part = vfl.simulate(job(seed=seed), [bank, shop]).parts["shop"]
+            train = (X + 1)[own.flow]
+            np.testing.assert_array_equal(part.mean, train[0] + (train - train[0]).mean(axis=0))
+    without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order])]).parts["shop"]
+    assert not np.array_equal(without.mean, part.mean)
+
+
+def test_content_goes_with_the_columns_and_not_with_the_order() -> None:
+    shop = vfl.Party("shop", X, ids=IDS)
+    order = GENERATOR.permutation(N)
+    assert shop.content == shop.take(order).content == vfl.Party("b", X[:, ::-1], ids=IDS).content
+    changed = X.copy()
+    changed[17, 1] = np.nextafter(changed[17, 1], 9)
+    swapped = X.copy()
+    swapped[[3, 4], 2] = swapped[[4, 3], 2]
+    others = [changed, swapped, X[:, :2], np.column_stack([X, X[:, 0] ** 2])]
+    assert len({vfl.Party("shop", other, ids=IDS).content for other in [X, *others]}) == 5
+    assert vfl.Party("shop", -X, ids=IDS).content != shop.content
+
+
+@pytest.mark.parametrize("shared", [0, 60, 600, 6000])
+def test_tables_that_share_rows_share_some_of_the_least_digests(shared: int) -> None:
+    one, other = of(np.arange(6000)), of(np.arange(6000 - shared, 12000 - shared))
+    mine, theirs = ({each.least[at : at + 16] for at in range(0, len(each.least), 16)} for each in (one, other))
+    assert len(mine) == len(theirs) == 1024
+    assert bool(mine & theirs) == (shared > 0)

@@ -1,0 +1,277 @@
+"""Tables on disk: the rows, checks and models of a table in memory, whole or not at all, in little memory."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+import securevfl as vfl
+from securevfl import errors
+from securevfl.data import parquet as parquet_source
+from securevfl.data import store
+from securevfl.data.party import Party
+from securevfl.data.readers import read_party
+from securevfl.data.scaling import moments
+from securevfl.data.store import StoredTable, open_table, store_table
+
+N, D = 300, 4
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(N, D))
+IDS = np.array([f"p{i}" for i in GENERATOR.permutation(N)])
+Y = (X[:, 0] > 0).astype(np.int64)
+ROWS = GENERATOR.permutation(N)[:250]
+SECRET = 987654.125
+
+
+def job(*, test: float = 0.2, reshuffle: bool = False) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol=vfl.Protocol(residual="open"),
+        batch_size=32,
+        epochs=3,
+        test_fraction=test,
+        reshuffle=reshuffle,
+        accepts=["columns"],
+    )
+
+
+def write(path: Path, X: np.ndarray = X, *, labels: bool = False, kind: str = "f8", group: int = 64) -> Path:
+    columns = {"id": IDS[: len(X)], **({"y": Y[: len(X)]} if labels else {})}
+    columns |= {f"c{j}": X[:, j].astype(kind) for j in range(X.shape[1])}
+    parquet.write_table(pa.table(columns), path, row_group_size=group)
+    return path
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 7 rows and buckets of 11."""
+    monkeypatch.setattr(parquet_source, "BATCH", 8 * D * 7)
+    monkeypatch.setattr(store, "BUCKET", (8 + 8 * D) * 11)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("kind", ["f8", "f4", "f2", "i2", "i8"])
+@pytest.mark.parametrize("order", [None, job(), job(test=0.0), job(reshuffle=True)], ids=str)
+def test_rows_are_those_of_the_table_in_memory(tmp_path: Path, kind: str, order: vfl.Job | None) -> None:
+    path = write(tmp_path / "t.parquet", 100 * X, labels=True, kind=kind)
+    kept = read_party("bank", path).take(ROWS)
+    stored = store_table("bank", path, tmp_path / "t.table", rows=ROWS, job=order)
+    assert (len(stored), stored.columns, stored.active) == (len(kept), kept.columns, True)
+    assert stored.X.shape == kept.X.shape
+    assert stored.order == kept.order != b""
+    assert stored.register == kept.register
+    np.testing.assert_array_equal(stored.register.order, kept.register.order)
+    assert stored.content == kept.content
+    np.testing.assert_array_equal(stored.y, kept.y)
+    np.testing.assert_array_equal(stored.X[:], kept.X)
+    for asked in (GENERATOR.permutation(250)[:40], np.arange(3, 9), np.array([5]), np.array([7, 7, 2]), np.arange(0)):
+        np.testing.assert_array_equal(stored.X[asked], kept.X[asked])
+    np.testing.assert_array_equal(stored.take(np.arange(9)).X, kept.X[:9])
+    again = open_table("bank", tmp_path / "t.table")
+    np.testing.assert_array_equal(again.X[10:20], kept.X[10:20])
+    assert [found.name for found in tmp_path.iterdir() if found.name not in ("t.parquet", "t.table")] == []
+
+
+def test_a_batch_is_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, own = write(tmp_path / "t.parquet"), job()
+    ordered = store_table("shop", path, tmp_path / "a.table", job=own)
+    shared = store_table("shop", path, tmp_path / "b.table")
+    schedule = own.schedule(ordered.register)
+    reads = []
+    fill = StoredTable._fill
+
+    def counted(self: StoredTable, buffer: memoryview, offset: int) -> None:
+        reads.append(len(buffer))
+        fill(self, buffer, offset)
+
+    monkeypatch.setattr(StoredTable, "_fill", counted)
+    batch = schedule.partition(0)[2]
+    np.testing.assert_array_equal(ordered.X[batch], X[batch])
+    assert len(reads) == 1
+    ordered.X[schedule.test]
+    assert len(reads) == 2
+    np.testing.assert_array_equal(shared.X[batch], X[batch])
+    assert len(reads) > 20
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("test", [0.0, 0.2])
+def test_the_model_is_the_one_of_tables_in_memory(tmp_path: Path, test: float) -> None:
+    own = job(test=test)
+    bank = Party("bank", X[:, :2], Y, ids=IDS)
+    path = write(tmp_path / "t.parquet")
+    shop = read_party("shop", path)
+    stored = store_table("shop", path, tmp_path / "t.table", job=own)
+    one, other = vfl.simulate(own, [bank, shop]), vfl.simulate(own, [bank, stored])
+    for name, part in one.parts.items():
+        np.testing.assert_array_equal(part.theta, other.parts[name].theta)
+    assert one.metrics == other.metrics
+    assert vfl.explain(own, [bank, stored]) == vfl.explain(own, [bank, shop])
+
+
+def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet")
+    bank = Party("bank", X[:, :2], Y, ids=IDS)
+    stored = store_table("shop", path, tmp_path / "t.table", rows=np.roll(np.arange(N), 1))
+    with pytest.raises(errors.IdError, match="different order"):
+        vfl.simulate(job(), [bank, stored])
+
+
+def spoiled(j: int, value: float) -> np.ndarray:
+    own = 100 * X
+    own[17, j] = value
+    own[3, j] = SECRET
+    return own
+
+
+def constant() -> np.ndarray:
+    own = X.copy()
+    own[:, 2] = SECRET
+    return own
+
+
+def problems() -> dict[str, pa.Table]:
+    def table(own: np.ndarray = X, **more: object) -> pa.Table:
+        return pa.table({"id": IDS, **{f"c{j}": own[:, j] for j in range(D)}, **more})
+
+    gaps = [None if row == 5 else float(row) for row in range(N)]
+    return {
+        "nan": table(spoiled(1, np.nan)),
+        "infinite": table(spoiled(1, -np.inf)),
+        "gap": table(c9=gaps),
+        "gap in truth values": table(c9=[None, *[True] * (N - 1)]),
+        "constant": table(constant()),
+        "text": table(c9=[str(SECRET)] * N),
+        "empty column": table(c9=pa.nulls(N)),
+        "empty typed column": table(c9=pa.array([None] * N, pa.float64())),
+        "no columns": pa.table({"id": IDS}),
+        "no rows": table().slice(0, 0),
+        "no ids": table().drop_columns(["id"]),
+        "ids twice": table().set_column(0, "id", pa.array([*IDS[:-2], "p1", "p2"][:N])),
+        "an id is missing": table().set_column(0, "id", pa.array([None, *IDS[1:]])),
+        "an id is no id": table().set_column(0, "id", pa.array(np.arange(N) + 0.5)),
+        "a label is missing": table(y=gaps),
+        "a label is not finite": table(y=[np.inf, *range(1, N)]),
+        "a list as column": table(c9=[[1.0]] * N),
+    }
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("problem", problems())
+def test_errors_are_those_of_a_table_in_memory(tmp_path: Path, problem: str) -> None:
+    path = tmp_path / "t.parquet"
+    parquet.write_table(problems()[problem], path)
+    with pytest.raises(errors.DataError) as expected:
+        read_party("shop", path)
+    with pytest.raises(errors.DataError) as found:
+        store_table("shop", path, tmp_path / "t.table")
+    assert (type(found.value), str(found.value)) == (type(expected.value), str(expected.value))
+    assert str(SECRET) not in str(found.value)
+    assert os.listdir(tmp_path) == ["t.parquet"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more"])
+def test_what_is_no_parquet_is_refused_alike(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "t.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(errors.TableError) as expected:
+        read_party("shop", path)
+    with pytest.raises(errors.TableError) as found:
+        store_table("shop", path, tmp_path / "t.table")
+    assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [N], [-1], [], [[1]], [0.5]], ids=str)
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: list[object]) -> None:
+    with pytest.raises(errors.TableError, match="align again"):
+        store_table("shop", write(tmp_path / "t.parquet"), tmp_path / "t.table", rows=np.array(rows))
+    assert os.listdir(tmp_path) == ["t.parquet"]
+
+
+def test_a_table_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, table = write(tmp_path / "t.parquet"), tmp_path / "t.table"
+    store_table("shop", path, table)
+    before = table.read_bytes()
+
+    def full(self: object, file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store._Buckets, "empty_into", full)
+    with pytest.raises(errors.DataError, match="No space left"):
+        store_table("shop", path, table, rows=ROWS)
+    assert table.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["t.parquet", "t.table"]
+
+
+def test_what_is_no_whole_table_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "t.table"
+    with pytest.raises(errors.DataError, match="store it first"):
+        open_table("shop", table)
+    stored = store_table("shop", write(tmp_path / "t.parquet"), table, job=job())
+    whole = table.read_bytes()
+    for content in (b"", whole[:-1], whole[:40], whole[:600], whole + b"\0", b"x" + whole[1:]):
+        table.write_bytes(content)
+        with pytest.raises(errors.DataError, match="store it again"):
+            open_table("shop", table)
+    os.truncate(table, 5000)
+    with pytest.raises(errors.TableError, match="the file was cut"):
+        stored.X[:]
+
+
+@given(
+    rows=st.integers(1, 200),
+    columns=st.integers(1, 5),
+    chunk=st.integers(1, 300),
+    scale=st.sampled_from([1e-3, 1.0, 1e6]),
+    shift=st.sampled_from([0.0, -7.0, 1e4]),
+)
+def test_moments_are_numpy_s(rows: int, columns: int, chunk: int, scale: float, shift: float) -> None:
+    generator = np.random.default_rng([rows, columns, chunk])
+    X = generator.normal(size=(rows + 3, columns)) * scale + shift * scale
+    X[:, 0] = 0.1
+    order = generator.permutation(rows + 3)[:rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("securevfl.data.scaling.CHUNK", chunk)
+        mean, deviation = moments(X, order)
+    np.testing.assert_allclose(mean, X[order].mean(axis=0), rtol=1e-12, atol=1e-12 * scale)
+    np.testing.assert_allclose(deviation[1:], X[order].std(axis=0)[1:], rtol=1e-12 if rows > 3 else 1e-9, atol=1e-12)
+    assert deviation[0] == 0.0
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from securevfl.data import parquet as parquet_source, scaling, store
+
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+parquet_source.BATCH, store.BUCKET, scaling.CHUNK = 4 << 20, 8 << 20, 1 << 18
+before = peak()
+party = store.store_table("shop", sys.argv[1], sys.argv[2])
+scaling.moments(party.X, store.np.random.default_rng(0).permutation(len(party)))
+print(peak() - before)
+"""
+
+
+def grown(folder: Path, rows: int) -> int:
+    """Bytes of memory that a process takes to store a table of 100 columns in one row group, and to read it all."""
+    path, X = folder / "t.parquet", np.random.default_rng(0).normal(size=(rows, 100))
+    columns = {"id": np.arange(rows), **{f"c{j}": X[:, j] for j in range(100)}}
+    parquet.write_table(pa.table(columns), path, row_group_size=rows, use_dictionary=False, data_page_size=1 << 16)
+    command = [sys.executable, "-c", PROGRAM, str(path), str(folder / "t.table")]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) << 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_memory_hardly_grows_with_the_table(tmp_path: Path) -> None:
+    assert grown(tmp_path, 160_000) - grown(tmp_path, 40_000) < 30 << 20  # of 96 MB more

@@ -1,0 +1,79 @@
+"""docs/two-organisations.md does what it says: its own commands, in real processes, from two CSV files."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+
+import securevfl as vfl
+from securevfl.training.model_part import ModelPart
+
+PAGE = Path(__file__).parents[2] / "docs" / "two-organisations.md"
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write(party: vfl.Party, path: Path) -> None:
+    labels = {} if party.y is None else {"y": party.y}
+    table = {"id": party.ids, **labels, **dict(zip(party.columns, party.X.T, strict=True))}
+    csv.write_csv(pa.table(table), path)
+
+
+def shell(text: str, folder: Path) -> "subprocess.Popen[str]":
+    command = f'securevfl() {{ "{sys.executable}" -m securevfl.cli.main "$@"; }}\nset -e\n{text}'
+    return subprocess.Popen(
+        ["sh", "-c", command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def together(texts: list[str], folder: Path) -> list[str]:
+    """Runs these at the same time; what each wrote."""
+    processes = [shell(text, folder) for text in texts]
+    told = []
+    for process in processes:
+        out, errors = process.communicate(timeout=150)
+        assert process.returncode == 0, errors
+        told.append(out)
+    return told
+
+
+def test_the_page(tmp_path: Path) -> None:
+    bank, shop = vfl.datasets.breast_cancer()
+    draw = np.random.default_rng(4)
+    rows = draw.permutation(len(bank))
+    write(bank.take(rows[:540]), tmp_path / "bank.csv")
+    write(shop.take(draw.permutation(len(shop))[:545]), tmp_path / "shop.csv")
+    page = PAGE.read_text()
+    ports = {port: str(free_port()) for port in ("7301", "7302")}
+    for port, free in ports.items():
+        page = page.replace(f"localhost:{port}", f"localhost:{free}")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert sum(block.count("securevfl ") for block in blocks) <= 5
+    kit, *parties = blocks
+    together([kit], tmp_path)
+    told, _ = together(parties, tmp_path)
+    auc = float(re.findall(r"auc ([01]\.\d+)", told)[0])
+    assert auc > 0.97
+    parts = [ModelPart.load(tmp_path / f"{name}.model.json") for name in ("bank", "shop")]
+    assert parts[0].run == parts[1].run != ""
+    assert parts[0].job["protocol"]["residual"]["engine"]["name"] == "ckks"
+    assert not list(tmp_path.glob("*.states"))
+    assert not list(tmp_path.glob("*.align"))
+
+    write(bank.take(np.arange(3)), tmp_path / "new-bank.csv")
+    write(shop.take(np.arange(3)), tmp_path / "new-shop.csv")
+    together(re.findall(r"^    (securevfl predict .*)$", page, re.MULTILINE), tmp_path)
+    found = csv.read_csv(tmp_path / "predictions.csv").to_pydict()
+    assert found["id"] == list(bank.ids[:3])  # type: ignore[index]
+    assert found["prediction"] == [round(p) for p in found["probability"]]

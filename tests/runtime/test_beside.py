@@ -1,0 +1,183 @@
+"""Whoever is first is served, and what goes wrong in one thread of a party ends the others at once."""
+
+import threading
+import time
+
+import pytest
+
+from securevfl.errors import CryptoError, ProtocolError, TransportError
+from securevfl.runtime.beside import Beside
+from securevfl.runtime.books import Books
+from securevfl.runtime.channel import Channel, Inbox
+from securevfl.runtime.clock import Kind, Network, Stamp, VirtualClock, WallClock
+from securevfl.runtime.codec import Message, encode_frame
+from securevfl.runtime.threads import run_threads
+
+SESSION = b"s" * 16
+SOON = 30.0  # seconds, where without the other thread's error it would be an hour
+
+
+class Ping(Message, frozen=True):
+    number: int
+
+
+class Pong(Message, frozen=True):
+    number: int
+
+
+class Done(Message, frozen=True):
+    pass
+
+
+class Nowhere:
+    def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
+        raise TransportError(f"{to} is away")
+
+
+def frame(sender: str, number: int, lane: str = "") -> bytes:
+    return encode_frame(Ping(number), session=SESSION, sender=sender, receiver="bank", lane=lane, seq=number)
+
+
+def alone(timeout: float = 0.05) -> tuple[Inbox, Channel]:
+    inbox = Inbox("bank", ["shop", "telco", "gym"], SESSION)
+    return inbox, Channel(Nowhere(), inbox, WallClock(), Books(), timeout=timeout)
+
+
+def test_whoever_came_first_is_taken_first() -> None:
+    inbox, channel = alone()
+    for sender, number in (("telco", 0), ("shop", 0), ("telco", 1), ("gym", 0)):
+        inbox.deliver(frame(sender, number))
+    inbox.deliver(frame("shop", 0, lane="other"))
+    taken = [channel.recv_any(["shop", "telco"], Ping) for _ in range(3)]
+    assert taken == [("telco", Ping(0)), ("shop", Ping(0)), ("telco", Ping(1))]
+    assert channel.recv("gym", Ping) == Ping(0)
+
+
+def test_in_virtual_time_whoever_left_first_is_taken_first() -> None:
+    inbox = Inbox("bank", ["shop", "telco"], SESSION)
+    channel = Channel(Nowhere(), inbox, VirtualClock(Network()), Books(), timeout=0.05)
+    stamps = []
+    for seconds in (2.0, 1.0):
+        clock = VirtualClock(Network())
+        clock.offloaded(Kind.LOCAL, seconds)
+        stamps.append(clock.departs(100))
+    for sender, stamp in zip(("shop", "telco"), stamps, strict=True):
+        inbox.deliver(frame(sender, 0), stamp)
+    assert [channel.recv_any(["shop", "telco"], Ping)[0] for _ in range(2)] == ["telco", "shop"]
+    assert 2.0 < channel.clock.path().sum() < 2.1
+
+
+def test_several_kinds_may_be_expected_and_others_are_refused_by_name() -> None:
+    inbox, channel = alone()
+    inbox.deliver(frame("shop", 0))
+    inbox.deliver(frame("telco", 0))
+    assert channel.recv_any(["shop", "telco"], (Pong, Ping)) == ("shop", Ping(0))
+    with pytest.raises(ProtocolError, match="telco was expected to send Pong or Done, Ping came"):
+        channel.recv_any(["shop", "telco"], (Pong, Done))
+
+
+def test_silence_of_all_ends_in_a_timeout_that_names_them() -> None:
+    inbox, channel = alone()
+    inbox.deliver(frame("gym", 0))
+    with pytest.raises(TransportError, match=r"nothing came from shop or telco within 0\.05 s"):
+        channel.recv_any(["telco", "shop"], Ping)
+    with pytest.raises(TransportError, match=r"within 0\.01 s"):
+        channel.recv_any(["shop"], Ping, timeout=0.01)
+
+
+def test_a_failure_ends_the_wait_after_what_had_arrived() -> None:
+    inbox, channel = alone(timeout=60)
+    inbox.deliver(frame("telco", 0))
+    channel.fail(CryptoError("a key that cannot be used"))
+    assert channel.recv_any(["shop", "telco"], Ping) == ("telco", Ping(0))
+    with pytest.raises(CryptoError, match="cannot be used"):
+        channel.recv_any(["shop", "telco"], Ping)
+
+
+def test_a_server_answers_each_of_several_parties() -> None:
+    clients = ["shop", "telco", "gym"]
+    served: list[str] = []
+
+    def bank(ch: Channel) -> None:
+        here = set(clients)
+        while here:
+            sender, message = ch.recv_any(here, (Ping, Done), "work")
+            if isinstance(message, Ping):
+                served.append(sender)
+                ch.send(sender, Pong(message.number + 1), "work")
+            else:
+                here.discard(sender)
+
+    def client(ch: Channel) -> None:
+        for number in range(20):
+            ch.send("bank", Ping(number), "work")
+            assert ch.recv("bank", Pong, "work") == Pong(number + 1)
+        ch.send("bank", Done(), "work")
+
+    run_threads({"bank": bank, **dict.fromkeys(clients, client)}, WallClock, timeout=SOON)
+    assert sorted(served) == sorted(clients * 20)
+
+
+def test_a_party_that_stops_ends_a_server_that_waits_for_any() -> None:
+    def bank(ch: Channel) -> None:
+        ch.recv_any(["shop", "telco"], Ping)
+
+    def shop(ch: Channel) -> None:
+        raise ProtocolError("shop: something is wrong")
+
+    def telco(ch: Channel) -> None:
+        ch.recv("bank", Pong)
+
+    with pytest.raises(ProtocolError, match="something is wrong"):
+        run_threads({"bank": bank, "shop": shop, "telco": telco}, WallClock, timeout=3600)
+
+
+def test_an_error_of_the_second_thread_is_the_partys_at_once() -> None:
+    began = time.monotonic()
+
+    def bank(ch: Channel) -> None:
+        def broken() -> None:
+            raise CryptoError("bank: a key that cannot be used")
+
+        Beside(ch, broken, "second")
+        ch.recv("shop", Ping)
+
+    def shop(ch: Channel) -> None:
+        with pytest.raises(TransportError, match="bank has stopped: bank: a key that cannot be used"):
+            ch.recv("bank", Ping)
+
+    with pytest.raises(CryptoError, match="cannot be used"):
+        run_threads({"bank": bank, "shop": shop}, WallClock, timeout=3600)
+    assert time.monotonic() - began < SOON
+
+
+def test_joining_raises_what_the_second_thread_raised_and_says_whether_it_is_through() -> None:
+    _, channel = alone(timeout=3600)
+    go = threading.Event()
+    slow = Beside(channel, lambda: go.wait(SOON), "slow")
+    assert not slow.join(0.01)
+    go.set()
+    assert slow.join(SOON)
+
+    def broken() -> None:
+        raise ValueError("second")
+
+    failing = Beside(channel, broken, "failing")
+    with pytest.raises(ValueError, match="second"):
+        failing.join(SOON)
+
+
+def test_a_party_that_stops_takes_its_second_thread_along() -> None:
+    threads: list[Beside] = []
+
+    def bank(ch: Channel) -> None:
+        threads.append(Beside(ch, lambda: ch.recv("shop", Ping, "own"), "second"))
+        raise ProtocolError("bank: the first thread stops")
+
+    def shop(ch: Channel) -> None:
+        ch.recv("bank", Ping)
+
+    with pytest.raises(ProtocolError, match="first thread stops"):
+        run_threads({"bank": bank, "shop": shop}, WallClock, timeout=3600)
+    with pytest.raises(TransportError, match="bank has stopped"):
+        threads[0].join(SOON)

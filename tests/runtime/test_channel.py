@@ -1,0 +1,177 @@
+import threading
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securevfl.errors import FrameError, ProtocolError, TransportError
+from securevfl.runtime.books import Books
+from securevfl.runtime.channel import Channel, Inbox
+from securevfl.runtime.clock import Kind, Network, Stage, Stamp, VirtualClock
+from securevfl.runtime.codec import Message, encode_frame
+from securevfl.runtime.threads import run_threads
+
+SESSION = b"s" * 16
+STAMP = Stamp(0.0, np.zeros((3, 3)))
+
+
+class Ping(Message, frozen=True):
+    data: bytes
+
+
+class Pong(Message, frozen=True):
+    values: NDArray[np.float64]
+
+
+def ping(seq: int = 0, **changes: object) -> bytes:
+    place: dict[str, object] = {"session": SESSION, "sender": "shop", "receiver": "bank", "seq": seq} | changes
+    return encode_frame(Ping(b"hello"), **place)  # type: ignore[arg-type]
+
+
+class Nowhere:
+    def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
+        raise TransportError(f"{to} is away")
+
+
+def channel(inbox: Inbox) -> Channel:
+    return Channel(Nowhere(), inbox, VirtualClock(Network()), Books(), timeout=0.05)
+
+
+def test_frames_come_in_order_lane_by_lane() -> None:
+    inbox = Inbox("bank", ["shop"], SESSION)
+    for seq in range(2):
+        inbox.deliver(ping(seq), STAMP)
+        inbox.deliver(ping(seq, lane="b"), STAMP)
+    own = channel(inbox)
+    assert [own.recv("shop", Ping, lane).data for lane in ("", "b", "b", "")] == [b"hello"] * 4
+
+
+@pytest.mark.parametrize(
+    ("frame", "error", "text"),
+    [
+        (ping(1), FrameError, "replayed, lost or out of order"),
+        (ping(session=b"x" * 16), ProtocolError, "another session"),
+        (ping(receiver="shop"), ProtocolError, "not addressed"),
+        (ping(sender="mallory"), ProtocolError, "not addressed"),
+        (ping()[:-3], FrameError, "malformed"),
+        (b"", FrameError, "malformed"),
+        (b"\xc1" * 40, FrameError, "malformed"),
+        (bytes(2000), FrameError, "at most 1000 bytes"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused_and_changes_nothing(
+    frame: bytes, error: type[ProtocolError], text: str
+) -> None:
+    inbox = Inbox("bank", ["shop"], SESSION, max_frame=1000)
+    with pytest.raises(error, match=text):
+        inbox.deliver(frame, STAMP)
+    inbox.deliver(ping(), STAMP)
+    assert channel(inbox).recv("shop", Ping).data == b"hello"
+
+
+def test_a_replayed_frame_is_refused() -> None:
+    inbox = Inbox("bank", ["shop"], SESSION)
+    inbox.deliver(ping(), STAMP)
+    with pytest.raises(FrameError):
+        inbox.deliver(ping(), STAMP)
+
+
+def test_a_frame_that_names_another_sender_than_the_line_is_refused() -> None:
+    inbox = Inbox("bank", ["shop", "telco"], SESSION)
+    with pytest.raises(ProtocolError):
+        inbox.deliver(ping(), STAMP, peer="telco")
+
+
+def test_another_message_than_expected_names_both() -> None:
+    inbox = Inbox("bank", ["shop"], SESSION)
+    inbox.deliver(ping(), STAMP)
+    with pytest.raises(ProtocolError, match="send Pong, Ping came"):
+        channel(inbox).recv("shop", Pong)
+
+
+def test_silence_ends_in_a_timeout_that_names_the_peer() -> None:
+    with pytest.raises(TransportError, match="nothing came from shop"):
+        channel(Inbox("bank", ["shop"], SESSION)).recv("shop", Ping)
+
+
+def test_a_party_that_fails_stops_the_others_and_its_error_is_raised() -> None:
+    stopped = threading.Event()
+
+    def bank(ch: Channel) -> None:
+        raise ProtocolError("bank: something is wrong")
+
+    def shop(ch: Channel) -> None:
+        with pytest.raises(TransportError, match="bank has stopped: bank: something is wrong"):
+            ch.recv("bank", Ping)
+        stopped.set()
+
+    with pytest.raises(ProtocolError, match="something is wrong"):
+        run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(Network()), timeout=5)
+    assert stopped.is_set()
+
+
+def test_an_unexpected_error_is_told_by_its_class_alone() -> None:
+    heard: list[str] = []
+
+    def bank(ch: Channel) -> None:
+        raise ValueError("balance 1234.56")
+
+    def shop(ch: Channel) -> None:
+        with pytest.raises(TransportError) as caught:
+            ch.recv("bank", Ping)
+        heard.append(str(caught.value))
+
+    with pytest.raises(ValueError, match="balance"):
+        run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(Network()), timeout=5)
+    assert heard == ["bank has stopped: ValueError"]
+
+
+def test_virtual_time_of_two_parties_by_hand() -> None:
+    """8 Mbps is 1 byte a microsecond; 10 ms one way.
+
+    bank computes 1 s, sends; shop has computed .2 s and waits; shop encrypts 2 s, answers.
+    """
+    sizes: dict[str, int] = {}
+    paths: dict[str, NDArray[np.float64]] = {}
+
+    def bank(ch: Channel) -> None:
+        ch.clock.stage = Stage.TRAIN
+        ch.clock.offloaded(Kind.LOCAL, 1.0)
+        ch.send("shop", Ping(bytes(5000)))
+        ch.recv("shop", Pong)
+        sizes["ping"] = ch.books.bytes_sent()
+        paths["bank"] = ch.clock.path()
+
+    def shop(ch: Channel) -> None:
+        ch.clock.stage = Stage.TRAIN
+        ch.clock.offloaded(Kind.LOCAL, 0.2)
+        ch.recv("bank", Ping)
+        ch.clock.offloaded(Kind.ENCRYPTION, 2.0)
+        ch.send("bank", Pong(np.zeros(1000)))
+        sizes["pong"] = ch.books.bytes_sent()
+        paths["shop"] = ch.clock.path()
+
+    run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(Network(mbps=8, rtt_ms=20)))
+    assert 5000 < sizes["ping"] < 5100
+    assert 8000 < sizes["pong"] < 8100
+    arrived = 1.0 + 0.010 + sizes["ping"] * 1e-6
+    finished = arrived + 2.0 + 0.010 + sizes["pong"] * 1e-6
+    own_cpu = 0.05  # the threads' own milliseconds are real and counted
+    assert paths["shop"].sum() == pytest.approx(arrived + 2.0, abs=own_cpu)
+    assert paths["bank"].sum() == pytest.approx(finished, abs=own_cpu)
+    local, encryption, communication = (
+        paths["bank"][Stage.TRAIN, kind] for kind in (Kind.LOCAL, Kind.ENCRYPTION, Kind.COMMUNICATION)
+    )
+    assert local == pytest.approx(1.0, abs=own_cpu)
+    assert encryption == 2.0
+    assert communication == pytest.approx(0.020 + (sizes["ping"] + sizes["pong"]) * 1e-6, abs=1e-9)
+
+
+def test_two_messages_at_once_follow_each_other_on_the_line() -> None:
+    clock = VirtualClock(Network(mbps=8, rtt_ms=20))
+    first, second = clock.departs(1000), clock.departs(1000)
+    receiver = VirtualClock(Network(mbps=8, rtt_ms=20))
+    receiver.arrives(first, 1000)
+    assert receiver.path().sum() == pytest.approx(0.011)
+    receiver.arrives(second, 1000)
+    assert receiver.path().sum() == pytest.approx(0.012)

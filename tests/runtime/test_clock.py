@@ -1,0 +1,207 @@
+"""Two threads of one party take as long as the longer of them, in virtual time and on the wall."""
+
+import threading
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securevfl.runtime.beside import Beside
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Kind, Network, Path, Stage, VirtualClock, WallClock
+from securevfl.runtime.codec import Message
+from securevfl.runtime.threads import run_threads
+
+NETWORK = Network(mbps=8, rtt_ms=20)  # 1 byte a microsecond, 10 ms one way
+OWN_CPU = 0.05  # seconds: the threads' own milliseconds are real and counted
+
+
+class Ask(Message, frozen=True):
+    data: bytes
+
+
+class Answer(Message, frozen=True):
+    values: NDArray[np.float64]
+
+
+def overlapping(computing: float, answering: float) -> tuple[Path, int]:
+    """bank computes while a second thread of its asks shop, who works on the answer; bank's path, and bytes on it."""
+    paths: dict[str, Path] = {}
+    sizes: dict[str, int] = {}
+
+    def bank(ch: Channel) -> None:
+        ch.clock.stage = Stage.TRAIN
+
+        def exchange() -> None:
+            ch.send("shop", Ask(bytes(50_000)))
+            ch.recv("shop", Answer)
+            ch.clock.offloaded(Kind.LOCAL, 0.1)
+
+        ch.clock.offloaded(Kind.LOCAL, 0.2)
+        other = Beside(ch, exchange, "exchange")
+        ch.clock.offloaded(Kind.LOCAL, computing)
+        assert other.join(60)
+        paths["bank"], sizes["bank"] = ch.clock.path(), ch.books.bytes_sent()
+
+    def shop(ch: Channel) -> None:
+        ch.clock.stage = Stage.TRAIN
+        ch.recv("bank", Ask)
+        ch.clock.offloaded(Kind.ENCRYPTION, answering)
+        ch.send("bank", Answer(np.zeros(5000)))
+        sizes["shop"] = ch.books.bytes_sent()
+
+    run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(NETWORK))
+    return paths["bank"], sizes["bank"] + sizes["shop"]
+
+
+@pytest.mark.parametrize(("computing", "answering"), [(2.0, 0.5), (0.5, 2.0), (1.0, 1.0)])
+def test_virtual_time_of_two_threads_by_hand(computing: float, answering: float) -> None:
+    path, sent = overlapping(computing, answering)
+    crossing = 0.020 + sent * 1e-6
+    assert crossing == pytest.approx(0.110, abs=0.001)
+    exchanging = crossing + answering + 0.1
+    assert path.sum() == pytest.approx(0.2 + max(computing, exchanging), abs=OWN_CPU)
+    if computing > exchanging:
+        assert path[Stage.TRAIN, Kind.LOCAL] == pytest.approx(0.2 + computing, abs=OWN_CPU)
+        assert path[Stage.TRAIN, Kind.COMMUNICATION] == 0
+    else:
+        assert path[Stage.TRAIN, Kind.LOCAL] == pytest.approx(0.3, abs=OWN_CPU)
+        assert path[Stage.TRAIN, Kind.ENCRYPTION] == answering
+        assert path[Stage.TRAIN, Kind.COMMUNICATION] == pytest.approx(crossing, abs=1e-6)
+
+
+def test_a_pipeline_takes_as_long_as_its_slower_stage() -> None:
+    """Ten rounds: one thread exchanges for .12 s, the other computes .2 s on what came. 2.12 s, not 3.2 s."""
+    rounds, path = 10, []
+
+    def bank(ch: Channel) -> None:
+        here = threading.Semaphore(0)
+        came: list[Path] = []
+
+        def exchange() -> None:
+            for _ in range(rounds):
+                ch.send("shop", Ask(bytes(50_000)))
+                ch.recv("shop", Answer)
+                came.append(ch.clock.path())
+                here.release()
+
+        other = Beside(ch, exchange, "exchange")
+        now = 0.0
+        for t in range(rounds):
+            here.acquire()
+            ready = float(came[t].sum())
+            ch.clock.offloaded(Kind.COMMUNICATION, max(0.0, ready - float(ch.clock.path().sum())))
+            ch.clock.offloaded(Kind.LOCAL, 0.2)
+            now = float(ch.clock.path().sum())
+        assert other.join(60)
+        path.append(now)
+
+    def shop(ch: Channel) -> None:
+        for _ in range(rounds):
+            ch.recv("bank", Ask)
+            ch.clock.offloaded(Kind.ENCRYPTION, 0.01)
+            ch.send("bank", Answer(np.zeros(5000)))
+
+    run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(NETWORK))
+    assert path[0] == pytest.approx(0.12 + rounds * 0.2, abs=OWN_CPU)
+
+
+def test_a_thread_without_a_path_of_its_own_adds_to_its_partys() -> None:
+    clock = VirtualClock(NETWORK)
+    other = threading.Thread(target=clock.offloaded, args=(Kind.LOCAL, 1.0))
+    other.start()
+    other.join()
+    clock.offloaded(Kind.LOCAL, 1.0)
+    assert clock.path().sum() == 2.0
+
+
+def test_a_path_has_a_phase_of_its_own() -> None:
+    clock = VirtualClock(NETWORK)
+    clock.stage = Stage.TRAIN
+    branch = clock.fork()
+    clock.stage = Stage.EVALUATE
+    with clock.along(branch):
+        clock.offloaded(Kind.ENCRYPTION, 1.0)
+        assert clock.stage == Stage.TRAIN
+    assert clock.stage == Stage.EVALUATE
+    assert clock.path().sum() == pytest.approx(0.0, abs=OWN_CPU)
+    clock.join(branch, lambda: None)
+    assert clock.path()[Stage.TRAIN, Kind.ENCRYPTION] == 1.0
+
+
+def test_a_thread_that_is_ahead_does_not_hold_up_one_that_is_behind_on_their_line() -> None:
+    clock = VirtualClock(NETWORK)
+    ahead = clock.fork()
+    with clock.along(ahead):
+        clock.offloaded(Kind.LOCAL, 5.0)
+        assert clock.departs(100_000).start == pytest.approx(5.0, abs=OWN_CPU)
+    first, second = clock.departs(100_000), clock.departs(100_000)
+    assert first.start < OWN_CPU
+    assert second.start == pytest.approx(first.start + 0.1)
+    clock.offloaded(Kind.LOCAL, 4.95)
+    late = clock.departs(100_000)  # it does not fit in what is left before 5.0
+    assert late.start == pytest.approx(5.1, abs=2 * OWN_CPU)
+
+
+class Told(WallClock):
+    """A clock on the wall that is told the time."""
+
+    now = 0.0
+
+    def _now(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("own", "others"), [(2.0, 3.0), (3.0, 2.0)])
+def test_on_the_wall_overlapped_work_counts_once_and_waiting_as_what_is_waited_for(own: float, others: float) -> None:
+    clock = Told()
+    clock.tick(Kind.LOCAL)
+    clock.advance(1.0)
+    branch = clock.fork()
+
+    def spend() -> None:
+        with clock.along(branch):
+            clock.advance(max(0.0, others - own))
+            clock.tick(Kind.ENCRYPTION)
+
+    clock.advance(own)
+    other = threading.Thread(target=spend)
+
+    def wait() -> None:
+        other.start()
+        other.join()
+
+    clock.join(branch, wait)
+    path = clock.path()
+    assert path.sum() == pytest.approx(1.0 + max(own, others))
+    assert path[Stage.SETUP, Kind.LOCAL] == pytest.approx(1.0 + own)
+    assert path[Stage.SETUP, Kind.ENCRYPTION] == pytest.approx(max(0.0, others - own))
+
+
+def test_a_thread_that_only_serves_does_not_turn_its_partys_work_into_waiting() -> None:
+    clock = Told()
+    clock.tick(Kind.LOCAL)
+    branch = clock.fork()
+    through = threading.Event()
+
+    def serve() -> None:
+        with clock.along(branch):
+            through.wait(60)
+            clock.arrives(None, 0)  # all its time was waiting
+
+    other = threading.Thread(target=serve)
+    other.start()
+    clock.advance(9.0)
+
+    def wait() -> None:
+        clock.advance(1.0)
+        through.set()
+        other.join()
+
+    clock.join(branch, wait)
+    path = clock.path()
+    assert path[Stage.SETUP, Kind.LOCAL] == pytest.approx(9.0)
+    assert path[Stage.SETUP, Kind.COMMUNICATION] == pytest.approx(1.0)

@@ -1,0 +1,87 @@
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from securevfl.errors import FrameError, ProtocolError
+from securevfl.runtime.codec import FORMAT, Message, decode_frame, decode_message, encode_frame, encode_message
+
+
+class Vector(Message, frozen=True):
+    values: NDArray[np.float64]
+    note: str
+
+
+class Phases(Message, frozen=True):
+    values: NDArray[np.uint32]
+
+
+SESSION = bytes(16)
+
+
+def frame_of(message: Message, **changes: object) -> bytes:
+    place: dict[str, object] = {"session": SESSION, "sender": "bank", "receiver": "shop"} | changes
+    return encode_frame(message, **place)  # type: ignore[arg-type]
+
+
+@given(hnp.arrays(np.float64, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)), st.text())
+def test_a_message_comes_back_as_it_went(values: NDArray[np.float64], note: str) -> None:
+    frame = decode_frame(frame_of(Vector(values, note), lane="a", seq=7))
+    assert (frame.sender, frame.receiver, frame.lane, frame.seq, frame.kind) == ("bank", "shop", "a", 7, "Vector")
+    back = decode_message(Vector, frame.payload)
+    assert back.values.shape == values.shape
+    np.testing.assert_array_equal(back.values, values)
+    assert back.note == note
+
+
+def test_arrays_that_are_not_contiguous_keep_their_values() -> None:
+    values = np.arange(12.0).reshape(3, 4)[:, ::2]
+    np.testing.assert_array_equal(decode_message(Vector, encode_message(Vector(values, ""))).values, values)
+
+
+def test_another_dtype_than_declared_is_refused() -> None:
+    with pytest.raises(FrameError, match="Phases was expected"):
+        decode_message(Phases, encode_message(Phases(np.ones(3))))  # type: ignore[arg-type]
+
+
+def test_another_message_than_expected_is_refused() -> None:
+    with pytest.raises(FrameError):
+        decode_message(Phases, encode_message(Vector(np.ones(2), "")))
+
+
+def test_an_array_whose_shape_lies_is_refused() -> None:
+    data = encode_message(Vector(np.ones(4), ""))
+    assert data.count(b"\x91\x04") == 1
+    with pytest.raises(FrameError):
+        decode_message(Vector, data.replace(b"\x91\x04", b"\x91\x05"))
+
+
+def test_a_newer_format_names_the_remedy() -> None:
+    data = bytearray(frame_of(Vector(np.ones(1), "")))
+    place = data.index(b"Frame") + 5
+    assert data[place] == FORMAT
+    data[place] = FORMAT + 1
+    with pytest.raises(ProtocolError, match="update"):
+        decode_frame(bytes(data))
+
+
+@given(st.data())
+def test_mutated_frames_are_refused_or_equal_in_kind(data: st.DataObject) -> None:
+    whole = bytearray(frame_of(Vector(np.arange(3.0), "x")))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    with suppress(ProtocolError):
+        decode_message(Vector, decode_frame(cut).payload)
+
+
+def test_errors_do_not_show_what_came() -> None:
+    secret = "4711-secret-value"
+    with pytest.raises(FrameError) as caught:
+        decode_message(Phases, encode_message(Vector(np.ones(2), secret)))
+    assert secret not in str(caught.value)
+    assert caught.value.__cause__ is None

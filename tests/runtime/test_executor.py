@@ -1,0 +1,153 @@
+"""Heavy work on executors: the same results on each of them, nothing lost with a killed worker, nothing shown."""
+
+import hashlib
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import CryptoError
+from securevfl.runtime import executor as offload
+from securevfl.runtime.executor import Piece, Pool, TimedExecutor
+from securevfl.training.run import Run
+
+SECRET = 123456789
+
+
+def train(executor: Executor | None, on_round: Callable[[int, int], None] | None = None) -> Run:
+    bank, shop = vfl.datasets.breast_cancer()
+    rows = np.arange(64)
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1, local_steps=2),
+        protocol=vfl.Protocol(residual=vfl.Paillier(bits=2048)),
+        batch_size=22,
+        epochs=1,
+    )
+    return vfl.simulate(job, [bank.take(rows), shop.take(rows)], executor=executor, workers=2, on_round=on_round)
+
+
+def same(one: Run, other: Run) -> None:
+    for name, part in one.parts.items():
+        np.testing.assert_array_equal(part.theta, other.parts[name].theta)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Run:
+    with ThreadPoolExecutor(1) as pool:
+        return train(pool)
+
+
+def spawned() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(2), spawned], ids=["threads", "spawned processes"])
+def test_paillier_trains_the_same_model_on_every_executor(alone: Run, make: Callable[[], Executor]) -> None:
+    with make() as pool:
+        same(train(pool), alone)
+
+
+def slow(x: int) -> bytes:
+    return hashlib.pbkdf2_hmac("sha256", b"", bytes([x]), 100_000)
+
+
+def submit_slow(executor: Executor, x: int) -> "Future[bytes]":
+    """`slow` by a function that other processes can import."""
+    return executor.submit(hashlib.pbkdf2_hmac, "sha256", b"", bytes([x]), 100_000)
+
+
+def fail() -> None:
+    raise CryptoError("as it should")
+
+
+def kill(victim: int) -> None:
+    assert victim != os.getpid()
+    os.kill(victim, signal.SIGKILL)
+
+
+def test_a_pool_whose_worker_is_killed_in_mid_job_loses_nothing() -> None:
+    with spawned() as pool:
+        timed = TimedExecutor(pool, 2)
+        victim = timed.submit(os.getpid).result()
+        pieces = [submit_slow(timed, x) for x in range(20)]
+        kill(victim)
+        assert [piece.result() for piece in pieces] == [slow(x) for x in range(20)]
+        assert submit_slow(timed, 5).result() == slow(5)  # the pool takes nothing more
+        with pytest.raises(BrokenExecutor):
+            pool.submit(os.getpid)
+
+
+def test_a_run_goes_on_when_a_worker_of_its_pool_is_killed(alone: Run) -> None:
+    with spawned() as pool:
+        victim = pool.submit(os.getpid).result()
+        same(train(pool, lambda done, of: kill(victim) if done == 1 else None), alone)
+
+
+def test_a_pool_of_our_own_is_made_anew() -> None:
+    made: list[Executor] = []
+
+    def make() -> Executor:
+        made.append(ProcessPoolExecutor(1, mp_context=get_context("forkserver")))
+        return made[-1]
+
+    with Pool(make) as pool:
+        timed = TimedExecutor(pool, 2)
+        kill(timed.submit(os.getpid).result())
+        with pytest.raises(BrokenExecutor):
+            made[0].submit(time.sleep, 5).result()
+        assert timed.submit(os.getpid).result() != os.getpid()
+        assert len(made) == 2
+
+
+def test_an_error_of_the_work_is_raised_and_not_tried_again() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        outcome = TimedExecutor(pool, 1).submit(fail)
+        with pytest.raises(CryptoError, match="as it should"):
+            outcome.result()
+        assert isinstance(outcome.exception(), CryptoError)
+
+
+class Silent(Executor):
+    """Takes work and never answers."""
+
+    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return Future()
+
+
+def test_work_that_never_comes_back_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "PATIENCE", 0.05)
+    outcome = TimedExecutor(Silent(), 1).submit(threading.get_ident)
+    with pytest.raises(TimeoutError):
+        outcome.result(timeout=0.01)
+    assert outcome.result() == threading.get_ident()
+
+
+def test_no_piece_shows_its_arguments_or_equals_another() -> None:
+    pieces = [Piece(partial(max, SECRET)), Piece(int)]
+    assert all(str(SECRET) not in repr(piece) and "int" not in repr(piece) for piece in pieces)
+    assert str(SECRET) in repr(partial(max, SECRET))  # what a cluster may log of a call that is no piece
+    assert pickle.dumps(Piece(int)) != pickle.dumps(Piece(int))
+
+
+def test_seconds_are_those_of_the_piece_not_of_the_process() -> None:
+    def spin() -> None:
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
+
+    with ThreadPoolExecutor(2) as pool:
+        timed = TimedExecutor(pool, 1)
+        for outcome in [timed.submit(spin), timed.submit(time.sleep, 0.01)]:
+            outcome.result()
+        assert 0.1 <= timed.makespan() < 0.15
+    assert timed.makespan() == 0.0

@@ -1,0 +1,156 @@
+"""A run cut off at any round and taken up again ends with the weights of the undisturbed run."""
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import DataError
+from securevfl.methods.state import State
+from securevfl.protocols.base import SumProtocol
+from securevfl.protocols.engines import Engine
+from securevfl.training.checkpoint import KEPT, Checkpoints, Saved, common_round
+from securevfl.training.session import run_key
+
+
+class Cut(Exception):
+    """What takes the place of a lost process."""
+
+
+def job(sums: SumProtocol | str, residual: Engine | str | None, **keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 3, "seed": 2}
+    own |= {"optimizer": vfl.FedBCD(local_steps=2, lr=0.2, decay="sqrt_t")}
+    return vfl.Job(
+        **(own | keys), protocol=vfl.Protocol(sum=sums, residual=residual), accepts=["columns", "sequential"]
+    )
+
+
+def own_checkpoints(folder: Path, names: list[str]) -> dict[str, Checkpoints]:
+    return {name: Checkpoints(folder / name, name, every=3) for name in names}
+
+
+def interrupted(work: vfl.Job, parties: list[vfl.Party], folder: Path, at: int) -> vfl.Run:
+    names = [party.name for party in parties]
+
+    def on_round(done: int, of: int) -> None:
+        if done == at:
+            raise Cut
+
+    with pytest.raises(Cut):
+        vfl.simulate(work, parties, checkpoints=own_checkpoints(folder, names), on_round=on_round)
+    return vfl.simulate(work, parties, checkpoints=own_checkpoints(folder, names))
+
+
+@pytest.mark.parametrize(
+    ("sums", "residual", "tolerance", "at"),
+    [
+        *[("direct", "open", 0.0, at) for at in (1, 3, 8, 17)],
+        *[("pairwise", "open", 0.0, at) for at in (3, 8)],
+        ("tree", vfl.Paillier(bits=2048), 0.0, 8),
+        *[("direct", vfl.Ckks(), 1e-3, at) for at in (1, 8)],
+    ],
+)
+def test_the_weights_are_those_of_the_undisturbed_run(
+    sums: str, residual: Engine | str, tolerance: float, at: int, tmp_path: Path
+) -> None:
+    parties = vfl.datasets.breast_cancer(parties=3)
+    work = job(sums, residual)
+    whole, again = vfl.simulate(work, parties), interrupted(work, parties, tmp_path, at)
+    for name, part in whole.parts.items():
+        np.testing.assert_allclose(again.parts[name].theta, part.theta, rtol=0, atol=tolerance)
+    assert again.costs.rounds == whole.costs.rounds
+    assert [record["round"] for record in again.history] == [record["round"] for record in whole.history]
+
+
+def test_a_kernel_model_goes_on_too(tmp_path: Path) -> None:
+    bank, shop, telco = vfl.datasets.breast_cancer(parties=3)
+    work = job(
+        "tree",
+        None,
+        model=vfl.Kernel(gamma=0.05, blocks=3, block_size=16),
+        optimizer=vfl.FDSKL(),
+    )
+    parties = [bank, shop, telco]
+    names = [party.name for party in parties]
+    first = own_checkpoints(tmp_path / "a", names)
+    again = interrupted(work, parties, tmp_path / "a", 10)
+    assert again.metrics["auc"] > 0.85  # 48 features drawn from fresh secrets
+    for party in parties:
+        state = first[party.name].load(run_key(work, party), 3)
+        assert again.parts[party.name].state["key"] == state.state["key"]
+
+
+def test_states_of_another_training_are_not_mixed_in(tmp_path: Path) -> None:
+    parties = vfl.datasets.breast_cancer(parties=3)
+    model = vfl.Kernel(gamma=0.05, blocks=3, block_size=16)
+    work = job("tree", None, model=model, optimizer=vfl.FDSKL())
+
+    def cut(folder: Path, at: int) -> dict[str, Checkpoints]:
+        states = own_checkpoints(folder, [party.name for party in parties])
+
+        def on_round(done: int, of: int) -> None:
+            if done == at:
+                raise Cut
+
+        with pytest.raises(Cut):
+            vfl.simulate(work, parties, checkpoints=states, on_round=on_round)
+        return states
+
+    one, other = cut(tmp_path / "one", 8), cut(tmp_path / "other", 8)
+    mixed = one | {"telco": other["telco"]}
+    drawn = {party.name: mixed[party.name].load(run_key(work, party), 3) for party in parties}
+    assert drawn["bank"].run != drawn["telco"].run
+    run = vfl.simulate(work, parties, checkpoints=mixed)
+    assert all(part.state["key"] != drawn[name].state["key"] for name, part in run.parts.items())
+    assert len({part.run for part in run.parts.values()} - {state.run for state in drawn.values()}) == 1
+
+
+def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
+    own = Checkpoints(tmp_path, "shop", every=5)
+    digest = bytes(range(32))
+    theta = np.random.default_rng(0).normal(size=(3, 2))
+    for rounds in range(5, 50, 5):
+        own.save(digest, Saved(rounds, "first", [], {"shop": "ab" * 32}, State(theta=theta, noise=b"secret noise")))
+    assert own.rounds(digest) == (30, 35, 40, 45)
+    assert len(own.rounds(digest)) == KEPT
+    assert own.rounds(digest[::-1]) == ()
+    np.testing.assert_array_equal(own.load(digest, 45).state["theta"], theta)
+    assert own.load(digest, 45).state["noise"] == b"secret noise"
+    assert "secret noise" not in repr(own.load(digest, 45))
+    assert own.load(digest, 45).identities == {"shop": "ab" * 32}
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
+    spoilt = max(tmp_path.iterdir())
+    whole = spoilt.read_text()
+    spoilt.write_text(whole.replace("checkpoint/4", "checkpoint/3"))
+    with pytest.raises(
+        DataError, match=r"of schema securevfl\.checkpoint/4 was expected, another version wrote this one"
+    ):
+        own.load(digest, 45)
+    for other in (
+        "[]",
+        '{"schema": "securevfl.checkpoint/4"}',
+        whole.replace('{"shop"', '["shop"').replace('"}', '"]'),
+    ):
+        spoilt.write_text(other)
+        with pytest.raises(DataError, match="start anew"):
+            own.load(digest, 45)
+    spoilt.write_text(whole[:40])
+    with pytest.raises(DataError, match="start anew"):
+        own.load(digest, 45)
+
+
+def test_a_state_that_never_changes_serves_every_round_before_it(tmp_path: Path) -> None:
+    own = Checkpoints(tmp_path, "shop", every=5)
+    for rounds in range(5, 50, 5):
+        own.save(bytes(32), Saved(rounds, "first", [], {}, State(key=b"key"), constant=True))
+    assert own.rounds(bytes(32)) == tuple(range(0, 50, 5))
+    assert own.rounds(bytes(range(32))) == ()
+    assert own.load(bytes(32), 10) == Saved(10, "first", [], {}, State(key=b"key"), constant=True)
+
+
+def test_the_last_round_that_all_have_is_taken() -> None:
+    assert common_round([(3, 6, 9), (6, 9, 12), (3, 6)]) == 6
+    assert common_round([(0, 3, 6), (0,)]) == 0
+    assert common_round([(3, 6), ()]) is common_round([(3,), (6,)]) is None

@@ -1,0 +1,178 @@
+"""New rows from files: the same in every format, in blocks, checked before the first is handed out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+import securevfl as vfl
+from securevfl import errors
+from securevfl.data import parquet as parquet_source
+from securevfl.data.row_order import write_rows
+from securevfl.methods.state import State
+from securevfl.training import new_rows
+from securevfl.training.model_part import ModelPart
+from securevfl.training.new_rows import NewRows, rows_of_array, rows_of_file
+
+N = 60
+GENERATOR = np.random.default_rng(5)
+X = GENERATOR.normal(size=(N, 3))
+IDS = GENERATOR.permutation(1000)[:N]
+SECRET = 987654.125
+
+
+@pytest.fixture(scope="module")
+def part() -> ModelPart:
+    """A model of the columns a, b, c of the shop."""
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol=vfl.Protocol(residual="open"),
+        batch_size=30,
+        epochs=1,
+        accepts=["columns"],
+    )
+    parties = [vfl.Party("bank", X[:, :1], X[:, 0] > 0), vfl.Party("shop", X, columns=["a", "b", "c"])]
+    return vfl.simulate(job, parties).parts["shop"]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_rows, "BLOCK", 16)
+    monkeypatch.setattr(parquet_source, "BATCH", 8 * 3 * 7)
+
+
+def table(X: np.ndarray = X) -> pa.Table:
+    """Columns in another order, and one that the model does not know."""
+    n = len(X)
+    return pa.table({"c": X[:, 2], "note": ["text"] * n, "a": X[:, 0], "id": IDS[:n], "b": X[:, 1]})
+
+
+def write(path: Path, own: pa.Table) -> Path:
+    if path.suffix == ".csv":
+        csv.write_csv(own, path)
+    elif path.suffix == ".parquet":
+        parquet.write_table(own, path, row_group_size=25)
+    else:
+        numbers = np.column_stack([own[name].to_numpy() for name in "cab"])
+        np.savez(path, X=numbers, ids=own["id"].to_numpy(), columns=list("cab"))
+    return path
+
+
+def read(rows: NewRows) -> tuple[list[str], np.ndarray, list[int]]:
+    blocks = list(rows.blocks())
+    ids = [str(each) for own, _ in blocks for each in own or ()]
+    return ids, np.concatenate([numbers for _, numbers in blocks]), [len(numbers) for _, numbers in blocks]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+@pytest.mark.parametrize("order", [None, GENERATOR.permutation(N)[:50]], ids=["as it stands", "aligned"])
+def test_every_format_gives_the_same_blocks(
+    tmp_path: Path, part: ModelPart, suffix: str, order: np.ndarray | None
+) -> None:
+    path = write(tmp_path / f"t{suffix}", table())
+    if order is not None:
+        write_rows(path, order)
+    rows = rows_of_file(part, path, id_column="id")
+    kept = np.arange(N) if order is None else order
+    expected = rows_of_array(part, X[kept], IDS[kept])
+    for _ in range(2):
+        ids, numbers, sizes = read(rows)
+        assert ids == IDS[kept].astype(str).tolist()
+        np.testing.assert_array_equal(numbers, X[kept])
+        assert sizes == [16, 16, 16, len(kept) - 48]
+    assert (rows.count, rows.order) == (len(kept), expected.order)
+    assert len(os.listdir(tmp_path)) == 1 + (order is not None)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_one_row(tmp_path: Path, part: ModelPart, suffix: str) -> None:
+    rows = rows_of_file(part, write(tmp_path / f"t{suffix}", table(X[:1])), id_column="id")
+    np.testing.assert_array_equal(read(rows)[1], X[:1])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_what_is_wrong_is_named(tmp_path: Path, part: ModelPart, suffix: str, aligned: bool) -> None:
+    path = tmp_path / f"t{suffix}"
+    spoiled = X.copy()
+    spoiled[7, 1], spoiled[8, 1] = np.nan, SECRET
+    write(path, table(spoiled))
+    if aligned:
+        write_rows(path, np.arange(N)[::-1])
+    with pytest.raises(errors.TableError, match="NaN or infinities are in b; fill them") as caught:
+        rows_of_file(part, path, id_column="id")
+    assert str(SECRET) not in str(caught.value)
+    write_rows(path, np.arange(N + 1))
+    with pytest.raises(errors.TableError, match="the data file has changed, align again"):
+        rows_of_file(part, write(path, table()), id_column="id")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_that_are_missing_or_hold_text_are_named(tmp_path: Path, part: ModelPart, suffix: str) -> None:
+    path = tmp_path / f"t{suffix}"
+    with pytest.raises(errors.TableError, match=r"t\..*: columns of the training were expected, missing: a, b; add"):
+        rows_of_file(part, write(path, table().drop_columns(["a", "b"])), id_column="id")
+    text = table().set_column(0, "c", pa.array([f"{SECRET} EUR"] * N))
+    with pytest.raises(errors.TableError, match=r"numbers were expected, column c holds") as caught:
+        rows_of_file(part, write(path, text), id_column="id")
+    assert str(SECRET) not in str(caught.value)
+    with pytest.raises(errors.IdError, match="'ident'"):
+        rows_of_file(part, write(path, table()), id_column="ident")
+    twice = pa.concat_tables([table(), table()])
+    with pytest.raises(errors.IdError, match="60 ids occur more than once"):
+        rows_of_file(part, write(path, twice), id_column="id")
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from securevfl.training import new_rows
+from securevfl.data import parquet as parquet_source, store
+from securevfl.methods.state import State
+from securevfl.training.model_part import ModelPart
+
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+parquet_source.BATCH, store.BUCKET = 4 << 20, 8 << 20
+part = ModelPart.load(sys.argv[2])
+before = peak()
+rows = new_rows.rows_of_file(part, Path(sys.argv[1]), id_column="id")
+assert sum(len(X) for _, X in rows.blocks()) == rows.count
+print(peak() - before)
+"""
+
+
+def grown(folder: Path, part: ModelPart, rows: int, *, aligned: bool) -> int:
+    """Bytes of memory that a process takes for a table of 100 columns in one row group."""
+    path, numbers = folder / "t.parquet", np.random.default_rng(0).normal(size=(rows, 100))
+    columns = {"id": np.arange(rows), **{f"c{j}": numbers[:, j] for j in range(100)}}
+    parquet.write_table(pa.table(columns), path, row_group_size=rows, use_dictionary=False, data_page_size=1 << 16)
+    if aligned:
+        write_rows(path, np.arange(rows)[::-1])
+    wide = ModelPart(
+        **{
+            **vars(part),
+            "columns": [f"c{j}" for j in range(100)],
+            "mean": np.zeros(100),
+            "deviation": np.ones(100),
+            "state": State(theta=np.zeros((100, 1))),
+        }
+    )
+    wide.save(folder / "part.json")
+    command = [sys.executable, "-c", PROGRAM, str(path), str(folder / "part.json")]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) << 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.parametrize("aligned", [False, True])
+def test_memory_hardly_grows_with_the_table(tmp_path: Path, part: ModelPart, aligned: bool) -> None:
+    more = grown(tmp_path, part, 160_000, aligned=aligned) - grown(tmp_path, part, 40_000, aligned=aligned)
+    assert more < 30 << 20  # of 96 MB more
