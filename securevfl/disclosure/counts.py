@@ -134,7 +134,7 @@ class Disclosure:
 
 def counts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     """What this job discloses if it runs to its end, all exchanges and evaluations counted."""
-    return [*_labels(job, sizes), *_columns(job, sizes), *_scores(job, sizes)]
+    return [*_labels(job, sizes), *_columns(job, sizes), *scores(job, sizes)]
 
 
 def earlier(own: Disclosure, before: Sequence[Disclosure]) -> float:
@@ -210,7 +210,8 @@ def _added_up(sizes: Sizes, names: Sequence[str]) -> int:
     return sum(sizes.columns[name] for name in names)
 
 
-def _scores(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def scores(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+    """What the evaluations of any method tell: f of each row, whenever all parties predict together."""
     rows = sizes.held_out or sizes.rows
     told = evaluations(job, sizes) * rows * sizes.outputs
     return [Disclosure("scores", sizes.active, sizes.passives, told, 0)]

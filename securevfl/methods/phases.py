@@ -19,7 +19,7 @@ import numpy as np
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.data.schedule import Visit
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, Sizes, scores
 from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
 from securevfl.methods.data import TrainingData
 from securevfl.methods.state import State
@@ -83,8 +83,8 @@ class Phases(Method):
         return found
 
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-        """Nothing: what phases tell is exceeded in the first exchange, and `learns` says it in words."""
-        return []
+        """Scores alone: what phases tell is exceeded in the first exchange, and `tells` says it in words."""
+        return scores(job, sizes)
 
     def protocols(self, job: JobOptions, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.cast) - 1)]

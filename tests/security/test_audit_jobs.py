@@ -74,7 +74,7 @@ def kernel(sums: object) -> vfl.Job:
     return vfl.Job(
         model=vfl.Kernel(gamma=0.01, blocks=2, block_size=32),
         optimizer=vfl.FDSKL(),
-        protocol=vfl.Protocol(sum=sums, residual="none"),  # type: ignore[arg-type]
+        protocol=vfl.Protocol(sum=sums),  # type: ignore[arg-type]
         batch_size=40,
         epochs=2,
     )

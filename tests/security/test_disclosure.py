@@ -116,7 +116,7 @@ def test_equations_about_labels() -> None:
 
 def test_kernel_jobs_count_neither_equations_nor_columns() -> None:
     own = vfl.Job(model=vfl.Kernel(gamma=0.1), optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=50)
-    assert {item.kind for item in counts(own, sizes(own, THREE))} == {"scores"}
+    assert {item.kind for item in own.method.counts(own, sizes(own, THREE))} == {"scores"}
 
 
 def test_equal_equations_do_not_add_up_and_others_do() -> None:
@@ -205,7 +205,7 @@ def test_own_parts_and_the_messages_of_the_session_stand_on_the_sheet() -> None:
     sheet = vfl.explain(job(), vfl.datasets.breast_cancer())
     passive = sheet.split("\nshop (")[1]
     assert "X_k theta_k, which ranks the labels" in passive
-    for message in ("Hello", "Verdict", "Abort"):
+    for message in ("Meeting", "Verdict", "Abort"):
         assert f"{message} from active" in passive
     assert "own part" not in vfl.explain(job(model=vfl.Square()), vfl.datasets.diabetes())
 

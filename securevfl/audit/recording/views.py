@@ -33,6 +33,7 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.job import Job, Protocol
 from securevfl.optim.base import Optimizer
+from securevfl.optim.fdskl import FDSKL
 from securevfl.privacy.leaks import LEAKS
 from securevfl.protocols.base import Batch, Phases, Reply
 from securevfl.runtime.channel import Event
@@ -242,6 +243,14 @@ class _PhaseTap:
             yield k, total
 
 
+class _PhasesWatched(_Watched):
+    """A party at FDSKL whose sums of phases are written down too."""
+
+    @property
+    def sums(self) -> _PhaseTap:
+        return _PhaseTap(self._party.sums, self._tape)
+
+
 class _ActiveTap:
     """An active link whose sums are written down."""
 
@@ -300,6 +309,11 @@ class _ReplyTap(Reply):
 def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
     """The same optimizer, of the same kind, that writes to the tape."""
     kind = type(optimizer)
+    options = {name: getattr(optimizer, name) for name in kind.model_fields}
+
+    if isinstance(optimizer, FDSKL):
+        own = {"run": lambda self, party: FDSKL.run(self, _PhasesWatched(party, tape, party.sums.me))}
+        return type(kind.__name__, (kind,), {"__module__": __name__, **own})(**options)  # type: ignore[no-any-return]
 
     def run_active(self: Any, party: Any, link: Any) -> Any:
         return kind.active(self, _Watched(party, tape, active), _ActiveTap(link, tape, active))  # type: ignore
@@ -308,7 +322,6 @@ def recorded(optimizer: Optimizer, tape: Tape, active: str) -> Optimizer:
         return kind.passive(self, _Watched(party, tape, link.me), _PassiveTap(link, tape))  # type: ignore
 
     traced = type(kind.__name__, (kind,), {"__module__": __name__, "active": run_active, "passive": run_passive})
-    options = {name: getattr(optimizer, name) for name in kind.model_fields}
     return traced(**options)  # type: ignore[no-any-return]
 
 
