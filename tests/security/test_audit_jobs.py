@@ -92,12 +92,13 @@ def test_a_job_of_several_label_holders_is_audited(sums: object, holders: int) -
     audit = run_audit(kernel(sums), with_labels(holders), seeds=(0,))
     assert not audit.failed
     assert audit.exit_code == 0, audit.exceeding
-    assert [role == "active and passive" for role in audit.roles.values()] == [k < holders for k in range(3)]
+    assert list(audit.roles.values()) == ["active" if k < holders else "passive" for k in range(3)]
     without = {"telco"} if holders == 2 else set()
     assert {each.who for each in audit.inferences if each.name == "model completion"} == without
     for page in (text(audit), html(audit)):
-        assert "active and passive" in page
         assert "Taken" in page
+    shown = text(audit).split("\nshop (active)")[1].split("\n\n")[0]
+    assert "receives  Taken from active" in shown
 
 
 def test_sums_of_several_label_holders_are_told_apart() -> None:
@@ -108,5 +109,10 @@ def test_sums_of_several_label_holders_are_told_apart() -> None:
     transcript.witness.sums["shop"].totals[0] = transcript.witness.sums["bank"].totals[0]
     (finding,) = check_transcript(transcript).findings
     assert (finding.check, finding.who) == ("output", "shop")
-    assert transcript.role("bank", "to shop/MaskPartial") == "passive"
-    assert transcript.role("shop", "to shop/MaskPartial") == transcript.role("bank", "") == "active"
+    lanes = ("", "to bank", "to shop")
+    told = {(event.lane.split("/")[0], event.me): transcript.role(event) for event in transcript.received}
+    assert {lane: [told.get((lane, name)) for name in ("bank", "shop", "telco")] for lane in lanes} == {
+        "": ["active", "active", "passive"],
+        "to bank": ["collector", None, "contributor"],
+        "to shop": [None, "collector", "contributor"],
+    }
