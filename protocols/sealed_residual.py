@@ -240,8 +240,9 @@ class SealedActive(ActiveResidual):
             while self._asking:
                 sender, message = channel.recv_any(self._asking, (Blinded, Closed), lane, timeout=threading.TIMEOUT_MAX)
                 if isinstance(message, Blinded):
-                    exchange = self._spend(sender, message.exchange)
-                    opened = self._open_one(sender, exchange, message.ciphertext)  # 2
+                    spent = self._spend(sender, message.exchange)
+                    opened = self._open_one(sender, spent, message.ciphertext)  # 2
+                    del spent  # a key must not outlive its last exchange
                     channel.send(sender, Opened(message.exchange, opened), lane)  # 3
                 elif isinstance(message, Closed):
                     self._forget(sender, message.exchange)  # 4
