@@ -203,7 +203,7 @@ def fresh(runs: Sequence[Received], outcome: Outcome) -> None:
                 again = (piece, event.me) in told
                 told.add((piece, event.me))
                 ways = {name, first[2]}  # keys, shares and tags on their second way
-                relayed = first[0] == number and ("Commits" in ways or ways == {"DoubleMasked", "Survivors"})
+                relayed = first[0] == number and ("Commits" in ways or ways == {"Told", "Survivors"})
                 if (first[:2] != (number, event.peer) and not relayed) or again:
                     if (name, event.me) not in reported:
                         where = "in another session" if first[0] != number else f"in a {first[2]} of {first[1]}"

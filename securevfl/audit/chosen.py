@@ -39,6 +39,7 @@ from securevfl.protocols.dropout_sum import (
     DropoutMember,
     Shares,
     Survivors,
+    Told,
 )
 from securevfl.transport.threads import run_threads
 
@@ -103,9 +104,11 @@ class _Tampers(DropoutCollector):
             publics = [commit.public for commit in commits.values()]
             told = Commits(list(commits), publics, [commit.sealed[place] for commit in commits.values()])
             seat.channel.send(name, self.change(told) if place == 0 else told, seat.lane)
-        masked = {name: seat.channel.recv(name, DoubleMasked, seat.lane) for name in commits}
-        tags = [self.tag or message.tags[0] for message in masked.values()]
-        seat.channel.send(seat.passives[0], Survivors(list(masked), tags), seat.lane)
+        told = {name: seat.channel.recv(name, Told, seat.lane) for name in commits}
+        for name in commits:
+            seat.channel.recv(name, DoubleMasked, seat.lane)
+        tags = [self.tag or told[name].tags[0] for name in seat.passives[1:]]  # each one's first is for the first
+        seat.channel.send(seat.passives[0], Survivors(list(commits), tags), seat.lane)
         seat.channel.recv(seat.passives[0], Shares, seat.lane)
         raise TransportError("the check has seen what it wanted to see; nobody need wait")
 
@@ -161,7 +164,7 @@ def failed_sum() -> Outcome:
     def play(channel: Channel) -> None:
         seat = Seat(channel, "active", ("P1", "P2"), Meter(channel.clock, channel.ledger))
         if channel.me == "active":
-            sealed.extend(channel.recv("P1", Commit).sealed[1] for _ in range(2))
+            sealed.extend(channel.recv("P1", Commit, timeout=10.0).sealed[1] for _ in range(2))
             return
         role = DropoutMember(seat, 2)
         for _ in range(2 if channel.me == "P1" else 0):

@@ -135,7 +135,7 @@ def message_types() -> Outcome:
     outcome = Outcome()
 
     def send(channel: Channel) -> None:
-        channel.send("bank", Survivors(["bank"], [b""]))
+        channel.send("bank", Survivors(["bank"], []))
 
     def receive(channel: Channel) -> None:
         channel.recv("shop", Verdict)
@@ -200,14 +200,15 @@ def survivors_guard() -> Outcome:
         seat = _seat(channel)
         role = PairwiseSum(threshold=3).role(seat)
         assert role is not None
-        from securevfl.protocols.dropout_sum import Commit, DoubleMasked, DropoutCollector, Shares
+        from securevfl.protocols.dropout_sum import Commit, DoubleMasked, DropoutCollector, Shares, Told
 
         assert isinstance(role, DropoutCollector)
         role._hand_out(role._gather(Commit, seat.passives))
-        masked = role._gather(DoubleMasked, seat.passives)
-        two = list(seat.passives[:2])
-        for place, name in enumerate(two):
-            channel.send(name, Survivors(two, [masked[who].tags[place] for who in two]), "")
+        told = role._gather(Told, seat.passives)
+        role._gather(DoubleMasked, seat.passives)
+        one, other = seat.passives[:2]  # whose tags for each other come first
+        for name, peer in ((one, other), (other, one)):
+            channel.send(name, Survivors([one, other], [told[peer].tags[0]]), "")
         for name in seat.passives[:2]:
             channel.recv(name, Shares, "")
 
