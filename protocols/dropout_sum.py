@@ -7,8 +7,8 @@ Of n contributors t ("threshold", more than n / 2) must stay to the end. Fresh s
                               j's Shamir shares of s_k and of b_k, the seed of the self mask
 2. collector -> k             for all who committed in 1: public keys, and the shares sealed for k
    k                          opens all of these shares, and stops here if one does not open
-3. k -> collector             y_k = v_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj), s_kj from s_k and
-                              s_j^P; for each j a tag, under k_kj, of who has committed as k was told in 2
+3. k -> collector             for each j a tag, under k_kj, of who has committed as k was told in 2
+   k -> collector             y_k = v_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj), s_kj from s_k, s_j^P
 4. collector -> k             whose y_j came: the survivors, and the tag that each of them made for k
    k                          stops if one of them was told something else in 2
 5. k -> collector             for each survivor its share of b_j, for each other who committed its share of s_j
@@ -79,15 +79,20 @@ class Commits(Message, frozen=True):
     sealed: list[bytes]
 
 
-class DoubleMasked(Message, frozen=True):
-    """y_k as residues, and for each of `Commits.names` a tag of what the sender was told (empty for the sender)."""
+class Told(Message, frozen=True):
+    """For each of `Commits.names` but the sender, a tag of what the sender was told in step 2."""
 
-    residues: bytes
     tags: list[bytes]
 
 
+class DoubleMasked(Message, frozen=True):
+    """y_k as residues."""
+
+    residues: bytes
+
+
 class Survivors(Message, frozen=True):
-    """Whose y_k came, and the tag that each of them made for the receiver."""
+    """Whose y_k came, and the tag that each of them but the receiver made for the receiver."""
 
     names: list[str]
     tags: list[bytes]
@@ -104,6 +109,7 @@ _STAYED = Reveal("output", "the sum of the parts of those that stayed, which ove
 DROPOUT_MESSAGES = [
     Declared(Commit, CONTRIBUTOR, COLLECTOR, Reveal("ciphertext", "the other passive parties"), structured=True),
     Declared(Commits, COLLECTOR, CONTRIBUTOR, Reveal("uniform"), structured=True, relays=True),
+    Declared(Told, CONTRIBUTOR, COLLECTOR, Reveal("uniform"), structured=True),
     Declared(DoubleMasked, CONTRIBUTOR, COLLECTOR, Reveal("uniform")),
     Declared(Survivors, COLLECTOR, CONTRIBUTOR, Reveal("public"), relays=True),
     Declared(Shares, CONTRIBUTOR, COLLECTOR, _STAYED, structured=True),
@@ -135,13 +141,15 @@ class DropoutCollector(SumRole):
         self._round += 1
         commits = self._gather(Commit, self._members)  # 1
         self._hand_out(commits)  # 2
-        masked = self._gather(DoubleMasked, commits)  # 3
+        told = self._gather(Told, commits)  # 3
+        masked = self._gather(DoubleMasked, told)  # 3
         total = np.zeros(shape, residue_type(space))
         for name, message in masked.items():
             total += unpack(message.residues, shape, space, name)
-        self._tell_survivors(masked, list(commits))  # 4
-        opened = self._gather(Shares, masked)  # 5
-        total = self._take_off(total, commits, list(masked), opened)
+        survivors = list(masked)
+        self._tell_survivors(survivors, told, list(commits))  # 4
+        opened = self._gather(Shares, survivors)  # 5
+        total = self._take_off(total, commits, survivors, opened)
         self._members = tuple(opened)
         return from_residues(total, space, len(self._seat.contributors))
 
@@ -155,14 +163,16 @@ class DropoutCollector(SumRole):
             sealed = [commit.sealed[passives.index(name)] for commit in commits.values()]
             self._seat.channel.send(name, Commits(list(commits), publics, sealed), self._seat.lane)  # 2
 
-    def _tell_survivors(self, masked: Mapping[str, DoubleMasked], committed: Sequence[str]) -> None:
-        for name, message in masked.items():
-            if len(message.tags) != len(committed):
-                raise ProtocolError(f"{name} was expected to send {len(committed)} tags, not {len(message.tags)}")
-        for name in masked:
-            place = committed.index(name)
-            tags = [message.tags[place] for message in masked.values()]
-            self._seat.channel.send(name, Survivors(list(masked), tags), self._seat.lane)  # 4
+    def _tell_survivors(self, survivors: Sequence[str], told: Mapping[str, Told], committed: Sequence[str]) -> None:
+        made = {}
+        for name in survivors:
+            others = [other for other in committed if other != name]
+            if len(told[name].tags) != len(others):
+                raise ProtocolError(f"{name} was expected to send {len(others)} tags, not {len(told[name].tags)}")
+            made[name] = dict(zip(others, told[name].tags, strict=True))
+        for name in survivors:
+            tags = [made[other][name] for other in survivors if other != name]
+            self._seat.channel.send(name, Survivors(list(survivors), tags), self._seat.lane)  # 4
 
     def _take_off(
         self,
@@ -238,8 +248,8 @@ class DropoutMember(SumRole):
         shares = self._unseal(commits, own_shares)
         publics = {name: public for name, public in zip(commits.names, commits.publics, strict=True) if name != seat.me}
         y = double_mask(seat.me, part, self_seed, pair_seeds(seat, seat.me, pair, publics, self._round))
-        tags = [self._tag(name, seat.me, commits) if name != seat.me else b"" for name in commits.names]
-        seat.channel.send(seat.collector, DoubleMasked(pack(y), tags), seat.lane)  # 3
+        seat.channel.send(seat.collector, Told([self._tag(name, seat.me, commits) for name in publics]), seat.lane)  # 3
+        seat.channel.send(seat.collector, DoubleMasked(pack(y)), seat.lane)  # 3
         survivors = self._receive_survivors(commits)  # 4
         seat.channel.send(seat.collector, self._open(shares, survivors), seat.lane)  # 5
 
@@ -278,8 +288,9 @@ class DropoutMember(SumRole):
     def _receive_survivors(self, commits: Commits) -> Collection[str]:
         message = self._seat.channel.recv(self._seat.collector, Survivors, self._seat.lane)  # 4
         names = message.names
+        others = [name for name in names if name != self._seat.me]
         if (
-            len(message.tags) != len(names)
+            len(message.tags) != len(others)
             or len(set(names)) < self._threshold
             or not {self._seat.me} <= set(names) <= set(commits.names)
         ):
@@ -287,8 +298,8 @@ class DropoutMember(SumRole):
                 f"{self._seat.collector} was expected to call at least {self._threshold} of those that committed "
                 f"survivors, {self._seat.me} among them; it calls {len(names)}. No share is opened"
             )
-        for name, tag in zip(names, message.tags, strict=True):
-            if name != self._seat.me and not hmac.compare_digest(tag, self._tag(name, name, commits)):
+        for name, tag in zip(others, message.tags, strict=True):
+            if not hmac.compare_digest(tag, self._tag(name, name, commits)):
                 raise ProtocolError(
                     f"{self._seat.collector} was expected to name the same committed parties to all; {name} was told "
                     f"of others than {self._seat.me}. No share is opened"

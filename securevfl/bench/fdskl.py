@@ -158,7 +158,7 @@ def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> tuple[O
         protocol=Protocol(residual="open"),
         batch_size=256,
         epochs=epochs,
-        accepts=["columns"],  # few to a party, and all of them in the open
+        accepts=("columns",),  # few to a party, and all of them in the open
     )
     started = time.process_time()
     run = simulate(job, tables)

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 import securevfl as vfl
 from securevfl.errors import ConfigError, PeerLost, ProtocolError, TransportError
 from securevfl.protocols.base import Circle, Reals, Seat, Space
-from securevfl.protocols.dropout_sum import Commit, Commits, DropoutCollector, DropoutMember, Shares, Survivors
+from securevfl.protocols.dropout_sum import (
+    Commit,
+    Commits,
+    DoubleMasked,
+    DropoutCollector,
+    DropoutMember,
+    Shares,
+    Survivors,
+    Told,
+)
 from securevfl.protocols.pairwise_sum import PairwiseMember, PairwiseSum
 from securevfl.protocols.topology import Topology
 from securevfl.roles import Roles
@@ -252,15 +261,21 @@ def test_members_open_nothing_for_a_list_that_does_not_fit(called: list[str]) ->
     class Lies(DropoutCollector):
         def _gather(self, kind, names):
             found = super()._gather(kind, names)
-            if kind is not Commit:
-                for place, name in enumerate(found):
-                    list_of = called if name == "b" else list(found)
-                    tags = [found[who].tags[place] if who in found else b"" for who in list_of]
-                    self._seat.channel.send(name, Survivors(list_of, tags), self._seat.lane)
+            if kind is Told:
+                told.update(found)
+            if kind is DoubleMasked:
+                for name in found:
+                    those = called if name == "b" else list(found)
+                    made = {
+                        who: dict(zip([x for x in found if x != who], told[who].tags, strict=True)) for who in found
+                    }
+                    tags = [made.get(who, {}).get(name, b"") for who in those if who != name]
+                    self._seat.channel.send(name, Survivors(those, tags), self._seat.lane)
                 raise Gone
             return found
 
     opened: list[Event] = []
+    told: dict[str, Told] = {}
 
     class Lying(PairwiseSum):
         def role(self, seat):

@@ -26,6 +26,7 @@ from securevfl.protocols.dropout_sum import (
     DropoutMember,
     Shares,
     Survivors,
+    Told,
     pair_seeds,
 )
 from securevfl.protocols.pairwise_sum import PairwiseSum
@@ -54,32 +55,44 @@ def attacked(
     events: list[Event],
 ) -> tuple[np.ndarray | None, np.ndarray, list[SecureVFLError]]:
     """What the active party reads of the victim's part, that part, and the errors of the members."""
-    parts, errors = parts_of(passives), []
+    parts = parts_of(passives)
+    errors: list[SecureVFLError] = []
+    read: list[np.ndarray] = []
 
-    def play(channel: Channel) -> np.ndarray | None:
+    def play(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("a", passives), Meter(channel.clock, channel.books))
         if channel.me == "a":
-            try:
-                return collector(seat, threshold, 1.5).collect((ROWS,), SPACE)
-            except TransportError:
-                return None
+            read.append(collector(seat, threshold, 5.0).collect((ROWS,), SPACE))
+            raise TransportError("the attacker has what it wanted; nobody need wait")
         try:
             member(seat, threshold).contribute(parts[channel.me], SPACE)
         except ProtocolError as error:
             errors.append(error)
-        except TransportError:
-            pass
-        return None
+            raise
 
-    names = ("a", *passives)
-    found = run_threads(
-        dict.fromkeys(names, play), lambda: VirtualClock(vfl.Network()), timeout=2.0, observe=events.append
-    )
-    return found["a"], parts[VICTIM], errors
+    with contextlib.suppress(SecureVFLError):
+        run_threads(
+            dict.fromkeys(("a", *passives), play),
+            lambda: VirtualClock(vfl.Network()),
+            timeout=5.0,
+            observe=events.append,
+        )
+    return (read[0] if read else None), parts[VICTIM], errors
 
 
 def sent_by(events: list[Event], name: str) -> list[type]:
     return [type(event.message) for event in events if event.me == name and event.direction == "send"]
+
+
+def both(seat: Seat, names: Sequence[str]) -> tuple[dict[str, Told], dict[str, DoubleMasked]]:
+    """What the members send in step 3."""
+    told = {name: seat.channel.recv(name, Told, seat.lane, timeout=5.0) for name in names}
+    return told, {name: seat.channel.recv(name, DoubleMasked, seat.lane, timeout=5.0) for name in names}
+
+
+def tags_of(told: Told, sender: str, list_of_sender: Sequence[str]) -> dict[str, bytes]:
+    """By receiver."""
+    return dict(zip([name for name in list_of_sender if name != sender], told.tags, strict=True))
 
 
 class ExchangesKeys(DropoutCollector):
@@ -98,13 +111,12 @@ class ExchangesKeys(DropoutCollector):
             ]
             sealed = [commit.sealed[place] for commit in commits.values()]
             seat.channel.send(name, Commits(list(commits), publics, sealed), lane)
-        y = unpack(seat.channel.recv(VICTIM, DoubleMasked, lane, timeout=1.5).residues, shape, space, VICTIM)
-        masked = {name: seat.channel.recv(name, DoubleMasked, lane, timeout=1.5) for name in own}
+        told, masked = both(seat, list(commits))
+        y = unpack(masked[VICTIM].residues, shape, space, VICTIM)
         for name in own:
-            place = list(commits).index(name)
-            tags = [masked[other].tags[place] if other in masked else bytes(32) for other in commits]
-            seat.channel.send(name, Survivors(list(commits), tags), lane)
-        opened = [seat.channel.recv(name, Shares, lane, timeout=1.5) for name in own]
+            made = [tags_of(told[other], other, list(commits)) for other in commits if other != name]
+            seat.channel.send(name, Survivors(list(commits), [tags[name] for tags in made]), lane)
+        opened = [seat.channel.recv(name, Shares, lane, timeout=5.0) for name in own]
         at = list(commits).index(VICTIM)
         b = combine([Share.from_bytes(shares.shares[at]) for shares in opened], threshold=self._threshold)
         seeds = {
@@ -170,11 +182,16 @@ class TellsTwoLists(DropoutCollector):
             told = [other for other in commits if name != VICTIM or other in "bcd"]
             sealed = [commits[other].sealed[seat.contributors.index(name)] for other in told]
             seat.channel.send(name, Commits(told, [commits[other].public for other in told], sealed), lane)
-        masked = {name: seat.channel.recv(name, DoubleMasked, lane, timeout=1.5) for name in commits}
+        told, masked = both(seat, list(commits))
         for name, survivors in self.LISTS.items():
-            tags = [self._tag_of(masked[other], other, name, list(commits)) for other in survivors]
+            made = {
+                other: tags_of(told[other], other, [x for x in commits if other != VICTIM or x in "bcd"])
+                for other in survivors
+                if other != name
+            }
+            tags = [found.get(name, bytes(32)) for found in made.values()]
             seat.channel.send(name, Survivors(list(survivors), tags), lane)
-        opened = {name: seat.channel.recv(name, Shares, lane, timeout=1.5).shares for name in self.LISTS}
+        opened = {name: seat.channel.recv(name, Shares, lane, timeout=5.0).shares for name in self.LISTS}
         order = list(commits)
 
         def secret(owner: str, holders: str) -> list[Share]:
@@ -189,17 +206,13 @@ class TellsTwoLists(DropoutCollector):
         }
         return stripped(unpack(masked[VICTIM].residues, shape, space, VICTIM), b, seeds)
 
-    @staticmethod
-    def _tag_of(message: DoubleMasked, sender: str, receiver: str, order: list[str]) -> bytes:
-        told = [name for name in order if sender != VICTIM or name in "bcd"]
-        return message.tags[told.index(receiver)] if receiver in told else bytes(32)
-
 
 def test_members_who_were_told_different_things_open_no_share() -> None:
     events: list[Event] = []
     read, _, errors = attacked(TellsTwoLists, DropoutMember, tuple("bcdef"), 3, events)
     assert read is None
-    assert sum("b was told of others than" in str(error) for error in errors) == 4
+    assert errors
+    assert all("b was told of others than" in str(error) for error in errors)
     assert not any(Shares in sent_by(events, name) for name in "bcdef")
 
 
@@ -215,7 +228,7 @@ def sealed_in_two_sums(member: type[DropoutMember]) -> tuple[bytes, bytes]:
     def play(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("a", ("b", "c")), Meter(channel.clock, channel.books))
         if channel.me == "a":
-            sealed.extend(channel.recv("b", Commit, timeout=60.0).sealed[1] for _ in range(2))
+            sealed.extend(channel.recv("b", Commit, timeout=10.0).sealed[1] for _ in range(2))
             return
         role = member(seat, 2)
         if channel.me == "b":
@@ -257,11 +270,7 @@ def test_tags_that_are_missing_are_named(change: Callable[[list[bytes]], list[by
             super().__init__(seat, threshold)
             send = seat.channel.send
             seat.channel.send = lambda to, message, lane="": send(
-                to,
-                DoubleMasked(message.residues, change(message.tags))
-                if isinstance(message, DoubleMasked) and seat.me == "c"
-                else message,
-                lane,
+                to, Told(change(message.tags)) if isinstance(message, Told) and seat.me == "c" else message, lane
             )
 
     names = ("a", "b", "c", "d")
@@ -274,5 +283,5 @@ def test_tags_that_are_missing_are_named(change: Callable[[list[bytes]], list[by
             with contextlib.suppress(TransportError):
                 Mutilates(seat, 2).contribute(np.zeros(3, np.uint32), SPACE)
 
-    with pytest.raises(ProtocolError, match="c was expected to send 3 tags"):
+    with pytest.raises(ProtocolError, match="c was expected to send 2 tags"):
         run_threads(dict.fromkeys(names, play), lambda: VirtualClock(vfl.Network()), timeout=5.0)

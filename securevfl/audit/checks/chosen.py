@@ -36,6 +36,7 @@ from securevfl.protocols.dropout_sum import (
     DropoutMember,
     Shares,
     Survivors,
+    Told,
 )
 from securevfl.roles import Roles
 from securevfl.runtime.channel import Channel, Event
@@ -104,9 +105,11 @@ class _Tampers(DropoutCollector):
             publics = [commit.public for commit in commits.values()]
             told = Commits(list(commits), publics, [commit.sealed[place] for commit in commits.values()])
             seat.channel.send(name, self.change(told) if place == 0 else told, seat.lane)
-        masked = {name: seat.channel.recv(name, DoubleMasked, seat.lane) for name in commits}
-        tags = [self.tag or message.tags[0] for message in masked.values()]
-        seat.channel.send(seat.contributors[0], Survivors(list(masked), tags), seat.lane)
+        heard = {name: seat.channel.recv(name, Told, seat.lane) for name in commits}
+        for name in commits:
+            seat.channel.recv(name, DoubleMasked, seat.lane)
+        tags = [self.tag or heard[name].tags[0] for name in seat.contributors[1:]]  # each one's first is for the first
+        seat.channel.send(seat.contributors[0], Survivors(list(commits), tags), seat.lane)
         seat.channel.recv(seat.contributors[0], Shares, seat.lane)
         raise TransportError("the check has seen what it wanted to see; nobody need wait")
 

@@ -27,7 +27,7 @@ from securevfl.audit.checks.transcripts import Outcome
 from securevfl.audit.recording.entropy import Drawn, recorded
 from securevfl.audit.recording.transcript import COLLECTS, Transcript, record_sum
 from securevfl.protocols.base import Circle, Reals, Space, SumProtocol
-from securevfl.protocols.dropout_sum import Commit, DoubleMasked
+from securevfl.protocols.dropout_sum import Commit, DoubleMasked, Told
 from securevfl.protocols.pairwise_sum import PairMasked, PairwiseSum
 from securevfl.protocols.residues import residue_type, to_residues
 from securevfl.protocols.topology import two_passes
@@ -182,14 +182,12 @@ def _tags(outcome: Outcome, transcript: Transcript, drawn: Drawn, session: str) 
     """Each tag is that of sender, receiver and sum over the whole list of names and keys handed out in that sum."""
     sent: dict[str, list[list[bytes]]] = defaultdict(list)
     for event in transcript.received:
-        if isinstance(event.message, DoubleMasked):
+        if isinstance(event.message, Told):
             sent[event.peer].append(event.message.tags)
     for sender, own in sent.items():
         for t, tags in enumerate(own):
             told = [part for name in _PASSIVES for part in (name, _public(drawn, name, t + 1))]
-            for receiver, tag in zip(_PASSIVES, tags, strict=True):
-                if receiver == sender:
-                    continue
+            for receiver, tag in zip([name for name in _PASSIVES if name != sender], tags, strict=True):
                 agreed, _ = _pair_key(drawn, sender, receiver, session, "shares")
                 if tag != reference.derived(agreed, "committed", t, sender, reference.context(*told)):
                     outcome.add("bound", sender, f"its tag for {receiver} is not one of all that it was told")

@@ -134,7 +134,7 @@ def message_types() -> Outcome:
     outcome = Outcome()
 
     def send(channel: Channel) -> None:
-        channel.send("bank", Survivors(["bank"], [b""]))
+        channel.send("bank", Survivors(["bank"], []))
 
     def receive(channel: Channel) -> None:
         channel.recv("shop", Verdict)
@@ -216,17 +216,18 @@ def survivors_guard() -> Outcome:
         seat = _seat(channel)
         role = PairwiseSum(threshold=3).role(seat)
         assert role is not None
-        from securevfl.protocols.dropout_sum import Commit, DoubleMasked, DropoutCollector, Shares
+        from securevfl.protocols.dropout_sum import Commit, DoubleMasked, DropoutCollector, Shares, Told
 
         assert isinstance(role, DropoutCollector)
         role._hand_out(role._gather(Commit, seat.contributors))
-        masked = role._gather(DoubleMasked, seat.contributors)
-        two = list(seat.contributors[:2])
-        for place, name in enumerate(two):
-            channel.send(name, Survivors(two, [masked[who].tags[place] for who in two]), "")
-        for name in two:
+        told = role._gather(Told, seat.contributors)
+        role._gather(DoubleMasked, seat.contributors)
+        one, other = seat.contributors[:2]  # whose tags for each other come first
+        for name, peer in ((one, other), (other, one)):
+            channel.send(name, Survivors([one, other], [told[peer].tags[0]]), "")
+        for name in seat.contributors[:2]:
             channel.recv(name, Shares, "")
-        tags = [masked[who].tags[2] for who in seat.contributors]
+        tags = [told[who].tags[1] for who in (one, other)]
         channel.send(seat.contributors[2], Survivors(list(seat.contributors), tags), "")  # so that it does not wait
         channel.recv(seat.contributors[2], Shares, "")
 
