@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl import datasets
-from securevfl.audit import align, engines, hygiene, lines, simulators, theorem
+from securevfl.audit import align, engines, hygiene, lines, repeats, simulators, theorem
 from securevfl.audit.checker import Outcome, check_transcript, same_shape
 from securevfl.audit.entropy import watched
 from securevfl.audit.transcript import Transcript, record, record_residual, record_sum
@@ -164,6 +164,7 @@ CHECKS: dict[str, Check] = {
     **lines.CHECKS,
     **hygiene.CHECKS,
     **align.CHECKS,
+    **repeats.CHECKS,
     **theorem.CHECKS,
     **simulators.CHECKS,
 }

@@ -15,9 +15,10 @@ from securevfl.audit.mutants_lattice import MUTANTS as LATTICE
 from securevfl.audit.mutants_masks import MUTANTS as MASKS
 from securevfl.audit.mutants_paillier import MUTANTS as PAILLIER
 from securevfl.audit.mutants_protocols import MUTANTS as PROTOCOLS
+from securevfl.audit.mutants_repeats import MUTANTS as REPEATS
 from securevfl.audit.mutants_session import MUTANTS as SESSION
 
-MUTANTS: list[Mutant] = [*MASKS, *PROTOCOLS, *PAILLIER, *LATTICE, *SESSION, *ALIGNMENT]
+MUTANTS: list[Mutant] = [*MASKS, *PROTOCOLS, *PAILLIER, *LATTICE, *SESSION, *REPEATS, *ALIGNMENT]
 
 
 def table() -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from securevfl import channel, codec, explain, leakage, session
+from securevfl import booking, channel, codec, explain, leakage, session
 from securevfl.audit.mutant import Mutant, patched
 from securevfl.channel import Channel, Inbox
 from securevfl.codec import decode_message
@@ -223,7 +223,7 @@ MUTANTS = [
         "jobs run whatever they leak",
         "rank guard",
         "refusal",
-        patched((session, "guard", _no_guard)),
+        patched((booking, "guard", _no_guard)),
     ),
     Mutant(
         "guards: rank off",
