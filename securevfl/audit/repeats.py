@@ -1,7 +1,7 @@
 """What must repeat from one job to the next, and what must be counted because it does not.
 
-Batches repeat under every seed, a round that is replayed repeats its noise, and a party's ledger has every run, before it
-tells anything and in the way of the next.
+Batches repeat under every seed, a round that is replayed repeats its noise, and a party's ledger has every run: before
+it tells anything, and in the way of the next.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def batches() -> Outcome:
 
 
 def noise() -> Outcome:
-    """A run that is cut in its second round and taken up again releases the first residuals as it did, in both rounds."""
+    """A run that is cut after two rounds and taken up again releases the residuals of both as it did."""
     outcome = Outcome()
     job = _job(protocol=Protocol(residual=OpenResidual(defence=Gaussian(sigma=1.0))))
     released: list[list[bytes]] = [[], []]
