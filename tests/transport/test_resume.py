@@ -13,6 +13,7 @@ from pyarrow import csv
 
 import securevfl as vfl
 from securevfl.data.row_order import read_rows
+from securevfl.training.part import ModelPart
 
 
 def rounds(meeting: Any, party: str) -> int:
@@ -71,7 +72,7 @@ def test_killed_and_started_again(
     meeting.compare(bound)
     assert '"event": "lost"' in "".join(map(meeting.log, meeting.peers.parties))
     assert not list(meeting.folder.glob("*/states"))
-    assert len({vfl.part.Part.load(meeting.kit(name) / "part.json").run for name in processes}) == 1
+    assert len({ModelPart.load(meeting.kit(name) / "part.json").run for name in processes}) == 1
 
 
 def test_a_training_without_a_dropped_party_does_not_go_on(meet: Any, running: list[Any]) -> None:

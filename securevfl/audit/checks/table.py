@@ -23,6 +23,7 @@ from securevfl.audit.checks import (
     paillier_draws,
     recompute_psi,
     recompute_sums,
+    repeats,
     session,
     simulators,
     theorem,
@@ -175,6 +176,7 @@ CHECKS: dict[str, Check] = {
     **recompute_psi.CHECKS,
     **lattice_draws.CHECKS,
     **paillier_draws.CHECKS,
+    **repeats.CHECKS,
     **theorem.CHECKS,
     **simulators.CHECKS,
 }

@@ -11,6 +11,8 @@ A finding names the check that made it:
     difference  two masked messages of which the difference is not uniform: a mask was reused
     output      a sum or gradient other than declared, or an opening of more numbers than the party has parameters
     keys        a key that should have changed with the epoch and has not
+    repeat      what should be the same in another job or try and is not
+    count       something told that a ledger does not have
     shape       sizes or headers that differ between runs on other data
 """
 

@@ -20,6 +20,7 @@ from securevfl.audit.mutants.mutant import Mutant
 from securevfl.audit.mutants.paillier import MUTANTS as PAILLIER
 from securevfl.audit.mutants.protocols import MUTANTS as PROTOCOLS
 from securevfl.audit.mutants.related import MUTANTS as RELATED
+from securevfl.audit.mutants.repeats import MUTANTS as REPEATS
 from securevfl.audit.mutants.session import MUTANTS as SESSION
 
 MUTANTS: list[Mutant] = [
@@ -33,6 +34,7 @@ MUTANTS: list[Mutant] = [
     *LOST,
     *BITS,
     *RELATED,
+    *REPEATS,
     *BOUND,
 ]
 
