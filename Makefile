@@ -1,12 +1,13 @@
 # make demo    train in the open, under Paillier and under CKKS, and see what each costs and tells
 # make test    the test suite, on two cores
+# make quick   two tests of every file, for an inner loop
 # make soak    its slow part: attacks over twenty seeds
 # make ci      what CI runs: style, types, layers, tests, and the tests again against the built wheel
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test soak ci check wheel-test lock clean
+.PHONY: demo test quick soak ci check wheel-test lock clean
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +20,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+quick: $(VENV)/.installed
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" --quick
 
 soak: $(VENV)/.installed
 	$(BIN)/pytest -m slow

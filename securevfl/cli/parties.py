@@ -166,10 +166,14 @@ def join(
             on_round=on_round,
         )
     forget(own, data)
+    _say_outcome(part, "held-out" if job.test_fraction else "training", save)
+
+
+def _say_outcome(part: ModelPart, rows: str, save: Path) -> None:
     if part.metrics:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in part.metrics.items())
-        typer.echo(f"{figures} on the {'held-out' if job.test_fraction else 'training'} rows")
-    typer.echo(f"{party}'s part of the model is in {save}")
+        typer.echo(f"{figures} on the {rows} rows")
+    typer.echo(f"{part.name}'s part of the model is in {save}")
 
 
 def predict(

@@ -8,7 +8,7 @@ they are through, or with the reason for which one of them has given up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,11 +63,7 @@ def converse(
 
     Raises TransportError if a party is away, refused or has stopped, with the reason; what `talk` raises.
     """
-    if listen is not None:
-        try:
-            split_address(me, listen)
-        except ValueError:
-            raise ConfigError(f"listen: host:port was expected, {listen} came; write it as in 0.0.0.0:7300") from None
+    _check_listen(me, listen)
     credentials = Credentials(certs, me)
     clock, books = WallClock(), Books()
     others = [name for name in peers.parties if name != me]
@@ -96,27 +92,46 @@ def converse(
                     channel.fail(error)  # to its other threads
                 goodbye = None
             else:
-                reason = str(error) if isinstance(error, SecureVFLError) else type(error).__name__
-                if channel is not None:
-                    channel.abort(others, reason)
-                elif isinstance(error, PeerLost):
-                    post.stop(reason)
-                alone = channel is None and isinstance(error, TransportError) and not post.unfinished
-                done = kept() if kept is not None and alone else None
+                done = _stop(error, post, channel, others, kept)
                 if done is not None:
-                    eventlog.warn(me, "unconfirmed", {"reason": reason})
                     return done
-                if isinstance(error, SecureVFLError):
-                    eventlog.warn(me, "stopped", {"error": type(error).__name__, "reason": reason})
                 raise
         finally:
-            if goodbye is None:
-                post.abandon()
-            else:
-                post.close(goodbye)
+            post.abandon() if goodbye is None else post.close(goodbye)
         if channel is not None:
             deadline = time.monotonic() + timeout
         time.sleep(_BETWEEN)
+
+
+def _check_listen(me: str, listen: str | None) -> None:
+    """ConfigError unless it is an address."""
+    if listen is not None:
+        try:
+            split_address(me, listen)
+        except ValueError:
+            raise ConfigError(f"listen: host:port was expected, {listen} came; write it as in 0.0.0.0:7300") from None
+
+
+def _stop(
+    error: BaseException,
+    post: Post,
+    channel: Channel | None,
+    others: Sequence[str],
+    kept: Callable[[], T | None] | None,
+) -> T | None:
+    """Tells the others that this party stops, and why; the outcome where one is kept and nobody was met."""
+    reason = str(error) if isinstance(error, SecureVFLError) else type(error).__name__
+    if channel is not None:
+        channel.abort(others, reason)
+    elif isinstance(error, PeerLost):
+        post.stop(reason)
+    alone = channel is None and isinstance(error, TransportError) and not post.unfinished
+    done = kept() if kept is not None and alone else None
+    if done is not None:
+        eventlog.warn(post.me, "unconfirmed", {"reason": reason})
+    elif isinstance(error, SecureVFLError):
+        eventlog.warn(post.me, "stopped", {"error": type(error).__name__, "reason": reason})
+    return done
 
 
 def _lost(error: BaseException) -> bool:

@@ -17,6 +17,8 @@ from concurrent.futures import Executor
 from functools import partial
 
 from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule
+from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
@@ -61,15 +63,7 @@ def take_part(
     lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
     by_ids = len(party) > 0 and all(other.order for other in tables)
     schedule = job.schedule(party.register if by_ids else lead.rows)
-    sizes = sizes_of(
-        job,
-        schedule,
-        active=roles.lead,
-        columns={name: other.columns for name, other in heard.items() if other.columns},
-        outputs=lead.outputs,
-        tables={name: other.content for name, other in heard.items() if other.columns and name != roles.lead},
-        enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
-    )
+    sizes = _sizes(job, party, schedule, heard, roles.lead)
     start = _common_start(heard)
     if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
         return done
@@ -102,6 +96,19 @@ def take_part(
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
+
+
+def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeting], lead: str) -> Sizes:
+    """What is public of this run, and what this party knows of its own columns beside it."""
+    return sizes_of(
+        job,
+        schedule,
+        active=lead,
+        columns={name: other.columns for name, other in heard.items() if other.columns},
+        outputs=heard[lead].outputs,
+        tables={name: other.content for name, other in heard.items() if other.columns and name != lead},
+        enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
+    )
 
 
 def run_key(job: Job, party: Party) -> bytes:

@@ -13,7 +13,7 @@ from pyarrow import csv
 
 import securevfl as vfl
 from securevfl.data.row_order import read_rows
-from securevfl.training.part import ModelPart
+from securevfl.training.model_part import ModelPart
 
 
 def rounds(meeting: Any, party: str) -> int:
