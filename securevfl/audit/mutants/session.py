@@ -12,7 +12,7 @@ from securevfl.audit.mutants.mutant import Mutant, patched
 from securevfl.crypto import prg, scheme
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
-from securevfl.privacy import consent, leaks
+from securevfl.privacy import booking, consent, leaks
 from securevfl.protocols import meeting
 from securevfl.protocols.dropout_sum import DropoutMember, Survivors
 from securevfl.runtime import channel, codec
@@ -216,7 +216,7 @@ MUTANTS = [
         "jobs run whatever they leak",
         "rank guard",
         "refusal",
-        patched((session, "guard", _no_guard)),
+        patched((booking, "guard", _no_guard)),
     ),
     Mutant(
         "guards: rank off",
