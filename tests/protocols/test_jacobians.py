@@ -104,9 +104,9 @@ def test_a_jacobian_that_outputs_share_is_the_long_one_in_short() -> None:
     np.testing.assert_allclose(long.vjp(g), Jacobian(X).vjp(g).ravel())
 
 
-def seats(channel: Channel, c: int) -> Seat:
-    meter = Meter(channel.clock, channel.books)
-    return Seat(channel=channel, roles=Roles.labelled("bank", ["shop"]), meter=meter, outputs=c)
+def seats(channel: Channel, c: int, parameters: int) -> Seat:
+    meter, roles = Meter(channel.clock, channel.books), Roles.labelled("bank", ["shop"])
+    return Seat(channel=channel, roles=roles, meter=meter, outputs=c, parameters={"shop": parameters})
 
 
 @pytest.mark.parametrize("c", [1, 3], ids=["one output", "three outputs"])
@@ -119,13 +119,13 @@ def test_every_local_step_opens_the_analytic_gradient(residual: ResidualProtocol
     agreement = Agreement(openings=Q, shares_outputs=False)
 
     def bank(ch: Channel) -> None:
-        role = residual.active(seats(ch, c), agreement)
+        role = residual.active(seats(ch, c, model.parameters), agreement)
         for t, g in enumerate(gs):
             role.publish(g, epoch=t, to=["shop"])
         role.close()
 
     def shop(ch: Channel) -> None:
-        role = residual.passive(seats(ch, c), agreement)
+        role = residual.passive(seats(ch, c, model.parameters), agreement)
         for t, g in enumerate(gs):
             reply = role.reply()
             for _ in range(Q):
@@ -149,12 +149,12 @@ def test_a_model_of_another_kind_than_agreed_is_refused(agreed: bool) -> None:
     model = TwoLayer(2, 1) if agreed else Linear(np.zeros((2, 1)), l2=0.0, intercept=False)
 
     def bank(ch: Channel) -> None:
-        role = RESIDUALS[1].active(seats(ch, 1), agreement)
+        role = RESIDUALS[1].active(seats(ch, 1, 2), agreement)
         role.publish(np.zeros((8, 1)), epoch=0, to=["shop"])
         role.close()
 
     def shop(ch: Channel) -> None:
-        RESIDUALS[1].passive(seats(ch, 1), agreement).reply().gradient(model, Batch(0, 0, X))
+        RESIDUALS[1].passive(seats(ch, 1, 2), agreement).reply().gradient(model, Batch(0, 0, X))
 
     with pytest.raises(ProtocolError, match=r"shop: a Jacobian .* was agreed, the model has one"):
         run_threads({"bank": bank, "shop": shop}, WallClock, timeout=60)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl.crypto import okvs, ot_extension
+from securevfl.data.party import check_parties
 from securevfl.data.row_order import read_rows, rows_path, write_rows
 from securevfl.errors import CryptoError, DataError, IdError, PartiesError, ProtocolError, TransportError
 from securevfl.organisations.align import FolderJournal, align_privately, simulate_alignment
@@ -206,7 +207,7 @@ def test_tables_in_one_process_agree_with_the_plain_join(parties: int) -> None:
     before = tables([rng.permutation(300)[:150].astype(kind) for kind in (int, float, str)[:parties]])
     aligned = simulate_alignment(before)
     plain, _ = vfl.align(before)
-    vfl.party.check_parties(aligned)
+    check_parties(aligned)
     position = {int(float(key)): row for row, key in enumerate(aligned[0].ids)}
     order = [position[int(float(key))] for key in plain[0].ids]
     for one, other in zip(aligned, plain, strict=True):
@@ -219,9 +220,9 @@ def test_the_plain_join_meets_other_spellings_and_shows_ids_as_written() -> None
     assert one.ids.tolist() == [2, 3]
     assert other.ids.tolist() == ["2", " 3"]
     assert missing == {"bank": ["caf\u00e9 "], "shop": ["1", "10"]}
-    vfl.party.check_parties([one, other])
+    check_parties([one, other])
     with pytest.raises(IdError, match="shop differs"):
-        vfl.party.check_parties([one, other.take(np.array([1, 0]))])
+        check_parties([one, other.take(np.array([1, 0]))])
 
 
 def test_tables_that_cannot_be_aligned() -> None:
