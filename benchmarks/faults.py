@@ -76,7 +76,7 @@ class Setting:
 
     @property
     def kernel(self) -> bool:
-        return self.residual == "none"
+        return self.residual is None
 
     @property
     def job(self) -> vfl.Job:
@@ -115,9 +115,9 @@ SETTINGS = (
     Setting("cipher paillier, paillier", vfl.CipherSum(engine=PAILLIER), PAILLIER, 3),
     Setting("dropouts, open", DROPOUTS, "open", 4),
     Setting("dropouts, ckks, hub", DROPOUTS, vfl.Ckks(), 4, "shop", bound=1e-3),
-    Setting("tree, FDSKL", "tree", "none", 3),
-    Setting("pairwise, FDSKL, hub", "pairwise", "none", 3, "bank", labelled=2),
-    Setting("cipher ckks, FDSKL", vfl.CipherSum(), "none", 3),
+    Setting("tree, FDSKL", "tree", None, 3),
+    Setting("pairwise, FDSKL, hub", "pairwise", None, 3, "bank", labelled=2),
+    Setting("cipher ckks, FDSKL", vfl.CipherSum(), None, 3),
 )
 
 

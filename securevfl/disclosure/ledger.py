@@ -282,7 +282,7 @@ def _read(path: Path) -> Book:
     except OSError as cause:
         raise DataError(f"{path}: a ledger was expected there ({cause.strerror}); check the path") from None
     schema, _, checksum = head.partition(b" ")
-    if schema != SCHEMA.encode() and schema.startswith(b"securevfl.disclosure.ledger/"):
+    if schema != SCHEMA.encode() and schema.startswith(b"securevfl.ledger/"):
         raise DataError(f"{path}: a ledger of schema {SCHEMA} was expected, another version wrote this one; use that")
     try:
         if schema != SCHEMA.encode() or not hmac.compare_digest(checksum, hashlib.sha256(body).hexdigest().encode()):

@@ -40,7 +40,7 @@ def through(processes: dict[str, Any], within: float = 120) -> None:
         (vfl.Paillier(bits=2048), "auto", 2, None, [("shop", 3)], 0.0),
         (vfl.Ckks(), "tree", 3, None, [("bank", 3), ("shop", 6)], 1e-3),
         ("open", vfl.PairwiseSum(threshold=2, patience=1.0), 4, None, [("telco", 3), ("bank", 6)], 0.0),
-        ("none", "pairwise", 3, "bank", [("shop", 3), ("bank", 6)], 0.0),
+        (None, "pairwise", 3, "bank", [("shop", 3), ("bank", 6)], 0.0),
     ],
     ids=["open", "masked through a hub", "paillier", "ckks over trees", "dropouts", "kernel"],
 )
@@ -55,7 +55,7 @@ def test_killed_and_started_again(
     bound: float,
 ) -> None:
     job = meet.job(epochs=3).model_copy(update={"protocol": vfl.Protocol(sum=sums, residual=residual)})
-    if residual == "none":
+    if residual is None:
         kernel = vfl.Kernel(gamma=0.05, blocks=3, block_size=16)
         job = job.model_copy(update={"model": kernel, "optimizer": vfl.FDSKL()})
     meeting = meet(count, hub, job)
