@@ -23,12 +23,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareEvaluator, ShareHolder, ShareScheme
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, FrameError
 from securevfl.protocols import shares_products, shares_transfers
 from securevfl.protocols.base import Declared, Seat
 from securevfl.protocols.share_numbers import Numbers
@@ -37,7 +38,6 @@ from securevfl.protocols.shares_products import Evaluators, Products
 from securevfl.protocols.shares_store import NAME_BYTES, Chunk, Ready
 from securevfl.protocols.shares_transfers import ActiveTransfers, PartnerTransfers, Transfers
 from securevfl.protocols.shelf import Shelf
-from securevfl.runtime.codec import Message, decode_message, encode_message
 
 __all__ = ["Ahead", "Factors", "Terms", "Visit", "declares"]
 
@@ -89,8 +89,8 @@ class Visit:
     transfer: tuple[bytes, ...]
 
 
-class _Record(Message, frozen=True):
-    """A `Visit` as it is stored."""
+class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A `Visit` as it is stored; it crosses no line."""
 
     batch: int
     own: bytes
@@ -98,6 +98,14 @@ class _Record(Message, frozen=True):
     sums: bytes
     left: dict[str, bytes]
     transfer: tuple[bytes, ...]
+
+
+def _stored(data: bytes) -> _Record:
+    """FrameError if it is not what was stored."""
+    try:
+        return msgspec.msgpack.decode(data, type=_Record)
+    except (msgspec.DecodeError, ValueError):
+        raise FrameError("a stored visit was expected, its bytes are damaged; make the chunk anew") from None
 
 
 class Ahead:
@@ -153,7 +161,7 @@ class Ahead:
             e, seen[batch] = self._outputs(seen[batch]), seen[batch] + 1
             packed = [ring.pack(each[batch][:, e]) if each else b"" for each in (psi, steps, sums)]
             kept = {name: ring.pack(values[batch][:, e]) for name, values in left.items()}
-            records.append(encode_message(_Record(batch, packed[0], packed[1], packed[2], kept, transfer)))
+            records.append(msgspec.msgpack.encode(_Record(batch, packed[0], packed[1], packed[2], kept, transfer)))
         name = self._products.coin(self._seat.active, chunk, "name")[:NAME_BYTES]
         self._ready.put(chunk, name, self._visits, records)
         self._visits += len(visits)
@@ -164,7 +172,7 @@ class Ahead:
 
     def take(self, chunk: int, place: int) -> Visit:
         """What is ready for a visit; spent from now on. ProtocolError if it is already."""
-        record, terms, ring = decode_message(_Record, self._ready.take(chunk, place)), self._terms, self._ring
+        record, terms, ring = _stored(self._ready.take(chunk, place)), self._terms, self._ring
         n, c = terms.rows[record.batch], terms.outputs
         return Visit(
             record.batch,
