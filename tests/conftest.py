@@ -11,25 +11,21 @@ def _user_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     return folder
 
 
-EACH = 2  # tests of a file in an inner loop
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help=f"the first {EACH} tests of every file, for an inner loop")
+    parser.addoption("--quick", action="store_true", help="the first test of every file, for an inner loop")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the first tests of every file under --quick, one of each function."""
+    """Keeps the first quick test of every file under --quick."""
     if not config.getoption("--quick"):
         return
-    taken: dict[Path, list[str]] = {}
+    seen: set[Path] = set()
     kept, left = [], []
     for item in items:
-        mine, name = taken.setdefault(item.path, []), item.name.split("[")[0]
-        if len(mine) < EACH and name not in mine and not item.get_closest_marker("slow"):
-            mine.append(name)
-            kept.append(item)
-        else:
+        if item.path in seen or item.get_closest_marker("slow") or item.get_closest_marker("realdata"):
             left.append(item)
+        else:
+            seen.add(item.path)
+            kept.append(item)
     config.hook.pytest_deselected(items=left)
     items[:] = kept
