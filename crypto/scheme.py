@@ -27,6 +27,33 @@ from numpy.typing import NDArray
 from securevfl.errors import ShapeMismatch
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+
+class RowBlocks(ABC):
+    """A matrix (n x d) that is made when it is read, some rows at a time, so that it is never held whole."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """n and d."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Floats:
+        """These rows (stop - start x d); the same ones every time."""
+
+    def part(self, start: int, stop: int) -> tuple[Places, Floats]:
+        """The columns (k,) in which these rows have entries, as far as is known, and the rows in them
+        (stop - start x k)."""
+        return np.arange(self.shape[1]), self.rows(start, stop)
+
+
+Matrix = Floats | RowBlocks
+
+
+def whole(matrix: Matrix) -> Floats:
+    """All rows (n x d) at once."""
+    return matrix.rows(0, matrix.shape[0]) if isinstance(matrix, RowBlocks) else matrix
 
 
 class Secret:

@@ -51,7 +51,8 @@ class Seat:
 
     A party may hold several seats over one channel, each with a cast and a lane of its own.
     noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
-    before this run of it. parameters: p_k of every passive party, by which a sealed residual limits what is opened.
+    before this run of it. parameters: p_k of every passive party, by which a sealed residual limits what is opened. columns: d_k
+    of every party of a training.
     """
 
     channel: Channel
@@ -60,6 +61,7 @@ class Seat:
     outputs: int = 1
     residual_bound: float = 1.0
     parameters: Mapping[str, int] = field(default_factory=dict)
+    columns: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     lane: str = ""
     noise: bytes = field(default=b"", repr=False)

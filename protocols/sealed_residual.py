@@ -341,7 +341,7 @@ class SealedPassive(PassiveResidual):
                 f"{self.me}: a Jacobian {kinds[agreed]} was agreed, the model has one {kinds[J.shares_outputs]}; "
                 "agree on what the passive parties' models are"
             )
-        return J.matrix
+        return J.dense
 
     def opened(self, exchange: int, blinded: bytes) -> bytes:
         """What the active party opens of a blinded product."""

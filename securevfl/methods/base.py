@@ -239,6 +239,11 @@ class BatchPlayer(Player):
             self._watch.check_sealable(self._round, g, batch.y)
         return g
 
+    def book(self, loss: float) -> None:
+        """Notes the mean loss of a batch, the first time in a visit."""
+        if self._booked is None:
+            self._booked = loss
+
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
         """A round for each step of an optimizer's work."""
         for number, _ in enumerate(work, self.start + 1):

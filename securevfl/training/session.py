@@ -79,6 +79,7 @@ def take_part(
         outputs=lead.outputs,
         residual_bound=job.model.loss.bound,
         parameters=sizes.parameters,
+        columns=sizes.columns,
         seed=job.seed,
     )
     save = None if checkpoints is None else partial(_save, checkpoints, key)

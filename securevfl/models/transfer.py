@@ -1,0 +1,168 @@
+"""Two networks that are trained to agree on the rows two parties share, and to tell the labels of one of them.
+
+Secure Federated Transfer Learning (Liu et al. 2018), section 3. Each party maps its own columns to d numbers a row, its
+representation u; labels of the one (the guest) travel through the other's (the host's): f(x^B) = Phi u^B, where Phi is
+the mean of y u^A. `securevfl.models.taylor` has the objective.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from securevfl.crypto.scheme import Floats, Places, RowBlocks
+from securevfl.models import taylor
+from securevfl.models.base import Model
+from securevfl.models.losses import LOSSES, Loss
+from securevfl.special import normal_quantile
+
+
+class Transfer(Model):
+    """The networks of both parties: dense layers of the widths `hidden`, then one of `units` (d), all with tanh.
+
+    gamma weighs the distance of the two representations of a row. `l2` spares the offsets.
+    """
+
+    name: ClassVar[str] = "transfer"
+    static_jacobian: ClassVar[bool] = False
+    shares_outputs: ClassVar[bool] = False
+    units: int = Field(default=16, ge=1)
+    hidden: tuple[int, ...] = ()
+    gamma: float = Field(default=0.05, ge=0)
+
+    @property
+    def loss(self) -> Loss:
+        """What scores are judged by."""
+        return LOSSES["logistic"]
+
+    @property
+    def bound(self) -> float:
+        """What no number that is sealed exceeds: tanh is below 1."""
+        return taylor.bound(1.0, self.gamma)
+
+    def widths(self, columns: int) -> tuple[int, ...]:
+        """Of all layers, the columns first."""
+        return (columns, *self.hidden, self.units)
+
+    def parameters(self, columns: int, outputs: int) -> int:
+        widths = self.widths(columns)
+        return sum((a + 1) * b for a, b in zip(widths, widths[1:], strict=False))
+
+    def build(self, columns: int, theta: Floats | None) -> Network:
+        """A party's network, with these weights or none yet."""
+        return Network(self.widths(columns), self.l2, theta)
+
+
+class Network:
+    """Dense layers with tanh. theta (p,) holds, layer by layer, the weights (a + 1 x b) with the offsets last."""
+
+    def __init__(self, widths: tuple[int, ...], l2: float, theta: Floats | None) -> None:
+        self._shapes = [(a + 1, b) for a, b in zip(widths, widths[1:], strict=False)]
+        ends = np.cumsum([0, *(a * b for a, b in self._shapes)]).tolist()
+        self._places = [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
+        self._decays = np.concatenate([np.repeat([l2] * (a - 1) + [0.0], b) for a, b in self._shapes])
+        self.theta: Floats = np.zeros(ends[-1]) if theta is None else theta
+
+    @property
+    def parameters(self) -> int:
+        """p."""
+        return len(self.theta)
+
+    def start(self, X: Floats, seed: int) -> None:
+        """Draws the weights from a hash of the party's own columns X (m x d), by Glorot and Bengio 2010: nobody else can
+        compute them, and the same data and seed give the same network."""
+        stream = hashlib.shake_256(f"securevfl network {seed} {X.shape} {self._shapes}".encode())
+        stream.update(np.ascontiguousarray(X, dtype="<f8").tobytes())
+        whole = np.frombuffer(stream.digest(8 * self.parameters), "<u8") >> 11
+        drawn = normal_quantile((whole + 0.5) * 2.0**-53)
+        for place, (a, b) in zip(self._places, self._shapes, strict=True):
+            drawn[place] *= np.sqrt(2.0 / (a - 1 + b))
+            drawn[place].reshape(a, b)[-1] = 0.0
+        self.theta = drawn
+
+    def regularised(self, gradient: Floats) -> Floats:
+        """The gradient of the objective (p,), from that of the loss."""
+        return gradient + self._decays * self.theta
+
+    def forward(self, X: Floats) -> Floats:
+        """U (n x d)."""
+        return self._activations(X)[-1]
+
+    def vjp(self, X: Floats, V: Floats) -> Floats:
+        """sum_ij V_ij dU_ij / dtheta (p,)."""
+        seen = self._activations(X)
+        total = np.empty(self.parameters)
+        delta = V * (1 - seen[-1] ** 2)
+        for layer in reversed(range(len(self._shapes))):
+            total[self._places[layer]] = (_with_ones(seen[layer]).T @ delta).ravel()
+            if layer:
+                delta = (delta @ self._weights(layer)[:-1].T) * (1 - seen[layer] ** 2)
+        return total
+
+    def derivatives(self, X: Floats) -> RowBlocks:
+        """dU_ij / dtheta, unit by unit: row j n + i (n d x p)."""
+        return Derivatives(self._activations(X), [self._weights(layer) for layer in range(len(self._shapes))])
+
+    def _weights(self, layer: int) -> Floats:
+        return self.theta[self._places[layer]].reshape(self._shapes[layer])
+
+    def _activations(self, X: Floats) -> list[Floats]:
+        """X and what leaves each layer."""
+        seen = [X]
+        for layer in range(len(self._shapes)):
+            seen.append(np.tanh(_with_ones(seen[-1]) @ self._weights(layer)))
+        return seen
+
+
+class Derivatives(RowBlocks):
+    """The derivatives of every representation by the parameters, made unit by unit when they are read.
+
+    The weights of the last layer feed one unit each: in its rows the columns of all others are zero, and left out.
+    """
+
+    def __init__(self, seen: list[Floats], weights: list[Floats]) -> None:
+        self._seen = seen
+        self._weights = weights
+        self._n, self._d = seen[-1].shape
+        self._before = sum(W.size for W in weights[:-1])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._n * self._d, self._before + self._weights[-1].size
+
+    def rows(self, start: int, stop: int) -> Floats:
+        columns, part = self.part(start, stop)
+        found = np.zeros((stop - start, self.shape[1]))
+        found[:, columns] = part
+        return found
+
+    def part(self, start: int, stop: int) -> tuple[Places, Floats]:
+        n, last = self._n, self._weights[-1]
+        units = range(start // n, -(-stop // n))
+        own = self._before + np.arange(last.shape[0])[:, None] * self._d + np.array(units)
+        columns = np.concatenate([np.arange(self._before), own.T.ravel()])
+        found = np.zeros((stop - start, len(columns)))
+        for place, j in enumerate(units):
+            rows = slice(max(start - j * n, 0), min(stop - j * n, n))
+            at = slice(j * n + rows.start - start, j * n + rows.stop - start)
+            self._unit(j, rows, found[at], self._before + place * len(last))
+        return columns, found
+
+    def _unit(self, j: int, rows: slice, out: Floats, own: int) -> None:
+        """Writes the derivatives of these rows of unit j; `own` is where its weights of the last layer start."""
+        seen = [each[rows] for each in self._seen]
+        slope = 1 - seen[-1][:, j] ** 2
+        out[:, own : own + len(self._weights[-1])] = slope[:, None] * _with_ones(seen[-2])
+        delta, stop = slope[:, None] * self._weights[-1][:-1, j], self._before
+        for layer in reversed(range(len(self._weights) - 1)):
+            delta = delta * (1 - seen[layer + 1] ** 2)
+            start = stop - self._weights[layer].size
+            out[:, start:stop] = (_with_ones(seen[layer])[:, :, None] * delta[:, None, :]).reshape(len(out), -1)
+            delta, stop = delta @ self._weights[layer][:-1].T, start
+
+
+def _with_ones(X: Floats) -> Floats:
+    return np.column_stack([X, np.ones(len(X))])
