@@ -8,7 +8,7 @@ from pydantic import Field, SerializeAsAny, field_validator
 
 from securevfl.config import Config, read_nested
 from securevfl.data.register import Register
-from securevfl.data.schedule import Schedule
+from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS
@@ -36,8 +36,8 @@ class JobOptions(Config):
     """By which schedule of exchanges and local steps."""
     protocol: Protocol
     """How sums go up and residuals go down."""
-    batch_size: int = Field(default=256, ge=1)
-    """Rows a batch. The partition into batches is fixed by the ids of the table."""
+    batch_size: BatchSize = 256
+    """Rows a batch, or "all" for one batch of all training rows. The partition is fixed by the ids of the table."""
     epochs: int = Field(default=10, ge=1)
     """Passes over all batches."""
     seed: int = Field(default=0, ge=0)
@@ -56,6 +56,15 @@ class JobOptions(Config):
     """Refuses the job where labels could be ranked above this AUC from what its gradients add up to."""
     accepts: tuple[LeakName, ...] = ()
     """Leaks that all parties agree to; what is not listed is refused (see the [threat model](threat-model.md))."""
+
+    @field_validator("batch_size", mode="plain")
+    @classmethod
+    def _read_batch_size(cls, value: Any) -> BatchSize:
+        if value == "all":
+            return "all"
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return value
+        raise ValueError('should be a valid integer of at least 1, or "all" for one batch of all training rows')
 
     @field_validator("model", mode="before")
     @classmethod
