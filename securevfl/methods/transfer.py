@@ -289,6 +289,8 @@ class TransferPlayer(BatchPlayer):
         for t, batch in enumerate(self.batches(), self.start):
             self._done += 1
             side(exchange, batch, self._optimizer.eta(t, 2))
+            if self._guest:
+                self._phi = self._mean()
             yield
 
     def _guest_side(self, exchange: Exchange, batch: Batch, eta: float) -> None:
@@ -297,7 +299,7 @@ class TransferPlayer(BatchPlayer):
         reply = None
         self.updater.begin()
         for _ in range(self._optimizer.steps):
-            phi, slope = self._mean_and_slope()
+            phi, slope = self._mean(), self._slope()
             U, own = self.network.forward(batch.X), self.network.derivatives(batch.X)
             if reply is None:
                 exchange.publish(taylor.from_guest(y, phi, U, gamma), batch.epoch)
@@ -318,13 +320,15 @@ class TransferPlayer(BatchPlayer):
             found = reply.gradient(Asked(taylor.HostJacobian(own, U)), batch) + taylor.host_own(own, U, gamma)
             self.updater.step(found, eta)
 
-    def _mean_and_slope(self) -> tuple[Floats, Floats]:
-        """Phi (d,) over the guest's labelled rows, and its derivatives (d x p)."""
-        y, n = self._labels, len(self._labels)
-        phi = y @ self.network.forward(self._rows) / n
-        units = np.eye(self._model.units)
-        slope = np.stack([self.network.vjp(self._rows, np.outer(y / n, unit)) for unit in units])
-        return phi, slope
+    def _mean(self) -> Floats:
+        """Phi (d,) over the guest's labelled rows."""
+        phi: Floats = self._labels @ self.network.forward(self._rows) / len(self._labels)
+        return phi
+
+    def _slope(self) -> Floats:
+        """The derivatives of Phi (d x p)."""
+        shares, units = self._labels / len(self._labels), np.eye(self._model.units)
+        return np.stack([self.network.vjp(self._rows, np.outer(shares, unit)) for unit in units])
 
     def decision(self, rows: OwnRows) -> Floats | None:
         """Phi u_j^B (m x 1) at the guest, by blocks of rows of one length: what is asked is the same in each."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats, RowBlocks
+from securevfl.crypto.scheme import Floats, Places, RowBlocks
 
 
 def length(n: int, d: int) -> int:
@@ -69,7 +69,16 @@ class HostJacobian(RowBlocks):
         return length(self._n, self._d), self._own.shape[1]
 
     def rows(self, start: int, stop: int) -> Floats:
-        return _stacked(self._own, self._tail, start, stop, 1.0 / self._n)
+        return spread(self, start, stop)
+
+    def part(self, start: int, stop: int) -> tuple[Places, Floats]:
+        top = self._n * self._d
+        if stop > top:
+            columns = np.arange(self.shape[1])
+            above = [spread(self._own, start, top) / self._n] if start < top else []
+            return columns, np.vstack([*above, self._tail[max(0, start - top) : stop - top]])
+        columns, found = self._own.part(start, stop)
+        return columns, found / self._n
 
     def _pairs(self, U: Floats) -> Floats:
         """Rows of Phi_j Phi_k, j <= k: sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k."""
@@ -106,14 +115,31 @@ class GuestJacobian(RowBlocks):
         return length(self._n, self._d), self._own.shape[1] + 1
 
     def rows(self, start: int, stop: int) -> Floats:
-        n, d = self._n, self._d
-        top = min(stop, n * d)
+        return spread(self, start, stop)
+
+    def part(self, start: int, stop: int) -> tuple[Places, Floats]:
+        n, top, p = self._n, self._n * self._d, self._own.shape[1]
         if start >= top:
-            return self._tail[start - n * d : stop - n * d]
-        unit, row = np.divmod(np.arange(start, top), n)
-        gradient = -0.5 * self._y[row, None] * self._mean[unit] - 2 * self._gamma * self._own.rows(start, top)
-        loss = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
-        return np.vstack([np.column_stack([gradient, loss]) / n, self._tail[: max(0, stop - n * d)]])
+            return np.arange(p + 1), self._tail[start - top : stop - top]
+        unit, row = np.divmod(np.arange(start, min(stop, top)), n)
+        found = np.empty((len(unit), p + 1))
+        found[:, :p] = -0.5 * self._y[row, None] * self._mean[unit]
+        columns, own = self._own.part(start, min(stop, top))
+        found[:, columns] -= 2 * self._gamma * own
+        found[:, p] = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
+        touched = np.union1d(columns, np.flatnonzero(self._mean[np.unique(unit)].any(axis=0)))
+        touched = np.append(touched, p)
+        if stop > top:
+            return np.arange(p + 1), np.vstack([found / n, self._tail[: stop - top]])
+        return touched, found[:, touched] / n
+
+
+def spread(matrix: RowBlocks, start: int, stop: int) -> Floats:
+    """Rows of a matrix that knows where its entries are (stop - start x d)."""
+    columns, part = matrix.part(start, stop)
+    found = np.zeros((stop - start, matrix.shape[1]))
+    found[:, columns] = part
+    return found
 
 
 def host_own(own: RowBlocks, U: Floats, gamma: float) -> Floats:
@@ -140,10 +166,3 @@ def _halved(by_unit: Floats) -> Floats:
     both[np.arange(d), np.arange(d)] /= 2
     half: Floats = both[np.triu_indices(d)]
     return half
-
-
-def _stacked(own: RowBlocks, tail: Floats, start: int, stop: int, scale: float) -> Floats:
-    rows = own.shape[0]
-    above = own.rows(start, min(stop, rows)) * scale if start < rows else tail[:0]
-    below = tail[max(0, start - rows) : max(0, stop - rows)]
-    return np.vstack([above, below])

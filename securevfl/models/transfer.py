@@ -27,6 +27,7 @@ class Transfer(Model):
     """
 
     name: ClassVar[str] = "transfer"
+    method: ClassVar[str | None] = "transfer"
     static_jacobian: ClassVar[bool] = False
     shares_outputs: ClassVar[bool] = False
     units: int = Field(default=16, ge=1)
@@ -57,13 +58,13 @@ class Transfer(Model):
 
 
 class Network:
-    """Dense layers with tanh. theta (p,) holds, layer by layer, the weights (a + 1 x b) with the offsets last."""
+    """Dense layers with tanh. theta (p,) holds, layer by layer, the weights (b x a + 1) with the offset of each unit last."""
 
     def __init__(self, widths: tuple[int, ...], l2: float, theta: Floats | None) -> None:
-        self._shapes = [(a + 1, b) for a, b in zip(widths, widths[1:], strict=False)]
-        ends = np.cumsum([0, *(a * b for a, b in self._shapes)]).tolist()
+        self._shapes = [(b, a + 1) for a, b in zip(widths, widths[1:], strict=False)]
+        ends = np.cumsum([0, *(b * a for b, a in self._shapes)]).tolist()
         self._places = [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
-        self._decays = np.concatenate([np.repeat([l2] * (a - 1) + [0.0], b) for a, b in self._shapes])
+        self._decays = np.concatenate([np.tile([l2] * (a - 1) + [0.0], b) for b, a in self._shapes])
         self.theta: Floats = np.zeros(ends[-1]) if theta is None else theta
 
     @property
@@ -78,9 +79,9 @@ class Network:
         stream.update(np.ascontiguousarray(X, dtype="<f8").tobytes())
         whole = np.frombuffer(stream.digest(8 * self.parameters), "<u8") >> 11
         drawn = normal_quantile((whole + 0.5) * 2.0**-53)
-        for place, (a, b) in zip(self._places, self._shapes, strict=True):
+        for place, (b, a) in zip(self._places, self._shapes, strict=True):
             drawn[place] *= np.sqrt(2.0 / (a - 1 + b))
-            drawn[place].reshape(a, b)[-1] = 0.0
+            drawn[place].reshape(b, a)[:, -1] = 0.0
         self.theta = drawn
 
     def regularised(self, gradient: Floats) -> Floats:
@@ -97,9 +98,9 @@ class Network:
         total = np.empty(self.parameters)
         delta = V * (1 - seen[-1] ** 2)
         for layer in reversed(range(len(self._shapes))):
-            total[self._places[layer]] = (_with_ones(seen[layer]).T @ delta).ravel()
+            total[self._places[layer]] = (delta.T @ _with_ones(seen[layer])).ravel()
             if layer:
-                delta = (delta @ self._weights(layer)[:-1].T) * (1 - seen[layer] ** 2)
+                delta = (delta @ self._weights(layer)[:, :-1]) * (1 - seen[layer] ** 2)
         return total
 
     def derivatives(self, X: Floats) -> RowBlocks:
@@ -113,7 +114,7 @@ class Network:
         """X and what leaves each layer."""
         seen = [X]
         for layer in range(len(self._shapes)):
-            seen.append(np.tanh(_with_ones(seen[-1]) @ self._weights(layer)))
+            seen.append(np.tanh(_with_ones(seen[-1]) @ self._weights(layer).T))
         return seen
 
 
@@ -134,34 +135,31 @@ class Derivatives(RowBlocks):
         return self._n * self._d, self._before + self._weights[-1].size
 
     def rows(self, start: int, stop: int) -> Floats:
-        columns, part = self.part(start, stop)
-        found = np.zeros((stop - start, self.shape[1]))
-        found[:, columns] = part
-        return found
+        return taylor.spread(self, start, stop)
 
     def part(self, start: int, stop: int) -> tuple[Places, Floats]:
-        n, last = self._n, self._weights[-1]
+        n, width = self._n, self._weights[-1].shape[1]
         units = range(start // n, -(-stop // n))
-        own = self._before + np.arange(last.shape[0])[:, None] * self._d + np.array(units)
-        columns = np.concatenate([np.arange(self._before), own.T.ravel()])
+        own = self._before + np.arange(units.start * width, units.stop * width)
+        columns = np.concatenate([np.arange(self._before), own])
         found = np.zeros((stop - start, len(columns)))
         for place, j in enumerate(units):
             rows = slice(max(start - j * n, 0), min(stop - j * n, n))
             at = slice(j * n + rows.start - start, j * n + rows.stop - start)
-            self._unit(j, rows, found[at], self._before + place * len(last))
+            self._unit(j, rows, found[at], self._before + place * width)
         return columns, found
 
     def _unit(self, j: int, rows: slice, out: Floats, own: int) -> None:
         """Writes the derivatives of these rows of unit j; `own` is where its weights of the last layer start."""
-        seen = [each[rows] for each in self._seen]
+        seen, last = [each[rows] for each in self._seen], self._weights[-1][j]
         slope = 1 - seen[-1][:, j] ** 2
-        out[:, own : own + len(self._weights[-1])] = slope[:, None] * _with_ones(seen[-2])
-        delta, stop = slope[:, None] * self._weights[-1][:-1, j], self._before
+        out[:, own : own + len(last)] = slope[:, None] * _with_ones(seen[-2])
+        delta, stop = slope[:, None] * last[:-1], self._before
         for layer in reversed(range(len(self._weights) - 1)):
             delta = delta * (1 - seen[layer + 1] ** 2)
             start = stop - self._weights[layer].size
-            out[:, start:stop] = (_with_ones(seen[layer])[:, :, None] * delta[:, None, :]).reshape(len(out), -1)
-            delta, stop = delta @ self._weights[layer][:-1].T, start
+            out[:, start:stop] = (delta[:, :, None] * _with_ones(seen[layer])[:, None, :]).reshape(len(out), -1)
+            delta, stop = delta @ self._weights[layer][:, :-1], start
 
 
 def _with_ones(X: Floats) -> Floats:
