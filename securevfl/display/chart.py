@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle
 
 from securevfl.display.html import escape, shown
 
 COLOURS = "#3a6ea5", "#b23a2e", "#3c8d5a", "#8a5fa8", "#b8862b", "#5b6675"
 WIDTH, HEIGHT = 480.0, 270.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 12.0, 26.0, 40.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 26.0, 40.0
 POINTS = 600  # of a line; more would not show
 
 Points = Sequence[tuple[float, float]]
@@ -24,8 +25,8 @@ def lines(series: Mapping[str, Points], *, x: str, y: str) -> str:
         return ""
     xs, ys = ([point[axis] for points in kept.values() for point in points] for axis in (0, 1))
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
-    x_low, x_high = min(x_ticks[0], *xs), max(x_ticks[-1], *xs)
-    y_low, y_high = min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
+    x_low, x_high, y_low, y_high = min(xs), max(xs), y_ticks[0], y_ticks[-1]
+    x_ticks = [tick for tick in x_ticks if x_low <= tick <= x_high]
 
     def across(value: float) -> float:
         return LEFT + (value - x_low) / ((x_high - x_low) or 1.0) * (WIDTH - LEFT - RIGHT)
@@ -34,21 +35,20 @@ def lines(series: Mapping[str, Points], *, x: str, y: str) -> str:
         return HEIGHT - BOTTOM - (value - y_low) / ((y_high - y_low) or 1.0) * (HEIGHT - TOP - BOTTOM)
 
     parts = [_axes(x_ticks, y_ticks, across, down), _text(WIDTH / 2, HEIGHT - 6, x, "middle"), _text(4, 14, y)]
-    for (name, points), colour in zip(kept.items(), _colours(len(kept)), strict=True):
-        way = " ".join(f"{across(a):.1f},{down(b):.1f}" for a, b in points)
+    for points, colour in zip(kept.values(), cycle(COLOURS), strict=False):
+        places = [(f"{across(a):.1f}", f"{down(b):.1f}") for a, b in points]
+        way = " ".join(",".join(place) for place in places)
         parts.append(f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
-        if len(points) == 1:
-            parts.append(f'<circle cx="{across(points[0][0]):.1f}" cy="{down(points[0][1]):.1f}" r="3" fill="{colour}"/>')
-    if len(kept) > 1:
-        parts.append(_legend(list(kept)))
-    return _svg(HEIGHT, f"{', '.join(kept)} over {x}", parts)
+        if len(places) == 1:
+            parts.append(f'<circle cx="{places[0][0]}" cy="{places[0][1]}" r="3" fill="{colour}"/>')
+    return _svg(HEIGHT, f"{', '.join(kept)} over {x}", parts) + (_legend(kept) if len(kept) > 1 else "")
 
 
 def split(shares: Mapping[str, float], *, unit: str) -> str:
     """One bar, cut in proportion to the shares, with a line of words below for each."""
     whole = sum(shares.values())
     parts, at = [], 0.0
-    for row, ((name, share), colour) in enumerate(zip(shares.items(), _colours(len(shares)), strict=True)):
+    for row, ((name, share), colour) in enumerate(zip(shares.items(), cycle(COLOURS), strict=False)):
         width = WIDTH * share / whole if whole > 0 else 0.0
         parts.append(f'<rect x="{at:.1f}" y="0" width="{width:.1f}" height="26" fill="{colour}"/>')
         line = 50.0 + 20.0 * row
@@ -79,12 +79,10 @@ def _axes(x_ticks: list[float], y_ticks: list[float], across: _Place, down: _Pla
     return "".join([*grid, *marks])
 
 
-def _legend(names: list[str]) -> str:
-    at, parts = WIDTH - RIGHT, []
-    for name, colour in reversed(list(zip(names, _colours(len(names)), strict=True))):
-        parts.append(_text(at, 14, name, "end", colour))
-        at -= 7.0 * len(name) + 14
-    return "".join(parts)
+def _legend(names: Iterable[str]) -> str:
+    words = zip(names, cycle(COLOURS), strict=False)
+    marks = (f'<span style="color: {colour}; margin-right: 1em">{escape(name)}</span>' for name, colour in words)
+    return f'<div style="font-size: .85rem; text-align: center">{"".join(marks)}</div>'
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", colour: str = "#5b6675") -> str:
@@ -98,10 +96,6 @@ def _svg(height: float, label: str, parts: Sequence[str]) -> str:
 
 def _tick(value: float) -> str:
     return shown(int(value)) if value == int(value) and abs(value) < 1e6 else f"{value:.3g}"
-
-
-def _colours(count: int) -> list[str]:
-    return [COLOURS[k % len(COLOURS)] for k in range(count)]
 
 
 def _thin(points: Points) -> Points:

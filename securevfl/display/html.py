@@ -19,14 +19,13 @@ section { background: var(--paper); border: 1px solid var(--line); border-radius
   margin: 1rem 0; }
 section h2 { margin: .7rem 0 .5rem; }
 .wide { overflow-x: auto; }
-.side { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
 table { border-collapse: collapse; }
 th, td { text-align: left; vertical-align: top; padding: .35rem 1rem .35rem 0; border-bottom: 1px solid var(--line); }
-tr:last-child td { border-bottom: 0; } th { font-weight: 600; color: var(--soft); font-size: .85rem; }
+tr:last-child > * { border-bottom: 0; } th { font-weight: 600; color: var(--soft); font-size: .85rem; }
 td.figure, th.figure { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 pre { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; margin: .5rem 0 0; }
 code { font: .92em ui-monospace, Menlo, Consolas, monospace; }
-svg { width: 100%; height: auto; display: block; }
+svg { width: 100%; max-width: 34rem; height: auto; display: block; }
 @media (max-width: 30rem) { main { padding: 1.25rem .7rem 3rem; } section { padding: .3rem .8rem .8rem; } }
 @media print { body { background: #fff; } }
 """
@@ -61,12 +60,13 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Words to the left, figures to the right."""
     figures = [all(not isinstance(row[j], str) for row in rows) and bool(rows) for j in range(len(heads))]
     kinds = [' class="figure"' if each else "" for each in figures]
-    top = "".join(f"<th{kind}>{escape(head)}</th>" for kind, head in zip(kinds, heads, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{escape(shown(cell))}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="wide"><table><tr>{top}</tr>{body}</table></div>'
+
+    def line(tag: str, cells: Sequence[Cell]) -> str:
+        inner = (f"<{tag}{kind}>{escape(shown(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(inner)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f'<div class="wide"><table>{line("th", heads)}{body}</table></div>'
 
 
 def facts(of: Mapping[str, Cell]) -> str:

@@ -45,7 +45,14 @@ def watched(label: str, wanted: bool, also: OnStep | None) -> Iterator[OnStep | 
 @contextmanager
 def _terminal(label: str) -> Iterator[OnStep]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     out = Console(stderr=True, highlight=False, markup=False, emoji=False)
     times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
