@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
     from securevfl.optim.adagrad import AdaGrad
     from securevfl.optim.adam import Adam
+    from securevfl.optim.block_descent import BlockDescent
     from securevfl.optim.fdskl import FDSKL
     from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
     from securevfl.optim.momentum import Momentum
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.protocols.open_residual import OpenResidual
     from securevfl.protocols.pairwise_sum import PairwiseSum
     from securevfl.protocols.sealed_residual import SealedResidual
+    from securevfl.protocols.shares_options import Shares
     from securevfl.protocols.tree_sum import TreeSum
     from securevfl.runtime.clock import Network
     from securevfl.training.run import Run
@@ -45,6 +47,7 @@ if TYPE_CHECKING:  # for type checkers and editors
 __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "AdaGrad",
     "Adam",
+    "BlockDescent",
     "CipherSum",
     "Ckks",
     "DirectSum",
@@ -59,6 +62,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Logistic",
     "Momentum",
     "Network",
+    "OneVsRest",
     "OpenResidual",
     "Paillier",
     "PairwiseSum",
@@ -68,6 +72,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Run",
     "SealedResidual",
     "Sgd",
+    "Shares",
     "SmoothHinge",
     "Softmax",
     "Square",
@@ -86,9 +91,10 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.data.party": ("Helper", "Party", "align"),
     "securevfl.job": ("Job", "Protocol", "Target"),
     "securevfl.models.kernel": ("Kernel",),
-    "securevfl.models.linear": ("GeneralLinear", "Logistic", "SmoothHinge", "Softmax", "Square"),
+    "securevfl.models.linear": ("GeneralLinear", "Logistic", "OneVsRest", "SmoothHinge", "Softmax", "Square"),
     "securevfl.optim.adagrad": ("AdaGrad",),
     "securevfl.optim.adam": ("Adam",),
+    "securevfl.optim.block_descent": ("BlockDescent",),
     "securevfl.optim.fdskl": ("FDSKL",),
     "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
     "securevfl.optim.momentum": ("Momentum",),
@@ -103,6 +109,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.protocols.open_residual": ("OpenResidual",),
     "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
     "securevfl.protocols.sealed_residual": ("SealedResidual",),
+    "securevfl.protocols.shares_options": ("Shares",),
     "securevfl.protocols.tree_sum": ("TreeSum",),
     "securevfl.runtime.clock": ("Network",),
     "securevfl.training.run": ("Run",),

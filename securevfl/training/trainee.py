@@ -68,7 +68,7 @@ class Trainee:
 
     def finish(self) -> ModelPart:
         """Evaluates a last time and packs what this party takes home."""
-        measured = self._evaluate()
+        measured = self._evaluate(last=True)
         seat, data = self._seat, self._data
         path = seat.channel.clock.path()
         path[: Stage.EVALUATE] = self._trained[: Stage.EVALUATE]  # others may have evaluated while this one trained
@@ -116,13 +116,9 @@ class Trainee:
         player, keys = self._player, dict(self._seat.channel.keys)
         return Saved(rounds, self._run, self._history, keys, player.state(), player.constant)
 
-    def _evaluate(self) -> dict[str, float]:
-        """Metrics on the held-out rows, or without any on the training rows; empty where f or labels are not known."""
-        rows, data = self._data.evaluated, self._data
-        f, labels = self._player.decision(rows), data.labels(rows.rows)
-        if f is None or labels is None or data.classes is None:
-            return {}
-        return metrics.evaluate(self._job.model.loss, f, labels, data.classes)
+    def _evaluate(self, *, last: bool = False) -> dict[str, float]:
+        """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
+        return self._player.measure(self._job.model.loss, self._data, last=last)
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
         """Metrics, and whether the target is reached, which the leading party tells the others."""
