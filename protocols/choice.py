@@ -33,8 +33,11 @@ class Protocol(Config):
         ) -> None: ...
 
     sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
+    """How forward outputs are summed up; "auto" is direct for two parties and pairwise for more."""
     residual: SerializeAsAny[ResidualProtocol] | None = None
+    """How residuals go down: "open", or the name of an engine, which seals them; none for FDSKL."""
     shares: Shares | None = None
+    """Weights, sums and residuals stay shared, in place of a sum and a residual; a table of the keys of Shares."""
 
     @field_validator("sum", mode="before")
     @classmethod

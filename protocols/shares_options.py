@@ -15,18 +15,20 @@ __all__ = ["Shares"]
 class Shares(MessageProtocol):
     """Weights, sums, residuals and gradients stay shared, so that a run opens sizes and the agreed scores alone.
 
-    partner: which party holds shares beside the one with labels; the one with the most columns unless named.
-    table_bits, step: the loss is read from a table of 2^table_bits entries that are `step` apart, a power of two; by
-    default 1 for classes and 1/4 for numbers. It covers sums up to (2^(table_bits - 1) - 1) step on either side.
-    clip: columns are cut off at so many deviations. chunk: for how many epochs work is done ahead at a time.
+    The table of the loss covers sums up to (2^(table_bits - 1) - 1) step on either side.
     """
 
     name: ClassVar[str] = "shares"
     partner: str | None = None
+    """Who holds shares beside the party with labels; the party with the most columns if left out."""
     table_bits: int = Field(default=6, ge=3, le=8)
+    """The loss is read from a table of 2^table_bits entries."""
     step: float | None = Field(default=None, gt=0)
+    """The distance of two entries, a power of two; 1 for classes and 1/4 for numbers if left out."""
     clip: float = Field(default=8.0, ge=1, le=64)
+    """Scaled columns are cut off at this size."""
     chunk: int = Field(default=8, ge=1)
+    """For how many epochs work is done ahead at a time."""
 
     @field_validator("step")
     @classmethod

@@ -18,6 +18,8 @@ from securevfl.data.schedule import Visit
 from securevfl.errors import ConfigError
 from securevfl.methods.base import AskedRows, OwnRows, Player, Round
 from securevfl.methods.data import ScaledRows, TrainingData
+from securevfl.methods.divergence import FAR as FAR_ABOVE
+from securevfl.methods.divergence import diverged
 from securevfl.methods.shares_plan import Plan, plan
 from securevfl.methods.state import State
 from securevfl.models.losses import Loss
@@ -40,7 +42,7 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 
 BLOCK = 16_384  # rows that are scored at a time
-FAR = 0.01  # part of the rows beyond half of the table's reach from which a party is warned
+NEAR_END = 0.01  # part of the rows beyond half of the table's reach from which a party is warned
 
 
 @dataclass
@@ -94,13 +96,13 @@ class SharesPlayer(Player):
             self._make(training, first, part, Stage.AHEAD)
             yield Round(first + len(part), len(data.schedule), part[-1].epoch)
 
-    def measure(self, loss: Loss, data: TrainingData, *, last: bool) -> dict[str, float]:
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
         """Metrics of the scores of held-out rows once the training is over; else what one opened sum tells."""
         rows, held_out = data.evaluated, len(data.schedule.test) > 0
         if last and self._training is not None and not self._active:
             self._noted()
         if last and held_out and self.exchanges >= FEWEST_VISITS:
-            return super().measure(loss, data, last=last)
+            return super().measure(loss, data, rounds, last=last)
         if self._training is None or self._state is None:
             return {}
         few = ScaledRows(data, rows.rows[: MOST // self._seat.outputs])
@@ -111,7 +113,12 @@ class SharesPlayer(Player):
         number = 2 * self.exchanges + last
         ahead.meet()
         found = measure(ahead.products, ahead.transfers, terms, self._state, number, self._own(few[:]), targets)
-        return {} if found is None else self._metrics(loss, found, targets)
+        if found is None or targets is None:
+            return {}
+        none = float(loss.value(np.zeros_like(targets[1]), targets[1]).mean())
+        if found.loss * self._seat.outputs > FAR_ABOVE * none:
+            raise diverged(rounds)
+        return self._metrics(loss, found, targets[1])
 
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         if self._state is None:
@@ -130,7 +137,8 @@ class SharesPlayer(Player):
 
     def state(self) -> State:
         state = self._state
-        assert state is not None, "it has begun"
+        if state is None:
+            return State(run=self._run)
         return State(own=state.own, others=dict(state.others), visits=state.visits, sizes=self._sizes, run=self._run)
 
     def _begin(self, data: TrainingData) -> _Training:
@@ -264,14 +272,14 @@ class SharesPlayer(Player):
             raise ConfigError(f"{self._seat.me}: rows with ids were expected, as each is scored once; bring ids")
         return shares_predict.Rows([b"new %d" % place for place in range(block.start, block.stop)], X)
 
-    def _metrics(self, loss: Loss, found: Measured, targets: tuple[Any, Floats] | None) -> dict[str, float]:
+    def _metrics(self, loss: Loss, found: Measured, y: Floats) -> dict[str, float]:
         """What the party with labels makes of two opened sums."""
-        if found.far > FAR:
+        if found.far > NEAR_END:
             why = "sums come near the end of the table and would wrap beyond it; lower lr, or raise table_bits or step"
             facts: dict[str, str | int | float] = {"part": round(found.far, 4), "reason": why}
             eventlog.emit(self._seat.me, "far", facts, logging.ERROR)
         value = found.loss * self._seat.outputs
         told = {"loss": value, "far": found.far}
-        if loss.name == "square" and targets is not None:
-            told |= {"r2": 1 - 2 * value / float(targets[1].var()), "rmse": float((2 * value) ** 0.5)}
+        if loss.name == "square":
+            told |= {"r2": 1 - 2 * value / float(y.var()), "rmse": float((2 * value) ** 0.5)}
         return told

@@ -23,15 +23,17 @@ from securevfl.optim.base import Optimizer
 
 
 class BlockDescent(Optimizer):
-    """`lr` is in units of the safe step. `ridge` holds back directions in which a party's columns hardly vary; l2 of
-    the model is added to it, and weights do not decay beside."""
+    """The model's l2 is added to the ridge, and weights do not decay beside."""
 
     name: ClassVar[str] = "block_descent"
     method: ClassVar[str] = "shares"
     lr: float = Field(default=1.0, gt=0)
+    """The size of a step, in units of the safe one."""
     decay: Literal["none"] = "none"
     momentum: bool = True
+    """Takes gradients at extrapolated points."""
     ridge: float = Field(default=1e-2, gt=0)
+    """What is added to the curvature; it holds back directions in which a party's columns hardly vary."""
 
     @property
     def label(self) -> str:

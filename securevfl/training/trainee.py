@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from securevfl.config import plain
 from securevfl.data.party import Party
+from securevfl.errors import DivergenceError, RangeError
 from securevfl.job import Job
 from securevfl.methods.base import Round
 from securevfl.methods.data import TrainingData
@@ -61,6 +62,11 @@ class Trainee:
         except BaseException as error:
             with suppress(BaseException):
                 rounds.throw(error)  # so that what the player has open ends with the reason, and waits for nobody
+            if isinstance(error, RangeError):
+                raise DivergenceError(
+                    f"{self._party.name}, round {self.rounds + 1}: {error}; a training that diverges comes to this: "
+                    "lower lr, or scale the columns"
+                ) from error
             raise
         clock = self._seat.channel.clock
         clock.tick(Kind.LOCAL)
@@ -118,7 +124,7 @@ class Trainee:
 
     def _evaluate(self, *, last: bool = False) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
-        return self._player.measure(self._job.model.loss, self._data, last=last)
+        return self._player.measure(self._job.model.loss, self._data, self.rounds, last=last)
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
         """Metrics, and whether the target is reached, which the leading party tells the others."""

@@ -89,14 +89,14 @@ def test_the_model_is_that_of_floats(name: str, count: int) -> None:
 
 
 def test_other_losses_and_several_classes() -> None:
-    numbers = [vfl.Party(each.name, each.X, each.y) for each in vfl.datasets.diabetes()]
+    numbers = [vfl.Party(each.name, each.X, each.y, aligned=True) for each in vfl.datasets.diabetes()]
     steps = vfl.FedSGD(lr=0.3)
     run = vfl.simulate(job(model=vfl.Square(), optimizer=steps, batch_size="all", epochs=12), numbers)
     np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, numbers), atol=0.03)
     assert run.metrics["r2"] > 0.3
     own = parties()
     label = np.digitize(own[0].X[:, 0], np.quantile(own[0].X[:, 0], [0.3, 0.7]))
-    several = [vfl.Party("bank", own[0].X, label), own[1]]
+    several = [vfl.Party("bank", own[0].X, label, ids=own[0].ids), own[1]]
     run = vfl.simulate(job(model=vfl.OneVsRest(), optimizer=vfl.FedSGD(lr=1.0), epochs=4), several)
     np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, several), atol=0.15)
     assert run.metrics["accuracy"] > 0.7
