@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializeAsAny, field_validator
 
 from securevfl.config import Config, read_nested
+from securevfl.data.preparation import Preparation
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.models import MODELS
@@ -32,7 +33,9 @@ class JobOptions(Config):
     batches and starts the weights, and does not change the batches (`securevfl.data.schedule`).
     test_fraction: share of rows held out from training, on which metrics are taken; 0 takes them on the training rows.
     evaluate_every: rounds between joint evaluations; 0 evaluates at the end only (with a target: every round).
-    scale: "standard" lets each party scale its own columns by its own training rows.
+    prepare: what each party makes of missing values and texts, and of numbers (`securevfl.data.preparation`).
+    scale: "standard" lets each party scale its own columns by mean and deviation of its own training rows, "robust" by
+    their median and quartiles.
     reshuffle, max_label_auc, accepts: see `securevfl.privacy.leaks`.
     """
 
@@ -45,7 +48,8 @@ class JobOptions(Config):
     test_fraction: float = Field(default=0.0, ge=0, lt=1)
     evaluate_every: int = Field(default=0, ge=0)
     target: Target | None = None
-    scale: Literal["standard", "none"] = "standard"
+    prepare: Preparation = Preparation()
+    scale: Literal["standard", "robust", "none"] = "standard"
     reshuffle: bool = False
     max_label_auc: float | None = Field(default=None, gt=0.5, lt=1)
     accepts: tuple[LeakName, ...] = ()
@@ -64,6 +68,11 @@ class JobOptions(Config):
     @classmethod
     def _read_protocol(cls, value: Any) -> Any:
         return read_nested(Protocol, value)
+
+    @field_validator("prepare", mode="before")
+    @classmethod
+    def _read_prepare(cls, value: Any) -> Any:
+        return read_nested(Preparation, value)
 
     @field_validator("target", mode="before")
     @classmethod

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from copy import copy
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
+from securevfl.data.columns import Columns, Levels, columns_of
 from securevfl.data.ids import Keys, id_keys, order_digest, shared_rows
+from securevfl.data.preparation import Prepared
 from securevfl.data.register import Register
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
 from securevfl.roles import Role
@@ -21,31 +25,31 @@ CHUNK = 1 << 21  # numbers at a time
 class Party:
     """One organisation's side of the data.
 
-    X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names. `keys`
-    are the digests of the ids (n x ID_DIGEST).
-    A table with column names (pandas, polars, pyarrow) brings its own. Raises DataError of the kind that fits.
+    X (n x d) numbers and texts, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names.
+    `keys` are the digests of the ids (n x ID_DIGEST).
+    A table with column names (pandas, polars, pyarrow) brings its own. It holds numbers alone: a text as its place in
+    the `levels` of its column, what is missing as NaN, until a job prepares them (`securevfl.data.preparation`).
+    Raises DataError of the kind that fits.
     """
+
+    levels: Levels = MappingProxyType({})  # of the columns of texts, by name
+    preparation: Prepared | None = None  # how X came to be, once a job has prepared it
 
     role: Role | None = None  # what it says it is in a run; else its method goes by its labels
 
     def __init__(
         self,
         name: str,
-        X: ArrayLike,
+        X: ArrayLike | Columns,
         y: ArrayLike | None = None,
         *,
         ids: Sequence[Any] | NDArray[Any] | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
         self.name = _name(name)
-        if columns is None:
-            columns = getattr(X, "columns", None) if hasattr(X, "columns") else None
-        self.X = _numbers(name, X)
-        d = self.X.shape[1]
-        self.columns = [f"x{j}" for j in range(d)] if columns is None else [str(column) for column in columns]
-        if len(self.columns) != d:
-            raise TableError(f"party {name}: {d} column names were expected, {len(self.columns)} came")
-        check_extremes(name, self.X.min(axis=0), self.X.max(axis=0), self.columns, len(self.X))
+        own = columns_of(name, X, columns)
+        self.X, self.columns, self.levels = own.X, own.names, own.levels
+        _check_values(name, own)
         self.y = None if y is None else check_labels(name, y, len(self.X))
         self.ids: NDArray[Any] | None = None
         self.keys: Keys | None = None
@@ -56,6 +60,18 @@ class Party:
     def active(self) -> bool:
         """Whether it holds the labels."""
         return self.y is not None
+
+    @property
+    def table(self) -> Columns:
+        """Its columns."""
+        return Columns(self.X, self.columns, self.levels)
+
+    def prepared(self, by: Prepared) -> Party:
+        """The same party with the columns that this preparation makes. TableError if a value is missing in one that has
+        no place for it."""
+        own = copy(self)
+        own.X, own.columns, own.levels, own.preparation = by.apply(self.table), by.features, {}, by
+        return own
 
     @property
     def order(self) -> bytes:
@@ -69,7 +85,10 @@ class Party:
 
     @property
     def content(self) -> str:
-        """32 hex digits that change with the columns, and neither with their order nor with that of the rows."""
+        """32 hex digits that change with the columns, and neither with their order nor with that of the rows.
+
+        Texts count as their places among the levels.
+        """
         register, step = self.register, max(1, CHUNK // self.X.shape[1])
         sums = ColumnSums(self.X.shape[1])
         weights = row_weights(register)
@@ -87,7 +106,8 @@ class Party:
     def take(self, rows: NDArray[np.intp]) -> Party:
         """The same party with these rows, in this order."""
         kept = object.__new__(Party)
-        kept.name, kept.columns, kept.X = self.name, self.columns, self.X[rows]
+        kept.name, kept.columns, kept.levels, kept.X = self.name, self.columns, self.levels, self.X[rows]
+        kept.preparation = self.preparation
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
         kept.keys = None if self.keys is None else self.keys[rows]
@@ -146,18 +166,17 @@ def row_weights(register: Register) -> NDArray[np.uint64]:
     return register.numbers("content")
 
 
-def _numbers(name: str, X: ArrayLike) -> Floats:
-    table = np.asarray(X)
-    if table.ndim != 2 or 0 in table.shape:
-        raise TableError(f"party {name}: a table of rows x columns was expected, an array of shape {table.shape} came")
-    if table.dtype.kind not in "biuf":
-        try:
-            table = table.astype(np.float64)
-        except (TypeError, ValueError):
-            raise TableError(
-                f"party {name}: numbers were expected, the table holds text or objects; encode them as numbers"
-            ) from None
-    return table if table.dtype == np.float64 else table.astype(np.float64)
+def _check_values(name: str, own: Columns) -> None:
+    """TableError names columns that are empty, hold infinities, or do not vary."""
+    gaps = np.isnan(own.X)
+    if not gaps.any():
+        check_extremes(name, own.X.min(axis=0), own.X.max(axis=0), own.names, len(own.X))
+        return
+    empty = [own.names[j] for j in np.flatnonzero(gaps.all(axis=0)).tolist()]
+    if empty:
+        raise TableError(f"party {name}: columns with values were expected, empty: {_some(empty)}; drop them")
+    low, high = np.nanmin(own.X, axis=0), np.nanmax(own.X, axis=0)
+    check_extremes(name, low, np.where(gaps.any(axis=0), np.maximum(high, low + 1), high), own.names, len(own.X))
 
 
 def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> None:

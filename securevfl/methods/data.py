@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
-from securevfl.data.scaling import moments
+from securevfl.data.scaling import moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
 from securevfl.models.losses import Loss
 from securevfl.protocols.base import Batch
@@ -21,8 +21,8 @@ from securevfl.protocols.base import Batch
 class TrainingData:
     """What one party trains on.
 
-    columns: d. mean, deviation (d,): of the training rows; (0, 1) without scaling. classes, targets (m x c): of a party
-    with labels. evaluated: the rows that metrics are taken on.
+    columns: d. mean, deviation (d,): of the training rows, or median and spread; (0, 1) without scaling.
+    classes, targets (m x c): of a party with labels. evaluated: the rows that metrics are taken on.
     """
 
     def __init__(self, party: Party, schedule: Schedule, loss: Loss, *, scale: str) -> None:
@@ -82,8 +82,8 @@ class ScaledRows:
 
 
 def _scaling(X: Floats, train: Rows, scale: str) -> tuple[Floats, Floats]:
-    """Mean and deviation of each column over the training rows; (0, 1) without scaling."""
+    """Where each column lies over the training rows and how far it spreads; (0, 1) without scaling."""
     if scale == "none" or not X.shape[1]:
         return np.zeros(X.shape[1]), np.ones(X.shape[1])
-    mean, deviation = moments(X, train)
+    mean, deviation = (quartiles if scale == "robust" else moments)(X, train)
     return mean, np.where(deviation > 0, deviation, 1.0)

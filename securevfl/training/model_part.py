@@ -11,15 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
+from securevfl.data.columns import Columns, columns_of
 from securevfl.data.party import check_finite
-from securevfl.errors import DataError, TableError
+from securevfl.data.preparation import Prepared
+from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.files import write_whole
 from securevfl.methods.state import State
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Kind, Stage
 from securevfl.runtime.clock import Path as CriticalPath
 
-SCHEMA = "securevfl.part/2"
+SCHEMA = "securevfl.part/3"
 
 
 @dataclass
@@ -27,14 +29,15 @@ class ModelPart:
     """One party's outcome: its role, and its part of the model as its player keeps it (`securevfl.methods`).
 
     `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
-    drawn from; its file holds them too. `run` is the same in all parts of one training, and in no others.
+    drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, which
+    `mean` and `deviation` (d,) scale. `run` is the same in all parts of one training, and in no others.
     """
 
     name: str
     role: str
     job: dict[str, Any]
     parties: list[str]
-    columns: list[str]
+    preparation: Prepared
     mean: Floats
     deviation: Floats
     state: State
@@ -49,6 +52,16 @@ class ModelPart:
 
     def __repr__(self) -> str:
         return f"ModelPart({self.name!r}, {self.role}, {len(self.columns)} columns)"
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the party brings."""
+        return self.preparation.columns
+
+    @property
+    def features(self) -> list[str]:
+        """The columns that the model is of (d)."""
+        return self.preparation.features
 
     @property
     def leads(self) -> bool:
@@ -72,26 +85,29 @@ class ModelPart:
         scaled: Floats = (table - self.mean) / self.deviation
         return scaled
 
-    def table(self, X: ArrayLike) -> Floats:
-        """New rows (m x d), checked: the columns of the training, by name where X has names. TableError."""
-        named = [str(column) for column in X.columns] if hasattr(X, "columns") else None
-        if named is not None and named != self.columns:
-            lacking = [column for column in self.columns if column not in named]
-            if lacking:
-                raise TableError(
-                    f"party {self.name}: columns of the training were expected, missing: {lacking}; add them"
-                )
-            X = X[self.columns]  # type: ignore[index, call-overload]
-        try:
-            table = np.asarray(X, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise TableError(f"party {self.name}: numbers were expected, the new rows hold text; encode them") from None
-        if table.ndim != 2 or table.shape[1] != len(self.columns):
+    def table(self, X: ArrayLike | Columns) -> Floats:
+        """New rows (m x d), checked and prepared: columns are found by name where X has names. TableError."""
+        own = columns_of(self.name, self._chosen(X), texts=self.preparation.texts)
+        if len(own.names) != len(self.columns):
             raise TableError(
-                f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {table.shape} came"
+                f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {own.X.shape} came"
             )
-        check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.columns)
+        table = self.preparation.apply(own)
+        check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
+
+    def _chosen(self, X: ArrayLike | Columns) -> ArrayLike | Columns:
+        """The columns of the training, of a table that names its columns."""
+        named = getattr(X, "column_names", None)
+        named = getattr(X, "columns", None) if named is None else named
+        if named is None:
+            return X
+        names = [str(column) for column in named]
+        lacking = [column for column in self.columns if column not in names]
+        if lacking:
+            raise TableError(f"party {self.name}: columns of the training were expected, missing: {lacking}; add them")
+        keys = dict(zip(names, named, strict=True))
+        return X if names == self.columns else X[[keys[column] for column in self.columns]]  # type: ignore[index,call-overload]
 
     def save(self, path: str | Path) -> None:
         """Writes this party's own part as JSON, whole or not at all."""
@@ -102,6 +118,7 @@ class ModelPart:
             "job": self.job,
             "parties": self.parties,
             "columns": self.columns,
+            "preparation": self.preparation.plain(),
             "mean": self.mean.tolist(),
             "deviation": self.deviation.tolist(),
             "outputs": self.outputs,
@@ -123,8 +140,10 @@ class ModelPart:
                 raise KeyError
             mean, deviation = (np.array(state.pop(key), dtype=np.float64) for key in ("mean", "deviation"))
             classes, own = state.pop("classes"), State.read(state.pop("state"))
+            preparation = Prepared.read(state.pop("columns"), state.pop("preparation"))
             return cls(
                 **state,
+                preparation=preparation,
                 mean=mean,
                 deviation=deviation,
                 state=own,
@@ -132,5 +151,5 @@ class ModelPart:
             )
         except OSError as cause:
             raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
             raise DataError(f"{path}: a model file of schema {SCHEMA} was expected; train or save again") from None
