@@ -9,7 +9,7 @@ from pydantic import Field, SerializeAsAny, field_validator
 from securevfl.config import Config, read_nested
 from securevfl.data.preparation import Preparation
 from securevfl.data.register import Register
-from securevfl.data.schedule import Schedule
+from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS
@@ -29,8 +29,9 @@ class Target(Config):
 class JobOptions(Config):
     """All that a job says (`securevfl.job.Job` adds its method, its file and its digest).
 
-    batch_size, epochs: rows a batch, passes over the fixed partition. seed: shared by all parties; orders the visits to
-    batches and starts the weights, and does not change the batches (`securevfl.data.schedule`).
+    batch_size, epochs: rows a batch, or "all" for one batch of all training rows; passes over the fixed partition.
+    seed: shared by all parties; orders the visits to batches and starts the weights, and does not change the batches
+    (`securevfl.data.schedule`).
     test_fraction: share of rows held out from training, on which metrics are taken; 0 takes them on the training rows.
     evaluate_every: rounds between joint evaluations; 0 evaluates at the end only (with a target: every round).
     prepare: what each party makes of missing values and texts, and of numbers (`securevfl.data.preparation`).
@@ -42,7 +43,7 @@ class JobOptions(Config):
     model: SerializeAsAny[Model]
     optimizer: SerializeAsAny[Optimizer]
     protocol: Protocol
-    batch_size: int = Field(default=256, ge=1)
+    batch_size: BatchSize = 256
     epochs: int = Field(default=10, ge=1)
     seed: int = Field(default=0, ge=0)
     test_fraction: float = Field(default=0.0, ge=0, lt=1)
@@ -53,6 +54,15 @@ class JobOptions(Config):
     reshuffle: bool = False
     max_label_auc: float | None = Field(default=None, gt=0.5, lt=1)
     accepts: tuple[LeakName, ...] = ()
+
+    @field_validator("batch_size", mode="plain")
+    @classmethod
+    def _read_batch_size(cls, value: Any) -> BatchSize:
+        if value == "all":
+            return "all"
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return value
+        raise ValueError('should be a valid integer of at least 1, or "all" for one batch of all training rows')
 
     @field_validator("model", mode="before")
     @classmethod

@@ -66,6 +66,23 @@ def test_batches_part_the_training_rows_evenly() -> None:
     np.testing.assert_array_equal(np.sort(own.flow), own.train)
 
 
+def test_all_is_one_batch_of_the_training_rows() -> None:
+    own = Schedule(of(IDS), batch_size="all", epochs=2, seed=0, test_fraction=0.25, reshuffle=False)
+    assert own.batches == 1
+    assert len(own) == 2
+    assert [sorted(visit.rows) for visit in own.visits()] == [own.train.tolist()] * 2
+    assert own.name == schedule(of(IDS), batch=300).name
+    for fits in ("all", 300):
+        job = vfl.Job(
+            model=vfl.Logistic(),
+            optimizer=vfl.FedSGD(lr=1.0),
+            protocol=vfl.Protocol(residual="open"),
+            batch_size=fits,  # type: ignore[arg-type]
+        )
+        assert vfl.Job.from_dict(job.to_dict()).batch_size == fits
+        assert job.schedule(of(IDS[:300])).batches == 1
+
+
 def test_the_order_of_the_rows_does_not_matter() -> None:
     for _ in range(5):
         order = GENERATOR.permutation(N)
