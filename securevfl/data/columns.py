@@ -7,8 +7,8 @@ that takes the training rows (`securevfl.data.preparation`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,30 +32,50 @@ class Columns:
 
 
 def columns_of(
-    name: str, X: ArrayLike | Columns, columns: Sequence[str] | None = None, *, texts: Collection[str] = ()
+    name: str,
+    X: ArrayLike | Columns,
+    columns: Sequence[str] | None = None,
+    *,
+    chosen: Sequence[str] | None = None,
+    texts: Collection[str] = (),
 ) -> Columns:
     """The columns of party `name` from an array, or from a table that names them (pandas, polars, pyarrow).
 
-    Without names they are x0, x1 ... What reads as numbers is numbers, but for `texts`. TableError if it is no table of
-    rows and columns, or a column is of neither kind.
+    columns: other names; without any they are x0, x1 ... chosen: these, in this order, of a table that names its
+    columns. What reads as numbers is numbers, but for `texts`. TableError if it is no table of rows and columns, if
+    chosen columns are missing, or if a column is of neither kind.
     """
     if isinstance(X, Columns):
-        return X
-    named = getattr(X, "column_names", None) or getattr(X, "columns", None)
-    if named is not None and not isinstance(X, np.ndarray):
-        names = [str(column) for column in named]
-        twice = sorted({column for column in names if names.count(column) > 1})
-        if twice:
-            raise TableError(f"party {name}: columns of different names were expected, twice: {', '.join(twice[:5])}")
-        _check_shape(name, (len(X), len(names)))  # type: ignore[arg-type]
-        found = [_column(name, own, np.asarray(X[key]), own in texts) for own, key in zip(names, named, strict=True)]  # type: ignore[index]
-        return _joined(_renamed(name, names, columns), found)
+        _check_shape(name, X.X.shape)
+        return replace(X, names=_renamed(name, X.names, columns, X.X.shape[1]))
+    named = getattr(X, "column_names", None)
+    named = getattr(X, "columns", None) if named is None else named
+    if named is not None:
+        keys = _by_name(name, named, chosen)
+        _check_shape(name, (len(X), len(keys)))  # type: ignore[arg-type]
+        found = [_column(name, own, np.asarray(X[key]), own in texts) for own, key in keys.items()]  # type: ignore[index]
+        return _joined(_renamed(name, list(keys), columns, len(keys)), found)
     table = np.asarray(X)
     _check_shape(name, table.shape)
-    names = _renamed(name, [f"x{j}" for j in range(table.shape[1])], columns)
+    names = _renamed(name, [f"x{j}" for j in range(table.shape[1])], columns, table.shape[1])
     if table.dtype.kind in "biuf" and not texts:
         return Columns(table if table.dtype == np.float64 else table.astype(np.float64), names)
     return _joined(names, [_column(name, own, table[:, j], own in texts) for j, own in enumerate(names)])
+
+
+def _by_name(name: str, named: Iterable[Any], chosen: Sequence[str] | None) -> dict[str, Any]:
+    """What a table finds its columns by, by their names as texts; of the chosen ones alone, in their order."""
+    keys = [(str(column), column) for column in named]
+    found = dict(keys)
+    if len(found) < len(keys):
+        twice = sorted({column for column, _ in keys if [own for own, _ in keys].count(column) > 1})
+        raise TableError(f"party {name}: columns of different names were expected, twice: {', '.join(twice[:5])}")
+    if chosen is None:
+        return found
+    lacking = [column for column in chosen if column not in found]
+    if lacking:
+        raise TableError(f"party {name}: columns of the training were expected, missing: {lacking}; add them")
+    return {column: found[column] for column in chosen}
 
 
 def text_column(name: str, column: str, values: Sequence[Any]) -> tuple[Floats, tuple[str, ...]]:
@@ -91,12 +111,11 @@ def _check_shape(name: str, shape: tuple[int, ...]) -> None:
         raise TableError(f"party {name}: a table of rows x columns was expected, an array of shape {shape} came")
 
 
-def _renamed(name: str, names: list[str], columns: Sequence[str] | None) -> list[str]:
-    if columns is None:
-        return names
-    if len(columns) != len(names):
-        raise TableError(f"party {name}: {len(names)} column names were expected, {len(columns)} came")
-    return [str(column) for column in columns]
+def _renamed(name: str, names: list[str], columns: Sequence[str] | None, d: int) -> list[str]:
+    named = names if columns is None else [str(column) for column in columns]
+    if len(named) != d:
+        raise TableError(f"party {name}: {d} column names were expected, {len(named)} came")
+    return named
 
 
 def _column(name: str, column: str, values: NDArray[Any], text: bool) -> tuple[Floats, tuple[str, ...]]:

@@ -170,5 +170,5 @@ def _texts(name: str, column: str, values: Floats, levels: tuple[str, ...], opti
             "training rows; drop it, or encode it as numbers"
         )
     rare = len(values) - sum(counts[level] for level in kept)
-    other = rare >= least
+    other = rare >= LEAST
     return Texts(column=column, base=kept[0], levels=tuple(sorted(kept[1:])), other=other)

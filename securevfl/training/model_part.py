@@ -87,27 +87,17 @@ class ModelPart:
 
     def table(self, X: ArrayLike | Columns) -> Floats:
         """New rows (m x d), checked and prepared: columns are found by name where X has names. TableError."""
-        own = columns_of(self.name, self._chosen(X), texts=self.preparation.texts)
-        if len(own.names) != len(self.columns):
+        named = isinstance(X, Columns) or hasattr(X, "columns") or hasattr(X, "column_names")
+        shape = (0, len(self.columns)) if named else np.shape(X)  # type: ignore[arg-type]
+        if len(shape) != 2 or shape[1] != len(self.columns):
             raise TableError(
-                f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {own.X.shape} came"
+                f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {shape} came"
             )
+        names = None if named else self.columns
+        own = columns_of(self.name, X, names, chosen=self.columns, texts=self.preparation.texts)
         table = self.preparation.apply(own)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
-
-    def _chosen(self, X: ArrayLike | Columns) -> ArrayLike | Columns:
-        """The columns of the training, of a table that names its columns."""
-        named = getattr(X, "column_names", None)
-        named = getattr(X, "columns", None) if named is None else named
-        if named is None:
-            return X
-        names = [str(column) for column in named]
-        lacking = [column for column in self.columns if column not in names]
-        if lacking:
-            raise TableError(f"party {self.name}: columns of the training were expected, missing: {lacking}; add them")
-        keys = dict(zip(names, named, strict=True))
-        return X if names == self.columns else X[[keys[column] for column in self.columns]]  # type: ignore[index,call-overload]
 
     def save(self, path: str | Path) -> None:
         """Writes this party's own part as JSON, whole or not at all."""

@@ -21,7 +21,7 @@ from securevfl.data.columns import Columns
 from securevfl.data.ids import id_keys, order_digest
 from securevfl.data.load import read_order
 from securevfl.data.parquet import ParquetSource
-from securevfl.data.readers import read_table
+from securevfl.data.readers import named, read_table
 from securevfl.data.store import OnRows, borrow_table
 from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
@@ -64,9 +64,10 @@ def rows_of_file(part: ModelPart, path: Path, *, id_column: str, on_rows: OnRows
     if table.ids is None:
         raise IdError(f"{path}: ids were expected, none came; add an array ids")
     order = read_order(path, len(table.X))
-    if order is None:
-        return rows_of_array(part, table.held, table.ids)
-    return rows_of_array(part, replace(table.held, X=table.X[order]), table.ids[order])
+    with named(path):
+        if order is None:
+            return rows_of_array(part, table.held, table.ids)
+        return rows_of_array(part, replace(table.held, X=table.X[order]), table.ids[order])
 
 
 def _parquet(part: ModelPart, path: Path, id_column: str, on_rows: OnRows | None) -> NewRows:

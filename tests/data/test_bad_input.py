@@ -176,5 +176,5 @@ def test_new_rows_that_do_not_fit_are_named() -> None:
         run.predict({"bank": bank.X, "shop": shop.X[:, :3]})
     with pytest.raises(errors.TableError, match="same rows"):
         run.predict({"bank": bank.X, "shop": shop.X[:3]})
-    with pytest.raises(errors.DataError, match=r"securevfl\.part/2"):
+    with pytest.raises(errors.DataError, match=r"securevfl\.part/3"):
         ModelPart.load(__file__)
