@@ -7,6 +7,7 @@ that takes the training rows (`securevfl.data.preparation`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ from securevfl.errors import TableError
 
 Levels = Mapping[str, tuple[str, ...]]
 
+_PARTED = re.compile(r"[+-]?\d[\d.,' ]*[.,' ][\d.,' ]*\d")  # 1,000 or 1.000,5
 FEW = 20  # different numbers that a column of texts may hold, "1" and "2" beside "3+", and be no column of numbers
 
 
@@ -42,25 +44,28 @@ def columns_of(
     """The columns of party `name` from an array, or from a table that names them (pandas, polars, pyarrow).
 
     columns: other names; without any they are x0, x1 ... chosen: these, in this order, of a table that names its
-    columns. What reads as numbers is numbers, but for `texts`. TableError if it is no table of rows and columns, if
-    chosen columns are missing, or if a column is of neither kind.
+    columns. What reads as numbers is numbers, but for `texts`; a sparse matrix is filled up. TableError if it is no
+    table of rows and columns, if chosen columns are missing, or if a column is of neither kind.
     """
     if isinstance(X, Columns):
         _check_shape(name, X.X.shape)
         return replace(X, names=_renamed(name, X.names, columns, X.X.shape[1]))
-    named = getattr(X, "column_names", None)
-    named = getattr(X, "columns", None) if named is None else named
-    if named is not None:
-        keys = _by_name(name, named, chosen)
+    if has_names(X):
+        keys = _by_name(name, getattr(X, "column_names", None) or X.columns, chosen)  # type: ignore[union-attr]
         _check_shape(name, (len(X), len(keys)))  # type: ignore[arg-type]
         found = [_column(name, own, np.asarray(X[key]), own in texts) for own, key in keys.items()]  # type: ignore[index]
         return _joined(_renamed(name, list(keys), columns, len(keys)), found)
-    table = np.asarray(X)
+    table = np.asarray(X.toarray() if hasattr(X, "toarray") else X)
     _check_shape(name, table.shape)
     names = _renamed(name, [f"x{j}" for j in range(table.shape[1])], columns, table.shape[1])
     if table.dtype.kind in "biuf" and not texts:
         return Columns(table if table.dtype == np.float64 else table.astype(np.float64), names)
     return _joined(names, [_column(name, own, table[:, j], own in texts) for j, own in enumerate(names)])
+
+
+def has_names(X: Any) -> bool:
+    """Whether a table names its columns: one of pandas, polars or pyarrow."""
+    return isinstance(X, Columns) or hasattr(X, "columns") or hasattr(X, "column_names")
 
 
 def _by_name(name: str, named: Iterable[Any], chosen: Sequence[str] | None) -> dict[str, Any]:
@@ -89,8 +94,14 @@ def text_column(name: str, column: str, values: Sequence[Any]) -> tuple[Floats, 
 
 
 def _check_mixed(name: str, column: str, levels: Sequence[str]) -> None:
-    """Refuses a column of numbers in which some values are none, which is a slip and no column of texts."""
+    """Refuses a column of numbers in which some values are none, or parted as people do: slips, and no texts."""
     numbers = sum(map(_is_number, levels))
+    parted = sum(_PARTED.fullmatch(level) is not None for level in levels)
+    if parted and numbers + parted == len(levels):
+        raise TableError(
+            f"{name}numbers with a decimal point and nothing else were expected, column {column} has separators within "
+            "numbers; export it without"
+        )
     if numbers > FEW and 2 * numbers >= len(levels):
         raise TableError(
             f"{name}numbers or texts were expected, column {column} mixes them: {len(levels) - numbers} of its "

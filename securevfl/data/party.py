@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
 from securevfl.data.columns import Columns, Levels, columns_of
+from securevfl.data.given import check_extremes, check_labels, index_ids, some
 from securevfl.data.ids import Keys, id_keys, order_digest, shared_rows
 from securevfl.data.preparation import Prepared
 from securevfl.data.register import Register
-from securevfl.errors import IdError, LabelError, PartiesError, TableError
+from securevfl.errors import IdError, PartiesError, TableError
 from securevfl.roles import Role
 
 CHUNK = 1 << 21  # numbers at a time
@@ -26,10 +27,12 @@ class Party:
     """One organisation's side of the data.
 
     X (n x d) numbers and texts, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names.
-    `keys` are the digests of the ids (n x ID_DIGEST).
-    A table with column names (pandas, polars, pyarrow) brings its own. It holds numbers alone: a text as its place in
-    the `levels` of its column, what is missing as NaN, until a job prepares them (`securevfl.data.preparation`).
-    Raises DataError of the kind that fits.
+    `keys` are the digests of the ids (n x ID_DIGEST), `constant` names columns that do not vary, which get no weight.
+    A table with column names (pandas, polars, pyarrow) brings its own, and one whose index has a name or is not 0 to
+    n - 1 brings its ids. aligned: there are no ids, as the rows of all parties are known to stand in the same order.
+    As an attribute X holds numbers alone: a text as its place in the `levels` of its column, what is missing as NaN,
+    until a job prepares them (`securevfl.data.preparation`).
+    Raises DataError of the kind that fits, IdError where there are neither ids nor this word.
     """
 
     levels: Levels = MappingProxyType({})  # of the columns of texts, by name
@@ -45,14 +48,22 @@ class Party:
         *,
         ids: Sequence[Any] | NDArray[Any] | None = None,
         columns: Sequence[str] | None = None,
+        aligned: bool = False,
     ) -> None:
         self.name = _name(name)
         own = columns_of(name, X, columns)
         self.X, self.columns, self.levels = own.X, own.names, own.levels
-        _check_values(name, own)
+        self.constant = check_extremes(name, *_extremes(name, own), own.names, len(own.X))
         self.y = None if y is None else check_labels(name, y, len(self.X))
         self.ids: NDArray[Any] | None = None
         self.keys: Keys | None = None
+        if ids is None and not aligned:
+            ids = index_ids(name, X, y)
+            if ids is None:
+                raise IdError(
+                    f"party {name}: ids were expected, by which the rows of all parties are matched, none came; "
+                    "pass ids, or aligned=True if all have their rows in one order"
+                )
         if ids is not None:
             self.ids, self.keys = _ids(name, ids, len(self.X))
 
@@ -107,7 +118,7 @@ class Party:
         """The same party with these rows, in this order."""
         kept = object.__new__(Party)
         kept.name, kept.columns, kept.levels, kept.X = self.name, self.columns, self.levels, self.X[rows]
-        kept.preparation = self.preparation
+        kept.preparation, kept.constant = self.preparation, self.constant
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
         kept.keys = None if self.keys is None else self.keys[rows]
@@ -121,7 +132,7 @@ class Helper(Party):
         self.name = _name(name)
         self.role = role
         self.X = np.empty((0, 0))
-        self.columns = []
+        self.columns, self.constant = [], []
         self.y = None
         self.ids, self.keys = None, None
 
@@ -166,48 +177,17 @@ def row_weights(register: Register) -> NDArray[np.uint64]:
     return register.numbers("content")
 
 
-def _check_values(name: str, own: Columns) -> None:
-    """TableError names columns that are empty, hold infinities, or do not vary."""
+def _extremes(name: str, own: Columns) -> tuple[Floats, Floats]:
+    """The least and largest (d,) of each column, apart where values are missing: that may be what varies. TableError
+    names columns that are empty."""
     gaps = np.isnan(own.X)
     if not gaps.any():
-        check_extremes(name, own.X.min(axis=0), own.X.max(axis=0), own.names, len(own.X))
-        return
+        return own.X.min(axis=0), own.X.max(axis=0)
     empty = [own.names[j] for j in np.flatnonzero(gaps.all(axis=0)).tolist()]
     if empty:
-        raise TableError(f"party {name}: columns with values were expected, empty: {_some(empty)}; drop them")
+        raise TableError(f"party {name}: columns with values were expected, empty: {some(empty)}; drop them")
     low, high = np.nanmin(own.X, axis=0), np.nanmax(own.X, axis=0)
-    check_extremes(name, low, np.where(gaps.any(axis=0), np.maximum(high, low + 1), high), own.names, len(own.X))
-
-
-def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> None:
-    """The least and largest (d,) of each column; NaN and infinities show in them. TableError names the columns."""
-    check_finite(name, np.isfinite(low) & np.isfinite(high), columns)
-    bad = [columns[j] for j in np.flatnonzero(low == high).tolist()]
-    if bad and rows > 1:
-        raise TableError(f"party {name}: columns that vary were expected, constant: {_some(bad)}; drop them")
-
-
-def check_finite(name: str, finite: NDArray[np.bool_], columns: Sequence[str]) -> None:
-    """Whether each column (d,) is. TableError names those that are not."""
-    bad = [columns[j] for j in np.flatnonzero(~finite).tolist()]
-    if bad:
-        raise TableError(
-            f"party {name}: finite numbers were expected, NaN or infinities are in {_some(bad)}; fill them"
-        )
-
-
-def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
-    """Labels (rows,) as an array of numbers or text. TableError or LabelError."""
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.shape != (rows,):
-        raise TableError(f"party {name}: one label for each of {rows} rows was expected, shape {labels.shape} came")
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise LabelError(f"party {name}: finite labels were expected, NaN or infinities came; drop those rows")
-    if labels.dtype.kind == "O":
-        labels = labels.astype(str)
-    return labels
+    return low, np.where(gaps.any(axis=0) & (low == high), high + 1, high)
 
 
 def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
@@ -216,11 +196,6 @@ def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArr
     if own.shape != (rows,):
         raise TableError(f"party {name}: one id for each of {rows} rows was expected, shape {own.shape} came")
     return own, id_keys(name, [own])
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
 
 
 def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:

@@ -30,20 +30,18 @@ LEAST = 5  # training rows that share what gets a column of its own
 
 
 class Preparation(Config):
-    """What all parties do to their columns.
-
-    missing: numbers that are missing are filled in by the median of the column, with a 0/1 column beside it
-    ("indicator") or without ("fill"), or refused. texts: become 0/1 columns ("one_hot"), or are refused. rare: the
-    share of the training rows below which levels of a text share one column. clip: a share of the training rows at
-    either end of a column of numbers; what is beyond these quantiles is set to them. bins: each column of more
-    different numbers becomes so many stretches between quantiles.
-    """
+    """What all parties do to their columns."""
 
     missing: Literal["indicator", "fill", "refuse"] = "indicator"
+    """Missing numbers get the median of their column, with a 0/1 column that says where or without, or are refused."""
     texts: Literal["one_hot", "refuse"] = "one_hot"
+    """Texts become 0/1 columns, one for each value but the commonest, or are refused."""
     rare: float = Field(default=0.005, ge=0, lt=0.5)
+    """Share of the training rows below which values of a text share one 0/1 column."""
     clip: float | None = Field(default=None, gt=0, lt=0.5)
+    """Share of the training rows at either end of a column of numbers; what is beyond is set to that quantile."""
     bins: int | None = Field(default=None, ge=2, le=1000)
+    """Each column of more different numbers becomes 0/1 columns of so many stretches between quantiles."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
 from securevfl.data.columns import Columns, Levels, text_column
-from securevfl.data.csv_table import NotNumbers, read_columns, read_names
+from securevfl.data.csv_table import CsvColumns, NotNumbers, read_columns, read_names, with_points
 from securevfl.data.party import Party
 from securevfl.errors import DataError, IdError, LabelError, TableError
 from securevfl.extras import extra
@@ -55,7 +55,10 @@ def read_party(name: str, path: str | Path, *, id_column: str = "id", label_colu
     path = Path(path)
     table = read_table(path, id_column=id_column, label_column=label_column)
     with named(path):
-        return Party(name, table.held, table.y, ids=table.ids)
+        party = Party(name, table.held, table.y, ids=table.ids, aligned=True)
+        if party.ids is None:
+            raise IdError("ids were expected, none came; add an array ids")
+        return party
 
 
 def read_table(
@@ -135,20 +138,21 @@ def _read_csv(
     numbers = list(chosen or (name for name in names if name not in (id_column, label_column)))
     if not numbers:
         raise TableError("at least one column beside ids and labels was expected, none came; add columns")
-    X, levels, texts = _csv_mixed(path, [id_column, *([label_column] if labelled else [])], numbers, words)
+    X, levels, held = _csv_mixed(path, [id_column, *([label_column] if labelled else [])], numbers, words)
     if not len(X):
         raise TableError("rows were expected below the header, none came; export the table again")
     empty = np.flatnonzero(np.isnan(X).all(axis=0))
     if len(empty) and chosen is None:
         raise TableError(f"columns with values were expected, column {numbers[empty[0]]} is empty; drop it")
-    y = _csv_labels(texts[label_column], label_column) if labelled else None
-    return Table(X, numbers, y, _csv_ids(texts[id_column], id_column), levels)
+    y = _csv_labels(held, label_column) if labelled else None
+    return Table(X, numbers, y, _csv_ids(held.texts[id_column], id_column), levels)
 
 
 def _csv_mixed(
     path: Path, texts: Sequence[str], columns: Sequence[str], words: Sequence[str]
-) -> tuple[Floats, dict[str, tuple[str, ...]], dict[str, NDArray[Any]]]:
-    """The columns (n x d), their levels, and `texts`; `words` and what is found to be no numbers are texts too."""
+) -> tuple[Floats, dict[str, tuple[str, ...]], CsvColumns]:
+    """The columns (n x d), their levels, and what holds `texts`; `words` and what is found to be no numbers are texts
+    too."""
     while True:
         numbers = [column for column in columns if column not in words]
         try:
@@ -157,11 +161,11 @@ def _csv_mixed(
             words = [*words, *found.columns]
             continue
         if not words:
-            return held.X, {}, held.texts
+            return held.X, {}, held
         places = {word: text_column("", word, held.texts[word].tolist()) for word in words}
         own = dict(zip(numbers, held.X.T, strict=True)) | {word: values for word, (values, _) in places.items()}
         levels = {word: found for word, (_, found) in places.items() if found}
-        return np.column_stack([own[column] for column in columns]), levels, held.texts
+        return np.column_stack([own[column] for column in columns]), levels, held
 
 
 def _csv_names(path: Path, id_column: str) -> list[str]:
@@ -178,12 +182,14 @@ def _csv_ids(ids: NDArray[Any], id_column: str) -> NDArray[Any]:
     return ids
 
 
-def _csv_labels(labels: NDArray[Any], label_column: str) -> NDArray[Any]:
+def _csv_labels(held: CsvColumns, label_column: str) -> NDArray[Any]:
     """Numbers where text reads as such."""
+    labels = held.texts[label_column]
     check_labelled(sum(value is None for value in labels), label_column)
+    pointed = with_points(labels.tolist()) if held.decimal_comma else None
     for kind in (np.int64, np.float64):
         try:
-            return labels.astype(kind)
+            return (labels if pointed is None else np.array(pointed, dtype=object)).astype(kind)
         except (ValueError, OverflowError):
             continue
     return labels
@@ -192,6 +198,10 @@ def _csv_labels(labels: NDArray[Any], label_column: str) -> NDArray[Any]:
 def check_names(names: list[str], id_column: str) -> None:
     """The names of all columns of a file. TableError, or IdError without an id column."""
     if id_column not in names:
+        if len(names) == 1 and "|" in names[0]:
+            raise TableError(
+                "values parted by commas, semicolons or tabs were expected, the first line has |; export it so"
+            )
         if any(_is_number(name) for name in names):
             raise TableError("a header with column names was expected, the first line holds numbers; add a header")
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
-from securevfl.data.columns import Columns, columns_of
-from securevfl.data.party import check_finite
+from securevfl.data.columns import Columns, columns_of, has_names
+from securevfl.data.given import check_finite
 from securevfl.data.preparation import Prepared
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.files import write_whole
@@ -86,15 +86,16 @@ class ModelPart:
         return scaled
 
     def table(self, X: ArrayLike | Columns) -> Floats:
-        """New rows (m x d), checked and prepared: columns are found by name where X has names. TableError."""
-        named = isinstance(X, Columns) or hasattr(X, "columns") or hasattr(X, "column_names")
-        shape = (0, len(self.columns)) if named else np.shape(X)  # type: ignore[arg-type]
+        """New rows (m x d) or one (d,), checked and prepared: columns go by name where X has names. TableError."""
+        named = has_names(X)
+        rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(X))
+        shape = (0, len(self.columns)) if named else rows.shape  # type: ignore[union-attr]
         if len(shape) != 2 or shape[1] != len(self.columns):
             raise TableError(
                 f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {shape} came"
             )
         names = None if named else self.columns
-        own = columns_of(self.name, X, names, chosen=self.columns, texts=self.preparation.texts)
+        own = columns_of(self.name, rows, names, chosen=self.columns, texts=self.preparation.texts)
         table = self.preparation.apply(own)
         check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
@@ -110,7 +111,7 @@ class ModelPart:
             "columns": self.columns,
             "preparation": self.preparation.plain(),
             "mean": self.mean.tolist(),
-            "deviation": self.deviation.tolist(),
+            "deviation": [each if np.isfinite(each) else None for each in self.deviation.tolist()],
             "outputs": self.outputs,
             "classes": None if self.classes is None else self.classes.tolist(),
             "state": self.state.plain(),
@@ -128,7 +129,8 @@ class ModelPart:
             state = json.loads(Path(path).read_text(encoding="utf-8"))
             if state.pop("schema") != SCHEMA:
                 raise KeyError
-            mean, deviation = (np.array(state.pop(key), dtype=np.float64) for key in ("mean", "deviation"))
+            mean = np.array(state.pop("mean"), dtype=np.float64)
+            deviation = np.array([np.inf if each is None else each for each in state.pop("deviation")], np.float64)
             classes, own = state.pop("classes"), State.read(state.pop("state"))
             preparation = Prepared.read(state.pop("columns"), state.pop("preparation"))
             return cls(

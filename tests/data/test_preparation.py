@@ -101,7 +101,7 @@ def test_a_preparation_comes_back_from_json() -> None:
 
 
 def test_numbers_without_gaps_stay_as_they_are() -> None:
-    party = vfl.Party("shop", INCOME[:, None])
+    party = vfl.Party("shop", INCOME[:, None], aligned=True)
     made = prepare(job(), party, party.register)
     assert made.X is party.X
     assert not made.preparation.steps
@@ -136,7 +136,7 @@ def job(**more: object) -> vfl.Job:
 
 def parties() -> list[vfl.Party]:
     y = (np.median(INCOME) < INCOME) ^ (GENERATOR.random(N) < 0.1)
-    return [vfl.Party("bank", GENERATOR.normal(size=(N, 2)), y), vfl.Party("shop", TABLE)]
+    return [vfl.Party("bank", GENERATOR.normal(size=(N, 2)), y, aligned=True), vfl.Party("shop", TABLE, aligned=True)]
 
 
 def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
     assert part.columns == ["age", "income", "city"]
     assert part.features == ["age", "age=(missing)", "income", "city=Bern", "city=Oslo"]
     ready = prepare(job(), shop, shop.register)
-    plain_run = vfl.simulate(job(scale="robust"), [bank, vfl.Party("shop", ready.X)])
+    plain_run = vfl.simulate(job(scale="robust"), [bank, vfl.Party("shop", ready.X, aligned=True)])
     np.testing.assert_array_equal(plain_run.parts["shop"].theta, part.theta)
     new = TABLE.slice(0, 20).select(["city", "income", "age"])
     f = run.decision({"bank": bank.X[:20], "shop": new})

@@ -16,7 +16,7 @@ from pyarrow import csv, parquet
 from securevfl import errors
 from securevfl.data import csv_table
 from securevfl.data.load import read_parties
-from securevfl.data.readers import read_party
+from securevfl.data.readers import read_ids, read_party
 
 N = 30
 GENERATOR = np.random.default_rng(0)
@@ -157,7 +157,11 @@ def mixed(value: str) -> str:
         (mixed(f"{SECRET} EUR"), errors.TableError, "column a mixes them: 1 of its 26 different values are no numbers"),
         (mixed(f"{SECRET[0]}_{SECRET}"), errors.TableError, "column a mixes them"),
         (f"id,a\n1,{SECRET}\n2,inf\n", errors.TableError, "NaN or infinities are in a"),
-        (f"id,a,b\n1,{SECRET},1\n2,3,1\n", errors.TableError, "constant: b"),
+        (f'id,a,b\n1,{SECRET},"1,5"\n2,3,1\n', errors.TableError, "column b has commas within numbers"),
+        (f"id\ta\tb\n1\t{SECRET}\t1,5\n2\t3\t1\n", errors.TableError, "column b has commas within numbers"),
+        (f"id|a|b\n1|{SECRET}|1\n", errors.TableError, "the first line has |"),
+        (f"id;a;b\n1;{SECRET};1.000,5\n2;3;1\n", errors.TableError, "column b has separators within numbers"),
+        (f"id,a\n1,{SECRET}\n2,{SECRET}\n", errors.TableError, "constant: a"),
         (f"id,a,b\n1,{SECRET},\n2,3,\n", errors.TableError, "column b is empty"),
         (f'id,a\n1,2\n"2\n",{SECRET},3\n', errors.TableError, "2 values a line were expected, 3 came in line 4"),
         (f"id,a\n1,2\n2,{SECRET},3\n", errors.TableError, "2 values a line were expected, 3 came in line 3"),
@@ -255,3 +259,27 @@ def test_exactly_one_file_has_labels_and_all_have_ids(tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", X=X)
     with pytest.raises(errors.IdError, match=r"c.npz: ids were expected"):
         read_parties({"bank": lead, "shop": tmp_path / "c.npz"})
+
+
+@pytest.mark.parametrize(
+    ("separator", "point"),
+    [(";", ","), (";", "."), ("\t", "."), (",", ".")],
+    ids=["german", "semicolons", "tabs", "csv"],
+)
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_what_parts_values_is_seen_in_the_first_line(tmp_path: Path, separator: str, point: str, quote: str) -> None:
+    labels = [0.5, -1.25, 3.0]
+    rows = [
+        [f"{quote}00{k}{quote}", f"{label}".replace(".", point), f"{1e-3 * k}".replace(".", point), f"{k}"]
+        for k, label in enumerate(labels)
+    ]
+    lines = [separator.join(row) for row in [["id", "y", "a b", "c"], *rows]]
+    (tmp_path / "t.csv").write_text("\r\n".join(lines) + "\r\n")
+    party = read_party("bank", tmp_path / "t.csv")
+    np.testing.assert_array_equal(party.X, [[0, 0], [1e-3, 1], [2e-3, 2]])
+    assert party.columns == ["a b", "c"]
+    assert party.y is not None
+    assert party.y.tolist() == labels
+    assert party.ids is not None
+    assert party.ids.tolist() == ["000", "001", "002"]
+    assert read_ids(tmp_path / "t.csv").tolist() == ["000", "001", "002"]
