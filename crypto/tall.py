@@ -154,7 +154,7 @@ class Turned:
             found = [part.run(gram) for part in parts]
         else:
             found = [part.run(backward, g[part.start : part.stop]) for part in parts]
-        total: Floats = sum(each.result() for each in found)
+        total: Floats = np.sum([each.result() for each in found], axis=0)
         return total
 
 
