@@ -58,10 +58,11 @@ import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.crypto import sealio
+from securevfl.crypto.lattice_columns import Passing, Prepared
 from securevfl.crypto.lattice_layout import Layout, choose
 from securevfl.crypto.lattice_profile import BLINDED, OPENED, PUBLIC, SEALED, Parameters, fingerprint, sized
-from securevfl.crypto.lattice_ring import Ring, dither_residues, fraction_of_modulus, uniform_residues
-from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret, Shape
+from securevfl.crypto.lattice_ring import dither_residues, fraction_of_modulus, uniform_residues
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Matrix, Secret, Shape
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 
@@ -93,8 +94,8 @@ class LatticeScheme(LinearScheme):
     def rotates(self) -> bool:
         return True
 
-    def keygen(self, executor: Executor | None = None) -> KeyHolder:
-        return LatticeHolder(self._parameters, self._columns)
+    def keygen(self, executor: Executor | None = None, *, columns: int | None = None) -> KeyHolder:
+        return LatticeHolder(self._parameters, columns or self._columns)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
         return LatticeEvaluator(self._parameters, public)
@@ -183,46 +184,6 @@ class LatticeHolder(KeyHolder):
         return total
 
 
-class Prepared:
-    """Plaintexts of one J, by layout: the two layouts used last are kept."""
-
-    def __init__(self, ring: Ring, T: float, J: Floats) -> None:
-        self.shape = J.shape
-        self._ring = ring
-        self._T = T
-        self._largest = np.abs(J).max(axis=0)
-        self._J = J / np.where(self._largest > 0, self._largest, 1.0)
-        self._layouts: dict[tuple[int, int], tuple[list[list[Any]], Floats]] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of J and its plaintexts."""
-        plains = sum(len(row) for rows, _ in self._layouts.values() for row in rows)
-        return int(self._J.nbytes) + plains * self._ring.degree * len(self._ring.primes) * 8
-
-    def encoded(self, layout: Layout, column_cap: float) -> tuple[list[list[Any]], Floats]:
-        """Plaintexts [column block][sample block] and the worth (d,) of one integer in each column."""
-        slot = (layout.s, layout.columns)
-        if slot not in self._layouts:
-            fresh = self._encode(layout, column_cap)
-            self._layouts = dict([*self._layouts.items()][-1:])
-            self._layouts[slot] = fresh
-        return self._layouts[slot]
-
-    def _encode(self, layout: Layout, column_cap: float) -> tuple[list[list[Any]], Floats]:
-        d = self.shape[1]
-        zero = self._largest == 0
-        euclid = np.sqrt((self._J**2).sum(axis=0)) + zero
-        absolute = np.abs(self._J).sum(axis=0) + zero
-        scale = np.minimum(self._T / math.sqrt(min(layout.columns, d)) / euclid, column_cap / absolute)
-        integers = np.rint(layout.plaintexts(self._J * scale))
-        # SEAL raises on a product with a zero polynomial, which would show where J is zero.
-        integers[..., layout.s - 1] += ~integers.any(axis=-1)
-        plains = self._ring.encode(integers.reshape(-1, self._ring.degree))
-        blocks = layout.sample_blocks
-        return [plains[i : i + blocks] for i in range(0, len(plains), blocks)], self._largest / scale
-
-
 @dataclass(frozen=True)
 class Scale:
     """How opened integers read as J^T g."""
@@ -276,22 +237,34 @@ class LatticeEvaluator(Evaluator):
         return prepared
 
     def transpose_product(self, prepared: Prepared, sealed: bytes) -> Product:
+        layout, ups, worth_of_g = self._read(sealed, prepared.shape[0])
+        columns, worth = prepared.encoded(layout, self._parameters.column_cap(layout))
+        products = [[self._inner(row, plains) for plains in columns] for row in ups]
+        return Product(Scale(layout, worth, worth_of_g), products)
+
+    def product_once(self, J: Matrix, sealed: bytes) -> Product:
+        layout, ups, worth_of_g = self._read(sealed, J.shape[0])
+        passing = Passing(self._parameters.ring, self._parameters.profile.T, J)
+        products, worth = passing.products(layout, self._parameters.column_cap(layout), ups)
+        return Product(Scale(layout, worth, worth_of_g), products)
+
+    def _read(self, sealed: bytes, rows: int) -> tuple[Layout, list[list[Any]], float]:
+        """The layout of a message of the holder for so many rows, its ciphertexts [output block][sample block], and
+        the worth of one integer step of g."""
         parameters = self._parameters
         n, c, s, p, bound = parameters.header(SEALED, b"SLG2", sealed, self._fingerprint)
         layout = parameters.layout(n, c, s, p)
         if not (math.isfinite(bound) and bound > 0):
             raise CryptoError("lattice: SLG2 message has no positive finite bound; it is malformed")
-        if n != prepared.shape[0]:
-            raise CryptoError(f"lattice: g has {n} rows, J has {prepared.shape[0]}; both sides must use the same batch")
+        if n != rows:
+            raise CryptoError(f"lattice: g has {n} rows, J has {rows}; both sides must use the same batch")
         blocks, size = layout.sample_blocks, parameters.sealed_size
         sized(sealed, SEALED.size + layout.output_blocks * blocks * size, "SLG2")
-        columns, worth = prepared.encoded(layout, parameters.column_cap(layout))
-        products = []
-        for output_block in range(layout.output_blocks):
-            start = SEALED.size + output_block * blocks * size
-            ups = [self._sealed(sealed[start + b * size : start + (b + 1) * size]) for b in range(blocks)]
-            products.append([self._inner(ups, plains) for plains in columns])
-        return Product(Scale(layout, worth, 1 / parameters.g_scale(layout, bound)), products)
+        ups = [
+            [self._sealed(sealed[SEALED.size + k * size :][:size]) for k in range(row * blocks, (row + 1) * blocks)]
+            for row in range(layout.output_blocks)
+        ]
+        return layout, ups, 1 / parameters.g_scale(layout, bound)
 
     def _sealed(self, part: bytes) -> Any:
         ring = self._parameters.ring

@@ -53,7 +53,7 @@ class PaillierScheme(LinearScheme):
     def rotates(self) -> bool:
         return False
 
-    def keygen(self, executor: Executor | None = None) -> KeyHolder:
+    def keygen(self, executor: Executor | None = None, *, columns: int | None = None) -> KeyHolder:
         return PaillierHolder(SecretKey.generate(self.bits), executor)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:

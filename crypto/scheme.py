@@ -29,6 +29,27 @@ from securevfl.errors import ShapeMismatch
 Floats = NDArray[np.float64]
 
 
+class RowBlocks(ABC):
+    """A matrix (n x d) that is made when it is read, some rows at a time, so that it is never held whole."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """n and d."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Floats:
+        """These rows (stop - start x d); the same ones every time."""
+
+
+Matrix = Floats | RowBlocks
+
+
+def whole(matrix: Matrix) -> Floats:
+    """All rows (n x d) at once."""
+    return matrix.rows(0, matrix.shape[0]) if isinstance(matrix, RowBlocks) else matrix
+
+
 class Secret:
     """Base of everything that must stay in its process: shows nothing, refuses to be pickled or copied."""
 
@@ -88,6 +109,14 @@ class Evaluator(ABC):
     def transpose_product(self, prepared: Any, sealed: bytes) -> Any:
         """[[J^T g]], under the holder's key. Not yet fit to leave: `blind` it first."""
 
+    def product_once(self, J: Matrix, sealed: bytes) -> Any:
+        """[[J^T g]] as `transpose_product` makes it, for a J that serves once and is not kept.
+
+        An engine that can reads J in blocks of rows, so that its memory does not grow with the rows. RangeError and
+        CryptoError as of the two.
+        """
+        return self.transpose_product(self.prepare(whole(J)), sealed)
+
     @abstractmethod
     def blind(self, product: Any) -> tuple[bytes, Any]:
         """Re-randomises the product and adds a mask uniform over the outgoing plaintext space.
@@ -123,8 +152,11 @@ class LinearScheme(ABC):
         """Whether the holder should make new keys every epoch."""
 
     @abstractmethod
-    def keygen(self, executor: Executor | None = None) -> KeyHolder:
-        """A holder with a fresh key. Heavy calls go to `executor` (processes), inline when None."""
+    def keygen(self, executor: Executor | None = None, *, columns: int | None = None) -> KeyHolder:
+        """A holder with a fresh key. Heavy calls go to `executor` (processes), inline when None.
+
+        columns: how wide J is expected to be, where that is known; any width works.
+        """
 
     @abstractmethod
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:

@@ -51,7 +51,8 @@ class Seat:
 
     A party may hold several seats over one channel, each with a cast and a lane of its own.
     noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
-    before this run of it. parameters: p_k of every passive party, by which a sealed residual limits what is opened.
+    before this run of it. model: the module of its own that this party brings, if any. parameters: p_k of every passive
+    party, by which a sealed residual limits what is opened.
     """
 
     channel: Channel
@@ -64,6 +65,7 @@ class Seat:
     lane: str = ""
     noise: bytes = field(default=b"", repr=False)
     released: int = 0
+    model: object = field(default=None, repr=False)
 
     @property
     def me(self) -> str:
@@ -83,6 +85,10 @@ class Seat:
     def passives(self) -> tuple[str, ...]:
         """The parties with columns alone."""
         return self.roles.having(PASSIVE)
+
+    def widest(self, shares_outputs: bool) -> int | None:
+        """The most columns that a passive party's Jacobian has; None where nothing is said of them."""
+        return max(self.parameters.values(), default=0) // (self.outputs if shares_outputs else 1) or None
 
     @property
     def collector(self) -> str:

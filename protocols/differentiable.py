@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from securevfl.crypto.scheme import Floats
+from securevfl.crypto.scheme import Floats, Matrix, whole
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,17 @@ class Jacobian:
     otherwise        `matrix` is (n c x p), in row i c + j the derivatives of H_ij by all p parameters. J^T g is (p,).
     """
 
-    matrix: Floats
+    matrix: Matrix
     shares_outputs: bool = True
+
+    @property
+    def dense(self) -> Floats:
+        """The matrix with all its rows."""
+        return whole(self.matrix)
 
     def vjp(self, g: Floats) -> Floats:
         """J^T g for plain g (n x c)."""
-        return gradient_of(self.matrix.T @ facing(g, self.shares_outputs), self.shares_outputs)
+        return gradient_of(self.dense.T @ facing(g, self.shares_outputs), self.shares_outputs)
 
 
 def facing(g: Floats, shares_outputs: bool) -> Floats:

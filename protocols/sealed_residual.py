@@ -34,7 +34,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Matrix, Shape, whole
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -181,7 +181,8 @@ class SealedActive(ActiveResidual):
         self._noise = Noise(seat.noise, seat.lane, seat.released)
         self._bound = seat.residual_bound if defence is None else defence.reach(seat.residual_bound)
         self._down, self._asked = _lanes(seat)
-        self._holder: KeyHolder = scheme.keygen()
+        self._columns = seat.widest(agreement.shares_outputs)
+        self._holder: KeyHolder = scheme.keygen(columns=self._columns)
         self._epoch: int | None = None
         self._told: set[str] = set()
         self._published = 0
@@ -193,7 +194,7 @@ class SealedActive(ActiveResidual):
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         if self._scheme.rotates and self._epoch not in (None, epoch):
-            self._holder, self._told = self._scheme.keygen(), set()
+            self._holder, self._told = self._scheme.keygen(columns=self._columns), set()
         self._epoch = epoch
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take())
@@ -325,15 +326,16 @@ class SealedPassive(PassiveResidual):
     ) -> Floats:
         """Steps 2 and 3 for one J."""
         with self._one_product:
-            prepared = self._shelf.get(batch.index) if model.static_jacobian else None
-            if prepared is None:
-                prepared = evaluator.prepare(self._matrix(model, batch))
-            blinded, r = evaluator.blind(evaluator.transpose_product(prepared, sealed))
             if model.static_jacobian:
+                prepared = self._shelf.get(batch.index) or evaluator.prepare(whole(self._matrix(model, batch)))
+                product = evaluator.transpose_product(prepared, sealed)
                 self._shelf.put(batch.index, prepared)
+            else:
+                product = evaluator.product_once(self._matrix(model, batch), sealed)
+            blinded, r = evaluator.blind(product)
         return gradient_of(evaluator.unblind(self.opened(exchange, blinded), r), self.agreement.shares_outputs)
 
-    def _matrix(self, model: Differentiable, batch: Batch) -> Floats:
+    def _matrix(self, model: Differentiable, batch: Batch) -> Matrix:
         J, agreed = model.jacobian(batch.X), self.agreement.shares_outputs
         if J.shares_outputs != agreed:
             kinds = {True: "that all outputs share", False: "of all outputs together"}
@@ -349,9 +351,9 @@ class SealedPassive(PassiveResidual):
         with self._one_opening:
             channel.send(active, Blinded(exchange, blinded), self._asked)  # 2
             opened = channel.recv(active, Opened, self._asked)  # 3
-        if opened.exchange != exchange:
-            raise ProtocolError(f"{self.me}: {active} was asked about exchange {exchange}, it opened {opened.exchange}")
-        return opened.values
+        if opened.exchange == exchange:
+            return opened.values
+        raise ProtocolError(f"{self.me}: {active} was asked about exchange {exchange}, it opened {opened.exchange}")
 
     def end(self, exchange: int | None) -> None:
         """Step 4."""

@@ -4,6 +4,7 @@ parquet   pyarrow: Parquet files
 sklearn   scikit-learn and scipy: the audit, the sample tables, the baselines of the benchmark
 phe       python-paillier: conversion and comparison
 bench     sklearn, and matplotlib for pictures
+torch     PyTorch: neural parties
 dask      distributed: a cluster as executor
 """
 

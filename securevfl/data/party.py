@@ -22,10 +22,12 @@ class Party:
     """One organisation's side of the data.
 
     X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names. `keys`
-    are the digests of the ids (n x ID_DIGEST).
+    are the digests of the ids (n x ID_DIGEST). model: its own module in a job of neural parties
+    (`securevfl.TorchModel`).
     A table with column names (pandas, polars, pyarrow) brings its own. Raises DataError of the kind that fits.
     """
 
+    model: object = None
     role: Role | None = None  # what it says it is in a run; else its method goes by its labels
 
     def __init__(
@@ -36,8 +38,10 @@ class Party:
         *,
         ids: Sequence[Any] | NDArray[Any] | None = None,
         columns: Sequence[str] | None = None,
+        model: object = None,
     ) -> None:
         self.name = _name(name)
+        self.model = model
         if columns is None:
             columns = getattr(X, "columns", None) if hasattr(X, "columns") else None
         self.X = _numbers(name, X)
@@ -87,7 +91,7 @@ class Party:
     def take(self, rows: NDArray[np.intp]) -> Party:
         """The same party with these rows, in this order."""
         kept = object.__new__(Party)
-        kept.name, kept.columns, kept.X = self.name, self.columns, self.X[rows]
+        kept.name, kept.columns, kept.X, kept.model = self.name, self.columns, self.X[rows], self.model
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
         kept.keys = None if self.keys is None else self.keys[rows]

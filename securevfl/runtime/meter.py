@@ -10,7 +10,17 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from securevfl.crypto.scheme import Adder, AdditiveScheme, Evaluator, Floats, KeyHolder, LinearScheme, Shape, SumHolder
+from securevfl.crypto.scheme import (
+    Adder,
+    AdditiveScheme,
+    Evaluator,
+    Floats,
+    KeyHolder,
+    LinearScheme,
+    Matrix,
+    Shape,
+    SumHolder,
+)
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Clock, Kind
 from securevfl.runtime.executor import TimedExecutor
@@ -65,8 +75,9 @@ class _MeteredScheme(LinearScheme):
     def rotates(self) -> bool:
         return self._inner.rotates
 
-    def keygen(self, executor: Executor | None = None) -> KeyHolder:
-        return _MeteredHolder(self._meter("keygen", lambda: self._inner.keygen(self._meter.executor)), self._meter)
+    def keygen(self, executor: Executor | None = None, *, columns: int | None = None) -> KeyHolder:
+        inner = self._meter("keygen", lambda: self._inner.keygen(self._meter.executor, columns=columns))
+        return _MeteredHolder(inner, self._meter)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
         inner = self._meter("keygen", lambda: self._inner.evaluator(public, self._meter.executor))
@@ -94,6 +105,9 @@ class _MeteredEvaluator(Evaluator):
 
     def transpose_product(self, prepared: Any, sealed: bytes) -> Any:
         return self._meter("compute", lambda: self._inner.transpose_product(prepared, sealed))
+
+    def product_once(self, J: Matrix, sealed: bytes) -> Any:
+        return self._meter("compute", lambda: self._inner.product_once(J, sealed))
 
     def blind(self, product: Any) -> tuple[bytes, Any]:
         return self._meter("mask", lambda: self._inner.blind(product))

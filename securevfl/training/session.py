@@ -80,6 +80,7 @@ def take_part(
         residual_bound=job.model.loss.bound,
         parameters=sizes.parameters,
         seed=job.seed,
+        model=party.model,
     )
     save = None if checkpoints is None else partial(_save, checkpoints, key)
     trainee, before = None, channel.books.messages_sent()
@@ -106,6 +107,7 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
         active=lead,
         columns={name: other.columns for name, other in heard.items() if other.columns},
         outputs=heard[lead].outputs,
+        brought={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name != lead},
         enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
     )
@@ -126,6 +128,7 @@ def _introduce(
         role=job.method.role(party),
         rows=len(party),
         columns=party.X.shape[1],
+        parameters=job.model.brought(party.name, party.model),
         outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
         order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
