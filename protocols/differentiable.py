@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from securevfl.crypto.scheme import Floats, Matrix, whole
+from securevfl.errors import ProtocolError
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,15 @@ class Differentiable(Protocol):
 
     def jacobian(self, X: Floats) -> Jacobian:
         """J on the rows X."""
+
+
+def matrix_of(model: Differentiable, X: Floats, shares_outputs: bool, who: str) -> Matrix:
+    """The matrix of the model's Jacobian on the rows X. ProtocolError if it is of another kind than was agreed."""
+    J = model.jacobian(X)
+    if J.shares_outputs == shares_outputs:
+        return J.matrix
+    kinds = {True: "that all outputs share", False: "of all outputs together"}
+    raise ProtocolError(
+        f"{who}: a Jacobian {kinds[shares_outputs]} was agreed, the model has one {kinds[J.shares_outputs]}; "
+        "agree on what the passive parties' models are"
+    )

@@ -34,7 +34,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Matrix, Shape, whole
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Shape, whole
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -48,7 +48,7 @@ from securevfl.protocols.base import (
     Seat,
 )
 from securevfl.protocols.defences import AnyDefence, Defence, Noise
-from securevfl.protocols.differentiable import Differentiable, facing, gradient_of
+from securevfl.protocols.differentiable import Differentiable, facing, gradient_of, matrix_of
 from securevfl.protocols.engines import ENGINES, AnyEngine
 from securevfl.protocols.shelf import Shelf
 from securevfl.roles import ACTIVE, PASSIVE
@@ -96,7 +96,9 @@ class SealedResidual(ResidualProtocol):
 
     name: ClassVar[str] = "sealed"
     engine: AnyEngine
+    """The encryption that seals g."""
     defence: AnyDefence | None = None
+    """What blurs g before it is sealed: gaussian or rounding."""
 
     def model_post_init(self, context: object) -> None:
         if self.defence is not None:
@@ -325,25 +327,18 @@ class SealedPassive(PassiveResidual):
         self, exchange: int, sealed: bytes, evaluator: Evaluator, model: Differentiable, batch: Batch
     ) -> Floats:
         """Steps 2 and 3 for one J."""
+        agreed = self.agreement.shares_outputs
         with self._one_product:
             if model.static_jacobian:
-                prepared = self._shelf.get(batch.index) or evaluator.prepare(whole(self._matrix(model, batch)))
+                prepared = self._shelf.get(batch.index) or evaluator.prepare(
+                    whole(matrix_of(model, batch.X, agreed, self.me))
+                )
                 product = evaluator.transpose_product(prepared, sealed)
                 self._shelf.put(batch.index, prepared)
             else:
-                product = evaluator.product_once(self._matrix(model, batch), sealed)
+                product = evaluator.product_once(matrix_of(model, batch.X, agreed, self.me), sealed)
             blinded, r = evaluator.blind(product)
-        return gradient_of(evaluator.unblind(self.opened(exchange, blinded), r), self.agreement.shares_outputs)
-
-    def _matrix(self, model: Differentiable, batch: Batch) -> Matrix:
-        J, agreed = model.jacobian(batch.X), self.agreement.shares_outputs
-        if J.shares_outputs != agreed:
-            kinds = {True: "that all outputs share", False: "of all outputs together"}
-            raise ProtocolError(
-                f"{self.me}: a Jacobian {kinds[agreed]} was agreed, the model has one {kinds[J.shares_outputs]}; "
-                "agree on what the passive parties' models are"
-            )
-        return J.matrix
+        return gradient_of(evaluator.unblind(self.opened(exchange, blinded), r), agreed)
 
     def opened(self, exchange: int, blinded: bytes) -> bytes:
         """What the active party opens of a blinded product."""

@@ -9,8 +9,10 @@ of one row's output would be one of all rows, and layers that draw at random (dr
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.util
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _OVER_BATCH = ("_BatchNorm", "_InstanceNorm")
 _AT_RANDOM = ("_DropoutNd", "RReLU", "FractionalMaxPool2d", "FractionalMaxPool3d")
 PROBE = 3  # rows that a module is tried on
+_DRAWING = threading.Lock()  # torch draws weights from one generator of the process
 
 
 def torch() -> Any:
@@ -58,10 +61,8 @@ class TorchModel:
     def make(self, seed: bytes = b"") -> Module:
         """A module of its own for one party. With a function its weights follow the seed."""
         if isinstance(self._source, torch().nn.Module):
-            import copy
-
             return copy.deepcopy(self._source)
-        with torch().random.fork_rng(devices=[]):
+        with _DRAWING, torch().random.fork_rng(devices=[]):
             torch().manual_seed(int.from_bytes(hashlib.sha256(seed).digest()[:7], "little"))
             made = self._source()
         if not isinstance(made, torch().nn.Module):
