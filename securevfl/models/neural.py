@@ -19,10 +19,10 @@ from securevfl.models.losses import LOSSES, Loss, known_loss
 
 
 class Neural(BlockModel):
-    """A sum of modules under a loss, by its name.
+    """A sum of the parties' modules under a loss.
 
-    modules: names of modules in files, "file.py:name", by party, for parties that do not bring one as an object. All
-    parties agree on the names; each runs its own file and nobody else's, and no file goes over the wire.
+    `modules` is for parties that do not bring one as an object. All parties agree on the names; each runs its own file
+    and nobody else's, and no file goes over the wire.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -30,7 +30,9 @@ class Neural(BlockModel):
     static_jacobian: ClassVar[bool] = False
     shares_outputs: ClassVar[bool] = False
     loss_name: Annotated[str, AfterValidator(known_loss)] = Field(default="logistic", alias="loss")
+    """Which [loss](#loss)."""
     modules: dict[str, str] = Field(default_factory=dict)
+    """By party, the name of a module in a file of that party's own: "file.py:name"."""
 
     @property
     def loss(self) -> Loss:
