@@ -86,10 +86,6 @@ class Seat:
         """The parties with columns alone."""
         return self.roles.having(PASSIVE)
 
-    def widest(self, shares_outputs: bool) -> int | None:
-        """The most columns that a passive party's Jacobian has; None where nothing is said of them."""
-        return max(self.parameters.values(), default=0) // (self.outputs if shares_outputs else 1) or None
-
     @property
     def collector(self) -> str:
         """Whom a sum is for."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats, Matrix, RowBlocks
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Tall
 from securevfl.errors import ConfigError
 from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
 from securevfl.models.torch_model import PROBE, TorchModel, torch
@@ -118,9 +119,7 @@ class TorchPart:
     def jacobian(self, X: Floats) -> Jacobian:
         """J (n c x p) at the weights as they are, made when its rows are read if it is large."""
         rows = TorchRows(self, X, self._shape[1])
-        n, p = rows.shape
-        matrix: Matrix = rows.rows(0, n) if n * p <= HELD else rows
-        return Jacobian(matrix, shares_outputs=False)
+        return Jacobian(rows[:] if rows.shape[0] * rows.shape[1] <= HELD else Tall.here(rows), shares_outputs=False)
 
     def regularised(self, gradient: Floats) -> Floats:
         """gradient + l2 theta (p,), from the gradient of the mean loss."""
@@ -150,7 +149,7 @@ class TorchPart:
             yield torch().tensor(X[start : start + rows], dtype=self._dtype)
 
 
-class TorchRows(RowBlocks):
+class TorchRows:
     """A Jacobian (n c x p) at the weights of its making, computed whenever rows of it are read."""
 
     def __init__(self, part: TorchPart, X: Floats, outputs: int) -> None:
@@ -158,9 +157,14 @@ class TorchRows(RowBlocks):
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self._X) * self._outputs, len(self._theta)
+        """n c and p."""
+        return len(self), len(self._theta)
 
-    def rows(self, start: int, stop: int) -> Floats:
+    def __len__(self) -> int:
+        return len(self._X) * self._outputs
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        start, stop, _ = rows.indices(len(self))
         c = self._outputs
         first, last = start // c, -(-stop // c)
         J = self._part.rows_of_jacobian(self._theta, self._X[first:last])

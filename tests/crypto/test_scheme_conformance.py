@@ -12,7 +12,7 @@ from securevfl.crypto.lattice_profile import OPENINGS
 from securevfl.crypto.lattice_sum import LatticeSum
 from securevfl.crypto.paillier import PaillierScheme
 from securevfl.crypto.paillier_sum import PaillierSum
-from securevfl.crypto.scheme import RowBlocks, Shape
+from securevfl.crypto.scheme import Shape
 from securevfl.errors import CryptoError, KeyMismatch, RangeError, ShapeMismatch
 
 LINEAR = {  # engine, and its largest error in J^T g for unit-scale data of 256 samples
@@ -34,20 +34,6 @@ def shown(thing) -> bool:
             continue
         return True
     return "secret" not in repr(thing)
-
-
-class Read(RowBlocks):
-    """A matrix that is read in rows."""
-
-    def __init__(self, matrix):
-        self.matrix = matrix
-
-    @property
-    def shape(self):
-        return self.matrix.shape
-
-    def rows(self, start, stop):
-        return self.matrix[start:stop]
 
 
 class Linear:
@@ -81,21 +67,6 @@ class TestLinearScheme:
         assert result.shape == (d, c)
         assert result.dtype == np.float64
         assert np.abs(result - J.T @ g).max() <= linear.tolerance
-
-    @pytest.mark.parametrize(("n", "d", "expected"), [(7, 3, 3), (300, 20, 20), (300, 20, 1), (129, 90, 32)])
-    def test_a_jacobian_that_serves_once_gives_the_same(self, linear, n, d, expected):
-        rng = np.random.default_rng(n + d)
-        J, g = rng.uniform(-1, 1, size=(n, d)), rng.uniform(-1, 1, size=(n, 1))
-        J[:, 0] = 0.0
-        holder = linear.scheme.keygen(columns=expected)
-        evaluator = linear.scheme.evaluator(holder.public)
-        for matrix in (J, Read(J)):
-            product = evaluator.product_once(matrix, holder.encrypt(g, bound=1.0))
-            blinded, mask = evaluator.blind(product)
-            result = evaluator.unblind(holder.open(blinded, Shape(n, 1, d)), mask)
-            assert np.abs(result - J.T @ g).max() <= linear.tolerance
-        with pytest.raises(RangeError):
-            evaluator.product_once(np.where(J[3, 1] == J, np.nan, J), holder.encrypt(g, bound=1.0))
 
     @pytest.mark.parametrize("bound", [0.01, 1.0, 64.0])
     def test_error_follows_the_bound(self, linear, bound):

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
+from securevfl.crypto.tall import Tall  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_part  # noqa: E402
 from securevfl.models.base import Place  # noqa: E402
@@ -85,14 +86,17 @@ def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch_part, "HELD", 1)
     monkeypatch.setattr(torch_part, "AT_ONCE", 4)
     model, (X, g) = part(), drawn()
-    matrix = model.jacobian(X).matrix
-    assert isinstance(matrix, TorchRows)
-    whole = matrix.rows(0, matrix.shape[0])
-    pieces = np.concatenate([matrix.rows(0, 7), matrix.rows(7, 20), matrix.rows(20, 27)])
+    J = model.jacobian(X)
+    assert isinstance(J.matrix, Tall)
+    matrix = TorchRows(model, X, C)
+    whole = matrix[:]
+    pieces = np.concatenate([matrix[:7], matrix[7:20], matrix[20:]])
+    np.testing.assert_allclose(J.dense, whole, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(J.vjp(g), model.vjp(X, g), atol=1e-12)
     np.testing.assert_allclose(pieces, whole, rtol=1e-12)
     np.testing.assert_allclose(whole.T @ g.reshape(-1), model.vjp(X, g), atol=1e-12)
     before, model.theta = whole, model.theta + 1.0
-    np.testing.assert_array_equal(matrix.rows(0, 27), before)  # of the weights of its making
+    np.testing.assert_array_equal(matrix[:], before)  # of the weights of its making
 
 
 def test_a_function_draws_from_the_seed_and_the_data() -> None:
