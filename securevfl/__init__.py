@@ -17,6 +17,7 @@ from securevfl.version import __version__ as __version__
 if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.data import samples as datasets
     from securevfl.data.party import Helper, Party, align
+    from securevfl.data.preparation import Preparation
     from securevfl.job import Job, Protocol, Target
     from securevfl.models.kernel import Kernel
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
@@ -66,6 +67,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Paillier",
     "PairwiseSum",
     "Party",
+    "Preparation",
     "Protocol",
     "Proximal",
     "Run",
@@ -88,6 +90,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
 
 _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.data.party": ("Helper", "Party", "align"),
+    "securevfl.data.preparation": ("Preparation",),
     "securevfl.job": ("Job", "Protocol", "Target"),
     "securevfl.models.kernel": ("Kernel",),
     "securevfl.models.linear": ("GeneralLinear", "Logistic", "SmoothHinge", "Softmax", "Square"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
-from securevfl.data.scaling import moments
+from securevfl.data.scaling import moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
 from securevfl.models.losses import Loss, check_split
 from securevfl.protocols.base import Batch
@@ -21,8 +21,9 @@ from securevfl.protocols.base import Batch
 class TrainingData:
     """What one party trains on.
 
-    columns: d. rows: n of the whole table. mean, deviation (d,): of the training rows; (0, 1) without scaling. classes,
-    targets (m x c): of a party with labels. evaluated: the rows that metrics are taken on.
+    columns: d. rows: n of the whole table. mean, deviation (d,): of the training rows, or median and spread; (0, 1)
+    without scaling.
+    classes, targets (m x c): of a party with labels. evaluated: the rows that metrics are taken on.
     """
 
     def __init__(self, party: Party, schedule: Schedule, loss: Loss, *, scale: str) -> None:
@@ -84,7 +85,7 @@ class ScaledRows:
 
 
 def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
-    """Mean and deviation of each column over the training rows; (0, 1) without scaling.
+    """Where each column lies over the training rows and how far it spreads; (0, 1) without scaling.
 
     A column that does not vary has an infinite deviation: it is 0 in every row, whatever new rows hold.
     """
@@ -92,5 +93,5 @@ def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
         return np.zeros(0), np.ones(0)
     if scale == "none":
         return np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0)
-    mean, deviation = moments(party.X, train)
+    mean, deviation = (quartiles if scale == "robust" else moments)(party.X, train)
     return mean, np.where(deviation > 0, deviation, np.inf)

@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from securevfl.data.party import Party
+from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import ROWS, enough
@@ -24,6 +25,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.job import Job
 from securevfl.methods.data import TrainingData
+from securevfl.methods.prepared import prepare
 from securevfl.methods.sizes import sizes_of
 from securevfl.privacy.booking import Booking
 from securevfl.protocols.base import Seat
@@ -57,12 +59,15 @@ def take_part(
     party what the run tells is entered there before it is told, and earlier runs count.
     """
     key = run_key(job, party) if checkpoints is not None else b""
+    raw, party = party, prepare(job, party, party.register)
     content = "" if ledger is None else ledger.tag(party)
     heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key, content))
     roles = _check(job, channel.me, heard)
     lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
     by_ids = len(party) > 0 and all(other.order for other in tables)
     schedule = job.schedule(party.register if by_ids else lead.rows)
+    if party.order and not by_ids:
+        party = _by_numbers(job, raw, party)
     sizes = _sizes(job, party, schedule, heard, roles.lead)
     start = _common_start(heard)
     if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
@@ -97,6 +102,17 @@ def take_part(
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
+
+
+def _by_numbers(job: Job, raw: Party, said: Party) -> Party:
+    """A party with ids among others without, prepared by the rows that are drawn without ids; IdError if other columns
+    come out than it `said`."""
+    party = prepare(job, raw, Register.of_numbers(len(raw)))
+    if party.columns != said.columns:
+        raise IdError(
+            f"ids at every party or at none were expected, {raw.name} has some and others have none; name the id column"
+        )
+    return party
 
 
 def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeting], lead: str) -> Sizes:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from securevfl.config import plain
 from securevfl.data.party import Party
+from securevfl.data.preparation import Prepared
 from securevfl.errors import DivergenceError, RangeError
 from securevfl.job import Job
 from securevfl.methods.base import Round
@@ -84,7 +85,7 @@ class Trainee:
             role=seat.roles.role(self._party.name),
             job=plain(self._job),
             parties=list(seat.parties),
-            columns=self._party.columns,
+            preparation=self._party.preparation or Prepared(self._party.columns),
             mean=data.mean,
             deviation=data.deviation,
             state=self._player.outcome(),
