@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.job import Job, Protocol, Target
     from securevfl.models.kernel import Kernel
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
+    from securevfl.models.neural import Neural
+    from securevfl.models.torch_model import TorchModel
     from securevfl.optim.adagrad import AdaGrad
     from securevfl.optim.adam import Adam
     from securevfl.optim.block_descent import BlockDescent
@@ -63,6 +65,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Logistic",
     "Momentum",
     "Network",
+    "Neural",
     "OneVsRest",
     "OpenResidual",
     "Paillier",
@@ -79,6 +82,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Softmax",
     "Square",
     "Target",
+    "TorchModel",
     "TreeSum",
     "align",
     "datasets",
@@ -95,6 +99,8 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.job": ("Job", "Protocol", "Target"),
     "securevfl.models.kernel": ("Kernel",),
     "securevfl.models.linear": ("GeneralLinear", "Logistic", "OneVsRest", "SmoothHinge", "Softmax", "Square"),
+    "securevfl.models.neural": ("Neural",),
+    "securevfl.models.torch_model": ("TorchModel",),
     "securevfl.optim.adagrad": ("AdaGrad",),
     "securevfl.optim.adam": ("Adam",),
     "securevfl.optim.block_descent": ("BlockDescent",),

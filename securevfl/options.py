@@ -106,6 +106,17 @@ class JobOptions(Config):
         )
 
     @property
+    def equations(self) -> int:
+        """How often in a run each parameter of a passive party gives a new equation about the residuals of a batch.
+
+        A Jacobian that stays gives the same ones every epoch unless rows are reshuffled; one that moves with the
+        weights gives others in every local step.
+        """
+        if not self.model.static_jacobian:
+            return self.epochs * self.optimizer.steps
+        return self.epochs if self.reshuffle else 1
+
+    @property
     def evaluation_interval(self) -> int:
         """Rounds between joint evaluations while training; 0 for none."""
         return self.evaluate_every or (1 if self.target is not None else 0)

@@ -21,13 +21,15 @@ from securevfl.protocols.base import Batch
 class TrainingData:
     """What one party trains on.
 
-    columns: d. mean, deviation (d,): of the training rows, or median and spread; (0, 1) without scaling.
+    columns: d. rows: n of the whole table. mean, deviation (d,): of the training rows, or median and spread; (0, 1)
+    without scaling.
     classes, targets (m x c): of a party with labels. evaluated: the rows that metrics are taken on.
     """
 
     def __init__(self, party: Party, schedule: Schedule, loss: Loss, *, scale: str) -> None:
         self.schedule = schedule
         self.columns = party.X.shape[1]
+        self.rows = len(party)
         self._party = party
         self.mean, self.deviation = _scaling(party, schedule.flow, scale)
         self.classes: NDArray[Any] | None = None

@@ -92,6 +92,7 @@ def take_part(
         seed=job.seed,
         columns=sizes.columns,
         desk=Desk(run, ahead, scores),
+        model=party.model,
     )
     save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     trainee, before = None, channel.books.messages_sent()
@@ -129,6 +130,7 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
         active=lead,
         columns={name: other.columns for name, other in heard.items() if other.columns},
         outputs=heard[lead].outputs,
+        brought={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name != lead},
         enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
     )
@@ -149,6 +151,7 @@ def _introduce(
         role=job.method.role(party),
         rows=len(party),
         columns=party.X.shape[1],
+        parameters=job.model.brought(party.name, party.model),
         outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
         order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
         saved=checkpoints.rounds(key) if checkpoints is not None else (),

@@ -96,6 +96,7 @@ class Trainee:
             books=seat.channel.books,
             path=path,
             run=self._run,
+            model=self._party.model,
         )
 
     def _after(self, done: Round) -> bool:

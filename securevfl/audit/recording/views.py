@@ -196,8 +196,8 @@ class Tape(Observer):
                     self.trained[me].add(len(every) - 1)
                     self.totals[me].append(Total(visit, index, every[-1]))
                 case Learned(index, J, gradient):
-                    own = gradient.reshape(J.matrix.shape[1], -1)
-                    self.openings[me].append(Opening(visit, index, J.matrix, own))
+                    own = gradient.reshape(J.dense.shape[1], -1)
+                    self.openings[me].append(Opening(visit, index, J.dense, own))
                 case LearnedPhases(k, bits, phases):
                     self.phases[me].append(PhaseTotal(visit, k, bits, phases.copy()))
 
