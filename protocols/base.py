@@ -66,7 +66,7 @@ class Seat:
     A party may hold several seats over one channel, each with a cast and a lane of its own.
     noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
     before this run of it. model: the module of its own that this party brings, if any. parameters: p_k of every passive
-    party, by which a sealed residual limits what is opened. columns: d_k of every party that has any, where a run tells it.
+    party, by which a sealed residual limits what is opened. columns: d_k of every party that has any, if known.
     """
 
     channel: Channel
