@@ -29,17 +29,16 @@ def _labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     about, of = (sizes.active,), sizes.residuals
     if not job.protocol.seals:
         return [Disclosure("labels", name, about, of, of, "every residual") for name in sizes.passives]
-    times = sizes.epochs if job.reshuffle else 1
     return [
-        Disclosure("labels", name, about, times * p, of, _basis(job, sizes, name))
+        Disclosure("labels", name, about, job.equations * p, of, _basis(job, sizes, name))
         for name, p in sizes.parameters.items()
     ]
 
 
 def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
-    """Names the equations that this passive party opens, which are the rows of its J^T on every batch."""
+    """Names the equations that this passive party opens, which are the rows of its J^T on every batch, if it stays."""
     table = sizes.tables.get(name, "")
-    if not (table and sizes.partition):
+    if not (table and sizes.partition and job.model.static_jacobian):
         return ""
     parted = f"parted anew in each of {sizes.epochs} epochs" if job.reshuffle else "one partition"
     return f"{job.model.name}, {job.scale} scale, columns {table}, batches {sizes.partition}, {parted}"
@@ -108,15 +107,17 @@ def _equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
         ]
     sizes, schedule, X = known.sizes, known.schedule, known.party(party).X
     p, share = sizes.parameters[party], sizes.parameters[party] / sizes.residuals
-    times = (
-        f"new in each of {job.epochs} epochs" if job.reshuffle else f"the same {schedule.batches} batches every epoch"
-    )
-    auc = expected_label_auc(p, sizes.smallest_batch, sizes.outputs, job.epochs, job.reshuffle)
+    times = f"new in each of {job.epochs} epochs"
+    if not job.model.static_jacobian:
+        times = f"others in each of {job.equations} local steps of a run, as J moves"
+    elif not job.reshuffle:
+        times = f"the same {schedule.batches} batches every epoch"
+    auc = expected_label_auc(p, sizes.smallest_batch, sizes.outputs, job.equations, job.equations > 1)
     return [
         f"its own gradient: p = {p} equations about n x c = {sizes.residuals} residuals a batch, {times};",
         f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller",
         f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
-        *_alone(job, X, schedule),
+        *(_alone(job, X, schedule) if job.model.by_column else ()),
     ]
 
 

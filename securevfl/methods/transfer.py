@@ -21,8 +21,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats, RowBlocks
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Sparse, Tall
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
 from securevfl.methods.data import TrainingData
@@ -43,6 +45,7 @@ from securevfl.protocols.open_residual import OpenResidual, Residual
 from securevfl.protocols.sealed_residual import Opened
 from securevfl.roles import ACTIVE, PASSIVE, Roles
 
+HELD = 1 << 23  # numbers of a matrix that are held at once
 BLOCK = 512  # rows that are scored at a time
 
 
@@ -179,8 +182,9 @@ class Asked:
     static_jacobian = False
     shares_outputs = False
 
-    def __init__(self, matrix: RowBlocks) -> None:
-        self._J = Jacobian(matrix, shares_outputs=False)
+    def __init__(self, matrix: Sparse) -> None:
+        whole = len(matrix) * matrix.shape[1] <= HELD
+        self._J = Jacobian(matrix[:] if whole else Tall.here(matrix), shares_outputs=False)
 
     @property
     def parameters(self) -> int:
@@ -228,7 +232,7 @@ class Exchange:
             self._sealer.close()
 
 
-class ScoreMatrix(RowBlocks):
+class ScoreMatrix(Sparse):
     """(m d x m): J^T of the representations of m rows, unit by unit, is Phi u_j for every row."""
 
     def __init__(self, phi: Floats, rows: int) -> None:
@@ -238,11 +242,18 @@ class ScoreMatrix(RowBlocks):
     def shape(self) -> tuple[int, int]:
         return self._rows * len(self._phi), self._rows
 
-    def rows(self, start: int, stop: int) -> Floats:
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        columns = self.columns(start, stop)
         unit, row = np.divmod(np.arange(start, stop), self._rows)
-        found = np.zeros((stop - start, self._rows))
-        found[np.arange(stop - start), row] = self._phi[unit]
-        return found
+        found = np.zeros((stop - start, len(columns)))
+        found[np.arange(stop - start), np.searchsorted(columns, row)] = self._phi[unit]
+        return columns, found
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        return np.unique(np.arange(start, min(stop, start + self._rows)) % self._rows)
+
+    def backward(self, g: Floats) -> Floats:
+        return (self._phi @ g.reshape(len(self._phi), self._rows))[:, None]
 
 
 class TransferPlayer(BatchPlayer):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from pydantic import Field
 
 from securevfl.config import Named
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import ConfigError
 from securevfl.models.losses import Loss
+from securevfl.protocols.differentiable import Differentiable
 
 
 class Model(Named, ABC):
@@ -34,3 +39,55 @@ class Model(Named, ABC):
     @abstractmethod
     def parameters(self, columns: int, outputs: int) -> int:
         """p, the weights of a passive party with so many columns (d), for c outputs."""
+
+    def brought(self, who: str, model: object) -> int:
+        """p of what a party brings as its own model (`Party.model`); 0 where it brings none and p is `parameters`.
+
+        ConfigError where there is no place for it.
+        """
+        if model is not None:
+            raise ConfigError(
+                f"{who}: a {self.name} model has no place for a module of its own; use Neural, or drop it"
+            )
+        return 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block of weights is: its party and whether that has the labels, d columns, c outputs, its own module."""
+
+    who: str
+    active: bool
+    columns: int
+    outputs: int
+    model: object = field(default=None, repr=False)
+
+
+class Block(Differentiable, Protocol):
+    """One party's block of weights, theta, of any shape."""
+
+    theta: Floats
+
+    def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
+        """Draws the weights to begin from, if they are drawn: from some of its own rows X (m x d), and as scaled, the
+        targets (n x c) of a party with labels, and the job's seed. The same of these give the same weights."""
+
+    def forward(self, X: Floats) -> Floats:
+        """H (n x c)."""
+
+    def regularised(self, gradient: Floats) -> Floats:
+        """The gradient of the objective, from that of the mean loss."""
+
+    def state(self) -> dict[str, Any]:
+        """All that is kept of it, theta by this name."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The opposite of `state`."""
+
+
+class BlockModel(Model):
+    """A model that every party has a block of weights of; f is the sum of their outputs."""
+
+    @abstractmethod
+    def build(self, place: Place) -> Block:
+        """A party's own block. ConfigError if what it brings cannot be used."""

@@ -21,8 +21,10 @@ that belong to a unit lie together, and a weight that feeds one unit has zeros i
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats, Places, RowBlocks
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Sparse
 
 
 def length(n: int, d: int) -> int:
@@ -53,13 +55,13 @@ def from_host(U: Floats) -> Floats:
 
 
 
-class HostJacobian(RowBlocks):
+class HostJacobian(Sparse):
     """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_own` knows.
 
     own: the derivatives of U^B (n d x p), unit by unit. U: U^B (n x d).
     """
 
-    def __init__(self, own: RowBlocks, U: Floats) -> None:
+    def __init__(self, own: Sparse, U: Floats) -> None:
         self._own = own
         self._n, self._d = U.shape
         self._tail = self._pairs(U)
@@ -68,35 +70,35 @@ class HostJacobian(RowBlocks):
     def shape(self) -> tuple[int, int]:
         return length(self._n, self._d), self._own.shape[1]
 
-    def rows(self, start: int, stop: int) -> Floats:
-        return spread(self, start, stop)
-
-    def part(self, start: int, stop: int) -> tuple[Places, Floats]:
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
         top = self._n * self._d
         if stop > top:
             columns = np.arange(self.shape[1])
-            above = [spread(self._own, start, top) / self._n] if start < top else []
+            above = [self._own[start:top] / self._n] if start < top else []
             return columns, np.vstack([*above, self._tail[max(0, start - top) : stop - top]])
         columns, found = self._own.part(start, stop)
         return columns, found / self._n
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        return np.arange(self.shape[1]) if stop > self._n * self._d else self._own.columns(start, stop)
 
     def _pairs(self, U: Floats) -> Floats:
         """Rows of Phi_j Phi_k, j <= k: sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k."""
         n, d = U.shape
         by_unit = np.empty((d, d, self._own.shape[1]))  # [j, k]: sum_i u_ij J_ik
         for k in range(d):
-            by_unit[:, k] = U.T @ self._own.rows(k * n, (k + 1) * n)
+            by_unit[:, k] = U.T @ self._own[k * n : (k + 1) * n]
         return _halved(by_unit) / (4 * n)
 
 
-class GuestJacobian(RowBlocks):
+class GuestJacobian(Sparse):
     """J (n d + d (d + 1) / 2 x p + 1) of the guest: J^T v is the gradient and, last, the loss, less what `guest_own`
     knows.
 
     own: the derivatives of U^A on the overlapping rows (n d x p), unit by unit. mean: those of Phi (d x p).
     """
 
-    def __init__(self, own: RowBlocks, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
+    def __init__(self, own: Sparse, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
         self._own = own
         self._mean = mean
         self._phi = phi
@@ -114,10 +116,7 @@ class GuestJacobian(RowBlocks):
     def shape(self) -> tuple[int, int]:
         return length(self._n, self._d), self._own.shape[1] + 1
 
-    def rows(self, start: int, stop: int) -> Floats:
-        return spread(self, start, stop)
-
-    def part(self, start: int, stop: int) -> tuple[Places, Floats]:
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
         n, top, p = self._n, self._n * self._d, self._own.shape[1]
         if start >= top:
             return np.arange(p + 1), self._tail[start - top : stop - top]
@@ -127,35 +126,31 @@ class GuestJacobian(RowBlocks):
         columns, own = self._own.part(start, min(stop, top))
         found[:, columns] -= 2 * self._gamma * own
         found[:, p] = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
-        touched = np.union1d(columns, np.flatnonzero(self._mean[np.unique(unit)].any(axis=0)))
-        touched = np.append(touched, p)
         if stop > top:
             return np.arange(p + 1), np.vstack([found / n, self._tail[: stop - top]])
+        touched = self.columns(start, stop)
         return touched, found[:, touched] / n
 
-
-def spread(matrix: RowBlocks, start: int, stop: int) -> Floats:
-    """Rows of a matrix that knows where its entries are (stop - start x d)."""
-    columns, part = matrix.part(start, stop)
-    found = np.zeros((stop - start, matrix.shape[1]))
-    found[:, columns] = part
-    return found
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        p = self._own.shape[1]  # a unit's rows touch the columns of that unit's network, and the loss
+        own = np.arange(p) if stop > self._n * self._d else self._own.columns(start, stop)
+        return np.append(own, p)
 
 
-def host_own(own: RowBlocks, U: Floats, gamma: float) -> Floats:
+def host_own(own: Sparse, U: Floats, gamma: float) -> Floats:
     """What the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
     return _squares(own, U, gamma)
 
 
-def guest_own(own: RowBlocks, U: Floats, gamma: float) -> Floats:
+def guest_own(own: Sparse, U: Floats, gamma: float) -> Floats:
     """What the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and that and log 2 to the loss."""
     value = np.log(2) + gamma * (U**2).sum() / len(U)
     return np.append(_squares(own, U, gamma), value)
 
 
-def _squares(own: RowBlocks, U: Floats, gamma: float) -> Floats:
+def _squares(own: Sparse, U: Floats, gamma: float) -> Floats:
     n, d = U.shape
-    total: Floats = sum((U[:, j] @ own.rows(j * n, (j + 1) * n) for j in range(d)), np.zeros(own.shape[1]))
+    total: Floats = sum((U[:, j] @ own[j * n : (j + 1) * n] for j in range(d)), np.zeros(own.shape[1]))
     return 2 * gamma / n * total
 
 

@@ -11,9 +11,11 @@ import hashlib
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from securevfl.crypto.scheme import Floats, Places, RowBlocks
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Sparse
 from securevfl.models import taylor
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss
@@ -103,7 +105,7 @@ class Network:
                 delta = (delta @ self._weights(layer)[:, :-1]) * (1 - seen[layer] ** 2)
         return total
 
-    def derivatives(self, X: Floats) -> RowBlocks:
+    def derivatives(self, X: Floats) -> Sparse:
         """dU_ij / dtheta, unit by unit: row j n + i (n d x p)."""
         return Derivatives(self._activations(X), [self._weights(layer) for layer in range(len(self._shapes))])
 
@@ -118,7 +120,7 @@ class Network:
         return seen
 
 
-class Derivatives(RowBlocks):
+class Derivatives(Sparse):
     """The derivatives of every representation by the parameters, made unit by unit when they are read.
 
     The weights of the last layer feed one unit each: in its rows the columns of all others are zero, and left out.
@@ -134,20 +136,23 @@ class Derivatives(RowBlocks):
     def shape(self) -> tuple[int, int]:
         return self._n * self._d, self._before + self._weights[-1].size
 
-    def rows(self, start: int, stop: int) -> Floats:
-        return taylor.spread(self, start, stop)
-
-    def part(self, start: int, stop: int) -> tuple[Places, Floats]:
-        n, width = self._n, self._weights[-1].shape[1]
-        units = range(start // n, -(-stop // n))
-        own = self._before + np.arange(units.start * width, units.stop * width)
-        columns = np.concatenate([np.arange(self._before), own])
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        n, width, columns = self._n, self._weights[-1].shape[1], self.columns(start, stop)
         found = np.zeros((stop - start, len(columns)))
-        for place, j in enumerate(units):
+        for place, j in enumerate(self._units(start, stop)):
             rows = slice(max(start - j * n, 0), min(stop - j * n, n))
             at = slice(j * n + rows.start - start, j * n + rows.stop - start)
             self._unit(j, rows, found[at], self._before + place * width)
         return columns, found
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        width, units = self._weights[-1].shape[1], self._units(start, stop)
+        own = self._before + np.arange(units.start * width, units.stop * width)
+        return np.concatenate([np.arange(self._before), own])
+
+    def _units(self, start: int, stop: int) -> range:
+        """Which representations these rows belong to."""
+        return range(start // self._n, -(-stop // self._n))
 
     def _unit(self, j: int, rows: slice, out: Floats, own: int) -> None:
         """Writes the derivatives of these rows of unit j; `own` is where its weights of the last layer start."""

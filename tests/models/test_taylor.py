@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats, RowBlocks, whole
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Sparse
 from securevfl.models import taylor
 
 N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
 
 
-class Rows(RowBlocks):
+class Rows(Sparse):
     """A matrix at hand, read as one that is made."""
 
     def __init__(self, matrix: Floats) -> None:
@@ -23,8 +25,11 @@ class Rows(RowBlocks):
     def shape(self) -> tuple[int, int]:
         return self._matrix.shape[0], self._matrix.shape[1]
 
-    def rows(self, start: int, stop: int) -> Floats:
-        return self._matrix[start:stop]
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        return self.columns(start, stop), self._matrix[start:stop]
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        return np.arange(self.shape[1])
 
 
 def network(X: Floats, theta: Floats) -> Floats:
@@ -75,11 +80,11 @@ def test_products_of_what_the_other_sends_are_the_gradients_and_the_loss(both: d
     sent, back = taylor.from_guest(y, phi, UA, GAMMA), taylor.from_host(UB)
     assert len(sent) == len(back) == taylor.length(N, D) == N * D + D * (D + 1) // 2
 
-    host = whole(taylor.HostJacobian(JB, UB)).T @ sent + taylor.host_own(JB, UB, GAMMA)
+    host = taylor.HostJacobian(JB, UB)[:].T @ sent + taylor.host_own(JB, UB, GAMMA)
     np.testing.assert_allclose(host, by_steps(lambda t: objective(y, further, XA, XB, a, t), b)[0], atol=1e-8)
 
     guest = taylor.GuestJacobian(JA, by_steps(mean, a), phi, y, UA, GAMMA)
-    found = whole(guest).T @ back + taylor.guest_own(JA, UA, GAMMA)
+    found = guest[:].T @ back + taylor.guest_own(JA, UA, GAMMA)
     np.testing.assert_allclose(found[:-1], by_steps(lambda t: objective(y, further, XA, XB, t, b), a)[0], atol=1e-8)
     np.testing.assert_allclose(found[-1], objective(y, further, XA, XB, a, b)[0], atol=1e-12)
 
@@ -93,8 +98,8 @@ def test_rows_are_the_same_however_they_are_read(both: dict[str, Floats]) -> Non
     ):
         n = matrix.shape[0]
         for step in (1, 4, N * D, n):
-            parts = [matrix.rows(start, min(start + step, n)) for start in range(0, n, step)]
-            np.testing.assert_array_equal(np.vstack(parts), whole(matrix))
+            parts = [matrix[start : start + step] for start in range(0, n, step)]
+            np.testing.assert_array_equal(np.vstack(parts), matrix[:])
 
 
 def test_no_number_exceeds_the_bound(both: dict[str, Floats]) -> None:
