@@ -82,7 +82,7 @@ def take_part(
         roles=roles,
         meter=Meter(channel.clock, channel.books, executor, workers),
         outputs=lead.outputs,
-        residual_bound=job.model.loss.bound,
+        residual_bound=job.model.residual_bound,
         parameters=sizes.parameters,
         seed=job.seed,
         model=party.model,
