@@ -53,6 +53,11 @@ class TrainingData:
         """The labels of these rows (k,), of a party that has them."""
         return None if self._party.y is None else self._party.y[rows]
 
+    def ids(self, rows: Rows) -> list[bytes]:
+        """What names these rows (k): digests of their ids, or their numbers in a table without ids."""
+        keys = self._party.keys
+        return [b"row %d" % row for row in rows] if keys is None else [keys[row].tobytes() for row in rows]
+
     def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
         """This party's side of a batch; without `columns` no row of them is read."""
         targets = None if self.targets is None else self.targets[visit.rows]

@@ -21,7 +21,18 @@ import numpy as np
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
+from securevfl.methods.base import (
+    AskedRows,
+    BatchPlayer,
+    J,
+    Known,
+    MessageProtocol,
+    Method,
+    OwnRows,
+    Player,
+    Round,
+    Told,
+)
 from securevfl.methods.data import TrainingData
 from securevfl.methods.rounds_told import active_learns, counts, passive_learns
 from securevfl.methods.state import State
@@ -166,7 +177,7 @@ class RoundsPlayer(BatchPlayer):
             with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as link:
                 yield from self.rounds(self._optimizer.passive(self, link))
 
-    def decision(self, rows: OwnRows) -> Floats | None:
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         if not self._active:
             predict_passive(self._sums, lambda block: self.model.forward(rows[block]), len(rows))
             return None

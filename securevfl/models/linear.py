@@ -67,6 +67,12 @@ class Softmax(LinearModel):
     name: ClassVar[str] = "softmax"
 
 
+class OneVsRest(LinearModel):
+    """Logistic regression of each of several classes against the rest."""
+
+    name: ClassVar[str] = "one_vs_rest"
+
+
 class GeneralLinear(LinearModel):
     """A linear model under any loss, by its name."""
 

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from pathlib import Path
 
 from securevfl.data.party import Party
 from securevfl.data.register import Register
@@ -28,7 +29,7 @@ from securevfl.methods.data import TrainingData
 from securevfl.methods.prepared import prepare
 from securevfl.methods.sizes import sizes_of
 from securevfl.privacy.booking import Booking
-from securevfl.protocols.base import Seat
+from securevfl.protocols.base import Desk, Seat
 from securevfl.protocols.meeting import Meeting, meet
 from securevfl.roles import Roles
 from securevfl.runtime import eventlog
@@ -51,18 +52,22 @@ def take_part(
     on_round: Callable[[int, int], None] | None = None,
     checkpoints: Checkpoints | None = None,
     ledger: DisclosureLedger | None = None,
+    ahead: Path | None = None,
+    scores: Path | None = None,
 ) -> ModelPart:
     """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
 
     `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
     parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
-    party what the run tells is entered there before it is told, and earlier runs count.
+    party what the run tells is entered there before it is told, and earlier runs count. `ahead` and `scores` as in
+    `securevfl.protocols.base.Desk`.
     """
     key = run_key(job, party) if checkpoints is not None else b""
     raw, party = party, prepare(job, party, party.register)
     content = "" if ledger is None else ledger.tag(party)
     heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key, content))
     roles = _check(job, channel.me, heard)
+    roles = job.method.assigned(job, roles, {name: other.columns for name, other in heard.items() if other.columns})
     lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
     by_ids = len(party) > 0 and all(other.order for other in tables)
     schedule = job.schedule(party.register if by_ids else lead.rows)
@@ -85,9 +90,11 @@ def take_part(
         residual_bound=job.model.residual_bound,
         parameters=sizes.parameters,
         seed=job.seed,
+        columns=sizes.columns,
+        desk=Desk(run, ahead, scores),
         model=party.model,
     )
-    save = None if checkpoints is None else partial(_save, checkpoints, key)
+    save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     trainee, before = None, channel.books.messages_sent()
     try:
         data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
@@ -195,6 +202,6 @@ def _recognise(me: str, saved: Saved, keys: Mapping[str, str]) -> None:
             eventlog.emit(me, "key changed", facts, logging.ERROR)
 
 
-def _save(checkpoints: Checkpoints, key: bytes, rounds: int, saved: Callable[[], Saved]) -> None:
-    if checkpoints.due(rounds):
+def _save(checkpoints: Checkpoints, key: bytes, last: int, rounds: int, saved: Callable[[], Saved]) -> None:
+    if checkpoints.due(rounds) or rounds == last:
         checkpoints.save(key, saved())
