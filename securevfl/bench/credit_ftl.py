@@ -25,6 +25,7 @@ from securevfl.job import Job, Protocol
 from securevfl.models import taylor
 from securevfl.models.transfer import Transfer
 from securevfl.optim.fedbcd import FedBCD, FedPBCD
+from securevfl.options import LeakName
 from securevfl.protocols.base import ResidualProtocol
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.protocols.open_residual import OpenResidual
@@ -44,7 +45,7 @@ ETAS = 2.0, 4.0, 8.0, 16.0
 TARGETS = 0.70, 0.73, 0.74
 MOST = 120  # rounds after which a step size has failed
 GAMMA, L2, MU = 0.005, 1e-4, 0.1
-ACCEPTED = ("rank", "columns", "fresh_equations")
+ACCEPTED: tuple[LeakName, ...] = ("rank", "columns", "fresh_equations")
 
 
 @dataclass(frozen=True)

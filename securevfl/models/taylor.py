@@ -54,7 +54,6 @@ def from_host(U: Floats) -> Floats:
     return np.concatenate([U.T.ravel(), upper(U.T @ U / len(U))])
 
 
-
 class HostJacobian(Sparse):
     """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_own` knows.
 
@@ -77,7 +76,8 @@ class HostJacobian(Sparse):
             above = [self._own[start:top] / self._n] if start < top else []
             return columns, np.vstack([*above, self._tail[max(0, start - top) : stop - top]])
         columns, found = self._own.part(start, stop)
-        return columns, found / self._n
+        scaled: Floats = found / self._n
+        return columns, scaled
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
         return np.arange(self.shape[1]) if stop > self._n * self._d else self._own.columns(start, stop)
@@ -88,7 +88,8 @@ class HostJacobian(Sparse):
         by_unit = np.empty((d, d, self._own.shape[1]))  # [j, k]: sum_i u_ij J_ik
         for k in range(d):
             by_unit[:, k] = U.T @ self._own[k * n : (k + 1) * n]
-        return _halved(by_unit) / (4 * n)
+        found: Floats = _halved(by_unit) / (4 * n)
+        return found
 
 
 class GuestJacobian(Sparse):
@@ -149,9 +150,9 @@ def guest_own(own: Sparse, U: Floats, gamma: float) -> Floats:
 
 
 def _squares(own: Sparse, U: Floats, gamma: float) -> Floats:
-    n, d = U.shape
-    total: Floats = sum((U[:, j] @ own[j * n : (j + 1) * n] for j in range(d)), np.zeros(own.shape[1]))
-    return 2 * gamma / n * total
+    n = len(U)
+    total: Floats = 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
+    return total
 
 
 def _halved(by_unit: Floats) -> Floats:

@@ -8,6 +8,7 @@ the mean of y u^A. `securevfl.models.taylor` has the objective.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from typing import ClassVar
 
 import numpy as np
@@ -23,18 +24,18 @@ from securevfl.special import normal_quantile
 
 
 class Transfer(Model):
-    """The networks of both parties: dense layers of the widths `hidden`, then one of `units` (d), all with tanh.
-
-    gamma weighs the distance of the two representations of a row. `l2` spares the offsets.
-    """
+    """The networks of both parties, of dense layers with tanh. `l2` spares the offsets."""
 
     name: ClassVar[str] = "transfer"
     method: ClassVar[str | None] = "transfer"
     static_jacobian: ClassVar[bool] = False
     shares_outputs: ClassVar[bool] = False
     units: int = Field(default=16, ge=1)
+    """Width of the last layer, which is the representation (d)."""
     hidden: tuple[int, ...] = ()
+    """Widths of the layers before it."""
     gamma: float = Field(default=0.05, ge=0)
+    """Weight of the squared distance of a row's two representations."""
 
     @property
     def loss(self) -> Loss:
@@ -42,7 +43,7 @@ class Transfer(Model):
         return LOSSES["logistic"]
 
     @property
-    def bound(self) -> float:
+    def residual_bound(self) -> float:
         """What no number that is sealed exceeds: tanh is below 1."""
         return taylor.bound(1.0, self.gamma)
 
@@ -52,7 +53,7 @@ class Transfer(Model):
 
     def parameters(self, columns: int, outputs: int) -> int:
         widths = self.widths(columns)
-        return sum((a + 1) * b for a, b in zip(widths, widths[1:], strict=False))
+        return sum((a + 1) * b for a, b in itertools.pairwise(widths))
 
     def build(self, columns: int, theta: Floats | None) -> Network:
         """A party's network, with these weights or none yet."""
@@ -60,12 +61,12 @@ class Transfer(Model):
 
 
 class Network:
-    """Dense layers with tanh. theta (p,) holds, layer by layer, the weights (b x a + 1) with the offset of each unit last."""
+    """Dense layers with tanh. theta (p,) holds, layer by layer, the weights (b x a + 1), the offset last."""
 
     def __init__(self, widths: tuple[int, ...], l2: float, theta: Floats | None) -> None:
-        self._shapes = [(b, a + 1) for a, b in zip(widths, widths[1:], strict=False)]
+        self._shapes = [(b, a + 1) for a, b in itertools.pairwise(widths)]
         ends = np.cumsum([0, *(b * a for b, a in self._shapes)]).tolist()
-        self._places = [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
+        self._places = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
         self._decays = np.concatenate([np.tile([l2] * (a - 1) + [0.0], b) for b, a in self._shapes])
         self.theta: Floats = np.zeros(ends[-1]) if theta is None else theta
 
@@ -75,8 +76,10 @@ class Network:
         return len(self.theta)
 
     def start(self, X: Floats, seed: int) -> None:
-        """Draws the weights from a hash of the party's own columns X (m x d), by Glorot and Bengio 2010: nobody else can
-        compute them, and the same data and seed give the same network."""
+        """Draws the weights from a hash of the party's own columns X (m x d), by Glorot and Bengio 2010.
+
+        Nobody else can compute them, and the same data and seed give the same network.
+        """
         stream = hashlib.shake_256(f"securevfl network {seed} {X.shape} {self._shapes}".encode())
         stream.update(np.ascontiguousarray(X, dtype="<f8").tobytes())
         whole = np.frombuffer(stream.digest(8 * self.parameters), "<u8") >> 11
