@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.tall import Sparse, Tall
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.errors import PartiesError
 from securevfl.methods.base import (
     AskedRows,
     BatchPlayer,
@@ -65,6 +64,7 @@ class TransferLearning(Method):
     """Two parties, labels at one, a network at each, few rows in common."""
 
     name: ClassVar[str] = "transfer"
+    most: ClassVar[int | None] = 2
 
     def trains(self, model: type[Model]) -> bool:
         return issubclass(model, Transfer)
@@ -78,16 +78,9 @@ class TransferLearning(Method):
                 'use fedsgd, fedpbcd, or fedbcd with mode = "parallel"'
             )
 
-    def cast(self, parties: Any) -> Roles:
-        roles = super().cast(parties)
-        if len(roles.cast) != 2:
-            raise PartiesError(
-                f"two parties were expected for transfer learning, {len(roles.cast)} came; leave out others"
-            )
-        return roles
-
     def examples(self) -> dict[str, dict[str, Any]]:
-        own = {"model": Transfer(units=4, hidden=()), "optimizer": FedBCD(local_steps=2, lr=0.5)}
+        own: dict[str, Any] = {"model": Transfer(units=4), "optimizer": FedBCD(local_steps=2, lr=0.5)}
+        own |= {"accepts": ("rank", "columns", "fresh_equations")}
         return {
             "transfer ckks": own | {"protocol": Protocol(residual=Ckks())},
             "transfer open": own | {"protocol": Protocol(residual=OpenResidual())},

@@ -120,7 +120,7 @@ def test_refuses_what_it_cannot_do() -> None:
         job(optimizer=vfl.FedBCD(lr=1.0, mode="sequential"))
     with pytest.raises(ConfigError, match="residual: is missing"):
         job(protocol=vfl.Protocol())
-    with pytest.raises(PartiesError, match="two parties were expected"):
+    with pytest.raises(PartiesError, match="at most 2 parties were expected"):
         vfl.simulate(job(), vfl.datasets.breast_cancer(parties=3))
     bank, shop = tables()
     several = vfl.Party("bank", bank.X, np.arange(len(bank)) % 3, ids=bank.ids)
