@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
     from securevfl.optim.adagrad import AdaGrad
     from securevfl.optim.adam import Adam
+    from securevfl.optim.block_newton import BlockNewton
     from securevfl.optim.fdskl import FDSKL
     from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
     from securevfl.optim.momentum import Momentum
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # for type checkers and editors
 __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "AdaGrad",
     "Adam",
+    "BlockNewton",
     "CipherSum",
     "Ckks",
     "DirectSum",
@@ -89,6 +91,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.models.linear": ("GeneralLinear", "Logistic", "SmoothHinge", "Softmax", "Square"),
     "securevfl.optim.adagrad": ("AdaGrad",),
     "securevfl.optim.adam": ("Adam",),
+    "securevfl.optim.block_newton": ("BlockNewton",),
     "securevfl.optim.fdskl": ("FDSKL",),
     "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
     "securevfl.optim.momentum": ("Momentum",),

@@ -12,7 +12,7 @@ from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Optimizer
+from securevfl.optim.base import Training
 from securevfl.protocols.choice import Protocol
 
 LeakName = Literal["rank", "fresh_equations", "single_passive", "label_auc", "columns", "sequential"]
@@ -38,7 +38,7 @@ class JobOptions(Config):
     """
 
     model: SerializeAsAny[Model]
-    optimizer: SerializeAsAny[Optimizer]
+    optimizer: SerializeAsAny[Training]
     protocol: Protocol
     batch_size: BatchSize = 256
     epochs: int = Field(default=10, ge=1)

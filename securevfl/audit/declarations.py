@@ -77,12 +77,12 @@ def _methods(known: set[type[Message]]) -> list[Section]:
     found = []
     for name, kind in METHODS.items():
         method = kind()
-        for example in list(method.examples().values())[:1]:
-            job = Job(**example)
-            own = [item for item in method.declares(job, _ROLES) if item.message not in known]
-            found.append(
-                Section(f"Method: {name}, beside these", method.strength(job), method.pooling(job, _ROLES), own)
-            )
+        jobs = [Job(**example) for example in method.examples().values()]
+        declared = dict.fromkeys(item for job in jobs for item in method.declares(job, _ROLES))
+        own = [item for item in declared if item.message not in known]
+        found.append(
+            Section(f"Method: {name}, beside these", method.strength(jobs[0]), method.pooling(jobs[0], _ROLES), own)
+        )
     return found
 
 

@@ -225,8 +225,20 @@ class BatchPlayer(Player):
         """g (n x c) of the loss at f (n x c); the first of a batch also books its loss. Only with labels."""
         assert batch.y is not None, "only a party with labels knows the loss"
         if self._booked is None:
-            self._booked = float(self._loss.value(f, batch.y).mean())
+            self.value(f, batch)
         return self._loss.residual(f, batch.y)
+
+    def value(self, f: Floats, batch: Batch) -> float:
+        """The mean loss at f (n x c), booked as that of this visit. Only with labels."""
+        assert batch.y is not None, "only a party with labels knows the loss"
+        self._booked = float(self._loss.value(f, batch.y).mean())
+        return self._booked
+
+    @property
+    def curvature(self) -> float:
+        """The bound that the loss states on its second derivatives by f."""
+        assert self._loss.curvature is not None, "who steps by the curvature has checked that the loss states it"
+        return self._loss.curvature
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
         """A round for each step of an optimizer's work."""

@@ -27,8 +27,9 @@ from securevfl.methods.rounds_told import active_learns, counts, passive_learns
 from securevfl.methods.state import State
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel, Logistic, starting_weights
+from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rounds import RoundsOptimizer
+from securevfl.optim.rounds import RoundsTraining
 from securevfl.optim.update import Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.base import Declared, Reals, ResidualProtocol, Seat, recast
@@ -55,12 +56,14 @@ class Rounds(Method):
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is None:
             raise ValueError("protocol.residual: is missing; add it")
+        _optimizer(job).check(job.model)
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
         return {
             "ckks": own | {"protocol": Protocol(residual=Ckks())},
             "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+            "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
         }
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
@@ -69,6 +72,7 @@ class Rounds(Method):
         return [
             *recast(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
             *_residual(job).declares(),
+            *_optimizer(job).declares(),
         ]
 
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
@@ -117,21 +121,25 @@ def _residual(job: JobOptions) -> ResidualProtocol:
     return job.protocol.residual
 
 
+def _optimizer(job: JobOptions) -> RoundsTraining:
+    assert isinstance(job.optimizer, RoundsTraining), "its registry says so"
+    return job.optimizer
+
+
 class RoundsPlayer(BatchPlayer):
     """One party's block of weights; the active party's has an intercept."""
 
     def __init__(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> None:
         super().__init__(job, seat)
         assert isinstance(job.model, LinearModel), "Rounds.trains says so"
-        assert isinstance(job.optimizer, RoundsOptimizer), "its registry says so"
         self._active = seat.me == seat.active
         self._seat = seat
-        self._optimizer = job.optimizer
+        self._optimizer = _optimizer(job)
         self.model = job.model.build(columns, seat.outputs, intercept=self._active)
         own = State() if state is None else state
         self.model.theta = own.get("theta", self.model.theta)
         self._before: int = own.get("exchanges", 0)
-        self.updater = Updater(self._optimizer.update, self.model, own.get("update"))
+        self.memory = self._optimizer.remember(self.model, own.get("update"))
         self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
         self._link: ActiveLink | None = None
@@ -140,12 +148,18 @@ class RoundsPlayer(BatchPlayer):
     def exchanges(self) -> int:
         return self._before + (self._link.rounds if self._link is not None else 0)
 
+    @property
+    def updater(self) -> Updater:
+        """Its memory, where the optimizer goes by a rule."""
+        assert isinstance(self.memory, Updater), "only an optimizer that goes by a rule asks for it"
+        return self.memory
+
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
         if start == 0 and data.targets is not None:
             first = np.arange(len(data.targets))[:SAMPLE]
             self.model.theta = starting_weights(data.raw(first), data.scaled(first), data.targets, self.seed)
-            self.updater = Updater(self._optimizer.update, self.model)
+            self.memory = self._optimizer.remember(self.model, None)
         residual, agreement = _residual(self._job), self._optimizer.agreement(self._job.model)
         if self._active:
             seat = replace(self._seat, noise=self._noise, released=self._before)
@@ -165,7 +179,7 @@ class RoundsPlayer(BatchPlayer):
         return predict_active(self._sums, forward, len(rows), self._seat.outputs)
 
     def state(self) -> State:
-        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.updater.state)
+        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.memory.state)
 
     def outcome(self) -> State:
         return State(theta=self.model.theta)
