@@ -14,6 +14,7 @@
     |   `-- LimitError      more was asked for than had been agreed
     |-- TransportError      a peer is away, refused, too late, or has stopped
     |   `-- PeerLost        a peer that was there is gone, or has started anew; it may come back
+    |-- DivergenceError     a training that moves away from any model
     `-- CryptoError         a key, ciphertext or plaintext that cannot be used
         |-- RangeError      a value outside the agreed fixed-point range
         |-- KeyMismatch     a ciphertext or key that does not belong together
@@ -28,6 +29,7 @@ __all__ = [
     "ConfigError",
     "CryptoError",
     "DataError",
+    "DivergenceError",
     "FrameError",
     "IdError",
     "KeyMismatch",
@@ -100,6 +102,10 @@ class TransportError(SecureVFLError):
 
 class PeerLost(TransportError):
     """A peer that was there is gone, or has started anew; it may come back."""
+
+
+class DivergenceError(SecureVFLError):
+    """The training moves away from any model; nothing of it is kept."""
 
 
 class CryptoError(SecureVFLError):

@@ -119,7 +119,7 @@ def _equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     return [
         f"its own gradient: p = {p} equations about n x c = {sizes.residuals} residuals a batch, {times};",
         f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller.",
-        f"In {job.epochs} epochs {job.epochs * schedule.batches * p:,} numbers, about residuals that change with the model",
+        f"In {job.epochs} epochs it opens {job.epochs * schedule.batches * p:,} numbers, about residuals that move.",
         f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
         *_alone(job, X, schedule),
     ]

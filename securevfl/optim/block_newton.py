@@ -29,9 +29,10 @@ import numpy as np
 from pydantic import Field
 
 from securevfl.crypto.scheme import Floats
+from securevfl.errors import ProtocolError
 from securevfl.models.base import Model
 from securevfl.models.linear import Linear
-from securevfl.optim.curvature import preconditioner
+from securevfl.optim.curvature import bound, preconditioner
 from securevfl.optim.own_block import solve
 from securevfl.optim.rounds import Learner, RoundsTraining
 from securevfl.protocols import pace
@@ -80,19 +81,17 @@ class BlockNewton(RoundsTraining):
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
         memory, P = _memory(party), Preconditioners(party, link.me)
         for batch in party.batches():
-            others = link.sum(batch)
-
-            def residual(f: Floats, batch: Batch = batch) -> Floats:
-                return party.residual(f, batch)
-
+            assert batch.y is not None, "the active party has labels"
+            own, others = P.of(batch), link.sum(batch)
             within = EXACT * memory.last(batch.index)
-            f = solve(party.model, batch.X, others, residual, P.of(batch), curvature=party.curvature, within=within)
-            loss = party.value(f, batch) + party.model.penalty()
+            f = solve(party.model, party.loss, batch.X, batch.y, others, own, within=within)
+            g = party.residual(f, batch)
+            loss = float(party.loss.value(f, batch.y).mean()) + party.model.penalty()
             told = memory.judge(batch.index, loss, self.tolerance)
             link.tell(told, pace.LANE)
             if told.stop:
                 return
-            link.publish(residual(f), batch)
+            link.publish(g, batch)
             yield
 
     def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
@@ -101,11 +100,14 @@ class BlockNewton(RoundsTraining):
             model, theta = party.model, party.model.theta
             at = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
+            own = P.of(batch)  # made while the active party solves its block
             told = link.told(Pace, pace.LANE)
             if told.stop:
                 return
+            if not 1.0 <= told.multiple <= OVER:
+                raise ProtocolError(f"{link.me}: a pace between 1 and {OVER} was expected of the active party")
             gradient = model.regularised(link.reply().gradient(model, batch) / len(batch.X))
-            model.theta = at - told.multiple / len(link.passives) * (P.of(batch) @ gradient)
+            model.theta = at - told.multiple / len(link.passives) * (own @ gradient)
             memory.moved(theta, uphill=float(np.vdot(gradient, model.theta - theta)) > 0)
             yield
 
@@ -176,10 +178,9 @@ class Preconditioners:
     def of(self, batch: Batch) -> Floats:
         """P (d x d) by the rows of this batch."""
         if batch.index not in self._made:
-            model = self._party.model
-            self._made[batch.index] = preconditioner(
-                model.gram(batch.X), len(batch.X), self._party.curvature, model.decay, who=self._who
-            )
+            model, c = self._party.model, bound(self._party.loss)
+            gram, rows = model.gram(batch.X), len(batch.X)
+            self._made[batch.index] = preconditioner(gram, rows, c, model.decay, who=self._who)
         return self._made[batch.index]
 
 

@@ -16,8 +16,15 @@ import numpy as np
 
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import TableError
+from securevfl.models.losses import Loss
 
 FLOOR = 1e-6  # of the largest curvature: what flatter directions, as of collinear columns, count as
+
+
+def bound(loss: Loss) -> float:
+    """c of a loss that states it, which a job is checked for."""
+    assert loss.curvature is not None, "a job is refused whose loss states no curvature"
+    return loss.curvature
 
 
 def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, who: str) -> Floats:

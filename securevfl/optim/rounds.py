@@ -14,6 +14,7 @@ from pydantic import Field
 from securevfl.crypto.scheme import Floats
 from securevfl.models.base import Model
 from securevfl.models.linear import Linear
+from securevfl.models.losses import Loss
 from securevfl.optim.base import Optimizer, Training
 from securevfl.optim.rules import AnyRule
 from securevfl.optim.sgd import Sgd
@@ -36,24 +37,18 @@ class Learner(Protocol):
     parties: int  # K
     start: int  # rounds done before this run, where it goes on from a checkpoint
     model: Linear  # its own block
+    loss: Loss
     memory: Remembered  # as the optimizer has made it
 
     @property
     def updater(self) -> Updater:
         """The memory of an optimizer that goes by a rule: it moves the party's weights."""
 
-    @property
-    def curvature(self) -> float:
-        """The bound on the second derivative of the loss of one row by f, of a loss that states it."""
-
     def batches(self) -> Iterator[Batch]:
         """The batches in the order that all parties share, until the epochs are over."""
 
     def residual(self, f: Floats, batch: Batch) -> Floats:
-        """g (n x c) from f (n x c); only the active party can."""
-
-    def value(self, f: Floats, batch: Batch) -> float:
-        """The mean loss at f (n x c), which is booked as that of the round; only the active party can."""
+        """g (n x c) from f (n x c), by which the loss of the round is booked; only the active party can."""
 
 
 class RoundsTraining(Training, ABC):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.errors import ConfigError, PartiesError, SecureVFLError, TransportError
+from securevfl.errors import ConfigError, DivergenceError, PartiesError, SecureVFLError, TransportError
 from securevfl.job import Job
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import to_toml, write_kit
@@ -90,6 +90,15 @@ def test_a_party_without_an_address_calls(meet: Any) -> None:
     run = vfl.simulate(meeting.job, vfl.datasets.breast_cancer(3))
     for name, part in together(meeting).items():
         assert (part.theta == run.parts[name].theta).all()
+
+
+def test_rounds_that_end_by_themselves_end_for_all(meet: Any) -> None:
+    job = meet.job(epochs=30, batch_size="all").model_copy(update={"optimizer": vfl.BlockNewton(tolerance=0.01)})
+    run = vfl.simulate(job, vfl.datasets.breast_cancer(3))
+    assert len(run.history) < 30
+    for name, part in together(meet(3, job=job)).items():
+        assert (part.theta == run.parts[name].theta).all()
+        assert part.metrics == run.parts[name].metrics
 
 
 @pytest.mark.parametrize(("sums", "hub"), [("tree", None), ("pairwise", "shop")])
@@ -255,3 +264,12 @@ def test_events_are_one_line_each(tmp_path: Path) -> None:
         "waited": 0.25,
         "reason": "two\nlines",
     }
+
+
+def test_who_diverges_leaves_no_model_and_tells_why(meet: Any) -> None:
+    job = meet.job().model_copy(update={"model": vfl.Square(), "optimizer": vfl.FedBCD(lr=50.0)})
+    meeting = meet(2, None, job)
+    told = train(meeting, vfl.datasets.breast_cancer(2))
+    assert isinstance(told["bank"], DivergenceError)
+    assert "lower lr" in str(told["shop"])
+    assert not list(meeting.folder.glob("*/part.json"))
