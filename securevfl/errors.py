@@ -20,6 +20,8 @@
         |-- KeyMismatch     a ciphertext or key that does not belong together
         `-- ShapeMismatch   a product of another shape than was agreed
 
+    DataNotice              a warning: something of a table is left out
+
 A message says who, what was expected, what came and what to do. It never shows a value of anyone's data.
 """
 
@@ -29,6 +31,7 @@ __all__ = [
     "ConfigError",
     "CryptoError",
     "DataError",
+    "DataNotice",
     "DivergenceError",
     "FrameError",
     "IdError",
@@ -102,6 +105,10 @@ class TransportError(SecureVFLError):
 
 class PeerLost(TransportError):
     """A peer that was there is gone, or has started anew; it may come back."""
+
+
+class DataNotice(UserWarning):
+    """Something of a table is left out of the training; it goes on."""
 
 
 class DivergenceError(SecureVFLError):

@@ -33,11 +33,12 @@ class Training(Named, ABC):
 
 
 class Optimizer(Training, ABC):
-    """Steps of a size that is set. eta0 is `lr`; its decay is FedBCD 2019's: eta0 / sqrt(t + 1) over rounds t from
-    0, or eta0 / sqrt(t K) over t from 1 and K parties; or "inverse", eta0 / (t + 1)."""
+    """Steps of a size that is set."""
 
     lr: float = Field(gt=0)
+    """eta, the size of the first step."""
     decay: Literal["none", "sqrt_t", "sqrt_tk", "inverse"] = "none"
+    """How steps shrink over rounds t and K parties: lr / sqrt(t + 1), lr / sqrt(t K) from t = 1, or lr / (t + 1)."""
 
     def eta(self, t: int, parties: int) -> float:
         """Step size of round t, counted from 0."""

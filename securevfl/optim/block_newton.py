@@ -48,14 +48,11 @@ FLAT = 3  # visits to each batch without gain before the end
 
 
 class BlockNewton(RoundsTraining):
-    """A handful of rounds for a linear model; meant for `batch_size = "all"`, or for batches of many rows.
-
-    tolerance: training ends when the active party's loss on a batch has not fallen by this share in 3 rounds, or when
-    the job's epochs are over. All parties learn after how many rounds that is.
-    """
+    """A handful of rounds for a linear model; meant for `batch_size = "all"`, or for batches of many rows."""
 
     name: ClassVar[str] = "block_newton"
     tolerance: float = Field(default=1e-4, ge=0, lt=1)
+    """Ends the training when the active party's loss has not fallen by this share in 3 rounds; all learn in which."""
 
     @property
     def label(self) -> str:

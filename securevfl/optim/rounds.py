@@ -81,12 +81,10 @@ class RoundsTraining(Training, ABC):
 
 
 class RoundsOptimizer(RoundsTraining, Optimizer):
-    """One whose local steps go by a rule.
-
-    rule: how a gradient becomes a change of weights (`securevfl.optim.rules`); an object, a name, or a table with one.
-    """
+    """One whose local steps go by a rule."""
 
     rule: AnyRule = Field(default_factory=Sgd)
+    """How a gradient becomes a change of weights."""
 
     @property
     def update(self) -> Rule:

@@ -150,7 +150,7 @@ def test_digests_are_ordered_as_sorted_does(pairs: list[tuple[int, int]]) -> Non
 def test_a_party_without_ids_makes_all_go_by_row_numbers() -> None:
     bank, shop = vfl.Party("bank", X, Y, ids=IDS), vfl.Party("shop", X + 1, ids=IDS)
     assert register_of([bank, shop]) == bank.register != Register.of_numbers(N)
-    assert register_of([bank, vfl.Party("shop", X)]) == Register.of_numbers(N)
+    assert register_of([bank, vfl.Party("shop", X, aligned=True)]) == Register.of_numbers(N)
 
 
 def job(**keys: object) -> vfl.Job:
@@ -168,7 +168,7 @@ def test_a_run_holds_out_the_rows_of_the_ids(tmp_path: Path) -> None:
             part = vfl.simulate(job(seed=seed), [bank, shop]).parts["shop"]
             train = (X + 1)[own.flow]
             np.testing.assert_array_equal(part.mean, train[0] + (train - train[0]).mean(axis=0))
-    without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order])]).parts["shop"]
+    without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
     assert not np.array_equal(without.mean, part.mean)
 
 

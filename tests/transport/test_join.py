@@ -196,11 +196,11 @@ def test_an_error_at_one_party_ends_all(meet: Any) -> None:
 def test_roles_are_checked(meet: Any) -> None:
     meeting = meet(2)
     bank, shop = vfl.datasets.breast_cancer(2)
-    stranger = vfl.Party("telco", shop.X)
+    stranger = vfl.Party("telco", shop.X, aligned=True)
     with pytest.raises(PartiesError, match="telco came"):
         join(meeting.job, stranger, meeting.kit("bank") / "peers.toml")
     with pytest.raises(PartiesError, match="bank has no labels"):
-        join(meeting.job, vfl.Party("bank", bank.X), meeting.kit("bank") / "peers.toml")
+        join(meeting.job, vfl.Party("bank", bank.X, aligned=True), meeting.kit("bank") / "peers.toml")
 
 
 @pytest.mark.parametrize(
