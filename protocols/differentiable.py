@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from securevfl.crypto.scheme import Floats
+from securevfl.errors import ProtocolError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,16 @@ class Jacobian:
     def vjp(self, g: Floats) -> Floats:
         """J^T g for plain g (n x c)."""
         return gradient_of(self.matrix.T @ facing(g, self.shares_outputs), self.shares_outputs)
+
+    def agreed(self, me: str, shares_outputs: bool) -> Floats:
+        """The matrix, if it is of the kind agreed. ProtocolError if not."""
+        if self.shares_outputs != shares_outputs:
+            kinds = {True: "that all outputs share", False: "of all outputs together"}
+            raise ProtocolError(
+                f"{me}: a Jacobian {kinds[shares_outputs]} was agreed, the model has one {kinds[self.shares_outputs]}; "
+                "agree on what the passive parties' models are"
+            )
+        return self.matrix
 
 
 def facing(g: Floats, shares_outputs: bool) -> Floats:

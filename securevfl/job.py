@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import model_validator
 
-from securevfl.config import plain
+from securevfl.config import flat, plain
+from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.methods import METHODS
 from securevfl.methods.base import Method
@@ -59,6 +60,9 @@ class Job(JobOptions):
     def to_dict(self) -> dict[str, Any]:
         """The job as plain data; what a job file holds and what the digest covers."""
         return plain(self)
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>Job</b> {self.digest.hex()[:16]}</p>{html.facts(flat(self.to_dict()))}"
 
     @property
     def digest(self) -> bytes:

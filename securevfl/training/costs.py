@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from securevfl.display import html
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Kind, Path, Stage
 
@@ -55,6 +56,10 @@ class Costs:
     def table(self, *others: Costs) -> str:
         """This run and others, one below the other, as text."""
         return format_table([costs.row() for costs in (self, *others)])
+
+    def _repr_html_(self) -> str:
+        row = self.row()
+        return html.table([key.replace("_s", " s") if key.endswith("_s") else key for key in row], [list(row.values())])
 
 
 def format_table(rows: Sequence[dict[str, str | int | float]]) -> str:
