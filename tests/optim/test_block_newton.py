@@ -28,7 +28,7 @@ def tables(parties: int, loss: str, rows: int = 240) -> list[vfl.Party]:
     blocks = [0.5 * shared + generator.normal(size=(rows, 2 + k)) for k in range(parties)]
     f = sum(block.sum(axis=1) for block in blocks) + 2 * generator.normal(size=rows)
     y = f if loss == "square" else np.digitize(f, [-1, 1]) if loss == "softmax" else (f > 0).astype(int)
-    return [vfl.Party(f"p{k}", block, y if k == 0 else None) for k, block in enumerate(blocks)]
+    return [vfl.Party(f"p{k}", block, y if k == 0 else None, aligned=True) for k, block in enumerate(blocks)]
 
 
 def job(**keys: object) -> vfl.Job:
@@ -216,7 +216,7 @@ def test_collinear_columns_are_held_by_a_ridge_on_the_step() -> None:
     steepest = 0.25 / 50 * np.linalg.eigvalsh(gram)[-1]
     assert np.linalg.eigvalsh(P)[-1] == pytest.approx(1 / (FLOOR * steepest))
     parts = tables(2, "logistic")
-    twice = vfl.Party("p1", np.hstack([parts[1].X, parts[1].X[:, ::-1]]))
+    twice = vfl.Party("p1", np.hstack([parts[1].X, parts[1].X[:, ::-1]]), aligned=True)
     one, other = (
         vfl.simulate(job(model=vfl.Logistic(), protocol=vfl.Protocol(residual=vfl.Ckks())), [parts[0], passive])
         for passive in (parts[1], twice)
@@ -232,12 +232,12 @@ def test_what_cannot_work_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match=r"optimizer block_newton trains .*logistic.*use optimizer fdskl"):
         job(model=vfl.Kernel(gamma=0.1))
     generator = np.random.default_rng(0)
-    wide = vfl.Party("shop", generator.normal(size=(40, 60)))
-    bank = vfl.Party("bank", generator.normal(size=(40, 3)), generator.integers(0, 2, 40))
+    wide = vfl.Party("shop", generator.normal(size=(40, 60)), aligned=True)
+    bank = vfl.Party("bank", generator.normal(size=(40, 3)), generator.integers(0, 2, 40), aligned=True)
     with pytest.raises(TableError, match=r"shop: at most 40 columns.*60 came.*set l2 above 0.*batch_size"):
         vfl.simulate(job(model=vfl.Logistic()), [bank, wide])
     assert vfl.simulate(job(model=vfl.Logistic(l2=0.1)), [bank, wide]).metrics["auc"] > 0.9
-    few = vfl.Party("shop", wide.X[:, :2])
+    few = vfl.Party("shop", wide.X[:, :2], aligned=True)
     with pytest.raises(TableError, match=r"bank: at most 3 columns.*batches of 3 rows"):
         vfl.simulate(job(model=vfl.Logistic(), batch_size=3), [bank, few])
     with pytest.raises(ConfigError, match="lr: is no option here"):
