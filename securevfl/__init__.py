@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.job import Job, Protocol, Target
     from securevfl.models.kernel import Kernel
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
+    from securevfl.models.local_bottom import LocalBottom
     from securevfl.models.neural import Neural
     from securevfl.models.torch_model import TorchModel
     from securevfl.optim.adagrad import AdaGrad
@@ -62,6 +63,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Helper",
     "Job",
     "Kernel",
+    "LocalBottom",
     "Logistic",
     "Momentum",
     "Network",
@@ -99,6 +101,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.job": ("Job", "Protocol", "Target"),
     "securevfl.models.kernel": ("Kernel",),
     "securevfl.models.linear": ("GeneralLinear", "Logistic", "OneVsRest", "SmoothHinge", "Softmax", "Square"),
+    "securevfl.models.local_bottom": ("LocalBottom",),
     "securevfl.models.neural": ("Neural",),
     "securevfl.models.torch_model": ("TorchModel",),
     "securevfl.optim.adagrad": ("AdaGrad",),

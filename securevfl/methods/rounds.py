@@ -66,6 +66,12 @@ class Rounds(Method):
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is None:
             raise ValueError("protocol.residual: is missing; add it")
+        sums = job.protocol.sum_for(2)
+        if job.model.shows_parts and sums.hides_parts:
+            raise ValueError(
+                f'protocol.sum: "direct" was expected, a top model is fed every party\'s outputs apart and {sums.name} '
+                'hides none of them; use sum = "direct"'
+            )
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
@@ -137,9 +143,12 @@ class RoundsPlayer(BatchPlayer):
         assert isinstance(job.model, BlockModel), "Rounds.trains says so"
         assert isinstance(job.optimizer, RoundsOptimizer), "its registry says so"
         self._active = seat.me == seat.active
-        self._seat = seat
+        passives = len(seat.passives)
+        place = 0 if self._active else seat.passives.index(seat.me)
+        self._outputs = seat.outputs
+        self._seat = replace(seat, outputs=job.model.collected(seat.outputs, passives))
         self._optimizer = job.optimizer
-        self.model = job.model.build(Place(seat.me, self._active, columns, seat.outputs, seat.model))
+        self.model = job.model.build(Place(seat.me, self._active, columns, seat.outputs, seat.model, passives, place))
         own = State() if state is None else state
         if state is not None:
             self.model.restore(state)
@@ -169,13 +178,14 @@ class RoundsPlayer(BatchPlayer):
                 yield from self.rounds(self._optimizer.passive(self, link))
 
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
-        def forward(block: slice) -> Floats:
-            return self.model.forward(rows[block])
-
         if not self._active:
-            predict_passive(self._sums, forward, len(rows))
+            predict_passive(self._sums, lambda block: self.model.forward(rows[block]), len(rows))
             return None
-        return predict_active(self._sums, forward, len(rows), self._seat.outputs)
+
+        def joined(block: slice, others: Floats) -> Floats:
+            return self.model.joined(rows[block], others)
+
+        return predict_active(self._sums, joined, len(rows), self._outputs, collected=self._seat.outputs)
 
     def state(self) -> State:
         return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.updater.state)

@@ -45,7 +45,7 @@ def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
 
 
 def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    c, passives = sizes.outputs, sizes.passives
+    c, passives = job.model.shown(sizes.outputs), sizes.passives
     hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
     asked = {"training": sizes.epochs * exchanges, "held out": 0}
@@ -75,7 +75,8 @@ def _added_up(sizes: Sizes, names: Sequence[str]) -> int:
 
 def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told]:
     """What the active party learns: scores, and of the others' columns."""
-    scores = "f = sum_k H_k on the rows predicted, and what is marked output or plain above"
+    what = "f and every Z_k" if job.model.shows_parts else "f = sum_k H_k"
+    scores = f"{what} on the rows predicted, and what is marked output or plain above"
     return [("learns", "\n".join([scores, *_columns(job, party, known)]))]
 
 
@@ -131,6 +132,7 @@ def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
     sizes, schedule = known.sizes, known.schedule
     groups = {"training": schedule.partition(0)[:BATCHES], "held out": [schedule.test[:ROWS]]}
     lines: list[str] = []
+    c = job.model.shown(sizes.outputs)
     for item in counts(job, sizes):
         if item.kind != "columns" or item.learner != learner:
             continue
@@ -138,7 +140,7 @@ def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
         most = max(held(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
         enough, few = "enough to find them", "too few to find most, but what goes with the label shows from the first"
         lines += [
-            f"T c = {item.count // sizes.outputs} x {sizes.outputs} numbers about each {item.group} row: "
+            f"T c = {item.count // c} x {c} numbers about each {item.group} row: "
             f"{min(1.0, item.share):.2f} of the dimensions of the {item.of} columns",
             f"of {', '.join(item.about)}, up to {most:.2f} of their variance: "
             + (enough if item.count >= sizes.enough_for(item.about) else few),

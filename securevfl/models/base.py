@@ -35,6 +35,20 @@ class Model(Named, ABC):
     def loss(self) -> Loss:
         """What it minimises."""
 
+    @property
+    def residual_bound(self) -> float:
+        """No number of a residual that goes down is larger."""
+        return self.loss.bound
+
+    @property
+    def shows_parts(self) -> bool:
+        """Whether the active party is fed the outputs of each passive party apart."""
+        return False
+
+    def shown(self, outputs: int) -> int:
+        """How many numbers a row a passive party's part has, for f with c outputs."""
+        return outputs
+
     @abstractmethod
     def parameters(self, columns: int, outputs: int) -> int:
         """p, the weights of a passive party with so many columns (d), for c outputs."""
@@ -53,13 +67,16 @@ class Model(Named, ABC):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a block of weights is: its party and whether that has the labels, d columns, c outputs, its own module."""
+    """Where a block of weights is: its party and whether that has the labels, d columns, c outputs, its own module, and
+    which of how many passive parties it is."""
 
     who: str
     active: bool
     columns: int
     outputs: int
     model: object = field(default=None, repr=False)
+    passives: int = 1
+    place: int = 0  # among the passive parties
 
 
 class Block(Differentiable, Protocol):
@@ -74,6 +91,15 @@ class Block(Differentiable, Protocol):
     def forward(self, X: Floats) -> Floats:
         """H (n x c)."""
 
+    def joined(self, X: Floats, others: Floats) -> Floats:
+        """f (n x c), of its own rows and of what the others' outputs were collected to; at the active party."""
+
+    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """The gradient of its own weights from g = df (n x c), in their shape; at the active party."""
+
+    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """The residual of what was collected, in its shape; at the active party."""
+
     def regularised(self, gradient: Floats) -> Floats:
         """The gradient of the objective, from that of the mean loss."""
 
@@ -84,8 +110,36 @@ class Block(Differentiable, Protocol):
         """The opposite of `state`."""
 
 
+class Summand(ABC):
+    """A block whose outputs are added to the others': f = sum_k H_k (FedBCD 2019, eq. 2)."""
+
+    @abstractmethod
+    def forward(self, X: Floats) -> Floats:
+        """H (n x c)."""
+
+    @abstractmethod
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        """J^T g for plain g (n x c), in the shape of the parameters."""
+
+    def joined(self, X: Floats, others: Floats) -> Floats:
+        """f (n x c)."""
+        return self.forward(X) + others
+
+    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """J^T g."""
+        return self.vjp(X, g)
+
+    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """g: the derivative by any summand is that by f."""
+        return g
+
+
 class BlockModel(Model):
-    """A model that every party has a block of weights of; f is the sum of their outputs."""
+    """A model that every party has a block of weights of."""
+
+    def collected(self, outputs: int, passives: int) -> int:
+        """How many numbers a row are collected of all passive parties together, for f with c outputs."""
+        return outputs
 
     @abstractmethod
     def build(self, place: Place) -> Block:

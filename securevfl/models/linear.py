@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
 from securevfl.crypto.scheme import Floats
-from securevfl.models.base import BlockModel, Place
+from securevfl.models.base import BlockModel, Place, Summand
 from securevfl.models.losses import LOSSES, Loss, known_loss
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.special import normal_quantile
@@ -104,7 +104,7 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     return np.vstack([theta, np.zeros((1, targets.shape[1]))])
 
 
-class Linear:
+class Linear(Summand):
     """One party's part: theta (d x c), and for the active party the intercept as its last row."""
 
     static_jacobian = True

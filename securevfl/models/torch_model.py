@@ -62,27 +62,37 @@ class TorchModel:
         """A module of its own for one party. With a function its weights follow the seed."""
         if isinstance(self._source, torch().nn.Module):
             return copy.deepcopy(self._source)
-        with _DRAWING, torch().random.fork_rng(devices=[]):
-            torch().manual_seed(int.from_bytes(hashlib.sha256(seed).digest()[:7], "little"))
-            made = self._source()
+        made = self.drawn(self._source, seed)
         if not isinstance(made, torch().nn.Module):
             raise ConfigError(f"TorchModel: a torch.nn.Module was expected, a {type(made).__name__} was made")
         return made
+
+    @staticmethod
+    def drawn(make: Callable[[], Module], seed: bytes = b"") -> Module:
+        """What the function makes with torch's generator at this seed; the generator is left as it was."""
+        with _DRAWING, torch().random.fork_rng(devices=[]):
+            torch().manual_seed(int.from_bytes(hashlib.sha256(seed).digest()[:7], "little"))
+            return make()
 
     @property
     def parameters(self) -> int:
         """p, how many of its numbers are trained."""
         return sum(each.numel() for each in self.make().parameters() if each.requires_grad)
 
-    def checked(self, who: str, columns: int, outputs: int, seed: bytes = b"") -> Module:
-        """A module for `who`, tried on made-up rows of so many columns. ConfigError if it cannot be used."""
+    def checked(self, who: str, columns: int, outputs: int | None, seed: bytes = b"", *, fed: int = 0) -> Module:
+        """A module for `who`, tried on made-up rows of so many columns. ConfigError if it cannot be used.
+
+        outputs: how many it must have; any number if None. fed: numbers a row that a top model takes as a second input.
+        """
         module = self.make(seed)
         _refuse_layers(who, module)
         first = next((each for each in module.parameters() if each.requires_grad), None)
         if first is None:
             raise ConfigError(f"{who}: a module with numbers to train was expected, it has none; set requires_grad")
-        rows = np.random.default_rng(0).normal(size=(PROBE, columns))
-        _try(who, module, torch().from_numpy(rows).to(first.dtype), outputs)
+        generator = np.random.default_rng(0)
+        widths = (columns, fed) if fed else (columns,)
+        probe = [torch().tensor(generator.normal(size=(PROBE, width)), dtype=first.dtype) for width in widths]
+        _try(who, module, probe, outputs)
         return module
 
 
@@ -122,18 +132,19 @@ def _refuse_layers(who: str, module: Module) -> None:
             raise ConfigError(f"{who}: {what} draws at random, a module that is not random was expected; remove it")
 
 
-def _try(who: str, module: Module, X: Tensor, outputs: int) -> None:
+def _try(who: str, module: Module, inputs: list[Tensor], outputs: int | None) -> None:
+    columns = " and ".join(str(each.shape[1]) for each in inputs)
     with torch().no_grad():
         try:
-            H, again, alone = module(X), module(X), module(X[:1])
+            H, again, alone = module(*inputs), module(*inputs), module(*(each[:1] for each in inputs))
         except (RuntimeError, ValueError, TypeError, IndexError) as cause:
             raise ConfigError(
-                f"{who}: a module of {X.shape[1]} columns was expected, rows of so many fail in it "
+                f"{who}: a module of {columns} columns was expected, rows of so many fail in it "
                 f"({type(cause).__name__}); correct its first layers"
             ) from None
-    if tuple(H.shape) != (len(X), outputs):
+    if H.ndim != 2 or len(H) != PROBE or outputs not in (None, H.shape[1]):
         raise ConfigError(
-            f"{who}: outputs of shape (n, {outputs}) were expected of its module, "
+            f"{who}: outputs of shape (n, {'h' if outputs is None else outputs}) were expected of its module, "
             f"(n, {', '.join(map(str, tuple(H.shape)[1:]))}) came; correct its last layer"
         )
     if not torch().equal(H, again):

@@ -17,6 +17,7 @@ import numpy as np
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.tall import Tall
 from securevfl.errors import ConfigError
+from securevfl.models.base import Summand
 from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
 from securevfl.models.torch_model import PROBE, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian
@@ -28,7 +29,7 @@ HELD = 1 << 23  # numbers of a Jacobian that are held at once
 AT_ONCE = 2048  # rows that go through a module together
 
 
-class TorchPart:
+class TorchPart(Summand):
     """One party's part: H = module(X) on its rows. Its Jacobian moves with the weights, and its outputs share none.
 
     X (n x d) are the party's rows as scaled in its job, H (n x c). l2 weighs all of theta, biases too. ConfigError if
@@ -38,15 +39,15 @@ class TorchPart:
     static_jacobian = False
     shares_outputs = False
 
-    def __init__(self, who: str, source: TorchModel, columns: int, outputs: int, *, l2: float) -> None:
-        self._who, self._source, self._shape = who, source, (columns, outputs)
+    def __init__(self, who: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int = 0) -> None:
+        self._who, self._source, self._shape, self._fed = who, source, (columns, outputs), fed
         self._l2 = l2
         self._lock = threading.RLock()  # a party may compute in two threads, a module in one at a time
         self._take(b"")
 
     def _take(self, seed: bytes) -> None:
         columns, outputs = self._shape
-        self._module = self._source.checked(self._who, columns, outputs, seed)
+        self._module = self._source.checked(self._who, columns, outputs, seed, fed=self._fed)
         named = dict(self._module.named_parameters())
         self._trained = {name: each.shape for name, each in named.items() if each.requires_grad}
         first = named[next(iter(self._trained))]
@@ -55,7 +56,8 @@ class TorchPart:
         self._others = {**others, **dict(self._module.named_buffers())}
         flat = torch().cat([named[name].detach().reshape(-1) for name in self._trained])
         self.theta = flat.to(torch().float64).numpy().copy()
-        self._layered = is_layered(self._module, torch().zeros((PROBE, columns), dtype=self._dtype))
+        probe = torch().zeros((PROBE, columns), dtype=self._dtype)
+        self._layered = not self._fed and is_layered(self._module, probe)
 
     @property
     def theta(self) -> Floats:
@@ -76,6 +78,11 @@ class TorchPart:
     def parameters(self) -> int:
         """p, the number of weights."""
         return int(self.theta.size)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a row its H has."""
+        return self._shape[1]
 
     def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
         """Draws the first weights anew from a hash of its own rows X and of the job's seed, if its module comes as a
@@ -118,7 +125,7 @@ class TorchPart:
 
     def jacobian(self, X: Floats) -> Jacobian:
         """J (n c x p) at the weights as they are, made when its rows are read if it is large."""
-        rows = TorchRows(self, X, self._shape[1])
+        rows = TorchRows(self, X, self.outputs)
         return Jacobian(rows[:] if rows.shape[0] * rows.shape[1] <= HELD else Tall.here(rows), shares_outputs=False)
 
     def regularised(self, gradient: Floats) -> Floats:
@@ -140,8 +147,8 @@ class TorchPart:
         pieces = torch().split(flat, [shape.numel() for shape in self._trained.values()])
         return {name: piece.reshape(shape) for (name, shape), piece in zip(self._trained.items(), pieces, strict=True)}
 
-    def _run(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
-        H: Tensor = torch().func.functional_call(self._module, {**self._others, **weights}, (x,))
+    def _run(self, weights: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+        H: Tensor = torch().func.functional_call(self._module, {**self._others, **weights}, inputs)
         return H
 
     def _pieces(self, X: Floats, rows: int = AT_ONCE) -> Iterator[Tensor]:

@@ -156,7 +156,7 @@ def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Se
         roles=met.roles,
         meter=meter,
         outputs=met.heard[met.roles.lead].outputs,
-        residual_bound=job.model.loss.bound,
+        residual_bound=job.model.residual_bound,
         parameters=met.sizes.parameters,
         seed=job.seed,
         columns=met.sizes.columns,
