@@ -30,8 +30,9 @@ from pydantic import Field
 
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ProtocolError
-from securevfl.models.base import Model
+from securevfl.models.base import Block, Model
 from securevfl.models.linear import Linear
+from securevfl.models.losses import Loss
 from securevfl.optim.curvature import bound, preconditioner
 from securevfl.optim.own_block import solve
 from securevfl.optim.rounds import Learner, RoundsTraining
@@ -72,18 +73,19 @@ class BlockNewton(RoundsTraining):
     def declares(self) -> list[Declared]:
         return pace.declares()
 
-    def remember(self, model: Linear, state: Mapping[str, Any] | None) -> BlockMemory:
+    def remember(self, model: Block, state: Mapping[str, Any] | None) -> BlockMemory:
         return BlockMemory(model, state)
 
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
-        memory, P = _memory(party), Preconditioners(party, link.me)
+        model, memory = _linear(party), _memory(party)
+        P = Preconditioners(model, party.loss, link.me)
         for batch in party.batches():
             assert batch.y is not None, "the active party has labels"
             own, others = P.of(batch), link.sum(batch)
             within = EXACT * memory.last(batch.index)
-            f = solve(party.model, party.loss, batch.X, batch.y, others, own, within=within)
+            f = solve(model, party.loss, batch.X, batch.y, others, own, within=within)
             g = party.residual(f, batch)
-            loss = float(party.loss.value(f, batch.y).mean()) + party.model.penalty()
+            loss = float(party.loss.value(f, batch.y).mean()) + model.penalty()
             told = memory.judge(batch.index, loss, self.tolerance)
             link.tell(told, pace.LANE)
             if told.stop:
@@ -92,9 +94,10 @@ class BlockNewton(RoundsTraining):
             yield
 
     def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
-        memory, P = _memory(party), Preconditioners(party, link.me)
+        model, memory = _linear(party), _memory(party)
+        P = Preconditioners(model, party.loss, link.me)
         for batch in party.batches():
-            model, theta = party.model, party.model.theta
+            theta = model.theta
             at = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
             own = P.of(batch)  # made while the active party solves its block
@@ -116,7 +119,7 @@ class BlockMemory:
     its last visit and the lowest so far; how many visits in a row have gained nothing.
     """
 
-    def __init__(self, model: Linear, state: Mapping[str, Any] | None) -> None:
+    def __init__(self, model: Block, state: Mapping[str, Any] | None) -> None:
         own = {} if state is None else state
         self._before: Floats = own.get("before", model.theta)
         self._momentum: int = own.get("momentum", 0)
@@ -167,18 +170,23 @@ class BlockMemory:
 class Preconditioners:
     """P of each batch of a party, made at its first visit."""
 
-    def __init__(self, party: Learner, who: str) -> None:
-        self._party = party
+    def __init__(self, model: Linear, loss: Loss, who: str) -> None:
+        self._model = model
+        self._loss = loss
         self._who = who
         self._made: dict[int, Floats] = {}
 
     def of(self, batch: Batch) -> Floats:
         """P (d x d) by the rows of this batch."""
         if batch.index not in self._made:
-            model, c = self._party.model, bound(self._party.loss)
-            gram, rows = model.gram(batch.X), len(batch.X)
-            self._made[batch.index] = preconditioner(gram, rows, c, model.decay, who=self._who)
+            gram, rows, decay = self._model.gram(batch.X), len(batch.X), self._model.decay
+            self._made[batch.index] = preconditioner(gram, rows, bound(self._loss), decay, who=self._who)
         return self._made[batch.index]
+
+
+def _linear(party: Learner) -> Linear:
+    assert isinstance(party.model, Linear), "BlockNewton.check says so"
+    return party.model
 
 
 def _memory(party: Learner) -> BlockMemory:

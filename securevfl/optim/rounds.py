@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Protocol
 from pydantic import Field
 
 from securevfl.crypto.scheme import Floats
-from securevfl.models.base import Model
-from securevfl.models.linear import Linear
+from securevfl.models.base import Block, Model
 from securevfl.models.losses import Loss
 from securevfl.optim.base import Optimizer, Training
 from securevfl.optim.rules import AnyRule
@@ -36,7 +35,7 @@ class Learner(Protocol):
 
     parties: int  # K
     start: int  # rounds done before this run, where it goes on from a checkpoint
-    model: Linear  # its own block
+    model: Block  # its own
     loss: Loss
     memory: Remembered  # as the optimizer has made it
 
@@ -64,7 +63,7 @@ class RoundsTraining(Training, ABC):
         return []
 
     @abstractmethod
-    def remember(self, model: Linear, state: Mapping[str, Any] | None) -> Remembered:
+    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:
         """What it remembers at a party with this model: at the start, or as an earlier state of its memory has it."""
 
     def agreement(self, model: Model) -> Agreement:
@@ -95,5 +94,5 @@ class RoundsOptimizer(RoundsTraining, Optimizer):
         """The name of an algorithm in a cost table, with the rule where it is not plain gradient descent."""
         return name if isinstance(self.rule, Sgd) else f"{name} {self.rule.name}"
 
-    def remember(self, model: Linear, state: Mapping[str, Any] | None) -> Remembered:
+    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:
         return Updater(self.update, model, state)
