@@ -43,7 +43,7 @@ ENGINES: dict[str, Callable[[int], ResidualProtocol]] = {
 LOCAL_STEPS = 1, 5, 10
 ETAS = 2.0, 4.0, 8.0, 16.0
 TARGETS = 0.70, 0.73, 0.74
-MOST = 120  # rounds after which a step size has failed
+MOST = 60  # local steps after which a step size has failed
 GAMMA, L2, MU = 0.005, 1e-4, 0.1
 ACCEPTED: tuple[LeakName, ...] = ("rank", "columns", "fresh_equations")
 
@@ -126,7 +126,7 @@ def tune(parties: Sequence[Party], setting: Setting, q: int, targets: Sequence[f
 
 
 def _trial(parties: Sequence[Party], setting: Setting, q: int, eta: float, mu: float) -> Tuned:
-    job = _job(setting, q, eta, OpenResidual(), MOST // q if q > 1 else MOST, mu=mu, evaluate_every=1)
+    job = _job(setting, q, eta, OpenResidual(), MOST // q, mu=mu, evaluate_every=1)
     history = simulate(job, parties).history
     return Tuned(job.optimizer.label, q, eta, tuple(entry["auc"] for entry in history))
 
