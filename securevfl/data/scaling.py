@@ -1,4 +1,4 @@
-"""Mean and deviation of columns, from as many rows as there are but few of them in memory at a time."""
+"""Where columns lie and how far they spread, from as many rows as there are but few of them in memory at a time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from securevfl.crypto.scheme import Floats
 from securevfl.crypto.tall import Stretch, Tall
 from securevfl.data.outside import Outside, ScaledRows
 from securevfl.data.schedule import Rows
+
+DRAWN = 1 << 16  # rows that quartiles are taken of
+QUARTILES = 1.3489795003921634  # between the quartiles of a normal distribution of deviation 1
 
 
 def moments(X: Floats | Outside, rows: Rows) -> tuple[Floats, Floats]:
@@ -51,3 +54,15 @@ def together(one: Moments, other: Moments) -> Moments:
     apart, total = other.mean - one.mean, one.rows + other.rows
     squares = one.squares + (other.squares + apart**2 * (one.rows * other.rows / total))
     return Moments(total, one.mean + apart * (other.rows / total), squares)
+
+
+def quartiles(X: Floats | Outside, rows: Rows) -> tuple[Floats, Floats]:
+    """Median and spread (d,) each of DRAWN of X[rows], evenly spaced.
+
+    The spread is the distance of the quartiles, of a normal distribution its deviation. A column whose quartiles are
+    equal has its deviation instead, as one of 0/1 where fewer than a quarter are 1.
+    """
+    drawn = X[rows[np.linspace(0, len(rows) - 1, min(DRAWN, len(rows))).astype(int)]]
+    low, median, high = np.quantile(drawn, [0.25, 0.5, 0.75], axis=0)
+    spread = (high - low) / QUARTILES
+    return median, np.where(spread > 0, spread, drawn.std(axis=0))

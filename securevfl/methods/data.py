@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from securevfl.crypto.scheme import Floats
 from securevfl.data.outside import Outside
 from securevfl.data.party import Party
-from securevfl.data.scaling import moments
+from securevfl.data.scaling import moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
 from securevfl.models.losses import Loss, check_split
 from securevfl.protocols.base import Batch
@@ -23,13 +23,15 @@ from securevfl.protocols.base import Batch
 class TrainingData:
     """What one party trains on.
 
-    columns: d. mean, deviation (d,): of the training rows; (0, 1) without scaling. classes, targets (m x c): of a party
-    with labels. evaluated: the rows that metrics are taken on.
+    columns: d. rows: n of the whole table. mean, deviation (d,): of the training rows, or median and spread; (0, 1)
+    without scaling.
+    classes, targets (m x c): of a party with labels. evaluated: the rows that metrics are taken on.
     """
 
     def __init__(self, party: Party, schedule: Schedule, loss: Loss, *, scale: str) -> None:
         self.schedule = schedule
         self.columns = party.X.shape[1]
+        self.rows = len(party)
         self._party = party
         self.mean, self.deviation = _scaling(party, schedule.flow, scale)
         self.classes: NDArray[Any] | None = None
@@ -38,6 +40,7 @@ class TrainingData:
             self.classes = loss.classes(party.y)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
+        self.stays = False  # whether rows stay where they are: batches may then be tall
         self._only: Batch | None = None
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
 
@@ -55,10 +58,16 @@ class TrainingData:
         return None if self._party.y is None else self._party.y[rows]
 
     def matrix(self, rows: Rows) -> Floats:
-        """These rows, scaled: an array, or where they had better stay where they are a `Tall` in its place."""
+        """These rows, scaled: an array, or where they stay where they are a `Tall` in its place."""
         table: Floats | Outside = self._party.X
-        tall = table.tall(rows, self.mean, self.deviation) if isinstance(table, Outside) else None
+        stays = self.stays and isinstance(table, Outside)
+        tall = table.tall(rows, self.mean, self.deviation) if stays else None
         return self.scaled(rows) if tall is None else cast(Floats, tall)
+
+    def ids(self, rows: Rows) -> list[bytes]:
+        """What names these rows (k): digests of their ids, or their numbers in a table without ids."""
+        keys = self._party.keys
+        return [b"row %d" % row for row in rows] if keys is None else [keys[row].tobytes() for row in rows]
 
     def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
         """This party's side of a batch; without `columns` no row of them is read. The only one of an epoch is kept."""
@@ -97,7 +106,7 @@ class ScaledRows:
 
 
 def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
-    """Mean and deviation of each column over the training rows; (0, 1) without scaling.
+    """Where each column lies over the training rows and how far it spreads; (0, 1) without scaling.
 
     A column that does not vary has an infinite deviation: it is 0 in every row, whatever new rows hold.
     """
@@ -105,5 +114,5 @@ def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
         return np.zeros(0), np.ones(0)
     if scale == "none":
         return np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0)
-    mean, deviation = moments(party.X, train)
+    mean, deviation = (quartiles if scale == "robust" else moments)(party.X, train)
     return mean, np.where(deviation > 0, deviation, np.inf)

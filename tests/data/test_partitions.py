@@ -115,6 +115,7 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
         return found
 
     monkeypatch.setattr("securevfl.training.session.ROWS", 50)
+    monkeypatch.setattr("securevfl.methods.rounds.SAMPLE", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())
     vfl.simulate(job(vfl.Ckks()), [open_table("bank", tables / "bank.table"), parted])
