@@ -87,6 +87,14 @@ class Party:
             sums.add(self.X[start : start + step], weights[start : start + step])
         return sums.digest()
 
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that change with any value, label, id or column of the table, and with the order of its rows."""
+        table = hashlib.sha256(f"{len(self)} {self.columns} {self.content}".encode() + self.order)
+        if self.y is not None:
+            table.update(self.y.dtype.str.encode() + np.ascontiguousarray(self.y).tobytes())
+        return table.digest()
+
     def __len__(self) -> int:
         return len(self.X)
 

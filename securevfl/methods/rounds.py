@@ -134,7 +134,7 @@ class RoundsPlayer(BatchPlayer):
         self.updater = Updater(self._optimizer.update, self.model, own.get("update"))
         self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
-        self._link: ActiveLink | None = None
+        self._link: ActiveLink | PassiveLink | None = None
 
     @property
     def exchanges(self) -> int:
@@ -152,8 +152,8 @@ class RoundsPlayer(BatchPlayer):
             with ActiveLink(seat, self._sums, residual.active(seat, agreement)) as self._link:
                 yield from self.rounds(self._optimizer.active(self, self._link))
         else:
-            with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as link:
-                yield from self.rounds(self._optimizer.passive(self, link))
+            with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as self._link:
+                yield from self.rounds(self._optimizer.passive(self, self._link))
 
     def decision(self, rows: OwnRows) -> Floats | None:
         def forward(block: slice) -> Floats:
