@@ -69,9 +69,9 @@ def align(
 
     Every party runs this. What was done before a cut or a restart is kept and not done again.
     """
-    from securevfl.cli.show import progress
     from securevfl.data.readers import read_ids
     from securevfl.data.row_order import write_rows
+    from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately
     from securevfl.organisations.conversation import converse, read_peers
     from securevfl.runtime.channel import Channel
@@ -142,8 +142,8 @@ def join(
     Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
     of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
-    from securevfl.cli.show import progress
     from securevfl.data.load import forget, read_aligned
+    from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
@@ -215,7 +215,7 @@ def predict(
 
     The party with labels gets id, prediction and probability (of the later class, or one column a class).
     """
-    from securevfl.cli.show import progress
+    from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.organisations.predict import predict_rows
     from securevfl.training.model_part import ModelPart

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.display.progress import watched
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
 from securevfl.organisations.conversation import converse, read_peers
@@ -39,6 +40,7 @@ def join(
     executor: Executor | None = None,
     workers: int | None = None,
     on_round: Callable[[int, int], None] | None = None,
+    progress: bool = False,
 ) -> ModelPart:
     """Trains with the parties in `peers` (a file, or what it says) and returns this party's part.
 
@@ -49,8 +51,8 @@ def join(
     and the training goes on from the last round that all have; a party that had saved its part within the last
     `patience` seconds, of this job on this very table, and meets nobody in as many, returns that (`standing` says so).
     save: writes the part there; with checkpoints, before these are removed. ledger: where this party counts what it
-    tells; by default its file among the user's data (`securevfl.disclosure.ledger.default_ledger`). executor, workers
-    and on_round as in `simulate`.
+    tells; by default its file among the user's data (`securevfl.disclosure.ledger.default_ledger`). executor, workers,
+    on_round and progress as in `simulate`.
 
     Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
     key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
@@ -72,12 +74,12 @@ def join(
             parties=peers.parties,
             executor=pool,
             workers=size,
-            on_round=partial(_round, channel, on_round),
+            on_round=partial(_round, channel, told),
             checkpoints=states,
             ledger=own_ledger,
         )
 
-    with pool_for(job, executor, workers) as (pool, size):
+    with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as told:
         part = converse(
             party.name,
             peers,

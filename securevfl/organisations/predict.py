@@ -173,9 +173,9 @@ def _meet(part: ModelPart, rows: NewRows, channel: Channel, ledger: DisclosureLe
         scores = Disclosure("scores", lead, tuple(rest), rows.count * part.outputs, 0)
         ledger.answer(part.run, channel.session.hex(), scores)
     roles = Roles.of((name, heard[name].role) for name in part.parties)
-    seat = Seat(channel, roles, Meter(channel.clock, channel.books), outputs=part.outputs)
+    seat = Seat(channel, roles, Meter(channel.clock, channel.books), outputs=part.outputs, model=part.model)
     job = Job.from_dict(part.job)
-    return job.method.player(job, seat, len(part.columns), part.state)
+    return job.method.player(job, seat, len(part.mean), part.state)
 
 
 def _compare(me: str, own: Asked, name: str, other: Asked) -> None:

@@ -14,8 +14,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from pathlib import Path
 
 from securevfl.data.party import Party
+from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import ROWS, enough
@@ -23,9 +25,10 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.job import Job
 from securevfl.methods.data import TrainingData
+from securevfl.methods.prepared import prepare
 from securevfl.methods.sizes import sizes_of
 from securevfl.privacy.booking import Booking
-from securevfl.protocols.base import Seat
+from securevfl.protocols.base import Desk, Seat
 from securevfl.protocols.meeting import Meeting, meet
 from securevfl.roles import Roles
 from securevfl.runtime import eventlog
@@ -48,20 +51,27 @@ def take_part(
     on_round: Callable[[int, int], None] | None = None,
     checkpoints: Checkpoints | None = None,
     ledger: DisclosureLedger | None = None,
+    ahead: Path | None = None,
+    scores: Path | None = None,
 ) -> ModelPart:
     """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
 
     `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
     parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
-    party what the run tells is entered there before it is told, and earlier runs count.
+    party what the run tells is entered there before it is told, and earlier runs count. `ahead` and `scores` as in
+    `securevfl.protocols.base.Desk`.
     """
     key = run_key(job, party) if checkpoints is not None else b""
+    raw, party = party, prepare(job, party, party.register)
     content = "" if ledger is None else ledger.tag(party)
     heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key, content))
     roles = _check(job, channel.me, heard)
+    roles = job.method.assigned(job, roles, {name: other.columns for name, other in heard.items() if other.columns})
     lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
     by_ids = len(party) > 0 and all(other.order for other in tables)
     schedule = job.schedule(party.register if by_ids else lead.rows)
+    if party.order and not by_ids:
+        party = _by_numbers(job, raw, party)
     sizes = _sizes(job, party, schedule, heard, roles.lead)
     start = _common_start(heard)
     if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
@@ -80,11 +90,14 @@ def take_part(
         roles=roles,
         meter=Meter(channel.clock, channel.books, executor, workers),
         outputs=lead.outputs,
-        residual_bound=job.model.loss.bound,
+        residual_bound=job.model.residual_bound,
         parameters=sizes.parameters,
         seed=job.seed,
+        columns=sizes.columns,
+        desk=Desk(run, ahead, scores),
+        model=party.model,
     )
-    save = None if checkpoints is None else partial(_save, checkpoints, key)
+    save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     trainee, before = None, channel.books.messages_sent()
     try:
         data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
@@ -96,9 +109,21 @@ def take_part(
     finally:
         rounds = trainee.rounds if trainee is not None else start or 0
         booking.settle(rounds, silent=channel.books.messages_sent() == before)
+    part.data = raw.digest.hex()
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
+
+
+def _by_numbers(job: Job, raw: Party, said: Party) -> Party:
+    """A party with ids among others without, prepared by the rows that are drawn without ids; IdError if other columns
+    come out than it `said`."""
+    party = prepare(job, raw, Register.of_numbers(len(raw)))
+    if party.columns != said.columns:
+        raise IdError(
+            f"ids at every party or at none were expected, {raw.name} has some and others have none; name the id column"
+        )
+    return party
 
 
 def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeting], lead: str) -> Sizes:
@@ -109,6 +134,7 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
         active=lead,
         columns={name: other.columns for name, other in heard.items() if other.columns},
         outputs=heard[lead].outputs,
+        brought={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name != lead},
         enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
     )
@@ -128,6 +154,7 @@ def _introduce(
         role=job.method.role(party),
         rows=len(party),
         columns=party.X.shape[1],
+        parameters=job.model.brought(party.name, party.model),
         outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
         order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
@@ -178,6 +205,6 @@ def _recognise(me: str, saved: Saved, keys: Mapping[str, str]) -> None:
             eventlog.emit(me, "key changed", facts, logging.ERROR)
 
 
-def _save(checkpoints: Checkpoints, key: bytes, rounds: int, saved: Callable[[], Saved]) -> None:
-    if checkpoints.due(rounds):
+def _save(checkpoints: Checkpoints, key: bytes, last: int, rounds: int, saved: Callable[[], Saved]) -> None:
+    if checkpoints.due(rounds) or rounds == last:
         checkpoints.save(key, saved())

@@ -185,7 +185,7 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     )
     path = meeting.kit("bank") / "own.csv"
     path.write_text(path.read_text().replace("\n3,", "\n3000,"))
-    out, errors = (bank := start("bank", "--patience", "2", "--timeout", "3")).communicate(timeout=30)
+    out, errors = (bank := start("bank", "--timeout", "3")).communicate(timeout=30)
     assert (bank.returncode, out) == (2, "")
     assert "is of another job, or of another table than is here now" in errors
     assert "has waited 3 s for shop" in errors
