@@ -80,11 +80,14 @@ class SharesPlayer(Player):
         for first, part in self._chunks(training.visits, start):
             self._make(training, first, part, Stage.TRAIN)
             states = training.side.train(first, len(part))
-            for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
-                yield Round(number, len(data.schedule), visit.epoch)
-                following = part[number - first] if number - first < len(part) else None
-                if following is not None:
-                    self._seat.channel.note(Began(following.index))
+            try:
+                for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
+                    yield Round(number, len(data.schedule), visit.epoch)
+                    if number - first < len(part):
+                        self._seat.channel.note(Began(part[number - first].index))
+            except GeneratorExit:  # stopped early, and well: what is left serves nobody
+                training.ahead.drop_from(0)
+                raise
             training.ahead.drop(first)
 
     def prepare(self, data: TrainingData) -> Generator[Round]:

@@ -13,6 +13,7 @@ import hmac
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -52,32 +53,22 @@ def take_part(
     checkpoints: Checkpoints | None = None,
     ledger: DisclosureLedger | None = None,
     ahead: Path | None = None,
-    scores: Path | None = None,
 ) -> ModelPart:
     """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
 
     `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
     parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
-    party what the run tells is entered there before it is told, and earlier runs count. `ahead` and `scores` as in
-    `securevfl.protocols.base.Desk`.
+    party what the run tells is entered there before it is told, and earlier runs count. `ahead`: a folder of work
+    that was done ahead (`make_ahead`).
     """
-    key = run_key(job, party) if checkpoints is not None else b""
-    raw, party = party, prepare(job, party, party.register)
-    content = "" if ledger is None else ledger.tag(party)
-    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key, content))
-    roles = _check(job, channel.me, heard)
-    roles = job.method.assigned(job, roles, {name: other.columns for name, other in heard.items() if other.columns})
-    lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
-    by_ids = len(party) > 0 and all(other.order for other in tables)
-    schedule = job.schedule(party.register if by_ids else lead.rows)
-    if party.order and not by_ids:
-        party = _by_numbers(job, raw, party)
-    sizes = _sizes(job, party, schedule, heard, roles.lead)
-    start = _common_start(heard)
+    key = run_key(job, party)
+    met = _met(job, party, channel, parties, checkpoints, ledger)
+    party, schedule, sizes = met.party, met.schedule, met.sizes
+    start = _common_start(met.heard)
     if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
         done.standing = Standing.CONFIRMED
         return done
-    if start is None and any(other.saved for other in heard.values()):
+    if start is None and any(other.saved for other in met.heard.values()):
         why = "not all have states of one training: of this job, on a table that has not changed since"
         eventlog.warn(channel.me, "begins anew", {"reason": why})
     saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
@@ -85,18 +76,9 @@ def take_part(
     booking = Booking(ledger, run, party.name, party.register, job, sizes)
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
-    seat = Seat(
-        channel=channel,
-        roles=roles,
-        meter=Meter(channel.clock, channel.books, executor, workers),
-        outputs=lead.outputs,
-        residual_bound=job.model.residual_bound,
-        parameters=sizes.parameters,
-        seed=job.seed,
-        columns=sizes.columns,
-        desk=Desk(run, ahead, scores),
-        model=party.model,
-    )
+    meter = Meter(channel.clock, channel.books, executor, workers)
+    desk = Desk(run, _own_folder(ahead, job, met.raw), None if ledger is None else ledger.scores)
+    seat = _seat(job, channel, met, meter, desk)
     save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     trainee, before = None, channel.books.messages_sent()
     try:
@@ -109,10 +91,87 @@ def take_part(
     finally:
         rounds = trainee.rounds if trainee is not None else start or 0
         booking.settle(rounds, silent=channel.books.messages_sent() == before)
-    part.data = raw.digest.hex()
+    part.data = met.raw.digest.hex()
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
+
+
+def make_ahead(
+    job: Job,
+    party: Party,
+    channel: Channel,
+    *,
+    parties: Sequence[str],
+    folder: Path,
+    on_round: Callable[[int, int], None] | None = None,
+) -> None:
+    """Does with the others all work that can be done ahead of a training, and keeps this party's in `folder`.
+
+    on_round(done, of) counts the rounds that it is done for. ConfigError for a method without any.
+    """
+    met = _met(job, party, channel, parties, None, None)
+    desk = Desk(channel.session.hex(), _own_folder(folder, job, met.raw))
+    seat = _seat(job, channel, met, Meter(channel.clock, channel.books), desk)
+    player = job.method.player(job, seat, met.party.X.shape[1], None)
+    data = TrainingData(met.party, met.schedule, job.model.loss, scale=job.scale)
+    for done in player.prepare(data):
+        if on_round is not None:
+            on_round(done.number, done.of)
+
+
+@dataclass(frozen=True)
+class _Met:
+    """What is known once all have said who they are. raw: this party before its columns were prepared."""
+
+    raw: Party
+    party: Party
+    heard: Mapping[str, Meeting]
+    roles: Roles
+    schedule: Schedule
+    sizes: Sizes
+
+
+def _met(
+    job: Job,
+    raw: Party,
+    channel: Channel,
+    parties: Sequence[str],
+    checkpoints: Checkpoints | None,
+    ledger: DisclosureLedger | None,
+) -> _Met:
+    """Meets the others, and checks that all fit together."""
+    party = prepare(job, raw, raw.register)
+    content = "" if ledger is None else ledger.tag(party)
+    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, run_key(job, raw), content))
+    roles = _check(job, channel.me, heard)
+    roles = job.method.assigned(job, roles, {name: other.columns for name, other in heard.items() if other.columns})
+    lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
+    by_ids = len(party) > 0 and all(other.order for other in tables)
+    schedule = job.schedule(party.register if by_ids else lead.rows)
+    if party.order and not by_ids:
+        party = _by_numbers(job, raw, party)
+    return _Met(raw, party, heard, roles, schedule, _sizes(job, party, schedule, heard, roles.lead))
+
+
+def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Seat:
+    return Seat(
+        channel=channel,
+        roles=met.roles,
+        meter=meter,
+        outputs=met.heard[met.roles.lead].outputs,
+        residual_bound=job.model.residual_bound,
+        parameters=met.sizes.parameters,
+        seed=job.seed,
+        columns=met.sizes.columns,
+        desk=desk,
+        model=met.party.model,
+    )
+
+
+def _own_folder(ahead: Path | None, job: Job, party: Party) -> Path | None:
+    """Where work ahead for this job and table is kept."""
+    return None if ahead is None else ahead / f"{party.name}.{run_key(job, party).hex()[:16]}"
 
 
 def _by_numbers(job: Job, raw: Party, said: Party) -> Party:
@@ -192,6 +251,8 @@ def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel:
         checkpoints.clear(key)
         return
     checkpoints.reopen(key)
+    if not saved.constant:
+        checkpoints.forget_after(key, saved.round)
     _recognise(channel.me, saved, channel.keys)
 
 
