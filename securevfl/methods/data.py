@@ -60,9 +60,11 @@ class TrainingData:
     def matrix(self, rows: Rows) -> Floats:
         """These rows, scaled: an array, or where they stay where they are a `Tall` in its place."""
         table: Floats | Outside = self._party.X
-        stays = self.stays and isinstance(table, Outside)
-        tall = table.tall(rows, self.mean, self.deviation) if stays else None
-        return self.scaled(rows) if tall is None else cast(Floats, tall)
+        if self.stays and isinstance(table, Outside):
+            tall = table.tall(rows, self.mean, self.deviation)
+            if tall is not None:
+                return cast(Floats, tall)
+        return self.scaled(rows)
 
     def ids(self, rows: Rows) -> list[bytes]:
         """What names these rows (k): digests of their ids, or their numbers in a table without ids."""

@@ -98,10 +98,20 @@ def test_the_weights_are_those_of_one_process(tables: Path, residual: Engine | s
     assert run.metrics["auc"] == pytest.approx(alone.metrics["auc"], abs=1e-4)
 
 
+def test_curvature_adds_up_over_partitions(tables: Path) -> None:
+    bank, newton = open_table("bank", tables / "bank.table"), vfl.BlockNewton()
+    alone = vfl.simulate(job(vfl.Ckks(), optimizer=newton), [bank, open_table("shop", tables / "shop.table")])
+    parted = partition_party("shop", tables / "shop.table", Rooms(), partitions=3)
+    run = vfl.simulate(job(vfl.Ckks(), optimizer=newton), [bank, parted])
+    for name, part in alone.parts.items():
+        np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=5e-5)
+
+
 def test_both_parties_may_be_in_partitions(tables: Path) -> None:
     parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
     parted = [partition_party(name, tables / f"{name}.table", Rooms()) for name in ("bank", "shop")]
-    one, other = vfl.simulate(job("open"), parties), vfl.simulate(job("open"), parted)
+    newton = job("open", optimizer=vfl.BlockNewton())
+    one, other = vfl.simulate(newton, parties), vfl.simulate(newton, parted)
     for name, part in one.parts.items():
         np.testing.assert_allclose(part.theta, other.parts[name].theta, atol=1e-9)
 
