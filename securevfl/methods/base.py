@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -138,7 +138,12 @@ class Known:
 
 
 class Method(Named, ABC):
-    """A family of training: what parties exchange, what that tells, and how one of them plays."""
+    """A family of training: what parties exchange, what that tells, and how one of them plays.
+
+    most: how many parties it is made for, if it is not for any number.
+    """
+
+    most: ClassVar[int | None] = None
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:
@@ -158,6 +163,10 @@ class Method(Named, ABC):
 
     def cast(self, parties: Sequence[Party]) -> Roles:
         """The roles of these parties, the leading one first. PartiesError if they make no run of this method."""
+        if self.most is not None and len(parties) > self.most:
+            raise PartiesError(
+                f"at most {self.most} parties were expected for {self.name}, {len(parties)} came; leave out others"
+            )
         roles = Roles.of((party.name, self.role(party)) for party in parties)
         wrong = [name for k, (name, role) in enumerate(roles.cast) if not self.admits(role, leads=k == 0)]
         if wrong:
@@ -243,7 +252,7 @@ class BatchPlayer(Player):
         self.start = 0  # rounds done before, where it goes on from a state
         self._job = job
         self._channel = seat.channel
-        self._loss = job.model.loss
+        self.loss = job.model.loss
         self._visit: Visit | None = None
         self._booked: float | None = None
         self._watch: Divergence | None = None
@@ -258,7 +267,7 @@ class BatchPlayer(Player):
         """To be called first."""
         self._data = data
         self.start = start
-        self._watch = None if data.targets is None else Divergence(self._loss, len(data.schedule.train))
+        self._watch = None if data.targets is None else Divergence(self.loss, len(data.schedule.train))
 
     def batches(self) -> Iterator[Batch]:
         """This party's side of every batch still to come, in the order all share."""
@@ -280,10 +289,15 @@ class BatchPlayer(Player):
         assert self._watch is not None, "it has begun"
         if self._booked is None:
             self._booked = self._watch.see(self._round, f, batch.y)
-        g = self._loss.residual(f, batch.y)
+        g = self.loss.residual(f, batch.y)
         if self._job.protocol.seals:
             self._watch.check_sealable(self._round, g, batch.y)
         return g
+
+    def book(self, loss: float) -> None:
+        """Notes the mean loss of a batch, the first time in a visit."""
+        if self._booked is None:
+            self._booked = loss
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
         """A round for each step of an optimizer's work."""
