@@ -126,6 +126,9 @@ def train(
     ] = None,
     mbps: Annotated[float, typer.Option(min=0.001, help="Megabits a second between the parties.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(min=0.0, help="Milliseconds there and back between the parties.")] = 20.0,
+    message_ms: Annotated[
+        float, typer.Option(min=0.0, help="Milliseconds that handing on adds to a message; see securevfl line.")
+    ] = 0.4,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -154,7 +157,7 @@ def train(
         if path is not None:
             check_writable(path, folder=folder)
     parties, missing = _read(data, id_column, label_column, job)
-    network = Network(mbps=mbps, rtt_ms=rtt_ms)
+    network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     names = [party.name for party in parties]
     ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
     with progress(f"{job.optimizer.label}, {job.protocol.label(len(parties) - 1)}") as on_round:

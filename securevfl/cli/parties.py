@@ -1,4 +1,4 @@
-"""Commands of one party among several organisations: align, join, predict, relay."""
+"""Commands of one party among several organisations: line, align, join, predict, relay."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -46,8 +47,38 @@ Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line 
 
 def register(app: typer.Typer) -> None:
     """Adds these commands to the app."""
-    for command in (align, join, predict, relay):
+    for command in (line, align, join, predict, relay):
         app.command()(command)
+
+
+def line(
+    party: Name,
+    peers: PeersFile = Path("peers.toml"),
+    certs: Certs = None,
+    listen: Listen = None,
+    timeout: Timeout = 600.0,
+    patience: Patience = 60.0,
+    verbose: Verbose = False,
+    log: Log = None,
+) -> None:
+    """Measure round trip, bandwidth and cost a message between all parties, and print what to simulate with.
+
+    Every party runs this at the same time, for some seconds a pair of parties. Nobody needs a table.
+    """
+    from securevfl.cli.show import console, progress, table
+    from securevfl.organisations.measure import measure_lines, slowest
+
+    with _events(verbose, log), progress("measuring") as on_turn:
+        lines = measure_lines(
+            party, peers, certs=certs, listen=listen, timeout=timeout, patience=patience, on_turn=on_turn
+        )
+    rows = [(f"{line.one} - {line.other}", *astuple(line.network)) for line in lines]
+    out = console()
+    out.print(table(["line", "bandwidth\nMbps", "round trip\nms", "a message\nms"], rows))
+    figures = [f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}" for figure in astuple(slowest(lines))]
+    out.print("\nTo simulate with, in Python and with securevfl train:", soft_wrap=True)
+    out.print("    vfl.Network(mbps={}, rtt_ms={}, message_ms={})".format(*figures), soft_wrap=True)
+    out.print("    --mbps {} --rtt-ms {} --message-ms {}".format(*figures), soft_wrap=True)
 
 
 def align(
