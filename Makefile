@@ -2,12 +2,13 @@
 # make test    the test suite, on two cores
 # make quick   one test of every file, for an inner loop
 # make soak    its slow part: attacks over twenty seeds
-# make ci      what CI runs: style, types, layers, tests, and the tests again against the built wheel
+# make docs    the documentation as pages, in build/site; any warning is an error
+# make ci      what CI runs: style, types, layers, documentation, tests, and the tests again against the built wheel
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test quick soak ci check wheel-test lock clean
+.PHONY: demo test quick soak docs ci check wheel-test lock clean
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,7 +34,10 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-ci: check test wheel-test
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+ci: check docs test wheel-test
 
 # the installed thing, away from the checkout: a clean environment, the wheel, the tests of one machine
 wheel-test: $(VENV)/.installed

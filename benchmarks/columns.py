@@ -50,9 +50,15 @@ def credit(data: Path, passives: int) -> list[vfl.Party]:
         "bill2": raw["BILL_AMT2"],
     }
     bank = [f"PAY_{k}" for k in range(2, 7)] + [f"{kind}{k}" for k in (4, 5, 6) for kind in ("BILL_AMT", "PAY_AMT")]
-    parties = [vfl.Party("bank", np.column_stack([raw[name] for name in bank]), table[:, -1].astype(int), columns=bank)]
+    parties = [
+        vfl.Party(
+            "bank", np.column_stack([raw[name] for name in bank]), table[:, -1].astype(int), columns=bank, aligned=True
+        )
+    ]
     for k, names in enumerate(np.array_split(list(shop), passives)):
-        parties.append(vfl.Party(f"shop{k}", np.column_stack([shop[name] for name in names]), columns=list(names)))
+        parties.append(
+            vfl.Party(f"shop{k}", np.column_stack([shop[name] for name in names]), columns=list(names), aligned=True)
+        )
     return parties
 
 
@@ -96,8 +102,14 @@ def own_parts(data: Path) -> None:
     ours, theirs = (X[:, own][:, X[:, own].any(axis=0)] for own in (a9a["g"], a9a["h"]))
     tables = {
         "breast_cancer": (vfl.datasets.breast_cancer(), 128),
-        "default_credit": ([vfl.Party("bank", guest[:, 2:], guest[:, 1] > 0), vfl.Party("shop", host[:, 1:])], 1024),
-        "a9a": ([vfl.Party("bank", ours, y), vfl.Party("shop", theirs)], 1024),
+        "default_credit": (
+            [
+                vfl.Party("bank", guest[:, 2:], guest[:, 1] > 0, aligned=True),
+                vfl.Party("shop", host[:, 1:], aligned=True),
+            ],
+            1024,
+        ),
+        "a9a": ([vfl.Party("bank", ours, y, aligned=True), vfl.Party("shop", theirs, aligned=True)], 1024),
     }
     for name, (parties, batch) in tables.items():
         for residual in (vfl.Ckks(), "open"):

@@ -53,7 +53,7 @@ def default_credit(folder: Path, rows: int) -> list[vfl.Party]:
     for side, (names, table) in tables.items():
         columns = [j for j, name in enumerate(names) if name not in ("id", "y")]
         y = table[chosen, names.index("y")].astype(int) if "y" in names else None
-        parties.append(vfl.Party(side, table[np.ix_(chosen, columns)], y))
+        parties.append(vfl.Party(side, table[np.ix_(chosen, columns)], y, aligned=True))
     return parties
 
 

@@ -51,7 +51,8 @@ def shuffled(parties: Sequence[Party], seed: int) -> list[Party]:
     """The same rows in another order for each seed and without ids, so that each seed holds out other rows."""
     order = np.random.default_rng(seed).permutation(len(parties[0]))
     return [
-        Party(own.name, own.X[order], None if own.y is None else own.y[order], columns=own.columns) for own in parties
+        Party(own.name, own.X[order], None if own.y is None else own.y[order], columns=own.columns, aligned=True)
+        for own in parties
     ]
 
 

@@ -35,9 +35,9 @@ def encode(values: Floats, bound: float, bits: int) -> Ints:
     check_bound(bound)
     v = np.asarray(values, dtype=np.float64)
     if not np.isfinite(v).all():
-        raise RangeError("the vector to encrypt has entries that are not finite; look for a diverging model")
+        raise RangeError("the vector to encrypt has entries that are not finite; pass numbers")
     if v.size and float(np.abs(v).max()) > bound:
-        raise RangeError(f"the vector to encrypt has entries beyond the agreed bound {bound}; raise the bound")
+        raise RangeError(f"the vector to encrypt has entries beyond the agreed bound {bound}; pass values within it")
     ints: Ints = np.rint(v / bound * 2.0**bits).astype(np.int64)
     return ints
 

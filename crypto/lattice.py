@@ -122,7 +122,7 @@ class LatticeHolder(KeyHolder):
             raise RangeError("lattice: the bound on g must be a positive finite number")
         if not np.all(np.abs(g) <= bound):
             raise RangeError(
-                f"lattice: g has values that are not finite or above its bound {bound}; clip g or raise bound"
+                f"lattice: g has values that are not finite or above its bound {bound}; pass values within it"
             )
         parameters, ring = self._parameters, self._parameters.ring
         n, c = g.shape

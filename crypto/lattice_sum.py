@@ -172,7 +172,7 @@ class LatticeAdder(Adder):
         if not (math.isfinite(bound) and bound > 0 and 1 <= terms < 2**24):
             raise RangeError("lattice sum: bound must be positive and finite, terms from 1 to 2^24")
         if not np.all(np.abs(v) <= bound):
-            raise RangeError(f"lattice sum: values not finite or above the bound {bound}; clip them or raise the bound")
+            raise RangeError(f"lattice sum: values not finite or above the bound {bound}; pass values within it")
         shape = _Shape(len(v), terms, 1, 1, float(bound))
         if shape.steps < _FEWEST_STEPS or not shape.scale < math.inf:
             raise RangeError(

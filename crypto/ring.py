@@ -59,9 +59,7 @@ def to_ring(v: Floats, bound: float, terms: int) -> Ring:
     f = scale_bits(bound, terms)
     v = np.asarray(v, dtype=np.float64)
     if not bool(np.all(np.abs(v) <= bound)):  # false for NaN too
-        raise RangeError(
-            f"to_ring: a value is not finite or beyond the agreed bound {bound:g}; raise the bound or clip"
-        )
+        raise RangeError(f"to_ring: a value is not finite or beyond the agreed bound {bound:g}; pass values within it")
     return np.rint(np.ldexp(v, f)).astype(np.int64).view(np.uint64)
 
 

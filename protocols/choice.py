@@ -31,7 +31,9 @@ class Protocol(Config):
         ) -> None: ...
 
     sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
+    """How forward outputs are summed up; "auto" is direct for two parties and pairwise for more."""
     residual: SerializeAsAny[ResidualProtocol] | None = None
+    """How residuals go down: "open", or the name of an engine, which seals them; none for FDSKL."""
 
     @field_validator("sum", mode="before")
     @classmethod

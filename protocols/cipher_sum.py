@@ -59,7 +59,9 @@ class CipherSum(SumProtocol):
 
     name: ClassVar[str] = "cipher"
     engine: AnyEngine = Ckks()
+    """The encryption under which parts are added up."""
     topology: Topology = "tree"
+    """The way of the encrypted parts to the active party."""
 
     @classmethod
     def variants(cls) -> dict[str, Self]:

@@ -60,7 +60,9 @@ class Gaussian(Defence):
 
     name: ClassVar[str] = "gaussian"
     sigma: float = Field(gt=0)
+    """Standard deviation of the noise on every entry of g."""
     clip: float = Field(default=1.0, gt=0)
+    """Length that rows of g are clipped to first."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
         length = np.linalg.norm(g, axis=1, keepdims=True)
@@ -101,6 +103,7 @@ class Marvell(Defence):
 
     name: ClassVar[str] = "marvell"
     power: float = Field(default=4.0, gt=0)
+    """Total power of the noise, in squared gaps between the classes' mean g."""
 
     def check(self, outputs: int) -> None:
         if outputs != 1:
@@ -138,6 +141,7 @@ class Rounding(Defence):
 
     name: ClassVar[str] = "rounding"
     step: float = Field(default=0.5, gt=0)
+    """The grid that g is rounded to."""
 
     def apply(self, g: Floats, prg: Prg) -> Floats:
         return np.asarray(np.floor(g / self.step + uniforms(prg, g.shape)) * self.step)

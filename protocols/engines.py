@@ -48,6 +48,7 @@ class Paillier(Engine):
     assumption: ClassVar[str] = "decisional composite residuosity"
     pooled: ClassVar[bool] = True
     bits: int = 3072
+    """Length of the key: 3072 is 128-bit security, 2048 (112-bit) is for comparison with papers, less is refused."""
 
     def model_post_init(self, context: object) -> None:
         self.scheme()

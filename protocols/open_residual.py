@@ -48,6 +48,7 @@ class OpenResidual(ResidualProtocol):
 
     name: ClassVar[str] = "open"
     defence: AnyDefence | None = None
+    """What blurs g before it goes down."""
 
     def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
         return OpenActive(seat, self.defence)

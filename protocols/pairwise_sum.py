@@ -54,19 +54,17 @@ class PairMasked(Message, frozen=True):
 
 
 class PairwiseSum(SumProtocol):
-    """Masks that cancel between passive parties, of whom there must be two or more.
-
-    topology: the way of the masked parts to the active party.
-    threshold: None, or how many passive parties (a number, or a share of them) must stay to the end of a sum for it to
-    finish without the others; more than half of them, over a star.
-    patience: seconds on the wall that the active party then waits for a step of a sum before it goes on without those
-    who have not answered; more than the slowest party computes between two sums.
-    """
+    """Masks that cancel between passive parties, of whom there must be two or more."""
 
     name: ClassVar[str] = "pairwise"
     topology: Topology = "star"
+    """The way of the masked parts to the active party."""
     threshold: int | float | None = None
+    """How many passive parties (a number, or a share below 1) must stay for a sum to finish without the others; more
+    than half, over a star. Without it a lost party ends the run.
+    """
     patience: float = Field(default=30.0, gt=0)
+    """Seconds the active party then waits for a step of a sum; more than the slowest party computes between two."""
 
     @model_validator(mode="after")
     def _check_threshold(self) -> PairwiseSum:

@@ -96,7 +96,9 @@ class SealedResidual(ResidualProtocol):
 
     name: ClassVar[str] = "sealed"
     engine: AnyEngine
+    """The encryption that seals g."""
     defence: AnyDefence | None = None
+    """What blurs g before it is sealed: gaussian or rounding."""
 
     def model_post_init(self, context: object) -> None:
         if self.defence is not None:

@@ -55,6 +55,7 @@ class TreeSum(SumProtocol):
 
     name: ClassVar[str] = "tree"
     topology: Topology = "tree"
+    """Shape of the tree that masked parts go up; masks take another one, chosen to go with it."""
 
     @classmethod
     def variants(cls) -> dict[str, Self]:

@@ -14,10 +14,13 @@
     |   `-- LimitError      more was asked for than had been agreed
     |-- TransportError      a peer is away, refused, too late, or has stopped
     |   `-- PeerLost        a peer that was there is gone, or has started anew; it may come back
+    |-- DivergenceError     a training that moves away from any model
     `-- CryptoError         a key, ciphertext or plaintext that cannot be used
         |-- RangeError      a value outside the agreed fixed-point range
         |-- KeyMismatch     a ciphertext or key that does not belong together
         `-- ShapeMismatch   a product of another shape than was agreed
+
+    DataNotice              a warning: something of a table is left out
 
 A message says who, what was expected, what came and what to do. It never shows a value of anyone's data.
 """
@@ -28,6 +31,8 @@ __all__ = [
     "ConfigError",
     "CryptoError",
     "DataError",
+    "DataNotice",
+    "DivergenceError",
     "FrameError",
     "IdError",
     "KeyMismatch",
@@ -100,6 +105,14 @@ class TransportError(SecureVFLError):
 
 class PeerLost(TransportError):
     """A peer that was there is gone, or has started anew; it may come back."""
+
+
+class DataNotice(UserWarning):
+    """Something of a table is left out of the training; it goes on."""
+
+
+class DivergenceError(SecureVFLError):
+    """The training moves away from any model; nothing of it is kept."""
 
 
 class CryptoError(SecureVFLError):

@@ -8,7 +8,7 @@ from pydantic import Field, SerializeAsAny, field_validator
 
 from securevfl.config import Config, read_nested
 from securevfl.data.register import Register
-from securevfl.data.schedule import Schedule
+from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS
@@ -22,33 +22,49 @@ class Target(Config):
     """Stop as soon as `metric` on the held-out rows (or, without any, the training rows) reaches `value`."""
 
     metric: str
+    """What is measured: a metric of the model's [loss](#loss)."""
     value: float
+    """Where training stops: at or above it, or below it for metrics that are errors or losses."""
 
 
 class JobOptions(Config):
-    """All that a job says (`securevfl.job.Job` adds its method, its file and its digest).
-
-    batch_size, epochs: rows a batch, passes over the fixed partition. seed: shared by all parties; orders the visits to
-    batches and starts the weights, and does not change the batches (`securevfl.data.schedule`).
-    test_fraction: share of rows held out from training, on which metrics are taken; 0 takes them on the training rows.
-    evaluate_every: rounds between joint evaluations; 0 evaluates at the end only (with a target: every round).
-    scale: "standard" lets each party scale its own columns by its own training rows.
-    reshuffle, max_label_auc, accepts: see `securevfl.privacy.leaks`.
-    """
+    """All that a job says (`securevfl.job.Job` adds its method, its file and its digest)."""
 
     model: SerializeAsAny[Model]
+    """What is fitted."""
     optimizer: SerializeAsAny[Optimizer]
+    """By which schedule of exchanges and local steps."""
     protocol: Protocol
-    batch_size: int = Field(default=256, ge=1)
+    """How sums go up and residuals go down."""
+    batch_size: BatchSize = 256
+    """Rows a batch, or "all" for one batch of all training rows. The partition is fixed by the ids of the table."""
     epochs: int = Field(default=10, ge=1)
+    """Passes over all batches."""
     seed: int = Field(default=0, ge=0)
+    """Orders the visits to batches and starts the weights; shared by all parties. It does not change the batches."""
     test_fraction: float = Field(default=0.0, ge=0, lt=1)
+    """Share of rows held out from training, on which metrics are taken; 0 takes them on the training rows."""
     evaluate_every: int = Field(default=0, ge=0)
+    """Rounds between joint evaluations; 0 evaluates at the end only, or every round where there is a target."""
     target: Target | None = None
+    """Stops the training early."""
     scale: Literal["standard", "none"] = "standard"
+    """Under "standard" each party scales its own columns by the mean and deviation of its own training rows."""
     reshuffle: bool = False
+    """Draws new batches every epoch. Under a sealed residual that adds equations about labels, and must be accepted."""
     max_label_auc: float | None = Field(default=None, gt=0.5, lt=1)
+    """Refuses the job where labels could be ranked above this AUC from what its gradients add up to."""
     accepts: tuple[LeakName, ...] = ()
+    """Leaks that all parties agree to; what is not listed is refused (see the [threat model](threat-model.md))."""
+
+    @field_validator("batch_size", mode="plain")
+    @classmethod
+    def _read_batch_size(cls, value: Any) -> BatchSize:
+        if value == "all":
+            return "all"
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return value
+        raise ValueError('should be a valid integer of at least 1, or "all" for one batch of all training rows')
 
     @field_validator("model", mode="before")
     @classmethod

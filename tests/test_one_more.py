@@ -131,7 +131,7 @@ def test_an_engine_that_says_too_little_is_named(monkeypatch: pytest.MonkeyPatch
 def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     huber = load("huber_loss").HuberLoss()
     register(monkeypatch, LOSSES, huber)
-    own = [vfl.Party(party.name, party.X, party.y) for party in vfl.datasets.diabetes()]
+    own = [vfl.Party(party.name, party.X, party.y, aligned=True) for party in vfl.datasets.diabetes()]
     slow = vfl.FedBCD(lr=0.05)
     linear = job(model=vfl.GeneralLinear(loss="huber"), optimizer=slow, batch_size=128, epochs=10)
     assert "linear model" in vfl.explain(linear, own)

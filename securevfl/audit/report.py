@@ -87,8 +87,8 @@ def run_audit(
 
 def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     """Two epochs on rows for a few batches."""
-    rows = len(parties[0])
-    few = min(rows, max(4 * job.batch_size, 200), max(_ROWS, job.batch_size))
+    rows, size = len(parties[0]), _ROWS if job.batch_size == "all" else job.batch_size
+    few = min(rows, max(4 * size, 200), max(_ROWS, size))
     short = job.model_copy(update={"epochs": min(2, job.epochs), "target": None})
     if few == rows:
         return short, list(parties)

@@ -122,7 +122,9 @@ def federated(
     train, test = table.rows(seed)
     whole = table.n_train is None and not alone
     rows = table.shuffled(seed) if whole else train
-    tables = [Party(f"p{k}", table.X[rows][:, c], None if k else table.y[rows]) for k, c in enumerate(own)]
+    tables = [
+        Party(f"p{k}", table.X[rows][:, c], None if k else table.y[rows], aligned=True) for k, c in enumerate(own)
+    ]
     batches = -(-len(train) // setting.batch_size)
     job = Job(
         model=setting.model,
@@ -150,7 +152,9 @@ def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> tuple[O
     """Logistic regression by FedBCD, in the open."""
     own = table.owners(parties)
     train, test = table.rows(seed)
-    tables = [Party(f"p{k}", table.X[train][:, c], None if k else table.y[train]) for k, c in enumerate(own)]
+    tables = [
+        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(own)
+    ]
     optimizer: Optimizer = FedBCD(local_steps=5, lr=0.1)
     job = Job(
         model=Logistic(),

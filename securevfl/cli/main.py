@@ -5,8 +5,11 @@ Errors of securevfl go to stderr as they are, one line a problem, and end the co
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -15,7 +18,7 @@ from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
 from securevfl.cli import parties as cli_parties
 from securevfl.cli.bench import bench
-from securevfl.errors import ConfigError, SecureVFLError
+from securevfl.errors import ConfigError, DataNotice, SecureVFLError
 from securevfl.version import __version__
 
 if TYPE_CHECKING:
@@ -24,12 +27,38 @@ if TYPE_CHECKING:
     from securevfl.job import Job
 
 
+@contextmanager
+def _notices() -> Iterator[None]:
+    """What is left out of a table is a line on stderr."""
+
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, DataNotice):
+            typer.echo(str(message), err=True)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataNotice)
+        warnings.showwarning = show
+        yield
+
+
 class Commands(TyperGroup):
     """Commands whose expected errors are lines on stderr and not tracebacks."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _notices():
+                return super().invoke(ctx)
         except SecureVFLError as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(2) from None

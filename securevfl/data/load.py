@@ -18,7 +18,7 @@ from securevfl.data.readers import arrow, named, read_party
 from securevfl.data.row_order import read_rows, rows_path
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.store import OnRows, StoredParty, borrow_table, store_table, table_path
-from securevfl.errors import IdError, PartiesError
+from securevfl.errors import PartiesError
 
 LARGE = 256 << 20  # bytes of numbers in memory; reading them whole takes some four times as much
 
@@ -98,7 +98,7 @@ def read_parties(
             f"exactly one party with labels was expected (column {label_column!r}, in npz the array y), "
             f"with labels: {found}; remove it from the others, or name the right column with --label"
         )
-    ids = {name: _ids(paths[name], own) for name, own in held.items()}
+    ids = {name: _ids(own) for name, own in held.items()}
     rows, missing = join_ids(ids, labelled[0])
     del ids
     parties = [
@@ -118,9 +118,8 @@ def read_parties(
     return parties, missing
 
 
-def _ids(path: Path, own: Party | ParquetSource) -> tuple[np.ndarray, Keys]:
+def _ids(own: Party | ParquetSource) -> tuple[np.ndarray, Keys]:
     if isinstance(own, ParquetSource):
         return own.ids().to_numpy(), own.keys()
-    if own.ids is None or own.keys is None:
-        raise IdError(f"{path}: ids were expected to join on, none came; add an array ids")
+    assert own.ids is not None and own.keys is not None, "tables from files have ids"  # noqa: PT018
     return own.ids, own.keys

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.data.given import check_extremes, check_finite, check_labels
 from securevfl.data.ids import Keys, id_keys
-from securevfl.data.party import check_extremes, check_finite, check_labels
 from securevfl.data.readers import arrow, check_chosen, check_kind, check_names, ids_of, is_row_index, labels_of, named
 from securevfl.errors import TableError
 
@@ -31,6 +31,7 @@ class ParquetSource:
         self.path = path
         self._name, self._id, self._label = name, id_column, label_column
         self._chosen = chosen is not None
+        self.constant: list[str] = []  # known once all numbers have been read
         with named(path):
             self._open(chosen)
 
@@ -108,7 +109,7 @@ class ParquetSource:
         empty = [self.columns[j] for j in np.flatnonzero(nulls == self.rows)]
         if empty:
             raise TableError(f"columns with values were expected, column {empty[0]} is empty; drop it")
-        check_extremes(self._name, low, high, self.columns, self.rows)
+        self.constant = check_extremes(self._name, low, high, self.columns, self.rows)
 
     def _read(self, column: str) -> Any:
         """One column as an Arrow table."""

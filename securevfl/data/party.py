@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.data.given import check_extremes, check_labels, column_names, index_ids, numbers
 from securevfl.data.ids import Keys, id_keys, order_digest, shared_rows
 from securevfl.data.register import Register
-from securevfl.errors import IdError, LabelError, PartiesError, TableError
+from securevfl.errors import IdError, PartiesError, TableError
 from securevfl.roles import Role
 
 CHUNK = 1 << 21  # numbers at a time
@@ -22,8 +22,10 @@ class Party:
     """One organisation's side of the data.
 
     X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names. `keys`
-    are the digests of the ids (n x ID_DIGEST).
-    A table with column names (pandas, polars, pyarrow) brings its own. Raises DataError of the kind that fits.
+    are the digests of the ids (n x ID_DIGEST), `constant` names columns that do not vary, which get no weight.
+    A table with column names (pandas, polars, pyarrow) brings its own, and one whose index has a name or is not 0 to
+    n - 1 brings its ids. aligned: there are no ids, as the rows of all parties are known to stand in the same order.
+    Raises DataError of the kind that fits, IdError where there are neither ids nor this word.
     """
 
     role: Role | None = None  # what it says it is in a run; else its method goes by its labels
@@ -36,19 +38,27 @@ class Party:
         *,
         ids: Sequence[Any] | NDArray[Any] | None = None,
         columns: Sequence[str] | None = None,
+        aligned: bool = False,
     ) -> None:
         self.name = _name(name)
         if columns is None:
-            columns = getattr(X, "columns", None) if hasattr(X, "columns") else None
-        self.X = _numbers(name, X)
+            columns = column_names(X)
+        self.X = numbers(name, X)
         d = self.X.shape[1]
         self.columns = [f"x{j}" for j in range(d)] if columns is None else [str(column) for column in columns]
         if len(self.columns) != d:
             raise TableError(f"party {name}: {d} column names were expected, {len(self.columns)} came")
-        check_extremes(name, self.X.min(axis=0), self.X.max(axis=0), self.columns, len(self.X))
+        self.constant = check_extremes(name, self.X.min(axis=0), self.X.max(axis=0), self.columns, len(self.X))
         self.y = None if y is None else check_labels(name, y, len(self.X))
         self.ids: NDArray[Any] | None = None
         self.keys: Keys | None = None
+        if ids is None and not aligned:
+            ids = index_ids(name, X, y)
+            if ids is None:
+                raise IdError(
+                    f"party {name}: ids were expected, by which the rows of all parties are matched, none came; "
+                    "pass ids, or aligned=True if all have their rows in one order"
+                )
         if ids is not None:
             self.ids, self.keys = _ids(name, ids, len(self.X))
 
@@ -88,6 +98,7 @@ class Party:
         """The same party with these rows, in this order."""
         kept = object.__new__(Party)
         kept.name, kept.columns, kept.X = self.name, self.columns, self.X[rows]
+        kept.constant = self.constant
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
         kept.keys = None if self.keys is None else self.keys[rows]
@@ -101,7 +112,7 @@ class Helper(Party):
         self.name = _name(name)
         self.role = role
         self.X = np.empty((0, 0))
-        self.columns = []
+        self.columns, self.constant = [], []
         self.y = None
         self.ids, self.keys = None, None
 
@@ -146,62 +157,12 @@ def row_weights(register: Register) -> NDArray[np.uint64]:
     return register.numbers("content")
 
 
-def _numbers(name: str, X: ArrayLike) -> Floats:
-    table = np.asarray(X)
-    if table.ndim != 2 or 0 in table.shape:
-        raise TableError(f"party {name}: a table of rows x columns was expected, an array of shape {table.shape} came")
-    if table.dtype.kind not in "biuf":
-        try:
-            table = table.astype(np.float64)
-        except (TypeError, ValueError):
-            raise TableError(
-                f"party {name}: numbers were expected, the table holds text or objects; encode them as numbers"
-            ) from None
-    return table if table.dtype == np.float64 else table.astype(np.float64)
-
-
-def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> None:
-    """The least and largest (d,) of each column; NaN and infinities show in them. TableError names the columns."""
-    check_finite(name, np.isfinite(low) & np.isfinite(high), columns)
-    bad = [columns[j] for j in np.flatnonzero(low == high).tolist()]
-    if bad and rows > 1:
-        raise TableError(f"party {name}: columns that vary were expected, constant: {_some(bad)}; drop them")
-
-
-def check_finite(name: str, finite: NDArray[np.bool_], columns: Sequence[str]) -> None:
-    """Whether each column (d,) is. TableError names those that are not."""
-    bad = [columns[j] for j in np.flatnonzero(~finite).tolist()]
-    if bad:
-        raise TableError(
-            f"party {name}: finite numbers were expected, NaN or infinities are in {_some(bad)}; fill them"
-        )
-
-
-def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
-    """Labels (rows,) as an array of numbers or text. TableError or LabelError."""
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.shape != (rows,):
-        raise TableError(f"party {name}: one label for each of {rows} rows was expected, shape {labels.shape} came")
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise LabelError(f"party {name}: finite labels were expected, NaN or infinities came; drop those rows")
-    if labels.dtype.kind == "O":
-        labels = labels.astype(str)
-    return labels
-
-
 def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:
     """Ids as an array, and their digests."""
     own = np.asarray(ids)
     if own.shape != (rows,):
         raise TableError(f"party {name}: one id for each of {rows} rows was expected, shape {own.shape} came")
     return own, id_keys(name, [own])
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
 
 
 def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:

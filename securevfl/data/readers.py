@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
-from securevfl.data.csv_table import read_columns, read_names
+from securevfl.data.csv_table import CsvColumns, read_columns, read_names, with_points
 from securevfl.data.party import Party
 from securevfl.errors import DataError, IdError, LabelError, TableError
 from securevfl.extras import extra
@@ -47,7 +47,10 @@ def read_party(name: str, path: str | Path, *, id_column: str = "id", label_colu
     path = Path(path)
     table = read_table(path, id_column=id_column, label_column=label_column)
     with named(path):
-        return Party(name, table.X, table.y, ids=table.ids, columns=table.columns)
+        party = Party(name, table.X, table.y, ids=table.ids, columns=table.columns, aligned=True)
+        if party.ids is None:
+            raise IdError("ids were expected, none came; add an array ids")
+        return party
 
 
 def read_table(
@@ -125,7 +128,7 @@ def _read_csv(path: Path, id_column: str, label_column: str, chosen: Sequence[st
     empty = np.flatnonzero(np.isnan(held.X).all(axis=0))
     if len(empty) and chosen is None:
         raise TableError(f"columns with values were expected, column {numbers[empty[0]]} is empty; drop it")
-    y = _csv_labels(held.texts[label_column], label_column) if labelled else None
+    y = _csv_labels(held, label_column) if labelled else None
     return Table(held.X, numbers, y, _csv_ids(held.texts[id_column], id_column))
 
 
@@ -143,12 +146,14 @@ def _csv_ids(ids: NDArray[Any], id_column: str) -> NDArray[Any]:
     return ids
 
 
-def _csv_labels(labels: NDArray[Any], label_column: str) -> NDArray[Any]:
+def _csv_labels(held: CsvColumns, label_column: str) -> NDArray[Any]:
     """Numbers where text reads as such."""
+    labels = held.texts[label_column]
     check_labelled(sum(value is None for value in labels), label_column)
+    pointed = with_points(labels.tolist()) if held.decimal_comma else None
     for kind in (np.int64, np.float64):
         try:
-            return labels.astype(kind)
+            return (labels if pointed is None else np.array(pointed, dtype=object)).astype(kind)
         except (ValueError, OverflowError):
             continue
     return labels
@@ -157,6 +162,10 @@ def _csv_labels(labels: NDArray[Any], label_column: str) -> NDArray[Any]:
 def check_names(names: list[str], id_column: str) -> None:
     """The names of all columns of a file. TableError, or IdError without an id column."""
     if id_column not in names:
+        if len(names) == 1 and "|" in names[0]:
+            raise TableError(
+                "values parted by commas, semicolons or tabs were expected, the first line has |; export it so"
+            )
         if any(_is_number(name) for name in names):
             raise TableError("a header with column names was expected, the first line holds numbers; add a header")
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

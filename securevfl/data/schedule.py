@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from securevfl.crypto.prg import derive_key
 from securevfl.data.register import Register
 
 Rows = NDArray[np.intp]
+BatchSize = int | Literal["all"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Batched(Protocol):
     """What says which rows make a batch: a job."""
 
     @property
-    def batch_size(self) -> int:
-        """Rows a batch."""
+    def batch_size(self) -> BatchSize:
+        """Rows a batch at most, or "all" for one batch of all training rows."""
 
     @property
     def test_fraction(self) -> float:
@@ -55,12 +56,20 @@ class Batched(Protocol):
 class Schedule:
     """One fixed partition into batches, visited in a new random order every epoch (FedBCD 2019, assumption A2).
 
-    `rows` is the register of the table, or the number of rows of a table without ids. With `reshuffle` the rows are
+    `rows` is the register of the table, or the number of rows of a table without ids. A `batch_size` of "all" makes one
+    batch of all training rows, so that an epoch is one visit. With `reshuffle` the rows are
     parted anew every epoch, again the same way in every job.
     """
 
     def __init__(
-        self, rows: int | Register, *, batch_size: int, epochs: int, seed: int, test_fraction: float, reshuffle: bool
+        self,
+        rows: int | Register,
+        *,
+        batch_size: BatchSize,
+        epochs: int,
+        seed: int,
+        test_fraction: float,
+        reshuffle: bool,
     ) -> None:
         self._register = Register.of_numbers(rows) if isinstance(rows, int) else rows
         held_out = round(self._register.rows * test_fraction)
@@ -68,7 +77,7 @@ class Schedule:
         self.test: Rows = np.sort(order[:held_out])
         self.train: Rows = np.sort(order[held_out:])
         self.epochs = epochs
-        self.batches = max(1, -(-len(self.train) // batch_size))
+        self.batches = 1 if batch_size == "all" else max(1, -(-len(self.train) // batch_size))
         self.smallest_batch = len(self.train) // self.batches
         self._seed = seed
         self._reshuffle = reshuffle

@@ -114,6 +114,7 @@ class StoredParty(Party):
     def __init__(self, name: str, table: StoredTable, head: Head) -> None:
         self.name = name
         self.columns = head.columns
+        self.constant = head.constant
         self.X = cast(Floats, table)  # training asks of X its shape, its length and X[rows]
         self.y = head.y
         self.ids, self.keys = None, None
@@ -234,6 +235,7 @@ def _write(
         write_head(
             file,
             columns=source.columns,
+            constant=source.constant,
             kind=source.kind,
             y=None if y is None else y[rows],
             places=order,

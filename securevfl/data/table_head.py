@@ -19,7 +19,7 @@ from securevfl.data.register import Register
 from securevfl.data.schedule import Rows
 from securevfl.errors import DataError
 
-MAGIC = b"securevfl.table/2\n"
+MAGIC = b"securevfl.table/3\n"
 ALIGNMENT = 4096
 
 
@@ -31,6 +31,7 @@ class Head:
     """
 
     columns: list[str]
+    constant: list[str]
     rows: int
     kind: np.dtype[Any]
     y: NDArray[Any] | None
@@ -58,14 +59,15 @@ def read_head(path: Path) -> Head:
             says = json.loads(file.readline())
             y = np.load(file, allow_pickle=False) if says["labels"] else None
             place = np.load(file, allow_pickle=False) if says["places"] else None
-            rows, columns, kind = int(says["rows"]), list(says["columns"]), np.dtype(says["kind"])
+            rows, kind = int(says["rows"]), np.dtype(says["kind"])
+            columns, constant = list(says["columns"]), list(says["constant"])
             register_at = file.tell()
             rows_at = -(-(register_at + 8 * rows) // ALIGNMENT) * ALIGNMENT
             if file.seek(0, os.SEEK_END) != rows_at + rows * len(columns) * kind.itemsize:
                 raise ValueError
         order, key, least = (bytes.fromhex(says[each]) for each in ("order", "key", "least"))
         content, stamp = str(says["content"]), str(says["stamp"])
-        return Head(columns, rows, kind, y, place, order, key, least, content, stamp, register_at, rows_at)
+        return Head(columns, constant, rows, kind, y, place, order, key, least, content, stamp, register_at, rows_at)
     except OSError as cause:
         raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
     except (ValueError, KeyError, TypeError, EOFError):
@@ -76,6 +78,7 @@ def write_head(
     file: BinaryIO,
     *,
     columns: list[str],
+    constant: list[str],
     kind: np.dtype[Any],
     y: NDArray[Any] | None,
     places: Rows | None,
@@ -87,6 +90,7 @@ def write_head(
     """Writes what `read_head` reads. places: row numbers in the order in which they lie, shared order if None."""
     says = {
         "columns": columns,
+        "constant": constant,
         "rows": register.rows,
         "kind": kind.str,
         "labels": y is not None,

@@ -26,6 +26,7 @@ from securevfl.data.schedule import Schedule, Visit
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.errors import PartiesError
 from securevfl.methods.data import TrainingData
+from securevfl.methods.divergence import Divergence
 from securevfl.methods.state import State
 from securevfl.models.base import Model
 from securevfl.options import JobOptions
@@ -199,6 +200,8 @@ class BatchPlayer(Player):
         self._loss = job.model.loss
         self._visit: Visit | None = None
         self._booked: float | None = None
+        self._watch: Divergence | None = None
+        self._round = 0  # the one that is being done, from 1
 
     @property
     def data(self) -> TrainingData:
@@ -209,11 +212,12 @@ class BatchPlayer(Player):
         """To be called first."""
         self._data = data
         self.start = start
+        self._watch = None if data.targets is None else Divergence(self._loss, len(data.schedule.train))
 
     def batches(self) -> Iterator[Batch]:
         """This party's side of every batch still to come, in the order all share."""
-        for visit in islice(self._data.schedule.visits(), self.start, None):
-            self._visit, self._booked = visit, None
+        for number, visit in enumerate(islice(self._data.schedule.visits(), self.start, None), self.start + 1):
+            self._round, self._visit, self._booked = number, visit, None
             self._channel.note(Began(visit.index))
             yield self.batch(visit)
 
@@ -222,11 +226,18 @@ class BatchPlayer(Player):
         return self._data.batch(visit)
 
     def residual(self, f: Floats, batch: Batch) -> Floats:
-        """g (n x c) of the loss at f (n x c); the first of a batch also books its loss. Only with labels."""
+        """g (n x c) of the loss at f (n x c); the first of a batch also books its loss. Only with labels.
+
+        DivergenceError if the loss is that of no model; LabelError if a label is too far from the others to be sealed.
+        """
         assert batch.y is not None, "only a party with labels knows the loss"
+        assert self._watch is not None, "it has begun"
         if self._booked is None:
-            self._booked = float(self._loss.value(f, batch.y).mean())
-        return self._loss.residual(f, batch.y)
+            self._booked = self._watch.see(self._round, f, batch.y)
+        g = self._loss.residual(f, batch.y)
+        if self._job.protocol.seals:
+            self._watch.check_sealable(self._round, g, batch.y)
+        return g
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
         """A round for each step of an optimizer's work."""

@@ -14,7 +14,7 @@ from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
 from securevfl.data.scaling import moments
 from securevfl.data.schedule import Rows, Schedule, Visit
-from securevfl.models.losses import Loss
+from securevfl.models.losses import Loss, check_split
 from securevfl.protocols.base import Batch
 
 
@@ -29,11 +29,12 @@ class TrainingData:
         self.schedule = schedule
         self.columns = party.X.shape[1]
         self._party = party
-        self.mean, self.deviation = _scaling(party.X, schedule.flow, scale)
+        self.mean, self.deviation = _scaling(party, schedule.flow, scale)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
         if party.y is not None:
             self.classes = loss.classes(party.y)
+            check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
 
@@ -81,9 +82,14 @@ class ScaledRows:
         return self._data.scaled(self.rows[rows])
 
 
-def _scaling(X: Floats, train: Rows, scale: str) -> tuple[Floats, Floats]:
-    """Mean and deviation of each column over the training rows; (0, 1) without scaling."""
-    if scale == "none" or not X.shape[1]:
-        return np.zeros(X.shape[1]), np.ones(X.shape[1])
-    mean, deviation = moments(X, train)
-    return mean, np.where(deviation > 0, deviation, 1.0)
+def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
+    """Mean and deviation of each column over the training rows; (0, 1) without scaling.
+
+    A column that does not vary has an infinite deviation: it is 0 in every row, whatever new rows hold.
+    """
+    if not party.X.shape[1]:
+        return np.zeros(0), np.ones(0)
+    if scale == "none":
+        return np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0)
+    mean, deviation = moments(party.X, train)
+    return mean, np.where(deviation > 0, deviation, np.inf)

@@ -8,6 +8,7 @@ from securevfl.data.party import Party, register_of
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.methods.base import Known
 from securevfl.methods.sizes import sizes_of
+from securevfl.models.losses import check_split
 from securevfl.options import JobOptions
 
 
@@ -16,13 +17,15 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
     lead, loss = parties[0], job.model.loss
     assert lead.y is not None, "the leading party has labels"
     schedule = job.schedule(register_of(parties))
+    classes = loss.classes(lead.y)
+    check_split(loss, lead.y[schedule.train], lead.y[schedule.test], classes)
     tables = [party for party in parties if party.columns]
     sizes = sizes_of(
         job,
         schedule,
         active=lead.name,
         columns={party.name: len(party.columns) for party in tables},
-        outputs=loss.outputs(loss.classes(lead.y)),
+        outputs=loss.outputs(classes),
         enough={party.name: enough(party.X[schedule.flow[:ROWS]]) for party in tables},
     )
     return Known(tuple(parties), schedule, sizes)

@@ -148,7 +148,7 @@ def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
 def _alone(job: JobOptions, X: Floats, schedule: Schedule) -> list[str]:
     """A line more if rows of the party stand nearly alone in their batches."""
     mean, deviation = moments(X, schedule.flow) if job.scale == "standard" else (np.zeros(1), np.ones(1))
-    found = measure((X[rows] - mean) / np.where(deviation > 0, deviation, 1.0) for rows in schedule.partition(0))
+    found = measure((X[rows] - mean) / np.where(deviation > 0, deviation, np.inf) for rows in schedule.partition(0))
     if not found.alone:
         return []
     return [

@@ -23,6 +23,7 @@ class Model(Named, ABC):
     static_jacobian: ClassVar[bool]
     shares_outputs: ClassVar[bool]
     l2: float = Field(default=0.0, ge=0)
+    """Weight of half the squared norm of the weights in what is minimised; it spares the intercept."""
 
     @property
     @abstractmethod

@@ -53,13 +53,19 @@ class Kernel(Model):
     model_config = ConfigDict(populate_by_name=True)
     name: ClassVar[str] = "kernel"
     kernel: Literal["rbf", "laplace"] = "rbf"
+    """Gaussian (rbf) or Laplace kernel."""
     gamma: float = Field(gt=0)
+    """Width: exp(-gamma |x - z|^2) for rbf, exp(-gamma |x - z|_1) for laplace, on scaled columns."""
     loss_name: Annotated[str, AfterValidator(partial(known_loss, single=True))] = Field(
         default="logistic", alias="loss"
     )
+    """Which [loss](#loss); one with a single output."""
     blocks: int = Field(default=8, ge=1)
+    """K, blocks of random features; a round moves the coefficients of one."""
     block_size: int = Field(default=256, ge=1)
+    """D, random features a block."""
     bits: Bits = 32
+    """Bits of a phase in messages: 32 takes 4 bytes, 16 takes 2 and rounds to 4.8e-5 radians."""
 
     @property
     def loss(self) -> Loss:

@@ -71,6 +71,7 @@ class GeneralLinear(LinearModel):
     model_config = ConfigDict(populate_by_name=True)
     name: ClassVar[str] = "linear"
     loss_name: Annotated[str, AfterValidator(known_loss)] = Field(alias="loss")
+    """Which [loss](#loss)."""
 
     @property
     def loss(self) -> Loss:

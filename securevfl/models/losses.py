@@ -36,10 +36,13 @@ class Loss(ABC):
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
         """The classes among the labels, sorted. LabelError if the loss cannot use them."""
         found = np.unique(y)
-        if len(found) != 2:
+        if len(found) < 2:
+            raise _one_class(self.name)
+        if len(found) > 2:
             raise LabelError(
-                f"{self.name} loss: labels of exactly two values were expected, {len(found)} came; "
-                "use Softmax for several classes or Square for numbers"
+                f"{self.name} loss: labels of exactly two values were expected, {len(found)} came; merge them into "
+                "two, or train a softmax model for several classes or square loss for numbers (fedbcd trains a softmax "
+                "model)"
             )
         return found
 
@@ -136,8 +139,13 @@ class SoftmaxLoss(Loss):
 
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
         found = np.unique(y)
-        if not 2 <= len(found) <= max(2, len(y) // 2):
-            raise LabelError(f"softmax loss: labels of a few classes were expected, {len(found)} values came")
+        if len(found) < 2:
+            raise _one_class(self.name)
+        if len(found) > max(2, len(y) // 2):
+            raise LabelError(
+                f"softmax loss: labels of a few classes were expected, {len(found)} values came; use square loss for "
+                "numbers, or check the label column"
+            )
         return found
 
     def outputs(self, classes: NDArray[Any]) -> int:
@@ -149,6 +157,29 @@ class SoftmaxLoss(Loss):
 
     def proba(self, f: Floats) -> Floats:
         return softmax(f)
+
+
+def _one_class(name: str) -> LabelError:
+    return LabelError(
+        f"{name} loss: labels of two or more classes were expected, all rows have the same; check the label column, "
+        "and whether the rows that all parties share have several"
+    )
+
+
+def check_split(loss: Loss, train: NDArray[Any], test: NDArray[Any], classes: NDArray[Any]) -> None:
+    """LabelError if a class is in no training row, or one of two classes in no row of those held out."""
+    if not loss.classifies:
+        return
+    if absent := len(classes) - len(np.unique(train)):
+        raise LabelError(
+            f"{loss.name} loss: training rows of all {len(classes)} classes were expected, {absent} have none, as they "
+            "are rare; hold out fewer rows (test_fraction), merge classes or add rows"
+        )
+    if loss.single and len(test) and len(np.unique(test)) < len(classes):
+        raise LabelError(
+            f"{loss.name} loss: held-out rows of both classes were expected, one has none, so that they cannot be "
+            "ranked; hold out more rows (test_fraction), or none"
+        )
 
 
 # adding one is one line here; models take it by name, as `securevfl.models.linear.GeneralLinear` does

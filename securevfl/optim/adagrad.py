@@ -19,6 +19,7 @@ class AdaGrad(Rule):
 
     name: ClassVar[str] = "adagrad"
     eps: float = Field(default=1e-10, gt=0)
+    """Keeps the first steps finite."""
 
     @property
     def linear(self) -> bool:

@@ -22,8 +22,11 @@ class Adam(Rule):
 
     name: ClassVar[str] = "adam"
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """How much the mean of gradients keeps at each step."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
+    """How much the mean of squared gradients keeps at each step."""
     eps: float = Field(default=1e-8, gt=0)
+    """Keeps steps finite."""
 
     @property
     def linear(self) -> bool:

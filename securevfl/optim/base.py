@@ -17,7 +17,9 @@ class Optimizer(Named, ABC):
 
     method: ClassVar[str]  # the family of training it belongs to (`securevfl.methods`)
     lr: float = Field(gt=0)
+    """eta, the size of the first step."""
     decay: Literal["none", "sqrt_t", "sqrt_tk", "inverse"] = "none"
+    """How steps shrink over rounds t and K parties: lr / sqrt(t + 1), lr / sqrt(t K) from t = 1, or lr / (t + 1)."""
 
     def eta(self, t: int, parties: int) -> float:
         """Step size of round t, counted from 0."""

@@ -59,8 +59,11 @@ class FDSKL(Optimizer):
     name: ClassVar[str] = "fdskl"
     method: ClassVar[str] = "phases"
     lr: float = Field(default=0.5, gt=0)
+    """eta, the size of the first step."""
     precondition: bool = True
+    """Divides each block's gradient by the curvature of its features, estimated on the first rows."""
     rho: float = Field(default=1.0, gt=0)
+    """Ridge that is added to this curvature."""
 
     @property
     def label(self) -> str:

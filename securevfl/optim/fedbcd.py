@@ -32,7 +32,9 @@ class FedBCD(RoundsOptimizer):
 
     name: ClassVar[str] = "fedbcd"
     local_steps: int = Field(default=5, ge=1)
+    """Q, steps that each party takes on one exchange."""
     mode: Literal["parallel", "sequential"] = "parallel"
+    """All parties move at once, or one after the other; in turn, single parts show in the sums."""
 
     @property
     def label(self) -> str:
@@ -89,7 +91,9 @@ class FedSGD(FedBCD):
 
     name: ClassVar[str] = "fedsgd"
     local_steps: Literal[1] = 1
+    """Q is 1 here."""
     mode: Literal["parallel"] = "parallel"
+    """All parties move at once."""
 
     @property
     def label(self) -> str:
@@ -101,7 +105,9 @@ class FedPBCD(FedBCD):
 
     name: ClassVar[str] = "fedpbcd"
     mode: Literal["parallel"] = "parallel"
+    """All parties move at once."""
     mu: float = Field(gt=0)
+    """Weight of the proximal term, which holds local steps to where the exchange began."""
 
     @property
     def label(self) -> str:

@@ -18,6 +18,7 @@ class Momentum(Rule):
 
     name: ClassVar[str] = "momentum"
     beta: float = Field(default=0.9, ge=0, lt=1)
+    """How much of the velocity is kept at each step."""
 
     @property
     def linear(self) -> bool:

@@ -22,7 +22,9 @@ class Proximal(Rule):
 
     name: ClassVar[str] = "proximal"
     mu: float = Field(gt=0)
+    """Weight of the pull back to where the exchange began."""
     rule: SerializeAsAny[Rule] = Field(default_factory=Sgd)
+    """The rule that takes the steps."""
 
     @field_validator("rule", mode="before")
     @classmethod

@@ -38,13 +38,11 @@ class Learner(Protocol):
 
 
 class RoundsOptimizer(Optimizer):
-    """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over.
-
-    rule: how a gradient becomes a change of weights (`securevfl.optim.rules`); an object, a name, or a table with one.
-    """
+    """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over."""
 
     method: ClassVar[str] = "rounds"
     rule: AnyRule = Field(default_factory=Sgd)
+    """How a gradient becomes a change of weights."""
 
     @property
     def update(self) -> Rule:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
-from securevfl.data.party import check_finite
+from securevfl.data.given import check_finite, column_names
 from securevfl.errors import DataError, TableError
 from securevfl.files import write_whole
 from securevfl.methods.state import State
@@ -19,7 +19,7 @@ from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Kind, Stage
 from securevfl.runtime.clock import Path as CriticalPath
 
-SCHEMA = "securevfl.part/2"
+SCHEMA = "securevfl.part/3"
 
 
 @dataclass
@@ -73,8 +73,8 @@ class ModelPart:
         return scaled
 
     def table(self, X: ArrayLike) -> Floats:
-        """New rows (m x d), checked: the columns of the training, by name where X has names. TableError."""
-        named = [str(column) for column in X.columns] if hasattr(X, "columns") else None
+        """New rows (m x d) or one (d,), checked: the columns of the training, by name where X has names. TableError."""
+        named = column_names(X)
         if named is not None and named != self.columns:
             lacking = [column for column in self.columns if column not in named]
             if lacking:
@@ -83,9 +83,11 @@ class ModelPart:
                 )
             X = X[self.columns]  # type: ignore[index, call-overload]
         try:
-            table = np.asarray(X, dtype=np.float64)
+            table = np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
         except (TypeError, ValueError):
             raise TableError(f"party {self.name}: numbers were expected, the new rows hold text; encode them") from None
+        if table.ndim == 1:
+            table = table[None]
         if table.ndim != 2 or table.shape[1] != len(self.columns):
             raise TableError(
                 f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {table.shape} came"
@@ -103,7 +105,7 @@ class ModelPart:
             "parties": self.parties,
             "columns": self.columns,
             "mean": self.mean.tolist(),
-            "deviation": self.deviation.tolist(),
+            "deviation": [each if np.isfinite(each) else None for each in self.deviation.tolist()],
             "outputs": self.outputs,
             "classes": None if self.classes is None else self.classes.tolist(),
             "state": self.state.plain(),
@@ -121,7 +123,8 @@ class ModelPart:
             state = json.loads(Path(path).read_text(encoding="utf-8"))
             if state.pop("schema") != SCHEMA:
                 raise KeyError
-            mean, deviation = (np.array(state.pop(key), dtype=np.float64) for key in ("mean", "deviation"))
+            mean = np.array(state.pop("mean"), dtype=np.float64)
+            deviation = np.array([np.inf if each is None else each for each in state.pop("deviation")], np.float64)
             classes, own = state.pop("classes"), State.read(state.pop("state"))
             return cls(
                 **state,

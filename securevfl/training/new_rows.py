@@ -41,7 +41,7 @@ class NewRows:
 
 def rows_of_array(part: ModelPart, X: ArrayLike, ids: Sequence[Any] | NDArray[Any] | None) -> NewRows:
     """X (m x d) or one row (d,); with column names they are found by name. TableError or IdError."""
-    table = part.table(X if hasattr(X, "columns") else np.atleast_2d(np.asarray(X)))
+    table = part.table(X)
     own = None if ids is None else np.asarray(ids)
     if own is not None and own.shape != (len(table),):
         raise TableError(

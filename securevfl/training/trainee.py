@@ -7,9 +7,11 @@ from contextlib import suppress
 
 from securevfl.config import plain
 from securevfl.data.party import Party
+from securevfl.errors import DivergenceError, RangeError
 from securevfl.job import Job
 from securevfl.methods.base import Round
 from securevfl.methods.data import TrainingData
+from securevfl.methods.divergence import check_outcome
 from securevfl.models import metrics
 from securevfl.protocols.base import Seat
 from securevfl.protocols.meeting import Verdict
@@ -61,6 +63,11 @@ class Trainee:
         except BaseException as error:
             with suppress(BaseException):
                 rounds.throw(error)  # so that what the player has open ends with the reason, and waits for nobody
+            if isinstance(error, RangeError):
+                raise DivergenceError(
+                    f"{self._party.name}, round {self.rounds + 1}: {error}; a training that diverges comes to this: "
+                    "lower lr, or scale the columns"
+                ) from error
             raise
         clock = self._seat.channel.clock
         clock.tick(Kind.LOCAL)
@@ -122,7 +129,9 @@ class Trainee:
         f, labels = self._player.decision(rows), data.labels(rows.rows)
         if f is None or labels is None or data.classes is None:
             return {}
-        return metrics.evaluate(self._job.model.loss, f, labels, data.classes)
+        loss = self._job.model.loss
+        check_outcome(loss, f, loss.targets(labels, data.classes), self.rounds)
+        return metrics.evaluate(loss, f, labels, data.classes)
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
         """Metrics, and whether the target is reached, which the leading party tells the others."""

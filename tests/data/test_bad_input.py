@@ -26,8 +26,8 @@ def spoilt(value: object) -> np.ndarray:
     [
         (spoilt(np.nan), "NaN or infinities are in x1"),
         (spoilt(np.inf), "NaN or infinities are in x1"),
-        (spoilt("male"), "text or objects"),
-        (np.column_stack([X, np.ones(40)]), "constant: x3"),
+        (spoilt("male"), "text or objects in x1"),
+        (np.ones((40, 3)), "constant: x0, x1, x2"),
         (np.empty((40, 0)), "rows x columns"),
         (np.empty((0, 3)), "rows x columns"),
         (X[:, 0], "rows x columns"),
@@ -35,7 +35,7 @@ def spoilt(value: object) -> np.ndarray:
 )
 def test_tables(table: np.ndarray, text: str) -> None:
     with pytest.raises(errors.TableError, match=f"party shop: .*{text}") as caught:
-        vfl.Party("shop", table)
+        vfl.Party("shop", table, aligned=True)
     assert str(SECRET) not in str(caught.value)
     assert "male" not in str(caught.value)
 
@@ -51,7 +51,7 @@ def test_ids() -> None:
     with pytest.raises(errors.IdError, match="at least one shared id"):
         vfl.align([bank, vfl.Party("shop", X, ids=range(100, 140))])
     with pytest.raises(errors.IdError, match="none came"):
-        vfl.align([bank, vfl.Party("shop", X)])
+        vfl.align([bank, vfl.Party("shop", X, aligned=True)])
 
 
 JOB = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual=vfl.Ckks()))
@@ -60,12 +60,24 @@ JOB = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.P
 @pytest.mark.parametrize(
     ("parties", "error", "text"),
     [
-        ([vfl.Party("bank", X, Y)], errors.PartiesError, "two or more parties were expected, 1 came"),
-        ([vfl.Party("a", X, Y), vfl.Party("b", X, Y)], errors.PartiesError, "with labels: a, b"),
-        ([vfl.Party("a", X), vfl.Party("b", X)], errors.PartiesError, "with labels: none"),
-        ([vfl.Party("a", X, Y), vfl.Party("a", X)], errors.PartiesError, "different names"),
-        ([vfl.Party("a", X, Y), vfl.Party("b", X[:30])], errors.TableError, "same rows at every party"),
-        ([vfl.Party("a", X, np.arange(40) % 3), vfl.Party("b", X)], errors.LabelError, "two values were expected, 3"),
+        ([vfl.Party("bank", X, Y, aligned=True)], errors.PartiesError, "two or more parties were expected, 1 came"),
+        (
+            [vfl.Party("a", X, Y, aligned=True), vfl.Party("b", X, Y, aligned=True)],
+            errors.PartiesError,
+            "with labels: a, b",
+        ),
+        ([vfl.Party("a", X, aligned=True), vfl.Party("b", X, aligned=True)], errors.PartiesError, "with labels: none"),
+        ([vfl.Party("a", X, Y, aligned=True), vfl.Party("a", X, aligned=True)], errors.PartiesError, "different names"),
+        (
+            [vfl.Party("a", X, Y, aligned=True), vfl.Party("b", X[:30], aligned=True)],
+            errors.TableError,
+            "same rows at every party",
+        ),
+        (
+            [vfl.Party("a", X, np.arange(40) % 3, aligned=True), vfl.Party("b", X, aligned=True)],
+            errors.LabelError,
+            "two values were expected, 3",
+        ),
     ],
 )
 def test_parties(parties: list[vfl.Party], error: type[Exception], text: str) -> None:
@@ -75,9 +87,9 @@ def test_parties(parties: list[vfl.Party], error: type[Exception], text: str) ->
 
 def test_labels() -> None:
     with pytest.raises(errors.LabelError, match="finite labels"):
-        vfl.Party("bank", X, np.where(Y, np.nan, 0.0))
+        vfl.Party("bank", X, np.where(Y, np.nan, 0.0), aligned=True)
     with pytest.raises(errors.TableError, match="one label for each of 40 rows"):
-        vfl.Party("bank", X, Y[:30])
+        vfl.Party("bank", X, Y[:30], aligned=True)
 
 
 def test_keys_below_2048_bits_are_refused() -> None:
@@ -96,7 +108,7 @@ def test_a_residual_beyond_its_bound_is_told() -> None:
         accepts=["columns"],
     )
     with pytest.raises(errors.SecureVFLError, match=r"bound|finite"):
-        vfl.simulate(job, [vfl.Party("bank", X, y), vfl.Party("shop", X + 1)])
+        vfl.simulate(job, [vfl.Party("bank", X, y, aligned=True), vfl.Party("shop", X + 1, aligned=True)])
 
 
 def lines(text: str, tmp_path: Path) -> list[str]:
@@ -175,5 +187,5 @@ def test_new_rows_that_do_not_fit_are_named() -> None:
         run.predict({"bank": bank.X, "shop": shop.X[:, :3]})
     with pytest.raises(errors.TableError, match="same rows"):
         run.predict({"bank": bank.X, "shop": shop.X[:3]})
-    with pytest.raises(errors.DataError, match=r"securevfl\.part/2"):
+    with pytest.raises(errors.DataError, match=r"securevfl\.part/3"):
         ModelPart.load(__file__)

@@ -16,7 +16,7 @@ from pyarrow import csv, parquet
 from securevfl import errors
 from securevfl.data import csv_table
 from securevfl.data.load import read_parties
-from securevfl.data.readers import read_party
+from securevfl.data.readers import read_ids, read_party
 
 N = 30
 GENERATOR = np.random.default_rng(0)
@@ -152,7 +152,12 @@ def test_a_csv_is_read_in_pieces_and_changes_from_plain_to_not(tmp_path: Path, m
         (f"id,a,b\n1,2,x\n2,{SECRET},y\n", errors.TableError, "column b holds text"),
         (f"id,a\n1,{SECRET}\n2,\n", errors.TableError, "NaN or infinities are in a"),
         (f"id,a\n1,{SECRET}\n2,inf\n", errors.TableError, "NaN or infinities are in a"),
-        (f"id,a,b\n1,{SECRET},1\n2,3,1\n", errors.TableError, "constant: b"),
+        (f"id,a,b\n1,{SECRET},x\n2,3,1\n", errors.TableError, "column b holds text"),
+        (f'id,a,b\n1,{SECRET},"1,5"\n2,3,1\n', errors.TableError, "column b has commas within numbers"),
+        (f"id\ta\tb\n1\t{SECRET}\t1,5\n2\t3\t1\n", errors.TableError, "column b has commas within numbers"),
+        (f"id|a|b\n1|{SECRET}|1\n", errors.TableError, "the first line has |"),
+        (f"id;a;b\n1;{SECRET};1.000,5\n2;3;1\n", errors.TableError, "column b holds text"),
+        (f"id,a\n1,{SECRET}\n2,{SECRET}\n", errors.TableError, "constant: a"),
         (f"id,a,b\n1,{SECRET},\n2,3,\n", errors.TableError, "column b is empty"),
         (f"id,a,b\n1,2,{SECRET[0]}_{SECRET}\n2,3,4\n", errors.TableError, "column b holds text"),
         (f'id,a\n1,2\n"2\n",{SECRET},3\n', errors.TableError, "2 values a line were expected, 3 came in line 4"),
@@ -233,3 +238,27 @@ def test_exactly_one_file_has_labels_and_all_have_ids(tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", X=X)
     with pytest.raises(errors.IdError, match=r"c.npz: ids were expected"):
         read_parties({"bank": lead, "shop": tmp_path / "c.npz"})
+
+
+@pytest.mark.parametrize(
+    ("separator", "point"),
+    [(";", ","), (";", "."), ("\t", "."), (",", ".")],
+    ids=["german", "semicolons", "tabs", "csv"],
+)
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_what_parts_values_is_seen_in_the_first_line(tmp_path: Path, separator: str, point: str, quote: str) -> None:
+    labels = [0.5, -1.25, 3.0]
+    rows = [
+        [f"{quote}00{k}{quote}", f"{label}".replace(".", point), f"{1e-3 * k}".replace(".", point), f"{k}"]
+        for k, label in enumerate(labels)
+    ]
+    lines = [separator.join(row) for row in [["id", "y", "a b", "c"], *rows]]
+    (tmp_path / "t.csv").write_text("\r\n".join(lines) + "\r\n")
+    party = read_party("bank", tmp_path / "t.csv")
+    np.testing.assert_array_equal(party.X, [[0, 0], [1e-3, 1], [2e-3, 2]])
+    assert party.columns == ["a b", "c"]
+    assert party.y is not None
+    assert party.y.tolist() == labels
+    assert party.ids is not None
+    assert party.ids.tolist() == ["000", "001", "002"]
+    assert read_ids(tmp_path / "t.csv").tolist() == ["000", "001", "002"]

@@ -66,6 +66,23 @@ def test_batches_part_the_training_rows_evenly() -> None:
     np.testing.assert_array_equal(np.sort(own.flow), own.train)
 
 
+def test_all_is_one_batch_of_the_training_rows() -> None:
+    own = Schedule(of(IDS), batch_size="all", epochs=2, seed=0, test_fraction=0.25, reshuffle=False)
+    assert own.batches == 1
+    assert len(own) == 2
+    assert [sorted(visit.rows) for visit in own.visits()] == [own.train.tolist()] * 2
+    assert own.name == schedule(of(IDS), batch=300).name
+    for fits in ("all", 300):
+        job = vfl.Job(
+            model=vfl.Logistic(),
+            optimizer=vfl.FedSGD(lr=1.0),
+            protocol=vfl.Protocol(residual="open"),
+            batch_size=fits,  # type: ignore[arg-type]
+        )
+        assert vfl.Job.from_dict(job.to_dict()).batch_size == fits
+        assert job.schedule(of(IDS[:300])).batches == 1
+
+
 def test_the_order_of_the_rows_does_not_matter() -> None:
     for _ in range(5):
         order = GENERATOR.permutation(N)
@@ -133,7 +150,7 @@ def test_digests_are_ordered_as_sorted_does(pairs: list[tuple[int, int]]) -> Non
 def test_a_party_without_ids_makes_all_go_by_row_numbers() -> None:
     bank, shop = vfl.Party("bank", X, Y, ids=IDS), vfl.Party("shop", X + 1, ids=IDS)
     assert register_of([bank, shop]) == bank.register != Register.of_numbers(N)
-    assert register_of([bank, vfl.Party("shop", X)]) == Register.of_numbers(N)
+    assert register_of([bank, vfl.Party("shop", X, aligned=True)]) == Register.of_numbers(N)
 
 
 def job(**keys: object) -> vfl.Job:
@@ -151,7 +168,7 @@ def test_a_run_holds_out_the_rows_of_the_ids(tmp_path: Path) -> None:
             part = vfl.simulate(job(seed=seed), [bank, shop]).parts["shop"]
             train = (X + 1)[own.flow]
             np.testing.assert_array_equal(part.mean, train[0] + (train - train[0]).mean(axis=0))
-    without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order])]).parts["shop"]
+    without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
     assert not np.array_equal(without.mean, part.mean)
 
 

@@ -132,12 +132,6 @@ def spoiled(j: int, value: float) -> np.ndarray:
     return own
 
 
-def constant() -> np.ndarray:
-    own = X.copy()
-    own[:, 2] = SECRET
-    return own
-
-
 def problems() -> dict[str, pa.Table]:
     def table(own: np.ndarray = X, **more: object) -> pa.Table:
         return pa.table({"id": IDS, **{f"c{j}": own[:, j] for j in range(D)}, **more})
@@ -148,7 +142,7 @@ def problems() -> dict[str, pa.Table]:
         "infinite": table(spoiled(1, -np.inf)),
         "gap": table(c9=gaps),
         "gap in truth values": table(c9=[None, *[True] * (N - 1)]),
-        "constant": table(constant()),
+        "constant": table(np.full((N, D), SECRET)),
         "text": table(c9=[str(SECRET)] * N),
         "empty column": table(c9=pa.nulls(N)),
         "empty typed column": table(c9=pa.array([None] * N, pa.float64())),
@@ -176,6 +170,18 @@ def test_errors_are_those_of_a_table_in_memory(tmp_path: Path, problem: str) -> 
     assert (type(found.value), str(found.value)) == (type(expected.value), str(expected.value))
     assert str(SECRET) not in str(found.value)
     assert os.listdir(tmp_path) == ["t.parquet"]
+
+
+def test_a_column_that_does_not_vary_is_noticed_alike(tmp_path: Path) -> None:
+    own = X.copy()
+    own[:, 2] = SECRET
+    parquet.write_table(pa.table({"id": IDS, **{f"c{j}": own[:, j] for j in range(D)}}), tmp_path / "t.parquet")
+    with pytest.warns(errors.DataNotice) as expected:
+        party = read_party("shop", tmp_path / "t.parquet")
+    with pytest.warns(errors.DataNotice) as found:
+        stored = store_table("shop", tmp_path / "t.parquet", tmp_path / "t.table")
+    assert [str(each.message) for each in found] == [str(each.message) for each in expected]
+    assert stored.constant == open_table("shop", tmp_path / "t.table").constant == party.constant == ["c2"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more"])

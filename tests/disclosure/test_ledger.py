@@ -114,7 +114,7 @@ def test_tables_that_share_rows_count_together(first: int, related: bool, tmp_pa
 
 
 def test_tables_without_ids_count_together_if_they_are_as_long(tmp_path: Path) -> None:
-    parties = [vfl.Party(each.name, each.X, each.y) for each in vfl.datasets.breast_cancer()]
+    parties = [vfl.Party(each.name, each.X, each.y, aligned=True) for each in vfl.datasets.breast_cancer()]
     own = ledgers(tmp_path, parties)
     vfl.simulate(job(), parties, ledgers=own)
     rows = np.random.default_rng(0).permutation(569)

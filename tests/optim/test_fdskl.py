@@ -25,7 +25,7 @@ def tables(parties: int, loss: str, *, labelled: int = 1, rows: int = 90, seed: 
     own = [generator.normal(size=(rows, 1 + k % 3)) for k in range(parties)]
     f = np.sin(sum(block.sum(axis=1) for block in own))
     y = f if loss == "square" else (f > 0.2).astype(int)
-    return [vfl.Party(f"p{k}", block, y if k < labelled else None) for k, block in enumerate(own)]
+    return [vfl.Party(f"p{k}", block, y if k < labelled else None, aligned=True) for k, block in enumerate(own)]
 
 
 def job_for(model: Kernel, **keys: object) -> vfl.Job:
@@ -248,7 +248,8 @@ def test_phishing_in_few_passes() -> None:
     with np.load(DATA / "phishing.npz") as table:
         X, y, sides = table["X"].astype(float), (table["y"] > 0).astype(int), (table["g"], table["h"])
     own = [
-        vfl.Party(name, X[:, side], None if k else y) for k, (name, side) in enumerate(zip("gh", sides, strict=True))
+        vfl.Party(name, X[:, side], None if k else y, aligned=True)
+        for k, (name, side) in enumerate(zip("gh", sides, strict=True))
     ]
     model = Kernel(gamma=0.1, loss="smooth_hinge", blocks=4)
     job = job_for(model, optimizer=vfl.FDSKL(rho=2.0), batch_size=1024, epochs=10, test_fraction=0.25)

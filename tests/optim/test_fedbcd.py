@@ -20,7 +20,7 @@ def tables(parties: int, loss: str, rows: int = 90) -> list[vfl.Party]:
     blocks = [generator.normal(size=(rows, 2 + k)) for k in range(parties)]
     f = sum(block.sum(axis=1) for block in blocks)
     y = f if loss == "square" else np.digitize(f, [-1, 1]) if loss == "softmax" else (f > 0).astype(int)
-    return [vfl.Party(f"p{k}", block, y if k == 0 else None) for k, block in enumerate(blocks)]
+    return [vfl.Party(f"p{k}", block, y if k == 0 else None, aligned=True) for k, block in enumerate(blocks)]
 
 
 def pooled(job: vfl.Job, parties: list[vfl.Party], mode: str, Q: int, mu: float) -> list[Floats]:
@@ -139,7 +139,7 @@ def test_seventeen_parties_run() -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(200, 34))
     y = X.sum(axis=1) > 0
-    own = [vfl.Party(f"p{k}", X[:, 2 * k : 2 * k + 2], y if k == 0 else None) for k in range(17)]
+    own = [vfl.Party(f"p{k}", X[:, 2 * k : 2 * k + 2], y if k == 0 else None, aligned=True) for k in range(17)]
     job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.2),

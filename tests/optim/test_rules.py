@@ -239,7 +239,7 @@ def tables(rows: int = 90, parties: int = 3) -> list[vfl.Party]:
     generator = np.random.default_rng(parties)
     blocks = [generator.normal(size=(rows, 2 + k)) for k in range(parties)]
     y = (sum(block.sum(axis=1) for block in blocks) > 0).astype(int)
-    return [vfl.Party(f"p{k}", block, y if k == 0 else None) for k, block in enumerate(blocks)]
+    return [vfl.Party(f"p{k}", block, y if k == 0 else None, aligned=True) for k, block in enumerate(blocks)]
 
 
 def job_of(rule: Rule | str, residual: object = "open", *, mu: float = 0.0, mode: str = "parallel") -> vfl.Job:

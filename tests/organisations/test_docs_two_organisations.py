@@ -59,8 +59,9 @@ def test_the_page(tmp_path: Path) -> None:
     for port, free in ports.items():
         page = page.replace(f"localhost:{port}", f"localhost:{free}")
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert sum(block.count("securevfl ") for block in blocks) <= 5
-    kit, *parties = blocks
+    kit, *parties, new, by_hand = blocks
+    assert sum(block.count("securevfl ") for block in (kit, *parties)) <= 5
+    assert "certs request" in by_hand
     together([kit], tmp_path)
     told, _ = together(parties, tmp_path)
     auc = float(re.findall(r"auc ([01]\.\d+)", told)[0])
@@ -73,7 +74,7 @@ def test_the_page(tmp_path: Path) -> None:
 
     write(bank.take(np.arange(3)), tmp_path / "new-bank.csv")
     write(shop.take(np.arange(3)), tmp_path / "new-shop.csv")
-    together(re.findall(r"^    (securevfl predict .*)$", page, re.MULTILINE), tmp_path)
+    together(new.splitlines(), tmp_path)
     found = csv.read_csv(tmp_path / "predictions.csv").to_pydict()
     assert found["id"] == list(bank.ids[:3])  # type: ignore[index]
     assert found["prediction"] == [round(p) for p in found["probability"]]

@@ -57,7 +57,10 @@ def table(k: int = 2, n: int = 500, d: int = 12, *, positive: float = 0.5, seed:
     X = [generator.normal(size=(n, d)) for _ in range(k)]
     z = X[0][:, :4].sum(axis=1) + sum(own[:, :2].sum(axis=1) / 2 for own in X[1:]) + generator.normal(size=n)
     y = (z > np.quantile(z, 1 - positive)).astype(int)
-    return [vfl.Party("bank", X[0], y), *(vfl.Party(f"p{i}", own) for i, own in enumerate(X[1:], start=1))]
+    return [
+        vfl.Party("bank", X[0], y, aligned=True),
+        *(vfl.Party(f"p{i}", own, aligned=True) for i, own in enumerate(X[1:], start=1)),
+    ]
 
 
 def job(residual: object = "open", sums: object = "auto", **keys: object) -> vfl.Job:
@@ -203,7 +206,7 @@ def test_a_gradient_of_full_rank_gives_the_labels_away_whatever_seals_it() -> No
 
 
 def test_reshuffled_rounds_add_up_and_fixed_ones_do_not() -> None:
-    noise = [table(d=6)[0], vfl.Party("noise", np.random.default_rng(9).normal(size=(500, 6)))]
+    noise = [table(d=6)[0], vfl.Party("noise", np.random.default_rng(9).normal(size=(500, 6)), aligned=True)]
     fixed, fresh = (
         ATTACKS["cross_round"](job(vfl.Ckks(), epochs=12, reshuffle=on, accepts=["fresh_equations"]), noise, 0)
         for on in (False, True)
@@ -340,7 +343,7 @@ def test_rare_values_open_the_labels_of_their_rows_and_few_others() -> None:
     rows = np.arange(64).reshape(8, 8)
     for j in range(8):
         rare[rows[j], j] = 1  # eight rows with each value, in four batches
-    parties = [bank, vfl.Party("shop", np.column_stack([rare, generator.normal(size=(500, 2))]))]
+    parties = [bank, vfl.Party("shop", np.column_stack([rare, generator.normal(size=(500, 2))]), aligned=True)]
     worlds = Worlds(job(vfl.Ckks(), batch_size=50, test_fraction=0.0), parties, 0)
     lonely = lonely_rows(worlds.real())
     assert len(lonely) >= 10

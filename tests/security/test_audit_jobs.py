@@ -84,7 +84,10 @@ def with_labels(holders: int) -> list[vfl.Party]:
     """Three parties, the first so many with labels."""
     three = [party.take(np.arange(120, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=3)]
     lead, *others = three
-    return [lead, *(vfl.Party(one.name, one.X, lead.y if k < holders else None) for k, one in enumerate(others, 1))]
+    return [
+        lead,
+        *(vfl.Party(one.name, one.X, lead.y if k < holders else None, aligned=True) for k, one in enumerate(others, 1)),
+    ]
 
 
 @pytest.mark.parametrize(("sums", "holders"), [("tree", 2), (vfl.PairwiseSum(threshold=2), 3), ("direct", 2)])

@@ -38,8 +38,10 @@ def credit(passives: int = 1, *, n: int = 300, wide: int = 0, seed: int = 0) -> 
     own = generator.normal(size=(n, 5))
     y = own[:, 0] + bits[:, 0] + reals[:, 0] / 3 + generator.normal(size=n) > 0.5
     parts = np.array_split(np.arange(len(names)), passives)
-    others = [vfl.Party(f"shop{k}", shop[:, j], columns=[names[i] for i in j]) for k, j in enumerate(parts)]
-    return [vfl.Party("bank", own, y.astype(int), columns=[f"b{j}" for j in range(5)]), *others]
+    others = [
+        vfl.Party(f"shop{k}", shop[:, j], columns=[names[i] for i in j], aligned=True) for k, j in enumerate(parts)
+    ]
+    return [vfl.Party("bank", own, y.astype(int), columns=[f"b{j}" for j in range(5)], aligned=True), *others]
 
 
 def job(sums: SumProtocol | str = "auto", residual: object = "open", **keys: object) -> vfl.Job:
@@ -211,8 +213,8 @@ def test_the_credit_table_as_it_was_found() -> None:
     shop |= {name: raw[name] for name in ("PAY_AMT1", "PAY_AMT2", "PAY_AMT3", "BILL_AMT1", "BILL_AMT2")}
     bank = np.column_stack([raw[name] for name in ("PAY_2", "PAY_3", "BILL_AMT3", "BILL_AMT4", "PAY_AMT4")])
     parties = [
-        vfl.Party("bank", bank, raw["default.payment.next.month"].astype(int)),
-        vfl.Party("shop", np.column_stack(list(shop.values())), columns=list(shop)),
+        vfl.Party("bank", bank, raw["default.payment.next.month"].astype(int), aligned=True),
+        vfl.Party("shop", np.column_stack(list(shop.values())), columns=list(shop), aligned=True),
     ]
     long = Worlds(job(residual=vfl.Ckks(), batch_size=750, epochs=20, optimizer=vfl.FedBCD(lr=0.1)), parties, 0)
     score = ATTACKS["column_space"].score(long)

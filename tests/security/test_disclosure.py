@@ -244,8 +244,8 @@ def test_how_much_of_the_columns_so_many_numbers_hold() -> None:
 
 def test_a_party_refuses_for_its_own_table_what_sizes_would_allow() -> None:
     generator = np.random.default_rng(0)
-    bank = vfl.Party("bank", generator.normal(size=(200, 5)), generator.integers(0, 2, 200))
+    bank = vfl.Party("bank", generator.normal(size=(200, 5)), generator.integers(0, 2, 200), aligned=True)
     own = job(epochs=1)
-    assert vfl.simulate(own, [bank, vfl.Party("shop", generator.normal(size=(200, 12)))])
+    assert vfl.simulate(own, [bank, vfl.Party("shop", generator.normal(size=(200, 12)), aligned=True)])
     with pytest.raises(LeakageError, match="enough to find most of the 12 columns of shop"):
-        vfl.simulate(own, [bank, vfl.Party("shop", bits(200, 12))])
+        vfl.simulate(own, [bank, vfl.Party("shop", bits(200, 12), aligned=True)])

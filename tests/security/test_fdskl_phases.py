@@ -23,7 +23,7 @@ MODEL = Kernel(gamma=0.01, blocks=2, block_size=128)  # phases of 0/1 columns st
 def parties(others: int) -> list[vfl.Party]:
     generator = np.random.default_rng(others)
     tables = [generator.integers(0, 2, (ROWS, COLUMNS)).astype(float) for _ in range(1 + others)]
-    return [vfl.Party(f"p{k}", X, None if k else X.sum(axis=1) > 1) for k, X in enumerate(tables)]
+    return [vfl.Party(f"p{k}", X, None if k else X.sum(axis=1) > 1, aligned=True) for k, X in enumerate(tables)]
 
 
 def seen(own: list[vfl.Party]) -> tuple[vfl.Run, Floats, Floats]:

@@ -37,7 +37,10 @@ def part() -> ModelPart:
         epochs=1,
         accepts=["columns"],
     )
-    parties = [vfl.Party("bank", X[:, :1], X[:, 0] > 0), vfl.Party("shop", X, columns=["a", "b", "c"])]
+    parties = [
+        vfl.Party("bank", X[:, :1], X[:, 0] > 0, aligned=True),
+        vfl.Party("shop", X, columns=["a", "b", "c"], aligned=True),
+    ]
     return vfl.simulate(job, parties).parts["shop"]
 
 

@@ -165,7 +165,7 @@ def test_a_party_of_another_job_is_told_so(bank: Any, tmp_path: Path, caplog: py
     certs.issue(tmp_path / "authority", "telco")
     peers = bank.peers.model_copy(update={"passives": ("telco",)})
     shop = vfl.datasets.breast_cancer(2)[1]
-    telco = vfl.Party("telco", shop.X)
+    telco = vfl.Party("telco", shop.X, aligned=True)
     with pytest.raises(TransportError, match=r"bank refused telco: securevfl://party/telco is no party here"):
         join(bank.job, telco, peers, certs=tmp_path / "authority", timeout=20)
     assert "is no party here" in caplog.text

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.errors import ConfigError, PartiesError, SecureVFLError, TransportError
+from securevfl.errors import ConfigError, DivergenceError, PartiesError, SecureVFLError, TransportError
 from securevfl.job import Job
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import to_toml, write_kit
@@ -187,11 +187,11 @@ def test_an_error_at_one_party_ends_all(meet: Any) -> None:
 def test_roles_are_checked(meet: Any) -> None:
     meeting = meet(2)
     bank, shop = vfl.datasets.breast_cancer(2)
-    stranger = vfl.Party("telco", shop.X)
+    stranger = vfl.Party("telco", shop.X, aligned=True)
     with pytest.raises(PartiesError, match="telco came"):
         join(meeting.job, stranger, meeting.kit("bank") / "peers.toml")
     with pytest.raises(PartiesError, match="bank has no labels"):
-        join(meeting.job, vfl.Party("bank", bank.X), meeting.kit("bank") / "peers.toml")
+        join(meeting.job, vfl.Party("bank", bank.X, aligned=True), meeting.kit("bank") / "peers.toml")
 
 
 @pytest.mark.parametrize(
@@ -255,3 +255,12 @@ def test_events_are_one_line_each(tmp_path: Path) -> None:
         "waited": 0.25,
         "reason": "two\nlines",
     }
+
+
+def test_who_diverges_leaves_no_model_and_tells_why(meet: Any) -> None:
+    job = meet.job().model_copy(update={"model": vfl.Square(), "optimizer": vfl.FedBCD(lr=50.0)})
+    meeting = meet(2, None, job)
+    told = train(meeting, vfl.datasets.breast_cancer(2))
+    assert isinstance(told["bank"], DivergenceError)
+    assert "lower lr" in str(told["shop"])
+    assert not list(meeting.folder.glob("*/part.json"))

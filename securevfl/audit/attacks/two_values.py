@@ -32,7 +32,9 @@ class TwoValues(LabelAttack):
     measures = "AUC of the labels of the first batch"
 
     def applies_to(self, job: Job) -> bool:
-        return super().applies_to(job) and job.model.loss.single and job.batch_size <= MAX_ROWS
+        return (
+            super().applies_to(job) and job.model.loss.single and job.batch_size != "all" and job.batch_size <= MAX_ROWS
+        )
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         scores = np.full((len(view.X), 1), np.nan)

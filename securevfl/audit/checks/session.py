@@ -171,7 +171,7 @@ def columns_guard() -> Outcome:
     """Exchanges that span columns are refused, and far fewer where a party's own columns are 0 and 1."""
     outcome = _expect("exchanges that span columns", LeakageError, lambda: simulate(_job(epochs=8), _tables()))
     bank = _tables()[0]
-    bits = Party("shop", np.random.default_rng(0).integers(0, 2, (128, 12)).astype(np.float64))
+    bits = Party("shop", np.random.default_rng(0).integers(0, 2, (128, 12)).astype(np.float64), aligned=True)
     return outcome.merge(_expect("columns of 0/1", LeakageError, lambda: simulate(_job(epochs=1), [bank, bits])))
 
 

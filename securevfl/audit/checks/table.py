@@ -101,7 +101,11 @@ def small_parties(count: int = 4) -> list[Party]:
 def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
     """A whole job over two sessions, handshake and evaluation included, in which so many parties have labels."""
     lead, *others = small_parties()
-    table = [lead, *(Party(each.name, each.X, lead.y) for each in others[: labelled - 1]), *others[labelled - 1 :]]
+    table = [
+        lead,
+        *(Party(each.name, each.X, lead.y, aligned=True) for each in others[: labelled - 1]),
+        *others[labelled - 1 :],
+    ]
     with watched() as draws:
         runs = [record(small_job(**keys), table)[0] for _ in range(2)]
     return _judge(runs).merge(draws.outcome())

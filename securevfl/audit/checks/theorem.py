@@ -103,7 +103,7 @@ def holds_in_a_run() -> Outcome:
         assert U is not None
         turned = X @ U if same else 2.0 * X  # at d = 1 no turn but the sign is left; any other table shows
         lead = bank.take(np.arange(128, dtype=np.intp))
-        seen = [_messages([lead, Party("shop", table)]) for table in (X, turned)]
+        seen = [_messages([lead, Party("shop", table, aligned=True)]) for table in (X, turned)]
         gap = max(float(np.abs(p - q).max()) for p, q in zip(*seen, strict=True))
         if (gap < 1e-9) != same:
             outcome.add("theorem", f"d = {columns}", f"exchanges on two tables should {'agree' if same else 'differ'}")

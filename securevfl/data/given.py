@@ -1,0 +1,129 @@
+"""What a user hands in as a table: arrays, frames of any library, sparse matrices; checked, and as numpy holds them.
+
+A frame is known by what it offers: `columns`, `index`, `toarray`. Nothing of pandas, polars or SciPy is imported.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.data.csv_table import MISSING
+from securevfl.errors import DataNotice, IdError, LabelError, TableError
+
+
+def column_names(X: Any) -> list[str] | None:
+    """The names of a frame's columns, None of what has none."""
+    return [str(column) for column in X.columns] if hasattr(X, "columns") else None
+
+
+def numbers(name: str, X: Any) -> Floats:
+    """The table (n x d) of party `name`; a sparse matrix is filled up. TableError names columns of text."""
+    names = column_names(X)
+    table = np.asarray(X.toarray() if hasattr(X, "toarray") else X)
+    if table.ndim != 2 or 0 in table.shape:
+        raise TableError(f"party {name}: a table of rows x columns was expected, an array of shape {table.shape} came")
+    if table.dtype.kind not in "biuf":
+        text = [names[j] if names else f"x{j}" for j, column in enumerate(table.T) if not _holds_numbers(column)]
+        if text:
+            raise TableError(
+                f"party {name}: numbers were expected, the table holds text or objects in {some(text)}; "
+                "encode them as numbers"
+            )
+    return table if table.dtype == np.float64 else table.astype(np.float64)
+
+
+def _holds_numbers(column: NDArray[Any]) -> bool:
+    try:
+        column.astype(np.float64)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> list[str]:
+    """The columns that do not vary, by the least and largest (d,) of each; a DataNotice says that they get no weight.
+
+    NaN and infinities show in the extremes. TableError names columns that hold them, or if no column varies.
+    """
+    check_finite(name, np.isfinite(low) & np.isfinite(high), columns)
+    constant = [columns[j] for j in np.flatnonzero(low == high).tolist()]
+    if not constant or rows == 1:
+        return []
+    if len(constant) == len(columns):
+        raise TableError(f"party {name}: columns that vary were expected, constant: {some(constant)}; bring others")
+    notice = f"party {name}: columns that do not vary get no weight: {some(constant)}"
+    warnings.warn(notice, DataNotice, stacklevel=3)
+    return constant
+
+
+def check_finite(name: str, finite: NDArray[np.bool_], columns: Sequence[str]) -> None:
+    """Whether each column (d,) is. TableError names those that are not."""
+    bad = [columns[j] for j in np.flatnonzero(~finite).tolist()]
+    if bad:
+        raise TableError(f"party {name}: finite numbers were expected, NaN or infinities are in {some(bad)}; fill them")
+
+
+def check_labels(name: str, y: ArrayLike, rows: int) -> NDArray[Any]:
+    """Labels (rows,) as an array of numbers or text. TableError, or LabelError if some are missing."""
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (rows,):
+        raise TableError(f"party {name}: one label for each of {rows} rows was expected, shape {labels.shape} came")
+    if labels.dtype.kind == "f":
+        missing = int((~np.isfinite(labels)).sum())
+    elif labels.dtype.kind in "OUS":
+        missing = sum(map(_is_missing, labels.tolist()))
+    else:
+        missing = 0
+    if missing:
+        raise LabelError(
+            f"party {name}: finite labels were expected, {missing} are missing, NaN or infinite; drop those rows"
+        )
+    if labels.dtype.kind == "O":
+        labels = np.asarray(labels.tolist())
+        labels = labels.astype(str) if labels.dtype.kind == "O" else labels
+    return labels
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether it stands for no value: as CSV writes it, None, and the NaN, NaT and NA of Python and of frames."""
+    if isinstance(value, str):
+        return value in MISSING
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and not np.isfinite(value)
+
+
+def index_ids(name: str, X: Any, y: Any) -> NDArray[Any] | None:
+    """The ids that a frame's index is: one with a name, or whose values are not 0 to n - 1; None without such.
+
+    IdError if labels come with another index than the columns.
+    """
+    index = _index(X)
+    if index is None:
+        return None
+    values = np.asarray(index)
+    of_labels = _index(y)
+    if of_labels is not None and not np.array_equal(np.asarray(of_labels), values):
+        raise IdError(f"party {name}: labels in the rows of the columns were expected, their indexes differ; join them")
+    named = getattr(index, "name", None) is not None
+    return values if named or not np.array_equal(values, np.arange(len(values))) else None
+
+
+def _index(table: Any) -> Any:
+    """The index of a frame or of one column of it; a list has a method of that name."""
+    index = getattr(table, "index", None)
+    return None if index is None or callable(index) else index
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of them, and how many more."""
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -1,0 +1,221 @@
+"""Tables as users bring them: frames, sparse matrices, odd labels, columns that do not vary, rows without ids."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from typer.testing import CliRunner
+
+import securevfl as vfl
+from securevfl import errors
+from securevfl.cli.main import app
+from securevfl.training.model_part import ModelPart
+
+N = 60
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(N, 3))
+Y = (X[:, 0] + GENERATOR.normal(size=N) > 0).astype(int)
+IDS = np.arange(N)
+
+
+class Frame:
+    """What is asked of a frame: columns, an index with or without a name, and its values."""
+
+    def __init__(self, values: Any, index: Any, name: str | None = None) -> None:
+        self._values = np.asarray(values)
+        self.columns = [f"c{j}" for j in range(self._values.shape[1])] if self._values.ndim == 2 else []
+        self.index = Index(index, name)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self._values.astype(dtype) if dtype else self._values
+
+    def __getitem__(self, names: list[str]) -> "Frame":
+        return Frame(self._values[:, [self.columns.index(name) for name in names]], self.index.values)
+
+
+class Index:
+    def __init__(self, values: Any, name: str | None) -> None:
+        self.values, self.name = np.asarray(values), name
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self.values
+
+
+def a_job(**options: Any) -> vfl.Job:
+    return vfl.Job(
+        **{
+            "model": vfl.Logistic(l2=1e-3),
+            "optimizer": vfl.FedBCD(lr=0.3),
+            "protocol": vfl.Protocol(residual="open"),
+            "batch_size": 20,
+            "epochs": 3,
+            "accepts": ["columns"],
+        }
+        | options
+    )
+
+
+def labelled(y: Any, **options: Any) -> vfl.Party:
+    return vfl.Party("bank", X, y, ids=IDS, **options)
+
+
+def test_rows_without_ids_are_refused_unless_they_are_said_to_be_aligned() -> None:
+    with pytest.raises(errors.IdError, match=r"party shop: ids were expected.*pass ids, or aligned=True"):
+        vfl.Party("shop", X)
+    with pytest.raises(errors.IdError, match="aligned=True"):
+        vfl.Party("shop", Frame(X, np.arange(N)))  # the index that every frame has
+    assert vfl.Party("shop", X, aligned=True).ids is None
+    assert vfl.Party("shop", Frame(X, IDS + 5), aligned=True).ids is None
+
+
+@pytest.mark.parametrize(("index", "name"), [(IDS, "customer"), (IDS + 7, None), (IDS[::-1], None)])
+def test_an_index_that_says_something_is_the_ids(index: np.ndarray, name: str | None) -> None:
+    bank = vfl.Party("bank", Frame(X, index, name), Frame(Y[:, None], index, name))
+    assert bank.ids is not None
+    assert bank.ids.tolist() == index.tolist()
+    assert bank.columns == ["c0", "c1", "c2"]
+    own = GENERATOR.permutation(N)
+    shop = vfl.Party("shop", Frame(X[own], index[own], name))
+    with pytest.raises(errors.IdError, match="align"):
+        vfl.simulate(a_job(), [bank, shop])
+    aligned, missing = vfl.align([bank, shop])
+    assert not any(missing.values())
+    np.testing.assert_array_equal(aligned[1].X, X)
+
+
+def test_labels_of_other_rows_are_refused() -> None:
+    with pytest.raises(errors.IdError, match="their indexes differ"):
+        vfl.Party("bank", Frame(X, IDS, "id"), Frame(Y[:, None], IDS[::-1], "id"))
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [np.nan, None, float("inf"), "nan", "", "NA", SimpleNamespace()],
+    ids=["nan", "None", "inf", "text nan", "empty", "NA", "pandas NA"],
+)
+def test_missing_labels_are_no_class(missing: Any) -> None:
+    if isinstance(missing, SimpleNamespace):
+        missing = type("NAType", (), {})()
+    y = np.where(Y, "yes", "no").astype(object)
+    y[3] = missing
+    with pytest.raises(errors.LabelError, match="bank: finite labels were expected, 1 are missing"):
+        labelled(y)
+    if isinstance(missing, float):
+        with pytest.raises(errors.LabelError, match="1 are missing"):
+            labelled(y.astype(str) if np.isnan(missing) else y)  # numpy makes text of it
+
+
+def test_labels_as_objects_keep_their_kind() -> None:
+    assert labelled(Y.astype(object)).y.dtype.kind == "i"  # type: ignore[union-attr]
+    assert labelled(np.where(Y, "yes", "no").astype(object)).y.dtype.kind == "U"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("model", "y", "advice"),
+    [
+        (vfl.Logistic(), np.zeros(N), "all rows have the same; check the label column"),
+        (vfl.Softmax(), np.zeros(N), "all rows have the same; check the label column"),
+        (vfl.Softmax(), np.arange(N) / 7, "use square loss for numbers"),
+        (vfl.Kernel(gamma=0.1, blocks=1, block_size=8), IDS % 3, "merge them into two, or train a softmax model"),
+        (vfl.Logistic(), IDS % 3, "merge them into two, or train a softmax model"),
+    ],
+    ids=["one", "one of softmax", "numbers", "kernel of three", "three"],
+)
+def test_the_advice_on_labels_fits_the_model(model: Any, y: np.ndarray, advice: str) -> None:
+    kernel = {"optimizer": vfl.FDSKL(), "protocol": vfl.Protocol(sum="direct")}
+    job = a_job(model=model, **(kernel if isinstance(model, vfl.Kernel) else {}))
+    parties = [labelled(y), vfl.Party("shop", X, ids=IDS)]
+    with pytest.raises(errors.LabelError, match=advice):
+        vfl.simulate(job, parties)
+    assert advice in vfl.explain(job, parties)
+
+
+@pytest.mark.parametrize(("rare", "held_out", "says"), [(1, 0.2, "rows of"), (1, 0.9, "rows of"), (0, 0.2, "the same")])
+def test_a_class_that_is_too_rare_to_be_split_is_refused_and_no_auc_is_nan(
+    rare: int, held_out: float, says: str
+) -> None:
+    parties = [labelled((rare > IDS).astype(int)), vfl.Party("shop", X, ids=IDS)]
+    with pytest.raises(errors.LabelError, match=says):
+        vfl.simulate(a_job(test_fraction=held_out), parties)
+
+
+def test_a_sparse_matrix_is_a_table() -> None:
+    own = sparse.random(N, 5, density=0.5, random_state=0, format="csr")
+    party = vfl.Party("shop", own, ids=IDS)
+    np.testing.assert_array_equal(party.X, own.toarray())
+    run = vfl.simulate(a_job(), [labelled(Y), party])
+    np.testing.assert_array_equal(
+        run.predict_proba({"bank": X, "shop": own}), run.predict_proba({"bank": X, "shop": own.toarray()})
+    )
+
+
+def test_columns_of_text_are_named() -> None:
+    table = X.astype(object)
+    table[:, 1] = "female"
+    with pytest.raises(errors.TableError, match="text or objects in c1; encode") as caught:
+        vfl.Party("shop", Frame(table, IDS, "id"))
+    assert "female" not in str(caught.value)
+
+
+def test_columns_that_do_not_vary_get_no_weight(tmp_path: Path) -> None:
+    table = np.column_stack([X, np.full(N, 7.0)])
+    with pytest.warns(errors.DataNotice, match="party shop: columns that do not vary get no weight: x3"):
+        shop = vfl.Party("shop", table, ids=IDS)
+    for scale in ("standard", "none"):
+        job = a_job(scale=scale)
+        run = vfl.simulate(job, [labelled(Y), shop])
+        without = vfl.simulate(job, [labelled(Y), vfl.Party("shop", X, ids=IDS)])
+        run.save(tmp_path / scale)
+        again = vfl.Run.load(tmp_path / scale)
+        new = GENERATOR.normal(size=(5, 4)) * 100
+        expected = without.decision({"bank": new[:, :3], "shop": new[:, :3]})
+        for own in (run, again):
+            np.testing.assert_allclose(own.decision({"bank": new[:, :3], "shop": new}), expected, rtol=1e-12)
+    assert "Infinity" not in (tmp_path / "none" / "shop.json").read_text()
+
+
+def test_a_fold_in_which_a_column_does_not_vary_trains() -> None:
+    column = np.where(IDS < 4, 1.0, 0.0)
+    fold = IDS[8:]
+    with pytest.warns(errors.DataNotice, match="x3"):
+        shop = (
+            vfl.Party("shop", np.column_stack([X, column]), ids=IDS).take(fold),
+            vfl.Party("shop", np.column_stack([X, column])[fold], ids=fold),
+        )
+    for own in shop:
+        run = vfl.simulate(a_job(), [labelled(Y).take(fold), own])
+        new = np.column_stack([X, 100 * IDS])
+        first = run.decision({"bank": X, "shop": new})
+        np.testing.assert_array_equal(first, run.decision({"bank": X, "shop": np.column_stack([X, column])}))
+
+
+@pytest.mark.parametrize("one", [lambda row: row, lambda row: row[None], lambda row: Frame(row[None], [3])])
+def test_one_row_is_predicted(one: Any) -> None:
+    names = {"columns": ["c0", "c1", "c2"]}
+    run = vfl.simulate(a_job(), [labelled(Y, **names), vfl.Party("shop", X, ids=IDS, **names)])
+    every = run.predict_proba({"bank": X, "shop": X})
+    found = run.predict_proba({"bank": one(X[4]), "shop": one(X[4])})
+    np.testing.assert_allclose(found, every[4:5], rtol=1e-12)
+    assert run.predict({"bank": one(X[4]), "shop": one(X[4])}).shape == (1,)
+    part: ModelPart = run.parts["shop"]
+    with pytest.raises(errors.TableError, match="rows of 3 columns"):
+        part.table(np.arange(2.0))
+
+
+def test_the_command_says_what_it_leaves_out(tmp_path: Path) -> None:
+    lines = ["id;a;b", *(f"{k};{X[k, 0]};2,5" for k in range(N))]
+    (tmp_path / "shop.csv").write_text("\n".join(lines))
+    lines = ["id;y;a", *(f"{k};{Y[k]};{X[k, 0]}" for k in range(N))]
+    (tmp_path / "bank.csv").write_text("\n".join(lines))
+    (tmp_path / "job.toml").write_text(
+        'model = "logistic"\nprotocol = {residual = "open"}\noptimizer = {name = "fedbcd", lr = 0.3}\n'
+        'accepts = ["columns"]\nbatch_size = 20\nepochs = 1\n'
+    )
+    data = [f"--data={name}={tmp_path / name}.csv" for name in ("bank", "shop")]
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "job.toml"), *data])
+    assert done.exit_code == 0, done.output
+    assert "party shop: columns that do not vary get no weight: b\n" in done.stderr
+    assert "Warning" not in done.stderr

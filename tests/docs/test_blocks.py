@@ -1,0 +1,165 @@
+"""Every code block of the documentation: Python is run, job files are read, commands are parsed by the command itself.
+
+Pages whose commands take seconds are run in `test_start.py` and tests/organisations/test_docs_two_organisations.py.
+"""
+
+import re
+import shlex
+import tomllib
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import typer
+from pyarrow import parquet
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.data.row_order import write_rows
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    page
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted(ROOT.glob("docs/*.md")))
+    if page.exists()
+]
+LANGUAGES = "python", "sh", "console", "toml", "text"
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page in order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page.name, text.count("\n", 0, found.start()) + 1, found[1], found[2])
+        for found in re.finditer(r"^```(.*?)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+
+
+def of_page(name: str, language: str) -> list[str]:
+    return [block.text for block in ALL if (block.page, block.language) == (name, language)]
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every shell command of every page, lines that end in a backslash joined, with where it stands."""
+    found = []
+    for block in ALL:
+        if block.language == "sh":
+            lines = block.text.replace("\\\n", " ").splitlines()
+        elif block.language == "console":
+            lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+        else:
+            continue
+        found += [(str(block), line) for line in lines if line.strip() and not line.startswith("#")]
+    return found
+
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="not beside a checkout")
+
+
+def test_every_block_has_a_language_and_none_is_indented() -> None:
+    assert len(ALL) > 20
+    assert [str(block) for block in ALL if block.language not in LANGUAGES] == []
+    for page in PAGES:
+        outside = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        paragraphs = re.split(r"\n\s*\n", outside)
+        for before, each in pairwise(paragraphs):
+            assert not each.startswith("    ") or re.match(r"[-*] |\d+\. ", before), f"{page.name}: {each}"
+
+
+def test_job_files_are_read() -> None:
+    files = [block for block in ALL if block.language == "toml"]
+    assert files
+    for block in files:
+        keys = tomllib.loads(block.text)
+        assert vfl.Job.from_dict(keys).to_dict(), block
+
+
+@pytest.mark.parametrize(("where", "line"), commands())
+def test_commands_are_parsed(where: str, line: str) -> None:
+    words = shlex.split(line, comments=True)
+    match words:
+        case ["securevfl", *rest]:
+            _parse(rest)
+        case ["make", *targets]:
+            makefile = (ROOT / "Makefile").read_text()
+            assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+        case ["pip", "install", what]:
+            extras = re.findall(r"[\w-]+", what.partition("[")[2])
+            known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            assert set(extras) <= set(known)
+        case ["python", script, *options] if script.endswith(".py"):
+            source = (ROOT / script).read_text()
+            assert all(f'"{option}"' in source for option in options if option.startswith("--"))
+        case ["pytest", "--pyargs", module]:
+            assert find_spec(module)
+        case _:
+            assert words[:3] == ["python", "-m", "venv"] or words[0] == "." or words[0] in SHELL, line
+
+
+SHELL = {"head", "cat", "curl", "systemctl", "docker", "journalctl", "sudo"}  # what shows or runs things around it
+
+
+def _parse(words: list[str]) -> None:
+    """As the command would: unknown commands, options and values of a wrong type end the test."""
+    command: Any = typer.main.get_command(app)
+    context = None
+    while hasattr(command, "commands"):
+        context = command.make_context(command.name, words, parent=context)
+        words = [*context._protected_args, *context.args]
+        command = command.commands[words.pop(0)]
+    command.make_context(command.name, words, parent=context)
+
+
+def given(page: str) -> dict[str, Any]:
+    """What a page takes for granted."""
+    bank, shop = vfl.datasets.breast_cancer(parties=2)
+    job = vfl.Job(
+        model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"), epochs=1,
+        accepts=["columns"],
+    )  # fmt: skip
+    names: dict[str, Any] = {"vfl": vfl, "job": job, "bank": bank, "shop": shop, "parties": [bank, shop]}
+    if page == "fdskl.md":
+        names |= dict(zip(("bank", "shop", "post"), vfl.datasets.breast_cancer(parties=3), strict=True))
+    return names
+
+
+RUN_ELSEWHERE = {"start.md"}  # test_start.py
+PYTHON = sorted({block.page for block in ALL if block.language == "python"} - RUN_ELSEWHERE)
+SLOW = {"scale.md"}  # starts pools of processes and a cluster
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PYTHON]
+)
+def test_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {} if page == "README.md" else given(page)
+    if page == "scale.md":
+        _shop_on_disk(names["shop"])
+    for text in of_page(page, "python"):
+        exec(compile(text, page, "exec"), names)
+
+
+def _shop_on_disk(shop: vfl.Party) -> None:
+    columns = dict(zip(shop.columns, np.asarray(shop.X).T, strict=True))
+    parquet.write_table(pa.table({"id": list(shop.ids), **columns}), "shop.parquet")
+    write_rows("shop.parquet", np.arange(len(shop)))

@@ -1,0 +1,50 @@
+"""The reference of job.toml is made from the models, is current, and leaves no key out."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from securevfl import reference
+from securevfl.config import Config
+from securevfl.errors import ConfigError
+from securevfl.models.kernel import Kernel
+from securevfl.options import JobOptions
+
+PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == reference.page(), "python -m securevfl.reference docs/job-file.md"
+
+
+def test_every_kind_and_every_key_is_on_it() -> None:
+    page = reference.page()
+    for name, registry in reference.KINDS.values():
+        for each, kind in registry.items():
+            section = page.partition(f"### {name} {each}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+            assert all(f"| `{field.alias or key}` |" in section for key, field in kind.model_fields.items())
+    assert all(f"| `{key}` |" in page for key in JobOptions.model_fields)
+
+
+def test_types_bounds_and_defaults_are_those_that_are_checked() -> None:
+    page = reference.page()
+    assert "| `gamma` | number > 0 | required |" in page
+    assert "| `bits` | `16` or `32` | `32` |" in page
+    assert "| `accepts` | list of `" in page
+    assert '| `rule` | [rule](#rule) | `"sgd"` |' in page
+
+
+def test_meanings_are_inherited_and_may_be_said_anew() -> None:
+    assert set(reference.meanings(Kernel)) == set(Kernel.model_fields)
+
+
+def test_a_key_without_a_meaning_is_named() -> None:
+    class Mute(Config):
+        told: int = 1
+        """Told."""
+        silent: float = Field(default=1.0, gt=0)
+
+    with pytest.raises(ConfigError, match=r"Mute\.silent: a docstring below the field was expected"):
+        reference._keys(Mute)

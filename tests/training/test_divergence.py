@@ -1,0 +1,113 @@
+"""A training that diverges ends with its round and the remedy, under every method, and leaves no model."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.errors import DivergenceError, LabelError
+from securevfl.methods.divergence import Divergence, check_outcome
+from securevfl.models.losses import LOSSES
+
+
+def numbers(count: int = 3) -> list[vfl.Party]:
+    """A regression of so many parties."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(300, 4 * count))
+    y, ids = X @ generator.normal(size=4 * count), np.arange(300)
+    return [
+        vfl.Party(name, X[:, 4 * k : 4 * k + 4], y if k == 0 else None, ids=ids)
+        for k, name in enumerate(["bank", "shop", "telco"][:count])
+    ]
+
+
+def a_job(lr: float, residual: Any = "open", sums: Any = "auto", **options: Any) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Square(),
+        optimizer=vfl.FedBCD(lr=lr, local_steps=2),
+        protocol=vfl.Protocol(sum=sums, residual=residual),
+        **{"batch_size": 60, "epochs": 3, "test_fraction": 0.2, "accepts": ["columns"]} | options,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"residual": vfl.Ckks()}, {"residual": vfl.Paillier(bits=2048)}, {"sums": "pairwise"}, {"sums": "cipher"}],
+    ids=["open", "ckks", "paillier", "pairwise", "cipher"],
+)
+def test_it_stops_with_the_round_and_the_remedy(options: dict[str, Any]) -> None:
+    with pytest.raises(DivergenceError, match=r"round \d+: .*the training diverges.*lower lr"):
+        vfl.simulate(a_job(5.0, **options), numbers())
+    assert vfl.simulate(a_job(0.02, **options), numbers()).metrics["r2"] > 0
+
+
+@pytest.mark.parametrize("sums", ["pairwise", "cipher"])
+def test_a_sum_that_has_no_room_for_a_part_says_so(sums: str) -> None:
+    with pytest.raises(DivergenceError, match="lower lr"):
+        vfl.simulate(a_job(1e12, sums=sums), numbers())
+
+
+def test_a_kernel_model_stops_too() -> None:
+    job = a_job(1e6).model_copy(
+        update={
+            "model": vfl.Kernel(gamma=0.1, blocks=2, block_size=16, loss="square"),
+            "optimizer": vfl.FDSKL(lr=1e6),
+            "protocol": vfl.Protocol(sum="direct"),
+        }
+    )
+    with pytest.raises(DivergenceError, match=r"round \d+: .*lower lr"):
+        vfl.simulate(job, numbers())
+
+
+def test_a_last_round_that_explodes_is_seen_in_the_evaluation() -> None:
+    with pytest.raises(DivergenceError, match="round 1: "):
+        vfl.simulate(a_job(50.0, batch_size=300, epochs=1), numbers())
+
+
+def test_a_label_far_from_all_others_is_not_called_divergence() -> None:
+    parties = numbers(2)
+    X, ids = np.random.default_rng(1).normal(size=(9000, 2)), np.arange(9000)
+    y = np.zeros(9000)
+    y[:9] = 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 4.0, -4.0, 1e9
+    parties = [vfl.Party("bank", X[:, :1], y, ids=ids), vfl.Party("shop", X[:, 1:], ids=ids)]
+    with pytest.raises(LabelError, match=r"within 64 deviations.*trim them"):
+        vfl.simulate(a_job(0.01, vfl.Ckks(), batch_size=9000, test_fraction=0.0), parties)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "smooth_hinge", "square"])
+def test_few_bad_rows_are_no_divergence_and_many_are(loss: str) -> None:
+    watch, y = Divergence(LOSSES[loss], 10_000), np.ones((8, 1))
+    good, bad = np.full((8, 1), 0.9), np.full((8, 1), -30.0)
+    for number in range(1, 30):
+        watch.see(number, bad if number == 10 and loss != "square" else good, y)
+    for number in range(30, 34):
+        with suppress(DivergenceError):
+            watch.see(number, 100 * bad, y)
+    with pytest.raises(DivergenceError, match="round 34: "):
+        watch.see(34, 100 * bad, y)
+    with pytest.raises(DivergenceError, match="round 7: "):
+        Divergence(LOSSES[loss], 10_000).see(7, np.full((8, 1), np.nan), y)
+    check_outcome(LOSSES[loss], good, y, 3)
+    with pytest.raises(DivergenceError, match="round 3: "):
+        check_outcome(LOSSES[loss], 100 * bad, y, 3)
+
+
+def test_the_command_says_it_in_a_line_and_saves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(
+        'batch_size = 60\naccepts = ["columns"]\nmodel = "square"\nprotocol = {residual = "ckks"}\n'
+        'optimizer = {name = "fedbcd", lr = 5}\n'
+    )
+    for party in numbers(2):
+        own = {} if party.y is None else {"y": party.y}
+        np.savez(tmp_path / f"{party.name}.npz", X=party.X, ids=np.arange(300), **own)
+    data = [f"--data={name}={tmp_path / name}.npz" for name in ("bank", "shop")]
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "job.toml"), *data, "--save", str(tmp_path / "parts")])
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
+    assert "lower lr" in done.stderr
+    assert not (tmp_path / "parts").exists()
