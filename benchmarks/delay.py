@@ -1,12 +1,13 @@
 """Measured against virtual time: two processes over mutual TLS through a line that is slow on purpose.
 
-    python benchmarks/delay.py --mbps 300 --rtt-ms 5 20 50 --json out/delay.json
+    python benchmarks/delay.py --mbps 300 --rtt-ms 5 20 50 --repeats 3 --json out/delay.json
 
 A TCP relay between the two delays every byte by half the round trip and lets so many bits a second through in each
 direction. The two first measure their line, as `securevfl line` does, then train. The measured time is the training's
 at the active party, by its own wall clock; the virtual times are what `simulate` tells for the same job: nominal on
-`Network(mbps, rtt_ms)`, calibrated on the network that they found. Row: rtt_ms, residual, rounds, measured_s,
-nominal_s, nominal_ratio, calibrated_s, calibrated_ratio, and that network, found_*.
+`Network(mbps, rtt_ms)`, calibrated on the network that they found. Of several repeats the shortest counts, with what it
+had found, and the shortest simulation, since other work on the machine can only add. Row: rtt_ms, residual, rounds,
+measured_s, nominal_s, nominal_ratio, calibrated_s, calibrated_ratio, and that network, found_*.
 """
 
 from __future__ import annotations
@@ -141,14 +142,18 @@ def main() -> None:
     options.add_argument("--mbps", type=float, default=300.0)
     options.add_argument("--rtt-ms", type=float, nargs="+", default=[5.0, 20.0, 50.0])
     options.add_argument("--epochs", type=int, default=10)
+    options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--residuals", nargs="*", default=["open", "ckks"])
     options.add_argument("--json", type=Path, default=Path("out/delay.json"))
     given = options.parse_args()
     rows: list[dict[str, str | int | float]] = []
     for rtt_ms, residual in product(given.rtt_ms, given.residuals):
         work = job(residual, given.epochs)
-        found, seconds, rounds = measured(work, given.mbps, rtt_ms)
-        nominal, calibrated = (virtual(work, each) for each in (vfl.Network(given.mbps, rtt_ms), found))
+        tries = [measured(work, given.mbps, rtt_ms) for _ in range(given.repeats)]
+        found, seconds, rounds = min(tries, key=lambda each: each[1])
+        nominal, calibrated = (
+            min(virtual(work, each) for _ in tries) for each in (vfl.Network(given.mbps, rtt_ms), found)
+        )
         rows.append(
             {
                 "rtt_ms": rtt_ms,

@@ -2,6 +2,7 @@
 
     1. key holder   g in coefficients, encrypted symmetrically with a fresh seed        `encrypt`
     2. evaluator    products with the plaintexts of J, summed over sample blocks        `transpose_product`
+                    block after block as they come, wherever the rows of J lie          `lattice_rows`
     3. evaluator    adds a fresh public-key encryption of zero, masks, sends            `blind`
     4. key holder   decrypts noise, adds a secret dither, drops low bits, returns       `open`
     5. evaluator    subtracts its mask                                                  `unblind`
@@ -50,7 +51,8 @@ second: on data of unit scale a mean gradient J^T g / n is good to some 1e-6.
 from __future__ import annotations
 
 import math
-from concurrent.futures import Executor
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -60,9 +62,13 @@ import tenseal.sealapi as seal
 from securevfl.crypto import sealio
 from securevfl.crypto.lattice_layout import Layout, choose
 from securevfl.crypto.lattice_profile import BLINDED, OPENED, PUBLIC, SEALED, Parameters, fingerprint, sized
-from securevfl.crypto.lattice_ring import Ring, dither_residues, fraction_of_modulus, uniform_residues
-from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret, Shape
+from securevfl.crypto.lattice_ring import dither_residues, fraction_of_modulus, uniform_residues
+from securevfl.crypto.lattice_rows import Blocks, Encoding, Norms, Sums, encode, kept_bytes, merged, multiply, norms
+from securevfl.crypto.scheme import ROOM, Evaluator, Floats, KeyHolder, LinearScheme, Secret, Shape
+from securevfl.crypto.tall import Here, Part, Tall
 from securevfl.errors import ConfigError, CryptoError, RangeError
+
+PIECE = 16  # sample blocks in a message, where g goes in several
 
 
 class LatticeScheme(LinearScheme):
@@ -93,8 +99,8 @@ class LatticeScheme(LinearScheme):
     def rotates(self) -> bool:
         return True
 
-    def keygen(self, executor: Executor | None = None) -> KeyHolder:
-        return LatticeHolder(self._parameters, self._columns)
+    def keygen(self, executor: Executor | None = None, *, columns: int = 0) -> KeyHolder:
+        return LatticeHolder(self._parameters, columns or self._columns)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
         return LatticeEvaluator(self._parameters, public)
@@ -115,6 +121,13 @@ class LatticeHolder(KeyHolder):
         self._fingerprint = fingerprint(self.public)
 
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
+        return next(self._sealed(g, bound, len(g)))[0]
+
+    def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
+        return self._sealed(g, bound, PIECE)
+
+    def _sealed(self, g: Floats, bound: float, most: int) -> Iterator[tuple[bytes, bool]]:
+        """Messages of so many sample blocks at most, and whether each is the last."""
         g = np.asarray(g, np.float64)
         if g.ndim != 2 or 0 in g.shape:
             raise RangeError(f"lattice: g is n x c with n, c >= 1, got shape {g.shape}")
@@ -127,15 +140,17 @@ class LatticeHolder(KeyHolder):
         parameters, ring = self._parameters, self._parameters.ring
         n, c = g.shape
         layout = choose(ring.degree, n, c, self._widest or self._columns)
-        messages = np.rint(layout.messages(g * parameters.g_scale(layout, bound)))
-        parts = [
-            SEALED.pack(b"SLG2", self._fingerprint, n, c, layout.s, layout.p, bound),
-        ]
-        for plain in ring.encode(messages.reshape(-1, ring.degree)):
-            seeded = self._encryptor.encrypt_symmetric(plain)
-            residues, seed = ring.io.seeded_residues(seeded, (len(ring.primes), ring.degree))
-            parts += [sealio.pack(residues, ring.primes), seed]
-        return b"".join(parts)
+        header = SEALED.pack(b"SLG2", self._fingerprint, n, c, layout.s, layout.p, bound)
+        scale = parameters.g_scale(layout, bound)
+        for first in range(0, layout.sample_blocks, most):
+            rows = g[first * layout.s : (first + most) * layout.s]
+            messages = np.rint(layout.messages(rows * scale))
+            parts = [header]
+            for plain in ring.encode(messages.reshape(-1, ring.degree)):
+                seeded = self._encryptor.encrypt_symmetric(plain)
+                residues, seed = ring.io.seeded_residues(seeded, (len(ring.primes), ring.degree))
+                parts += [sealio.pack(residues, ring.primes), seed]
+            yield b"".join(parts), first + most >= layout.sample_blocks
 
     def open(self, blinded: bytes, shape: Shape) -> bytes:
         parameters, ring = self._parameters, self._parameters.ring
@@ -184,43 +199,18 @@ class LatticeHolder(KeyHolder):
 
 
 class Prepared:
-    """Plaintexts of one J, by layout: the two layouts used last are kept."""
+    """J, here or in parts elsewhere, what its scale follows from, and the bytes of plaintexts each part may keep."""
 
-    def __init__(self, ring: Ring, T: float, J: Floats) -> None:
-        self.shape = J.shape
-        self._ring = ring
-        self._T = T
-        self._largest = np.abs(J).max(axis=0)
-        self._J = J / np.where(self._largest > 0, self._largest, 1.0)
-        self._layouts: dict[tuple[int, int], tuple[list[list[Any]], Floats]] = {}
+    def __init__(self, J: Tall, found: Norms, room: int) -> None:
+        self.J = J
+        self.norms = found
+        self.room = room
 
     @property
     def nbytes(self) -> int:
-        """Bytes of J and its plaintexts."""
-        plains = sum(len(row) for rows, _ in self._layouts.values() for row in rows)
-        return int(self._J.nbytes) + plains * self._ring.degree * len(self._ring.primes) * 8
-
-    def encoded(self, layout: Layout, column_cap: float) -> tuple[list[list[Any]], Floats]:
-        """Plaintexts [column block][sample block] and the worth (d,) of one integer in each column."""
-        slot = (layout.s, layout.columns)
-        if slot not in self._layouts:
-            fresh = self._encode(layout, column_cap)
-            self._layouts = dict([*self._layouts.items()][-1:])
-            self._layouts[slot] = fresh
-        return self._layouts[slot]
-
-    def _encode(self, layout: Layout, column_cap: float) -> tuple[list[list[Any]], Floats]:
-        d = self.shape[1]
-        zero = self._largest == 0
-        euclid = np.sqrt((self._J**2).sum(axis=0)) + zero
-        absolute = np.abs(self._J).sum(axis=0) + zero
-        scale = np.minimum(self._T / math.sqrt(min(layout.columns, d)) / euclid, column_cap / absolute)
-        integers = np.rint(layout.plaintexts(self._J * scale))
-        # SEAL raises on a product with a zero polynomial, which would show where J is zero.
-        integers[..., layout.s - 1] += ~integers.any(axis=-1)
-        plains = self._ring.encode(integers.reshape(-1, self._ring.degree))
-        blocks = layout.sample_blocks
-        return [plains[i : i + blocks] for i in range(0, len(plains), blocks)], self._largest / scale
+        """Bytes of J and its plaintexts, of what is in this process."""
+        here = [part.stretch for part in self.J.parts if isinstance(part, Here)]
+        return sum(stretch.nbytes + kept_bytes(stretch) for stretch in here)
 
 
 @dataclass(frozen=True)
@@ -232,12 +222,56 @@ class Scale:
     g: float  # worth of one integer step of g
 
 
-@dataclass(frozen=True)
 class Product:
-    """[[J^T g]] in ciphertexts [output block][column block]; not fit to leave before it is blinded."""
+    """[[J^T g]] in ciphertexts [output block][column block]; not fit to leave before it is blinded.
 
-    scale: Scale
-    ciphertexts: list[list[Any]]
+    `taken` sample blocks of g are in it, or on their way to the parts of J, which work on their own.
+    """
+
+    def __init__(self, parameters: Parameters, encoding: Encoding, scale: Scale, bound: float) -> None:
+        self.scale = scale
+        self.encoding = encoding
+        self.bound = bound
+        self.taken = 0
+        self._parameters = parameters
+        self._coming: list[Future[Sums]] = []
+
+    @property
+    def left(self) -> int:
+        """Sample blocks of g that have not come yet."""
+        return self.scale.layout.sample_blocks - self.taken
+
+    def take(self, blocks: Blocks, prepared: Prepared) -> None:
+        """Sends the next blocks to the rows that they belong to."""
+        first = blocks.first
+        for part in prepared.J.parts:
+            if own := self.of(part, blocks):
+                mine = Blocks(own.start, [row[own.start - first : own.stop - first] for row in blocks.sealed])
+                self._coming.append(
+                    part.run(multiply, self._parameters, self.encoding, part.start, mine, prepared.room)
+                )
+                while len(self._coming) > 1 and self._coming[0].done() and self._coming[1].done():
+                    self._add_up()
+        self.taken += blocks.count
+
+    def of(self, part: Part, blocks: Blocks) -> range:
+        """Which of these blocks hold rows of this part of J."""
+        s, stop = self.scale.layout.s, blocks.first + blocks.count
+        return range(max(blocks.first, part.start // s), min(stop, -(-part.stop // s)))
+
+    def sums(self) -> list[list[Any]]:
+        """The ciphertexts. CryptoError if blocks of g are missing."""
+        if self.left:
+            raise CryptoError(
+                f"lattice: {self.scale.layout.sample_blocks} blocks of g were expected, {self.taken} came; "
+                "it was cut, ask for it again"
+            )
+        while len(self._coming) > 1:
+            self._add_up()
+        return self._coming[0].result().ciphertexts
+
+    def _add_up(self) -> None:
+        self._coming[0].result().add(self._coming.pop(1).result())
 
 
 class Mask(Secret):
@@ -263,56 +297,55 @@ class LatticeEvaluator(Evaluator):
         self._encryptor = seal.Encryptor(ring.context, ring.public_key(public[PUBLIC.size :]))
         self._fingerprint = fingerprint(public)
 
-    def prepare(self, J: Floats) -> Prepared:
-        J = np.asarray(J, np.float64)
+    def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> Prepared:
         if J.ndim != 2 or 0 in J.shape:
             raise RangeError(f"lattice: J is n x d with n, d >= 1, got shape {J.shape}")
-        if not np.isfinite(J).all():
-            raise RangeError("lattice: J has values that are not finite; drop or impute them first")
-        prepared = Prepared(self._parameters.ring, self._parameters.profile.T, J)
-        n, d = J.shape
-        layout = choose(self._parameters.ring.degree, n, 1, d)
-        prepared.encoded(layout, self._parameters.column_cap(layout))
-        return prepared
+        tall = J if isinstance(J, Tall) else Tall.here(np.asarray(J, np.float64))
+        found = [part.run(norms) for part in tall.parts]
+        rows = sum(part.stretch.nbytes for part in tall.parts if isinstance(part, Here))
+        return Prepared(tall, merged(each.result() for each in found), max(0, room - rows))
 
-    def transpose_product(self, prepared: Prepared, sealed: bytes) -> Product:
+    def encode(self, prepared: Prepared, sealed: bytes, onto: Product | None = None) -> None:
+        product, blocks = self._begun(prepared, sealed, onto)
+        for part in prepared.J.parts:
+            if isinstance(part, Here):  # elsewhere plaintexts are made when they are multiplied
+                own = product.of(part, blocks)
+                part.run(encode, self._parameters, product.encoding, part.start, own, prepared.room)
+
+    def transpose_product(self, prepared: Prepared, sealed: bytes, onto: Product | None = None) -> Product:
+        product, blocks = self._begun(prepared, sealed, onto)
+        product.take(blocks, prepared)
+        return product
+
+    def _begun(self, prepared: Prepared, sealed: bytes, onto: Product | None) -> tuple[Product, Blocks]:
+        """The product that this message goes on with or begins, and the blocks of g in it."""
         parameters = self._parameters
         n, c, s, p, bound = parameters.header(SEALED, b"SLG2", sealed, self._fingerprint)
         layout = parameters.layout(n, c, s, p)
         if not (math.isfinite(bound) and bound > 0):
             raise CryptoError("lattice: SLG2 message has no positive finite bound; it is malformed")
-        if n != prepared.shape[0]:
-            raise CryptoError(f"lattice: g has {n} rows, J has {prepared.shape[0]}; both sides must use the same batch")
-        blocks, size = layout.sample_blocks, parameters.sealed_size
-        sized(sealed, SEALED.size + layout.output_blocks * blocks * size, "SLG2")
-        columns, worth = prepared.encoded(layout, parameters.column_cap(layout))
-        products = []
-        for output_block in range(layout.output_blocks):
-            start = SEALED.size + output_block * blocks * size
-            ups = [self._sealed(sealed[start + b * size : start + (b + 1) * size]) for b in range(blocks)]
-            products.append([self._inner(ups, plains) for plains in columns])
-        return Product(Scale(layout, worth, 1 / parameters.g_scale(layout, bound)), products)
-
-    def _sealed(self, part: bytes) -> Any:
-        ring = self._parameters.ring
-        residues = sealio.unpack(part, ring.primes, ring.degree)
-        return ring.io.seeded_ciphertext(ring.level, residues, part[-sealio.SEED_BYTES :])
-
-    def _inner(self, ups: list[Any], plains: list[Any]) -> Any:
-        evaluator = self._parameters.ring.evaluator
-        total, term = seal.Ciphertext(), seal.Ciphertext()
-        evaluator.multiply_plain(ups[0], plains[0], total)
-        for up, plain in zip(ups[1:], plains[1:], strict=True):
-            evaluator.multiply_plain(up, plain, term)
-            evaluator.add_inplace(total, term)
-        return total
+        if n != len(prepared.J):
+            raise CryptoError(f"lattice: g has {n} rows, J has {len(prepared.J)}; both sides must use the same batch")
+        if onto is None:
+            encoding = Encoding.of(layout, parameters, prepared.norms)
+            scale = Scale(layout, encoding.worth, 1 / parameters.g_scale(layout, bound))
+            onto = Product(parameters, encoding, scale, bound)
+        if (layout, bound) != (onto.scale.layout, onto.bound):
+            raise CryptoError("lattice: SLG2 messages of one g have different headers; they are malformed")
+        if not onto.left:
+            raise CryptoError("lattice: SLG2 messages hold more blocks than g has; they are malformed")
+        size, outputs = parameters.sealed_size, layout.output_blocks
+        count = max(1, min(onto.left, (len(sealed) - SEALED.size) // (size * outputs)))
+        sized(sealed, SEALED.size + outputs * count * size, "SLG2")
+        starts = [[SEALED.size + (output * count + b) * size for b in range(count)] for output in range(outputs)]
+        return onto, Blocks(onto.taken, [[sealed[at : at + size] for at in row] for row in starts])
 
     def blind(self, product: Product) -> tuple[bytes, Mask]:
         parameters, layout, d = self._parameters, product.scale.layout, len(product.scale.columns)
         ring, primes = parameters.ring, parameters.ring.primes
         parts = [BLINDED.pack(b"SLB2", self._fingerprint, layout.n, layout.c, layout.s, layout.p, d)]
         masks = []
-        for output_block, row in enumerate(product.ciphertexts):
+        for output_block, row in enumerate(product.sums()):
             for column_block, cipher in enumerate(row):
                 where = layout.wanted(d, column_block, output_block)
                 reply = self._rerandomised(cipher)

@@ -54,10 +54,10 @@ class Layout:
         return -(-d // self.columns)
 
     def messages(self, g: NDArray[np.float64]) -> NDArray[np.float64]:
-        """g (n x c) as coefficients (P, B, N)."""
-        B, P, s, p = self.sample_blocks, self.output_blocks, self.s, self.p
+        """Rows of g (m x c) that begin with a sample block as coefficients (P, B, N), B = ceil(m/s) blocks."""
+        B, P, s, p = -(-len(g) // self.s), self.output_blocks, self.s, self.p
         padded = np.zeros((B * s, P * p))
-        padded[: self.n, : self.c] = g
+        padded[: len(g), : self.c] = g
         out = np.zeros((P, B, self.degree))
         windows = out[..., : p * self.window].reshape(P, B, p, self.window)
         windows[..., :s] = padded.reshape(B, s, P, p).transpose(2, 0, 3, 1)
@@ -65,11 +65,11 @@ class Layout:
         return out
 
     def plaintexts(self, J: NDArray[np.float64]) -> NDArray[np.float64]:
-        """J (n x d) as coefficients (F, B, N)."""
-        d = J.shape[1]
-        B, F, s, f = self.sample_blocks, self.column_blocks(d), self.s, self.columns
+        """Rows of J (m x d) that begin with a sample block as coefficients (F, B, N), B = ceil(m/s) blocks."""
+        m, d = J.shape
+        B, F, s, f = -(-m // self.s), self.column_blocks(d), self.s, self.columns
         padded = np.zeros((B * s, F * f))
-        padded[: self.n, :d] = J
+        padded[:m, :d] = J
         out = np.zeros((F, B, self.degree))
         out[..., : f * s] = padded.reshape(B, s, F, f).transpose(2, 0, 3, 1)[..., ::-1].reshape(F, B, f * s)
         return out

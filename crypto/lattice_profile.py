@@ -22,6 +22,7 @@ The last character of a message's magic is the version of its format.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import struct
@@ -78,6 +79,9 @@ class Parameters:
         self.levels = self.modulus / 2.0**profile.drop  # distinct values of an opened number
         self.sealed_size = sealio.packed_size(self.ring.primes, degree) + sealio.SEED_BYTES
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return shared, (self.profile, self.ring.degree)
+
     def column_cap(self, layout: Layout) -> float:
         """L: the greatest sum of |x| over an encoded column."""
         return self.profile.T * math.sqrt(layout.n / layout.columns)
@@ -110,6 +114,12 @@ class Parameters:
         if fields[1] != fingerprint:
             raise KeyMismatch(f"lattice: {kind} message belongs to another key; exchange public keys again")
         return fields[2:]
+
+
+@functools.lru_cache(maxsize=4)
+def shared(profile: Profile, degree: int) -> Parameters:
+    """This process's own of these parameters, where they came from another one."""
+    return Parameters(profile, degree)
 
 
 def sized(message: bytes, expected: int, kind: str) -> None:

@@ -29,8 +29,9 @@ from securevfl.crypto.packing import MAX_SAMPLES, Layout, distance_bits, layout,
 from securevfl.crypto.paillier_bytes import Header, Kind, numbers, read, write
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey, check_bits
 from securevfl.crypto.paillier_worker import decrypt, encrypt_as_holder, product, rerandomise, spread, workers
-from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Secret, Shape
-from securevfl.errors import CryptoError, RangeError
+from securevfl.crypto.scheme import ROOM, Evaluator, Floats, KeyHolder, LinearScheme, Secret, Shape
+from securevfl.crypto.tall import Tall
+from securevfl.errors import ConfigError, CryptoError, RangeError
 
 
 class PaillierScheme(LinearScheme):
@@ -53,7 +54,7 @@ class PaillierScheme(LinearScheme):
     def rotates(self) -> bool:
         return False
 
-    def keygen(self, executor: Executor | None = None) -> KeyHolder:
+    def keygen(self, executor: Executor | None = None, *, columns: int = 0) -> KeyHolder:
         return PaillierHolder(SecretKey.generate(self.bits), executor)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
@@ -140,7 +141,11 @@ class PaillierEvaluator(Evaluator):
         self._public = public
         self._executor = executor
 
-    def prepare(self, J: Floats) -> Prepared:
+    def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> Prepared:
+        if isinstance(J, Tall):
+            raise ConfigError(
+                "paillier: J in memory was expected, this batch is read in blocks; take smaller batches, or Ckks"
+            )
         if np.ndim(J) != 2 or not np.size(J):
             raise RangeError(f"J must be a matrix (n x d) with entries, got shape {np.shape(J)}")
         n, d = np.shape(J)
@@ -158,7 +163,11 @@ class PaillierEvaluator(Evaluator):
         )
         return Prepared(n, d, self._public.bits, tuple(plan(terms, workers(self._executor))), scales)
 
-    def transpose_product(self, prepared: Prepared, sealed: bytes) -> Product:
+    def transpose_product(self, prepared: Prepared, sealed: bytes, onto: Product | None = None) -> Product:
+        if onto is not None:
+            raise CryptoError(
+                "paillier: g was expected in one message, more came; both sides must run the same release"
+            )
         public = self._public
         header, body, promised = read(sealed, Kind.SEALED, public.fingerprint)
         (n, c, _), slots = header.sizes, _layout(public, header)

@@ -4,6 +4,7 @@
 
     key holder                                  evaluator (owns J)
     sealed  = encrypt(g, bound)          ->     product = transpose_product(prepare(J), sealed)
+       or the pieces of encrypt_pieces          one after the other, as they come
     opened  = open(blinded)              <-     blinded, mask = blind(product)
                                          ->     J^T g = unblind(opened, mask)
 
@@ -18,15 +19,19 @@ does not pickle. `Prepared` depends on J and the parameters alone, so it outlive
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.crypto.tall import Tall
 from securevfl.errors import ShapeMismatch
 
 Floats = NDArray[np.float64]
+
+ROOM = 1 << 30  # bytes of plaintexts that are kept
 
 
 class Secret:
@@ -66,6 +71,11 @@ class KeyHolder(Secret, ABC):
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
         """Encrypts g (n x c), freshly randomised. RangeError if any |g| > bound or is not finite."""
 
+    def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
+        """`encrypt` in consecutive pieces, each with whether it is the last, so that one is on its way while the next
+        is made."""
+        yield self.encrypt(g, bound=bound), True
+
     @abstractmethod
     def open(self, blinded: bytes, shape: Shape) -> bytes:
         """Decrypts what `Evaluator.blind` made. The plaintexts are uniform to the holder.
@@ -78,15 +88,22 @@ class Evaluator(ABC):
     """The party that owns J (n x d) and the holder's public key."""
 
     @abstractmethod
-    def prepare(self, J: Floats) -> Any:
+    def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> Any:
         """J (n x d) in the form the product wants; made once a batch and kept. RangeError if J is not finite.
 
-        Its `nbytes` says about what memory it takes; products may add to it.
+        Its `nbytes` says about what memory of this process it takes; `encode` and products may add to it, up to about
+        `room` bytes in each process that holds rows of J. ConfigError if the engine takes no tall matrix.
         """
 
+    def encode(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> None:  # noqa: B027
+        """Makes ready, as far as there is room, what the product with this piece of g will want of J."""
+
     @abstractmethod
-    def transpose_product(self, prepared: Any, sealed: bytes) -> Any:
-        """[[J^T g]], under the holder's key. Not yet fit to leave: `blind` it first."""
+    def transpose_product(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> Any:
+        """[[J^T g]], under the holder's key, or what this piece of g adds to `onto`, the product with those before.
+
+        Not yet fit to leave: `blind` it first.
+        """
 
     @abstractmethod
     def blind(self, product: Any) -> tuple[bytes, Any]:
@@ -123,8 +140,11 @@ class LinearScheme(ABC):
         """Whether the holder should make new keys every epoch."""
 
     @abstractmethod
-    def keygen(self, executor: Executor | None = None) -> KeyHolder:
-        """A holder with a fresh key. Heavy calls go to `executor` (processes), inline when None."""
+    def keygen(self, executor: Executor | None = None, *, columns: int = 0) -> KeyHolder:
+        """A holder with a fresh key. Heavy calls go to `executor` (processes), inline when None.
+
+        columns: the width of J to expect, the widest of several; 0 if it is not known. Any width works.
+        """
 
     @abstractmethod
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:

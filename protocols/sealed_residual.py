@@ -3,7 +3,8 @@
 Generalises the encrypted gradients of Hardy et al. 2017 and FedBCD 2019 section 5 to any J.
 
 0. active -> passive   public key            anew every epoch where the engine asks for it
-1. active -> passive   [[g]]                 ciphertexts under the active party's key; numbered, an exchange
+1. active -> passive   [[g]]                 ciphertexts under the active party's key; numbered, an exchange; in
+                                             pieces, so that the passive party multiplies one while the next is made
 2. passive -> active   [[J^T g + r]]         blinded by r, re-randomised: uniform to the key holder
 3. active -> passive   J^T g + r             opened
    passive             subtracts r
@@ -30,11 +31,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from collections.abc import Collection, Iterable
+from functools import partial
+from itertools import chain
+from typing import Any, ClassVar, Self
 
 from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.tall import makespan
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -50,6 +53,8 @@ from securevfl.protocols.base import (
 from securevfl.protocols.defences import AnyDefence, Defence, Noise
 from securevfl.protocols.differentiable import Differentiable, facing, gradient_of
 from securevfl.protocols.engines import ENGINES, AnyEngine
+from securevfl.protocols.exchanges import Exchange, Exchanges
+from securevfl.protocols.pieces import Piece, Pieces
 from securevfl.protocols.shelf import Shelf
 from securevfl.roles import ACTIVE, PASSIVE
 from securevfl.runtime.beside import Beside
@@ -65,10 +70,11 @@ class ResidualKey(Message, frozen=True):
 
 
 class SealedG(Message, frozen=True):
-    """[[g]] of an exchange."""
+    """[[g]] of an exchange, or the next piece of it."""
 
     exchange: int
     ciphertext: bytes
+    last: bool = True
 
 
 class Blinded(Message, frozen=True):
@@ -163,15 +169,6 @@ def _lanes(seat: Seat) -> tuple[str, str]:
     return f"{seat.lane}/residual", f"{seat.lane}/opening"
 
 
-@dataclass
-class Exchange:
-    """An exchange that is open: its key, n and c of what was sealed, and the openings each passive party has left."""
-
-    holder: KeyHolder
-    shape: tuple[int, int]
-    left: dict[str, int]
-
-
 class SealedActive(ActiveResidual):
     """The key holder's side. Its serving thread runs until every passive party has closed or the channel fails."""
 
@@ -183,75 +180,54 @@ class SealedActive(ActiveResidual):
         self._noise = Noise(seat.noise, seat.lane, seat.released)
         self._bound = seat.residual_bound if defence is None else defence.reach(seat.residual_bound)
         self._down, self._asked = _lanes(seat)
-        self._holder: KeyHolder = scheme.keygen()
+        self._columns = max(seat.parameters.values(), default=0) // (seat.outputs if agreement.shares_outputs else 1)
+        self._holder = self._key()
         self._epoch: int | None = None
         self._told: set[str] = set()
-        self._published = 0
-        self._open: dict[int, Exchange] = {}
-        self._asking = set(seat.passives)  # who may still ask
-        self._served = False
-        self._changed = threading.Condition()
+        self._exchanges = Exchanges(seat, agreement)
         self._server = Beside(seat.channel, self._serve, "openings")
 
     def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
         if self._scheme.rotates and self._epoch not in (None, epoch):
-            self._holder, self._told = self._scheme.keygen(), set()
+            self._holder, self._told = self._key(), set()
         self._epoch = epoch
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take())
         sealed = facing(g, self._agreement.shares_outputs)
-        ciphertext = self._holder.encrypt(sealed, bound=self._bound)
-        exchange = self._begin(to, (sealed.shape[0], sealed.shape[1]))
+        pieces = self._holder.encrypt_pieces(sealed, bound=self._bound)
+        first = next(pieces)
+        exchange = self._exchanges.begin(self._holder, to, (sealed.shape[0], sealed.shape[1]), self._server.join)
         for passive in to:
             if passive not in self._told:
                 self._seat.channel.send(passive, ResidualKey(self._holder.public), self._down)  # 0
                 self._told.add(passive)
-            self._seat.channel.send(passive, SealedG(exchange, ciphertext), self._down)  # 1
+        for piece, last in chain((first,), pieces):
+            for passive in to:
+                self._seat.channel.send(passive, SealedG(exchange, piece, last), self._down)  # 1
+
+    def _key(self) -> KeyHolder:
+        return self._scheme.keygen(columns=self._columns)
 
     def close(self) -> None:
         timeout = self._seat.channel.timeout
         if not self._server.join(timeout):
-            late = ", ".join(sorted(self._asking))
+            late = ", ".join(sorted(self._exchanges.asking))
             raise TransportError(f"{self._seat.me}: {late} had more to ask {timeout:g} s after the last residual")
 
-    def _begin(self, to: Collection[str], shape: tuple[int, int]) -> int:
-        """Opens an exchange to these parties, as soon as they hold few enough others; its number."""
-        me, timeout, kept = self._seat.me, self._seat.channel.timeout, self._agreement.kept
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._served or not self._crowded(to), timeout):
-                late = ", ".join(self._crowded(to))
-                raise TransportError(
-                    f"{me}: {late} was expected to keep at most {kept} replies, more are open after {timeout:g} s"
-                )
-            if self._served:
-                self._server.join()  # raises what it has ended with
-            if not self._asking.issuperset(to):
-                raise ProtocolError(f"{me}: a residual was to go to a party that has closed; do both run the same job?")
-            exchange, self._published = self._published, self._published + 1
-            self._open[exchange] = Exchange(self._holder, shape, dict.fromkeys(to, self._agreement.openings))
-            return exchange
-
-    def _crowded(self, to: Collection[str]) -> list[str]:
-        """Which of them have more exchanges open than they may keep."""
-        held = [name for exchange in self._open.values() for name in exchange.left]
-        return [name for name in to if held.count(name) > self._agreement.kept]
-
     def _serve(self) -> None:
-        channel, lane = self._seat.channel, self._asked
+        channel, lane, exchanges = self._seat.channel, self._asked, self._exchanges
         try:
-            while self._asking:
-                sender, message = channel.recv_any(self._asking, (Blinded, Closed), lane, timeout=threading.TIMEOUT_MAX)
+            while asking := exchanges.asking:
+                sender, message = channel.recv_any(asking, (Blinded, Closed), lane, timeout=threading.TIMEOUT_MAX)
                 if isinstance(message, Blinded):
-                    spent = self._spend(sender, message.exchange)
+                    spent = exchanges.spend(sender, message.exchange)
                     opened = self._open_one(sender, spent, message.ciphertext)  # 2
                     del spent  # a key must not outlive its last exchange
                     channel.send(sender, Opened(message.exchange, opened), lane)  # 3
                 elif isinstance(message, Closed):
-                    self._forget(sender, message.exchange)  # 4
+                    exchanges.forget(sender, message.exchange)  # 4
         finally:
-            with self._changed:
-                self._served = True
-                self._changed.notify_all()
+            exchanges.served()
 
     def _open_one(self, passive: str, exchange: Exchange, blinded: bytes) -> bytes:
         """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
@@ -260,37 +236,6 @@ class SealedActive(ActiveResidual):
             return exchange.holder.open(blinded, Shape(rows, outputs, self._seat.parameters[passive] // outputs))
         except ShapeMismatch as error:
             raise ProtocolError(f"{passive} asks for another product than its gradient: {error}; ask it why") from error
-
-    def _spend(self, passive: str, number: int) -> Exchange:
-        """Takes one opening off an exchange. LimitError where none is left."""
-        with self._changed:
-            exchange = self._open.get(number)
-            left = 0 if exchange is None else exchange.left.get(passive, 0)
-            if exchange is None or not left:
-                raise LimitError(
-                    f"{self._seat.me}: {passive} asked about exchange {number}, of which it has had the "
-                    f"{self._agreement.openings} gradients agreed or which is closed to it; do both run the same job?"
-                )
-            exchange.left[passive] = left - 1
-            if left == 1:
-                self._end(passive, number)
-            return exchange
-
-    def _forget(self, passive: str, number: int | None) -> None:
-        with self._changed:
-            if number is None:
-                self._asking.discard(passive)
-            for each in [*self._open] if number is None else [number]:
-                self._end(passive, each)
-
-    def _end(self, passive: str, number: int) -> None:
-        """An exchange is over for a party, and for good if it was the last."""
-        exchange = self._open.get(number)
-        if exchange is not None:
-            exchange.left.pop(passive, None)
-            if not exchange.left:
-                del self._open[number]
-        self._changed.notify_all()
 
 
 class SealedPassive(PassiveResidual):
@@ -303,12 +248,15 @@ class SealedPassive(PassiveResidual):
         self._scheme = scheme
         self._down, self._asked = _lanes(seat)
         self._evaluator: Evaluator | None = None
+        self._coming: Pieces | None = None  # of the last exchange
         self._held: deque[SealedReply] = deque()
         self._shelf = Shelf()
         self._one_product, self._one_opening = threading.Lock(), threading.Lock()
 
     def reply(self) -> Reply:
         channel, active = self._seat.channel, self._seat.active
+        if self._coming is not None:
+            self._coming.wait()
         message = channel.recv_any((active,), (ResidualKey, SealedG), self._down)[1]
         if isinstance(message, ResidualKey):
             self._evaluator = self._scheme.evaluator(message.key)  # 0
@@ -316,34 +264,40 @@ class SealedPassive(PassiveResidual):
         assert isinstance(message, SealedG)
         if self._evaluator is None:
             raise ProtocolError(f"{self.me}: {active} was expected to send its key before a residual")
-        reply = SealedReply(self, message.exchange, message.ciphertext, self._evaluator)  # 1
+        exchange, again = message.exchange, self.agreement.openings > 1
+        more = partial(self._next, exchange)
+        self._coming = Pieces((message.ciphertext, message.last), more, again=again)  # 1
+        reply = SealedReply(self, exchange, self._coming, self._evaluator)
         self._held.append(reply)
         if len(self._held) > self.agreement.kept:
             self._held.popleft().close()
         return reply
 
+    def _next(self, exchange: int) -> Piece:
+        """The next piece of an exchange."""
+        message = self._seat.channel.recv(self._seat.active, SealedG, self._down)
+        if message.exchange != exchange:
+            active = self._seat.active
+            raise ProtocolError(
+                f"{self.me}: {active} was expected to finish exchange {exchange}, began {message.exchange}"
+            )
+        return message.ciphertext, message.last
+
     def gradient(
-        self, exchange: int, sealed: bytes, evaluator: Evaluator, model: Differentiable, batch: Batch
+        self, exchange: int, sealed: Iterable[bytes], evaluator: Evaluator, model: Differentiable, batch: Batch
     ) -> Floats:
         """Steps 2 and 3 for one J."""
+        static = model.static_jacobian
         with self._one_product:
-            prepared = self._shelf.get(batch.index) if model.static_jacobian else None
+            prepared = self._shelf.get(batch.index) if static else None
             if prepared is None:
-                prepared = evaluator.prepare(self._matrix(model, batch))
-            blinded, r = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-            if model.static_jacobian:
+                J = model.jacobian(batch.X).agreed(self.me, self.agreement.shares_outputs)
+                prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
+            blinded, r = evaluator.blind(product_of(evaluator, prepared, sealed))
+            self._seat.meter.elsewhere(makespan(batch.X))
+            if static:
                 self._shelf.put(batch.index, prepared)
         return gradient_of(evaluator.unblind(self.opened(exchange, blinded), r), self.agreement.shares_outputs)
-
-    def _matrix(self, model: Differentiable, batch: Batch) -> Floats:
-        J, agreed = model.jacobian(batch.X), self.agreement.shares_outputs
-        if J.shares_outputs != agreed:
-            kinds = {True: "that all outputs share", False: "of all outputs together"}
-            raise ProtocolError(
-                f"{self.me}: a Jacobian {kinds[agreed]} was agreed, the model has one {kinds[J.shares_outputs]}; "
-                "agree on what the passive parties' models are"
-            )
-        return J.matrix
 
     def opened(self, exchange: int, blinded: bytes) -> bytes:
         """What the active party opens of a blinded product."""
@@ -364,10 +318,19 @@ class SealedPassive(PassiveResidual):
         self.end(None)
 
 
+def product_of(evaluator: Evaluator, prepared: Any, sealed: Iterable[bytes]) -> Any:
+    """[[J^T g]] of the pieces of [[g]], each taken in as it comes."""
+    product = None
+    for piece in sealed:
+        evaluator.encode(prepared, piece, product)
+        product = evaluator.transpose_product(prepared, piece, product)
+    return product
+
+
 class SealedReply(Reply):
     """[[g]] with the way to use it. J^T g is kept where J does not move."""
 
-    def __init__(self, residual: SealedPassive, exchange: int, sealed: bytes, evaluator: Evaluator) -> None:
+    def __init__(self, residual: SealedPassive, exchange: int, sealed: Pieces, evaluator: Evaluator) -> None:
         self.exchange = exchange
         self._residual = residual
         self._sealed = sealed
@@ -388,7 +351,8 @@ class SealedReply(Reply):
         with self._lock:
             if self._left and not self._closed:
                 self._residual.end(self.exchange)
-            self._closed, self._sealed = True, b""
+            self._closed = True
+            self._sealed.forget()
 
     def _spend(self) -> None:
         agreed, me = self._residual.agreement, self._residual.me

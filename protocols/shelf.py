@@ -22,6 +22,11 @@ class Shelf:
     def get(self, batch: int) -> Any | None:
         return self._held.get(batch)
 
+    @property
+    def room(self) -> int:
+        """Bytes that one more may take."""
+        return max(0, KEPT - self._total)
+
     def put(self, batch: int, prepared: Any) -> None:
         """Keeps it if there is room; one that has grown may have to go."""
         self._total += prepared.nbytes - self._bytes.get(batch, 0)

@@ -75,6 +75,17 @@ def plain(option: Config) -> dict[str, Any]:
     return keys
 
 
+def flat(keys: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """What `plain` gives as words, with nested keys on one level: {"protocol.sum": "auto"}."""
+    found: dict[str, str] = {}
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{key}.")
+        else:
+            found[f"{before}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return found
+
+
 def problems(error: ValidationError, kind: type[Config]) -> str:
     """One line for each problem: the key, what was expected, what to do."""
     lines = []

@@ -3,7 +3,9 @@
 parquet   pyarrow: Parquet files
 sklearn   scikit-learn and scipy: the audit, the sample tables, the baselines of the benchmark
 phe       python-paillier: conversion and comparison
-bench     sklearn, and matplotlib for pictures
+plot      matplotlib: pictures of a run
+bench     sklearn and plot: the benchmark
+torch     PyTorch: neural parties
 dask      distributed: a cluster as executor
 """
 

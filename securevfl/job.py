@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import model_validator
 
-from securevfl.config import plain
+from securevfl.config import flat, plain
+from securevfl.display import html
 from securevfl.errors import ConfigError
 from securevfl.methods import METHODS
 from securevfl.methods.base import Method
@@ -49,7 +50,7 @@ class Job(JobOptions):
     @property
     def method(self) -> Method:
         """The family of training that this job is of. ConfigError if its optimizer names none that is registered."""
-        name = self.optimizer.method
+        name = self.protocol.method or self.optimizer.method
         if name not in METHODS:
             raise ConfigError(
                 f"optimizer {self.optimizer.name} belongs to method {name}, which is not registered; add it to METHODS"
@@ -59,6 +60,9 @@ class Job(JobOptions):
     def to_dict(self) -> dict[str, Any]:
         """The job as plain data; what a job file holds and what the digest covers."""
         return plain(self)
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>Job</b> {self.digest.hex()[:16]}</p>{html.facts(flat(self.to_dict()))}"
 
     @property
     def digest(self) -> bytes:

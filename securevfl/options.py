@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializeAsAny, field_validator
 
 from securevfl.config import Config, read_nested
+from securevfl.data.preparation import Preparation
 from securevfl.data.register import Register
 from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
@@ -48,8 +49,10 @@ class JobOptions(Config):
     """Rounds between joint evaluations; 0 evaluates at the end only, or every round where there is a target."""
     target: Target | None = None
     """Stops the training early."""
-    scale: Literal["standard", "none"] = "standard"
-    """Under "standard" each party scales its own columns by the mean and deviation of its own training rows."""
+    prepare: Preparation = Preparation()
+    """What each party makes of missing values, texts and numbers in its own columns before they are scaled."""
+    scale: Literal["standard", "robust", "none"] = "standard"
+    """Each party scales its own columns by its own training rows: by mean and deviation, or by median and quartiles."""
     reshuffle: bool = False
     """Draws new batches every epoch. Under a sealed residual that adds equations about labels, and must be accepted."""
     max_label_auc: float | None = Field(default=None, gt=0.5, lt=1)
@@ -81,6 +84,11 @@ class JobOptions(Config):
     def _read_protocol(cls, value: Any) -> Any:
         return read_nested(Protocol, value)
 
+    @field_validator("prepare", mode="before")
+    @classmethod
+    def _read_prepare(cls, value: Any) -> Any:
+        return read_nested(Preparation, value)
+
     @field_validator("target", mode="before")
     @classmethod
     def _read_target(cls, value: Any) -> Any:
@@ -96,6 +104,17 @@ class JobOptions(Config):
             test_fraction=self.test_fraction,
             reshuffle=self.reshuffle,
         )
+
+    @property
+    def equations(self) -> int:
+        """How often in a run each parameter of a passive party gives a new equation about the residuals of a batch.
+
+        A Jacobian that stays gives the same ones every epoch unless rows are reshuffled; one that moves with the
+        weights gives others in every local step.
+        """
+        if not self.model.static_jacobian:
+            return self.epochs * self.optimizer.steps
+        return self.epochs if self.reshuffle else 1
 
     @property
     def evaluation_interval(self) -> int:

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from securevfl.config import Config, Registry
+from securevfl.config import Config, Named, Registry
+from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
 from securevfl.files import write_whole
 from securevfl.job import Job
@@ -35,8 +36,14 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.defences import DEFENCES, Defence
 from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.protocols.shares_options import Shares
 
-TABLES: dict[type[Config], str] = {Protocol: "protocol", Target: "target"}  # keys that hold a table of one kind
+TABLES: dict[type[Config], str] = {
+    Protocol: "protocol",
+    Shares: "shares",
+    Preparation: "prepare",
+    Target: "target",
+}  # keys that hold a table of one kind
 KINDS: dict[type[Config], tuple[str, Registry[Any]]] = {  # keys that name one of several kinds
     Model: ("model", MODELS),
     Optimizer: ("optimizer", OPTIMIZERS),
@@ -177,7 +184,7 @@ def _bound(mark: Any) -> str:
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Config):
-        return _value(getattr(value, "name", type(value).__name__))
+        return _value(value.name) if isinstance(value, Named) else "as below"
     return "none" if value is None else _value(value)
 
 

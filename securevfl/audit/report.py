@@ -32,6 +32,7 @@ from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.methods.base import Known
 from securevfl.methods.known import known_run
+from securevfl.methods.prepared import as_prepared
 from securevfl.privacy.leaks import LEAKS, leaks
 from securevfl.roles import Roles
 
@@ -60,7 +61,10 @@ def run_audit(
     """
     started, say = time.monotonic(), on_step or (lambda step: None)
     active, passives = check_parties(parties)
+    job, parties = as_prepared(job, [active, *passives])
+    active, *passives = parties
     roles = job.method.cast([active, *passives])
+    roles = job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
     say("transcripts")
     short_job, short_parties = _short(job.model_copy(update={"accepts": LEAKS}), parties)
     outcome = check_transcript(*(record(short_job, short_parties)[0] for _ in range(2)))

@@ -72,10 +72,11 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
     """One of our engines, both sides in this process, one after the other."""
     J, g = problem(n, d)
     scheme = engine.scheme()
-    holder = scheme.keygen(pool)
+    holder = scheme.keygen(pool, columns=d)
     evaluator = scheme.evaluator(holder.public, pool)
-    preparing = Stopwatch()
+    preparing, first = Stopwatch(), holder.encrypt(g, bound=1.0)
     prepared = preparing("prepare", lambda: evaluator.prepare(J))
+    preparing("prepare", lambda: evaluator.encode(prepared, first))
     last: dict[str, Any] = {}
 
     def once() -> Stopwatch:

@@ -7,9 +7,10 @@ import time
 import numpy as np
 from rich.console import Console
 
-from securevfl.cli.show import costs_table, progress, sheet, sheet_width, table
+from securevfl.cli.show import costs_table, sheet, sheet_width, table
 from securevfl.data import samples
 from securevfl.data.party import Party
+from securevfl.display.progress import progress
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD

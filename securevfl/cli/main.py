@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
+from securevfl.cli import line as cli_line
 from securevfl.cli import parties as cli_parties
 from securevfl.cli.bench import bench
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError
@@ -76,6 +77,7 @@ app = typer.Typer(
 
 app.add_typer(bench, name="bench")
 certs.register(app)
+cli_line.register(app)
 cli_parties.register(app)
 cli_ledger.register(app)
 
@@ -150,6 +152,7 @@ def train(
     report_json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write job, metrics, history and costs here.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each party's own part of the model to DIR/NAME.json.")
     ] = None,
@@ -172,17 +175,18 @@ def train(
     plain rows beside them, gone at the end, so that they need not fit in memory.
     Times are virtual: what separate computers on the given network would take.
 
-    Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --report-json out.json
+    Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --html run.html
     """
-    from securevfl.cli.show import console, costs_table, progress
+    from securevfl.cli.show import console, costs_table
     from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.runtime.clock import Network
     from securevfl.training.report import write_report
     from securevfl.training.simulate import simulate
 
     job = _load(job_file)
-    for path, folder in ((report_json, False), (save, True)):
+    for path, folder in ((report_json, False), (html, False), (save, True)):
         if path is not None:
             check_writable(path, folder=folder)
     parties, missing = _read(data, id_column, label_column, job)
@@ -193,6 +197,8 @@ def train(
         run = simulate(job, parties, network=network, on_round=on_round, ledgers=ledgers)
     if save is not None:
         run.save(save)
+    if html is not None:
+        run.report(html)
     if report_json is not None:
         write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
     out = console()
@@ -242,8 +248,8 @@ def _read(
     data: list[str] | None, id_column: str, label_column: str, job: Job | None = None
 ) -> tuple[list[Party], dict[str, list[str]]]:
     """The parties and the ids that each lacks; with a job large Parquet files are read from disk as it trains."""
-    from securevfl.cli.show import progress
     from securevfl.data.load import read_parties
+    from securevfl.display.progress import progress
 
     files: dict[str, Path] = {}
     for item in data or []:

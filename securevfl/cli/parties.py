@@ -1,4 +1,4 @@
-"""Commands of one party among several organisations: line, align, join, predict, relay."""
+"""Commands of one party among several organisations: align, prepare, join, predict, relay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -42,43 +41,16 @@ Ledger = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Your disclosure ledger; by default NAME.ledger among your user's data."),
 ]
+Ahead = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of work done ahead; by default FILE.ahead by the data.")
+]
 Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line of JSON for each event.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds these commands to the app."""
-    for command in (line, align, join, predict, relay):
+    for command in (align, prepare, join, predict, relay):
         app.command()(command)
-
-
-def line(
-    party: Name,
-    peers: PeersFile = Path("peers.toml"),
-    certs: Certs = None,
-    listen: Listen = None,
-    timeout: Timeout = 600.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
-) -> None:
-    """Measure round trip, bandwidth and cost a message between all parties, and print what to simulate with.
-
-    Every party runs this at the same time, for some seconds a pair of parties. Nobody needs a table.
-    """
-    from securevfl.cli.show import console, progress, table
-    from securevfl.organisations.measure import measure_lines, slowest
-
-    with _events(verbose, log), progress("measuring") as on_turn:
-        lines = measure_lines(
-            party, peers, certs=certs, listen=listen, timeout=timeout, patience=patience, on_turn=on_turn
-        )
-    rows = [(f"{line.one} - {line.other}", *astuple(line.network)) for line in lines]
-    out = console()
-    out.print(table(["line", "bandwidth\nMbps", "round trip\nms", "a message\nms"], rows))
-    figures = [f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}" for figure in astuple(slowest(lines))]
-    out.print("\nTo simulate with, in Python and with securevfl train:", soft_wrap=True)
-    out.print("    vfl.Network(mbps={}, rtt_ms={}, message_ms={})".format(*figures), soft_wrap=True)
-    out.print("    --mbps {} --rtt-ms {} --message-ms {}".format(*figures), soft_wrap=True)
 
 
 def align(
@@ -97,9 +69,9 @@ def align(
 
     Every party runs this. What was done before a cut or a restart is kept and not done again.
     """
-    from securevfl.cli.show import progress
     from securevfl.data.readers import read_ids
     from securevfl.data.row_order import write_rows
+    from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately
     from securevfl.organisations.conversation import converse, read_peers
     from securevfl.runtime.channel import Channel
@@ -124,7 +96,7 @@ def align(
         return len(rows)
 
     terms = {"parties": list(others.parties), "task": "align"}
-    with _events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
+    with events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
         count = converse(
             party,
             others,
@@ -137,6 +109,55 @@ def align(
             resumes=True,
         )
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
+
+
+def prepare(
+    job_file: Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")],
+    party: Name,
+    data: Data,
+    peers: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who takes part and where; by default peers.toml by the job.")
+    ] = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    certs: Certs = None,
+    listen: Listen = None,
+    ahead: Ahead = None,
+    timeout: Timeout = 600.0,
+    patience: Patience = 60.0,
+    verbose: Verbose = False,
+    log: Log = None,
+) -> None:
+    """Do ahead what a training on shares needs, so that join takes minutes. Every party runs this, on its table.
+
+    The folder that is written holds masks: keep it as the table itself.
+    """
+    from securevfl.data.load import read_aligned
+    from securevfl.display.progress import progress
+    from securevfl.job import Job
+    from securevfl.organisations.prepare import prepare as run
+
+    job = Job.load(job_file)
+    with progress("reading") as on_rows:
+        own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
+    with events(verbose, log), progress("preparing") as on_round:
+        run(
+            job,
+            own,
+            job_file.parent / "peers.toml" if peers is None else peers,
+            ahead=_ahead(data, ahead),
+            certs=certs,
+            listen=listen,
+            timeout=timeout,
+            patience=patience,
+            on_round=on_round,
+        )
+    typer.echo(f"what {party} has prepared is in {_ahead(data, ahead)}")
+
+
+def _ahead(data: Path, named: Path | None) -> Path:
+    """The folder of work ahead of a training on this table."""
+    return Path(f"{data}.ahead") if named is None else named
 
 
 def join(
@@ -159,6 +180,7 @@ def join(
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Rounds between two states.")] = 10,
     ledger: Ledger = None,
+    ahead: Ahead = None,
     timeout: Timeout = 600.0,
     patience: Patience = 60.0,
     verbose: Verbose = False,
@@ -169,8 +191,8 @@ def join(
     Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
     of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
-    from securevfl.cli.show import progress
     from securevfl.data.load import forget, read_aligned
+    from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
@@ -182,7 +204,7 @@ def join(
     with progress("reading") as on_rows:
         own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
     states = Checkpoints(Path(f"{data}.states") if checkpoints is None else checkpoints, party, every=every)
-    with _events(verbose, log), progress(job.optimizer.label) as on_round:
+    with events(verbose, log), progress(job.optimizer.label) as on_round:
         part = run(
             job,
             own,
@@ -194,6 +216,7 @@ def join(
             checkpoints=states,
             save=save,
             ledger=ledger,
+            ahead=_ahead(data, ahead),
             on_round=on_round,
         )
     forget(own, data)
@@ -227,7 +250,7 @@ def predict(
 
     The party with labels gets id, prediction and probability (of the later class, or one column a class).
     """
-    from securevfl.cli.show import progress
+    from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.organisations.predict import predict_rows
     from securevfl.training.model_part import ModelPart
@@ -238,7 +261,7 @@ def predict(
         check_writable(out)
     with progress("reading") as on_rows:
         rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
-    with _events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
+    with events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
         predict_rows(
             part,
             rows,
@@ -275,7 +298,7 @@ def relay(
     others, folder = read_peers(peers, certs)
     if name != others.hub or name in others.parties:
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
-    with _events(verbose, log):
+    with events(verbose, log):
         Relay(Credentials(folder, name), others, listen=listen, patience=patience).run(timeout)
 
 
@@ -339,7 +362,7 @@ def _pool(rows: int) -> AbstractContextManager[Executor | None]:
 
 
 @contextmanager
-def _events(verbose: bool, log: Path | None) -> Iterator[None]:
+def events(verbose: bool, log: Path | None) -> Iterator[None]:
     from securevfl.runtime import eventlog
 
     handlers = [eventlog.write_to(log)] if log is not None else []

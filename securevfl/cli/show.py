@@ -1,14 +1,12 @@
-"""How the command line shows things: a progress bar, tables, consent sheets. Plain text when it is no terminal."""
+"""How the command line shows things: tables, consent sheets. Plain text when it is no terminal."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -20,16 +18,6 @@ Cell = str | int | float | None
 def console(*, err: bool = False) -> Console:
     """Stdout or stderr; neither guesses at colours for numbers in the text."""
     return Console(stderr=err, highlight=False, markup=False, emoji=False)
-
-
-@contextmanager
-def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, gone when done, silent when stderr is no terminal. Yields `on_round(done, of)`."""
-    out = console(err=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:

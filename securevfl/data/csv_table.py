@@ -40,6 +40,14 @@ _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 
+class NotNumbers(TableError):
+    """Columns that were read as numbers and hold something else."""
+
+    def __init__(self, columns: list[str]) -> None:
+        super().__init__(f"numbers were expected, columns {', '.join(columns)} hold texts; encode or drop them")
+        self.columns = columns
+
+
 @dataclass(frozen=True)
 class CsvColumns:
     """X (n x d) numbers, nan where a value is missing; `texts` by column name (n,), None where one is missing.
@@ -78,7 +86,7 @@ def with_points(values: Sequence[str | None]) -> list[str | None] | None:
 def read_columns(path: Path, *, texts: Sequence[str], numbers: Sequence[str]) -> CsvColumns:
     """These columns of a file, each of them there, in this order.
 
-    TableError names the line or the column that cannot be read, and never a value.
+    TableError names the line or the columns (NotNumbers) that cannot be read, and never a value.
     """
     blocks = [np.empty((0, len(numbers)))]
     found: dict[str, list[str | None]] = {name: [] for name in texts}
@@ -104,7 +112,10 @@ def read_columns(path: Path, *, texts: Sequence[str], numbers: Sequence[str]) ->
                 if any(len(row) != len(names) for row in chunk):
                     raise TableError(_ragged(path, len(names), separator))
                 columns = [_numbers(names[at], [row[at] for row in chunk], separator) for at in figures]
-                X = np.column_stack(columns) if columns else np.empty((len(chunk), 0))
+                if wrong := [names[at] for at, own in zip(figures, columns, strict=True) if own is None]:
+                    raise NotNumbers(wrong)
+                read = [own for own in columns if own is not None]
+                X = np.column_stack(read) if read else np.empty((len(chunk), 0))
                 keep(X, [[row[at] for row in chunk] for at in words])
     return CsvColumns(
         np.concatenate(blocks), {name: np.array(own, dtype=object) for name, own in found.items()}, separator == ";"
@@ -148,7 +159,8 @@ def _plain(
     return X, texts
 
 
-def _numbers(name: str, values: list[str], separator: str) -> Floats:
+def _numbers(name: str, values: list[str], separator: str) -> Floats | None:
+    """Values as numbers, NaN for a missing one; None if one of them is no number. TableError for decimal commas."""
     if "," in "".join(values) and (pointed := with_points(values)) is not None:
         if separator != ";":
             raise TableError(
@@ -156,12 +168,12 @@ def _numbers(name: str, values: list[str], separator: str) -> Floats:
                 "points, or with semicolons between values"
             )
         values = [each or "" for each in pointed]
-    if "_" not in "".join(values):  # which Python reads within a number
-        try:
-            return np.array([np.nan if value in MISSING else float(value) for value in values])
-        except ValueError:
-            pass
-    raise TableError(f"numbers were expected, column {name} holds text; encode it as numbers or drop it")
+    if "_" in "".join(values):  # which Python reads within a number
+        return None
+    try:
+        return np.array([np.nan if value in MISSING else float(value) for value in values])
+    except ValueError:
+        return None
 
 
 def _ragged(path: Path, expected: int, separator: str) -> str:

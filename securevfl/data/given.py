@@ -1,6 +1,6 @@
-"""What a user hands in as a table: arrays, frames of any library, sparse matrices; checked, and as numpy holds them.
+"""What a user hands in beside columns: labels, the index of a frame; and what is refused or noticed of columns.
 
-A frame is known by what it offers: `columns`, `index`, `toarray`. Nothing of pandas, polars or SciPy is imported.
+A frame is known by what it offers. Nothing of pandas, polars or SciPy is imported.
 """
 
 from __future__ import annotations
@@ -15,35 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.crypto.scheme import Floats
 from securevfl.data.csv_table import MISSING
 from securevfl.errors import DataNotice, IdError, LabelError, TableError
-
-
-def column_names(X: Any) -> list[str] | None:
-    """The names of a frame's columns, None of what has none."""
-    return [str(column) for column in X.columns] if hasattr(X, "columns") else None
-
-
-def numbers(name: str, X: Any) -> Floats:
-    """The table (n x d) of party `name`; a sparse matrix is filled up. TableError names columns of text."""
-    names = column_names(X)
-    table = np.asarray(X.toarray() if hasattr(X, "toarray") else X)
-    if table.ndim != 2 or 0 in table.shape:
-        raise TableError(f"party {name}: a table of rows x columns was expected, an array of shape {table.shape} came")
-    if table.dtype.kind not in "biuf":
-        text = [names[j] if names else f"x{j}" for j, column in enumerate(table.T) if not _holds_numbers(column)]
-        if text:
-            raise TableError(
-                f"party {name}: numbers were expected, the table holds text or objects in {some(text)}; "
-                "encode them as numbers"
-            )
-    return table if table.dtype == np.float64 else table.astype(np.float64)
-
-
-def _holds_numbers(column: NDArray[Any]) -> bool:
-    try:
-        column.astype(np.float64)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> list[str]:

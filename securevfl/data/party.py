@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from copy import copy
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.data.given import check_extremes, check_labels, column_names, index_ids, numbers
+from securevfl.crypto.scheme import Floats
+from securevfl.data.columns import Columns, Levels, columns_of
+from securevfl.data.given import check_extremes, check_labels, index_ids, some
 from securevfl.data.ids import Keys, id_keys, order_digest, shared_rows
+from securevfl.data.preparation import Prepared
 from securevfl.data.register import Register
 from securevfl.errors import IdError, PartiesError, TableError
 from securevfl.roles import Role
@@ -21,34 +26,38 @@ CHUNK = 1 << 21  # numbers at a time
 class Party:
     """One organisation's side of the data.
 
-    X (n x d) numbers, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names. `keys`
-    are the digests of the ids (n x ID_DIGEST), `constant` names columns that do not vary, which get no weight.
+    X (n x d) numbers and texts, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names.
+    `keys` are the digests of the ids (n x ID_DIGEST), `constant` names columns that do not vary, which get no weight.
+    model: its own module in a job of neural parties (`securevfl.TorchModel`).
     A table with column names (pandas, polars, pyarrow) brings its own, and one whose index has a name or is not 0 to
     n - 1 brings its ids. aligned: there are no ids, as the rows of all parties are known to stand in the same order.
+    As an attribute X holds numbers alone: a text as its place in the `levels` of its column, what is missing as NaN,
+    until a job prepares them (`securevfl.data.preparation`).
     Raises DataError of the kind that fits, IdError where there are neither ids nor this word.
     """
+
+    levels: Levels = MappingProxyType({})  # of the columns of texts, by name
+    preparation: Prepared | None = None  # how X came to be, once a job has prepared it
+    model: object = None
 
     role: Role | None = None  # what it says it is in a run; else its method goes by its labels
 
     def __init__(
         self,
         name: str,
-        X: ArrayLike,
+        X: ArrayLike | Columns,
         y: ArrayLike | None = None,
         *,
         ids: Sequence[Any] | NDArray[Any] | None = None,
         columns: Sequence[str] | None = None,
         aligned: bool = False,
+        model: object = None,
     ) -> None:
         self.name = _name(name)
-        if columns is None:
-            columns = column_names(X)
-        self.X = numbers(name, X)
-        d = self.X.shape[1]
-        self.columns = [f"x{j}" for j in range(d)] if columns is None else [str(column) for column in columns]
-        if len(self.columns) != d:
-            raise TableError(f"party {name}: {d} column names were expected, {len(self.columns)} came")
-        self.constant = check_extremes(name, self.X.min(axis=0), self.X.max(axis=0), self.columns, len(self.X))
+        self.model = model
+        own = columns_of(name, X, columns)
+        self.X, self.columns, self.levels = own.X, own.names, own.levels
+        self.constant = check_extremes(name, *_extremes(name, own), own.names, len(own.X))
         self.y = None if y is None else check_labels(name, y, len(self.X))
         self.ids: NDArray[Any] | None = None
         self.keys: Keys | None = None
@@ -68,6 +77,18 @@ class Party:
         return self.y is not None
 
     @property
+    def table(self) -> Columns:
+        """Its columns."""
+        return Columns(self.X, self.columns, self.levels)
+
+    def prepared(self, by: Prepared) -> Party:
+        """The same party with the columns that this preparation makes. TableError if a value is missing in one that has
+        no place for it."""
+        own = copy(self)
+        own.X, own.columns, own.levels, own.preparation = by.apply(self.table), by.features, {}, by
+        return own
+
+    @property
     def order(self) -> bytes:
         """A digest of its ids in their order, by which parties compare; empty without ids."""
         return b"" if self.keys is None else order_digest(self.keys)
@@ -79,7 +100,10 @@ class Party:
 
     @property
     def content(self) -> str:
-        """32 hex digits that change with the columns, and neither with their order nor with that of the rows."""
+        """32 hex digits that change with the columns, and neither with their order nor with that of the rows.
+
+        Texts count as their places among the levels.
+        """
         register, step = self.register, max(1, CHUNK // self.X.shape[1])
         sums = ColumnSums(self.X.shape[1])
         weights = row_weights(register)
@@ -97,8 +121,8 @@ class Party:
     def take(self, rows: NDArray[np.intp]) -> Party:
         """The same party with these rows, in this order."""
         kept = object.__new__(Party)
-        kept.name, kept.columns, kept.X = self.name, self.columns, self.X[rows]
-        kept.constant = self.constant
+        kept.name, kept.columns, kept.levels, kept.X = self.name, self.columns, self.levels, self.X[rows]
+        kept.preparation, kept.constant, kept.model = self.preparation, self.constant, self.model
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
         kept.keys = None if self.keys is None else self.keys[rows]
@@ -155,6 +179,19 @@ class ColumnSums:
 def row_weights(register: Register) -> NDArray[np.uint64]:
     """What `ColumnSums` takes the rows of a table by: random numbers (n,) that go with their ids."""
     return register.numbers("content")
+
+
+def _extremes(name: str, own: Columns) -> tuple[Floats, Floats]:
+    """The least and largest (d,) of each column, apart where values are missing: that may be what varies. TableError
+    names columns that are empty."""
+    gaps = np.isnan(own.X)
+    if not gaps.any():
+        return own.X.min(axis=0), own.X.max(axis=0)
+    empty = [own.names[j] for j in np.flatnonzero(gaps.all(axis=0)).tolist()]
+    if empty:
+        raise TableError(f"party {name}: columns with values were expected, empty: {some(empty)}; drop them")
+    low, high = np.nanmin(own.X, axis=0), np.nanmax(own.X, axis=0)
+    return low, np.where(gaps.any(axis=0) & (low == high), high + 1, high)
 
 
 def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArray[Any], Keys]:

@@ -12,7 +12,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
-from securevfl.data.csv_table import CsvColumns, read_columns, read_names, with_points
+from securevfl.data.columns import Columns, Levels, text_column
+from securevfl.data.csv_table import CsvColumns, NotNumbers, read_columns, read_names, with_points
 from securevfl.data.party import Party
 from securevfl.errors import DataError, IdError, LabelError, TableError
 from securevfl.extras import extra
@@ -31,12 +32,19 @@ _ROW_NAMES = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in 
 
 @dataclass(frozen=True)
 class Table:
-    """What a file holds, not yet checked: X (n x d), names of its columns, labels and ids where there are any."""
+    """What a file holds, not yet checked: X (n x d) as `securevfl.data.columns` has it, names of its columns, labels
+    and ids where there are any, and the levels of columns of texts."""
 
     X: Floats
     columns: list[str]
     y: NDArray[Any] | None
     ids: NDArray[Any] | None
+    levels: Levels = field(default_factory=dict)
+
+    @property
+    def held(self) -> Columns:
+        """Its columns."""
+        return Columns(self.X, self.columns, self.levels)
 
 
 def read_party(name: str, path: str | Path, *, id_column: str = "id", label_column: str = "y") -> Party:
@@ -47,24 +55,30 @@ def read_party(name: str, path: str | Path, *, id_column: str = "id", label_colu
     path = Path(path)
     table = read_table(path, id_column=id_column, label_column=label_column)
     with named(path):
-        party = Party(name, table.X, table.y, ids=table.ids, columns=table.columns, aligned=True)
+        party = Party(name, table.held, table.y, ids=table.ids, aligned=True)
         if party.ids is None:
             raise IdError("ids were expected, none came; add an array ids")
         return party
 
 
 def read_table(
-    path: str | Path, *, id_column: str = "id", label_column: str = "y", chosen: Sequence[str] | None = None
+    path: str | Path,
+    *,
+    id_column: str = "id",
+    label_column: str = "y",
+    chosen: Sequence[str] | None = None,
+    texts: Sequence[str] = (),
 ) -> Table:
-    """What a file holds, as numbers and not checked further; with `chosen` these columns alone, in this order.
+    """What a file holds, as it comes and not checked further; with `chosen` these columns alone, in this order.
 
+    texts: columns that hold texts, though they may look like numbers in a CSV file.
     DataError as `read_party`, and TableError that names chosen columns which are not there.
     """
     path = Path(path)
     with named(path):
         match _format(path):
             case "csv":
-                return _read_csv(path, id_column, label_column, chosen)
+                return _read_csv(path, id_column, label_column, chosen, texts)
             case "parquet":
                 return _read_parquet(path, id_column, label_column, chosen)
         table = _read_npz(path)
@@ -114,7 +128,9 @@ def named(path: Path) -> Iterator[None]:
         raise TableError(f"{path}: a readable table was expected there ({reason}); check the path") from None
 
 
-def _read_csv(path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None) -> Table:
+def _read_csv(
+    path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None, words: Sequence[str]
+) -> Table:
     names = _csv_names(path, id_column)
     if chosen is not None:
         check_chosen(names, chosen)
@@ -122,14 +138,34 @@ def _read_csv(path: Path, id_column: str, label_column: str, chosen: Sequence[st
     numbers = list(chosen or (name for name in names if name not in (id_column, label_column)))
     if not numbers:
         raise TableError("at least one column beside ids and labels was expected, none came; add columns")
-    held = read_columns(path, texts=[id_column, *([label_column] if labelled else [])], numbers=numbers)
-    if not len(held.X):
+    X, levels, held = _csv_mixed(path, [id_column, *([label_column] if labelled else [])], numbers, words)
+    if not len(X):
         raise TableError("rows were expected below the header, none came; export the table again")
-    empty = np.flatnonzero(np.isnan(held.X).all(axis=0))
+    empty = np.flatnonzero(np.isnan(X).all(axis=0))
     if len(empty) and chosen is None:
         raise TableError(f"columns with values were expected, column {numbers[empty[0]]} is empty; drop it")
     y = _csv_labels(held, label_column) if labelled else None
-    return Table(held.X, numbers, y, _csv_ids(held.texts[id_column], id_column))
+    return Table(X, numbers, y, _csv_ids(held.texts[id_column], id_column), levels)
+
+
+def _csv_mixed(
+    path: Path, texts: Sequence[str], columns: Sequence[str], words: Sequence[str]
+) -> tuple[Floats, dict[str, tuple[str, ...]], CsvColumns]:
+    """The columns (n x d), their levels, and what holds `texts`; `words` and what is found to be no numbers are texts
+    too."""
+    while True:
+        numbers = [column for column in columns if column not in words]
+        try:
+            held = read_columns(path, texts=[*texts, *words], numbers=numbers)
+        except NotNumbers as found:
+            words = [*words, *found.columns]
+            continue
+        if not words:
+            return held.X, {}, held
+        places = {word: text_column("", word, held.texts[word].tolist()) for word in words}
+        own = dict(zip(numbers, held.X.T, strict=True)) | {word: values for word, (values, _) in places.items()}
+        levels = {word: found for word, (_, found) in places.items() if found}
+        return np.column_stack([own[column] for column in columns]), levels, held
 
 
 def _csv_names(path: Path, id_column: str) -> list[str]:
@@ -230,14 +266,24 @@ def _read_parquet(path: Path, id_column: str, label_column: str, chosen: Sequenc
         raise TableError("at least one column beside ids and labels was expected, none came; add columns")
     if not table.num_rows:
         raise TableError("rows were expected below the header, none came; export the table again")
-    X = np.empty((table.num_rows, len(names)))
+    X, levels = np.empty((table.num_rows, len(names))), {}
     for j, name in enumerate(names):
         column = table[name]
-        check_kind(name, column.type)
         if chosen is None and column.null_count == len(column):
             raise TableError(f"columns with values were expected, column {name} is empty; drop it")
+        if _holds_texts(column.type):
+            X[:, j], levels[name] = text_column("", name, column.to_pylist())
+            continue
+        check_kind(name, column.type)
         X[:, j] = column.cast(arrow().float64(), safe=False).to_numpy()
-    return Table(X, names, labels_of(table, label_column), ids_of(table[id_column], id_column))
+    return Table(X, names, labels_of(table, label_column), ids_of(table[id_column], id_column), levels)
+
+
+def _holds_texts(kind: Any) -> bool:
+    """Whether a column of this Arrow type holds texts, each value in full or by its place in a dictionary."""
+    types = arrow("types")
+    own = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(own) or types.is_large_string(own) or types.is_string_view(own))
 
 
 def arrow(part: str = "") -> Any:

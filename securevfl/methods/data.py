@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
-from securevfl.data.scaling import moments
+from securevfl.data.scaling import moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
 from securevfl.models.losses import Loss, check_split
 from securevfl.protocols.base import Batch
@@ -21,13 +21,15 @@ from securevfl.protocols.base import Batch
 class TrainingData:
     """What one party trains on.
 
-    columns: d. mean, deviation (d,): of the training rows; (0, 1) without scaling. classes, targets (m x c): of a party
-    with labels. evaluated: the rows that metrics are taken on.
+    columns: d. rows: n of the whole table. mean, deviation (d,): of the training rows, or median and spread; (0, 1)
+    without scaling.
+    classes, targets (m x c): of a party with labels. evaluated: the rows that metrics are taken on.
     """
 
     def __init__(self, party: Party, schedule: Schedule, loss: Loss, *, scale: str) -> None:
         self.schedule = schedule
         self.columns = party.X.shape[1]
+        self.rows = len(party)
         self._party = party
         self.mean, self.deviation = _scaling(party, schedule.flow, scale)
         self.classes: NDArray[Any] | None = None
@@ -50,6 +52,11 @@ class TrainingData:
     def labels(self, rows: Rows) -> NDArray[Any] | None:
         """The labels of these rows (k,), of a party that has them."""
         return None if self._party.y is None else self._party.y[rows]
+
+    def ids(self, rows: Rows) -> list[bytes]:
+        """What names these rows (k): digests of their ids, or their numbers in a table without ids."""
+        keys = self._party.keys
+        return [b"row %d" % row for row in rows] if keys is None else [keys[row].tobytes() for row in rows]
 
     def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
         """This party's side of a batch; without `columns` no row of them is read."""
@@ -83,7 +90,7 @@ class ScaledRows:
 
 
 def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
-    """Mean and deviation of each column over the training rows; (0, 1) without scaling.
+    """Where each column lies over the training rows and how far it spreads; (0, 1) without scaling.
 
     A column that does not vary has an infinite deviation: it is 0 in every row, whatever new rows hold.
     """
@@ -91,5 +98,5 @@ def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
         return np.zeros(0), np.ones(0)
     if scale == "none":
         return np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0)
-    mean, deviation = moments(party.X, train)
+    mean, deviation = (quartiles if scale == "robust" else moments)(party.X, train)
     return mean, np.where(deviation > 0, deviation, np.inf)

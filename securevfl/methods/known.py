@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from securevfl.data.party import Party, register_of
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.methods.base import Known
+from securevfl.methods.prepared import prepare_all
 from securevfl.methods.sizes import sizes_of
 from securevfl.models.losses import check_split
 from securevfl.options import JobOptions
@@ -14,6 +15,7 @@ from securevfl.options import JobOptions
 
 def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
     """Sizes and schedule of a run of these parties, the leading one first. LabelError if the loss has no use for y."""
+    parties = prepare_all(job, parties)
     lead, loss = parties[0], job.model.loss
     assert lead.y is not None, "the leading party has labels"
     schedule = job.schedule(register_of(parties))
@@ -26,6 +28,7 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
         active=lead.name,
         columns={party.name: len(party.columns) for party in tables},
         outputs=loss.outputs(classes),
+        brought={party.name: job.model.brought(party.name, party.model) for party in tables},
         enough={party.name: enough(party.X[schedule.flow[:ROWS]]) for party in tables},
     )
     return Known(tuple(parties), schedule, sizes)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.display.html import escape
 from securevfl.errors import LabelError
 from securevfl.job import Job
 from securevfl.methods.base import Known
@@ -20,19 +21,29 @@ from securevfl.roles import ACTIVE, PASSIVE, Role, Roles
 ASSUMPTIONS = "every party follows the protocol and may study what it received (semi-honest); lines are authenticated"
 
 
+class Sheet(str):
+    """A consent sheet: text, which a notebook shows with its lines."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="white-space: pre-wrap">{escape(self)}</pre>'
+
+
 def explain(
     job: Job, parties: Sequence[Party] | None = None, *, ledgers: Mapping[str, DisclosureLedger] | None = None
-) -> str:
+) -> Sheet:
     """The sheet as text. Without parties it speaks of one active and one passive party and gives shares as formulas.
 
     ledgers: of some of the parties, by name; the sheet then says what was told before, and counts it.
     """
     method = job.method
-    roles, known = Roles.labelled(ACTIVE, [PASSIVE]), None
+    roles, known = method.assigned(job, Roles.labelled(ACTIVE, [PASSIVE]), {}), None
     refused = ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else []
     if parties is not None:
         lead, others = check_parties(parties)
         roles, refused = method.cast([lead, *others]), []
+        roles = method.assigned(job, roles, {party.name: len(party.columns) for party in (lead, *others)})
         try:
             known = known_run(job, [lead, *others])
             refused = _leaks(job, known, ledgers or {})
@@ -53,7 +64,7 @@ def explain(
             before = word
         if name == roles.lead:
             lines += _told("pooling", method.pooling(job, roles))
-    return "\n".join(lines + refused)
+    return Sheet("\n".join(lines + refused))
 
 
 def _heading(roles: Roles, name: str) -> str:

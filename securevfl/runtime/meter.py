@@ -6,11 +6,22 @@ keygen, encode, encrypt, compute, mask and decrypt. The channel books bytes and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from securevfl.crypto.scheme import Adder, AdditiveScheme, Evaluator, Floats, KeyHolder, LinearScheme, Shape, SumHolder
+from securevfl.crypto.scheme import (
+    ROOM,
+    Adder,
+    AdditiveScheme,
+    Evaluator,
+    Floats,
+    KeyHolder,
+    LinearScheme,
+    Shape,
+    SumHolder,
+)
+from securevfl.crypto.tall import Tall
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Clock, Kind
 from securevfl.runtime.executor import TimedExecutor
@@ -36,6 +47,11 @@ class Meter:
         after = self._clock.path()[self._clock.stage, Kind.ENCRYPTION]
         self._books.did(self._clock.stage, op, float(after - before))
         return result
+
+    def elsewhere(self, seconds: float) -> None:
+        """Books what processes of an engine have spent on the last call, where it has been waited for."""
+        self._clock.offloaded(Kind.ENCRYPTION, seconds)
+        self._books.did(self._clock.stage, "elsewhere", seconds)
 
     def linear(self, scheme: LinearScheme) -> LinearScheme:
         """The same engine, its calls booked."""
@@ -65,8 +81,9 @@ class _MeteredScheme(LinearScheme):
     def rotates(self) -> bool:
         return self._inner.rotates
 
-    def keygen(self, executor: Executor | None = None) -> KeyHolder:
-        return _MeteredHolder(self._meter("keygen", lambda: self._inner.keygen(self._meter.executor)), self._meter)
+    def keygen(self, executor: Executor | None = None, *, columns: int = 0) -> KeyHolder:
+        made = self._meter("keygen", lambda: self._inner.keygen(self._meter.executor, columns=columns))
+        return _MeteredHolder(made, self._meter)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
         inner = self._meter("keygen", lambda: self._inner.evaluator(public, self._meter.executor))
@@ -81,6 +98,11 @@ class _MeteredHolder(KeyHolder):
     def encrypt(self, g: Floats, *, bound: float) -> bytes:
         return self._meter("encrypt", lambda: self._inner.encrypt(g, bound=bound))
 
+    def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
+        pieces = self._inner.encrypt_pieces(g, bound=bound)
+        while (piece := self._meter("encrypt", lambda: next(pieces, None))) is not None:
+            yield piece
+
     def open(self, blinded: bytes, shape: Shape) -> bytes:
         return self._meter("decrypt", lambda: self._inner.open(blinded, shape))
 
@@ -89,11 +111,14 @@ class _MeteredEvaluator(Evaluator):
     def __init__(self, inner: Evaluator, meter: Meter) -> None:
         self._inner, self._meter = inner, meter
 
-    def prepare(self, J: Floats) -> Any:
-        return self._meter("encode", lambda: self._inner.prepare(J))
+    def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> Any:
+        return self._meter("encode", lambda: self._inner.prepare(J, room=room))
 
-    def transpose_product(self, prepared: Any, sealed: bytes) -> Any:
-        return self._meter("compute", lambda: self._inner.transpose_product(prepared, sealed))
+    def encode(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> None:
+        self._meter("encode", lambda: self._inner.encode(prepared, sealed, onto))
+
+    def transpose_product(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> Any:
+        return self._meter("compute", lambda: self._inner.transpose_product(prepared, sealed, onto))
 
     def blind(self, product: Any) -> tuple[bytes, Any]:
         return self._meter("mask", lambda: self._inner.blind(product))

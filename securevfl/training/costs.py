@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from securevfl.display import html
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Kind, Path, Stage
 
@@ -35,8 +36,13 @@ class Costs:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all frames of training, over all parties."""
-        return sum(books.bytes_sent(Stage.TRAIN) for books in self.books.values())
+        """Bytes of all frames of training, over all parties, with those of work ahead of it."""
+        return sum(books.bytes_sent(stage) for books in self.books.values() for stage in (Stage.AHEAD, Stage.TRAIN))
+
+    @property
+    def ahead(self) -> float:
+        """Seconds on the critical path of work that could be done ahead of training."""
+        return float(self.path[Stage.AHEAD].sum())
 
     def row(self) -> dict[str, str | int | float]:
         """One row of FedBCD Table 2, with the protocol and the bytes beside it."""
@@ -49,12 +55,17 @@ class Costs:
             "local_s": self.seconds(Kind.LOCAL),
             "communication_s": self.seconds(Kind.COMMUNICATION),
             "total_s": self.total,
+            "ahead_s": self.ahead,
             "bytes": self.bytes,
         }
 
     def table(self, *others: Costs) -> str:
         """This run and others, one below the other, as text."""
         return format_table([costs.row() for costs in (self, *others)])
+
+    def _repr_html_(self) -> str:
+        row = self.row()
+        return html.table([key.replace("_s", " s") if key.endswith("_s") else key for key in row], [list(row.values())])
 
 
 def format_table(rows: Sequence[dict[str, str | int | float]]) -> str:

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
-from securevfl.data.given import check_finite, column_names
-from securevfl.errors import DataError, TableError
+from securevfl.data.columns import Columns, columns_of, has_names
+from securevfl.data.given import check_finite
+from securevfl.data.preparation import Prepared
+from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.files import write_whole
 from securevfl.methods.state import State
 from securevfl.runtime.books import Books
@@ -27,14 +29,17 @@ class ModelPart:
     """One party's outcome: its role, and its part of the model as its player keeps it (`securevfl.methods`).
 
     `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
-    drawn from; its file holds them too. `run` is the same in all parts of one training, and in no others.
+    drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, which
+    `mean` and `deviation` (d,) scale. `run` is the same in all parts of one training, and in no others.
+    model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
+    back needs it set anew unless its job names a file of it.
     """
 
     name: str
     role: str
     job: dict[str, Any]
     parties: list[str]
-    columns: list[str]
+    preparation: Prepared
     mean: Floats
     deviation: Floats
     state: State
@@ -46,9 +51,20 @@ class ModelPart:
     books: Books = field(default_factory=Books, repr=False)
     path: CriticalPath = field(default_factory=lambda: np.zeros((len(Stage), len(Kind))), repr=False)
     run: str = ""
+    model: object = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"ModelPart({self.name!r}, {self.role}, {len(self.columns)} columns)"
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the party brings."""
+        return self.preparation.columns
+
+    @property
+    def features(self) -> list[str]:
+        """The columns that the model is of (d)."""
+        return self.preparation.features
 
     @property
     def leads(self) -> bool:
@@ -72,27 +88,19 @@ class ModelPart:
         scaled: Floats = (table - self.mean) / self.deviation
         return scaled
 
-    def table(self, X: ArrayLike) -> Floats:
-        """New rows (m x d) or one (d,), checked: the columns of the training, by name where X has names. TableError."""
-        named = column_names(X)
-        if named is not None and named != self.columns:
-            lacking = [column for column in self.columns if column not in named]
-            if lacking:
-                raise TableError(
-                    f"party {self.name}: columns of the training were expected, missing: {lacking}; add them"
-                )
-            X = X[self.columns]  # type: ignore[index, call-overload]
-        try:
-            table = np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise TableError(f"party {self.name}: numbers were expected, the new rows hold text; encode them") from None
-        if table.ndim == 1:
-            table = table[None]
-        if table.ndim != 2 or table.shape[1] != len(self.columns):
+    def table(self, X: ArrayLike | Columns) -> Floats:
+        """New rows (m x d) or one (d,), checked and prepared: columns go by name where X has names. TableError."""
+        named = has_names(X)
+        rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(X))
+        shape = (0, len(self.columns)) if named else rows.shape  # type: ignore[union-attr]
+        if len(shape) != 2 or shape[1] != len(self.columns):
             raise TableError(
-                f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {table.shape} came"
+                f"party {self.name}: rows of {len(self.columns)} columns were expected, shape {shape} came"
             )
-        check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.columns)
+        names = None if named else self.columns
+        own = columns_of(self.name, rows, names, chosen=self.columns, texts=self.preparation.texts)
+        table = self.preparation.apply(own)
+        check_finite(self.name, np.asarray(np.isfinite(table).all(axis=0)), self.features)
         return table
 
     def save(self, path: str | Path) -> None:
@@ -104,6 +112,7 @@ class ModelPart:
             "job": self.job,
             "parties": self.parties,
             "columns": self.columns,
+            "preparation": self.preparation.plain(),
             "mean": self.mean.tolist(),
             "deviation": [each if np.isfinite(each) else None for each in self.deviation.tolist()],
             "outputs": self.outputs,
@@ -126,8 +135,10 @@ class ModelPart:
             mean = np.array(state.pop("mean"), dtype=np.float64)
             deviation = np.array([np.inf if each is None else each for each in state.pop("deviation")], np.float64)
             classes, own = state.pop("classes"), State.read(state.pop("state"))
+            preparation = Prepared.read(state.pop("columns"), state.pop("preparation"))
             return cls(
                 **state,
+                preparation=preparation,
                 mean=mean,
                 deviation=deviation,
                 state=own,
@@ -135,5 +146,5 @@ class ModelPart:
             )
         except OSError as cause:
             raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
             raise DataError(f"{path}: a model file of schema {SCHEMA} was expected; train or save again") from None

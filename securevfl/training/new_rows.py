@@ -1,14 +1,15 @@
 """New rows of one party for a prediction, in blocks: from an array, or from a file of any size.
 
-A Parquet file is read block by block, and once before that: what is wrong with it is said before anything is sent. If
-an alignment has left a row order beside it, it is first copied into that order (`securevfl.data.store.borrow_table`).
-Other files are held in memory. So are the ids, and digests of them while they are compared.
+A Parquet file of numbers is read block by block, and once before that: what is wrong with it is said before anything
+is sent. If an alignment has left a row order beside it, it is first copied into that order
+(`securevfl.data.store.borrow_table`). Other files, and those that the model prepares, are held in memory. So are the
+ids, and digests of them while they are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
+from securevfl.data.columns import Columns
 from securevfl.data.ids import id_keys, order_digest
 from securevfl.data.load import read_order
 from securevfl.data.parquet import ParquetSource
-from securevfl.data.readers import read_table
+from securevfl.data.readers import named, read_table
 from securevfl.data.store import OnRows, borrow_table
 from securevfl.errors import IdError, TableError
 from securevfl.training.model_part import ModelPart
@@ -39,7 +41,7 @@ class NewRows:
     blocks: Callable[[], Iterator[tuple[list[Any] | None, NDArray[Any]]]]
 
 
-def rows_of_array(part: ModelPart, X: ArrayLike, ids: Sequence[Any] | NDArray[Any] | None) -> NewRows:
+def rows_of_array(part: ModelPart, X: ArrayLike | Columns, ids: Sequence[Any] | NDArray[Any] | None) -> NewRows:
     """X (m x d) or one row (d,); with column names they are found by name. TableError or IdError."""
     table = part.table(X)
     own = None if ids is None else np.asarray(ids)
@@ -56,13 +58,16 @@ def rows_of_file(part: ModelPart, path: Path, *, id_column: str, on_rows: OnRows
 
     on_rows(rows read, of) of a Parquet file. DataError that names the file and what is missing or wrong.
     """
-    if path.suffix == ".parquet":
+    if path.suffix == ".parquet" and not part.preparation.steps:
         return _parquet(part, path, id_column, on_rows)
-    table = read_table(path, id_column=id_column, label_column="", chosen=part.columns)
+    table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
     if table.ids is None:
         raise IdError(f"{path}: ids were expected, none came; add an array ids")
     order = read_order(path, len(table.X))
-    return rows_of_array(part, *((table.X, table.ids) if order is None else (table.X[order], table.ids[order])))
+    with named(path):
+        if order is None:
+            return rows_of_array(part, table.held, table.ids)
+        return rows_of_array(part, replace(table.held, X=table.X[order]), table.ids[order])
 
 
 def _parquet(part: ModelPart, path: Path, id_column: str, on_rows: OnRows | None) -> NewRows:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import PartiesError, TableError
+from securevfl.files import write_whole
 from securevfl.job import Job
 from securevfl.protocols.base import Seat
 from securevfl.roles import Roles
@@ -22,6 +23,11 @@ from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.training.costs import Costs
 from securevfl.training.model_part import ModelPart
+from securevfl.training.plot import plot
+from securevfl.training.run_page import cell, page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class Run:
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
         part = self.parts[name]
-        seat = Seat(channel, self.roles, Meter(channel.clock, channel.books), outputs=part.outputs)
+        seat = Seat(channel, self.roles, Meter(channel.clock, channel.books), outputs=part.outputs, model=part.model)
         return self.job.method.player(self.job, seat, X.shape[1], part.state).decision(X)
 
     def save(self, folder: str | Path) -> None:
@@ -130,3 +136,22 @@ class Run:
             "costs": self.costs.row(),
             "history": self.history,
         }
+
+    def report(self, path: str | Path) -> None:
+        """Writes one page of HTML for a browser: metrics, convergence, costs, messages, the job. It needs no other file
+        and holds no row of anyone's table."""
+        write_whole(Path(path), page(self.job, self._lead_first, self.costs, self.evaluated_on).encode())
+
+    def plot(self) -> Figure:
+        """Convergence by round and by second, and the cost split, as a matplotlib figure (`securevfl[plot]`).
+
+        A notebook shows it; `run.plot().savefig("run.png")` writes it. ConfigError if matplotlib is not installed.
+        """
+        return plot(self.history, self.costs)
+
+    @property
+    def _lead_first(self) -> dict[str, ModelPart]:
+        return {self.active.name: self.active} | self.parts
+
+    def _repr_html_(self) -> str:
+        return cell(self.job, self._lead_first, self.costs, self.evaluated_on)

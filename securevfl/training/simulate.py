@@ -10,6 +10,7 @@ from functools import partial
 
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.display.progress import watched
 from securevfl.job import Job
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
@@ -31,6 +32,7 @@ def simulate(
     observe: Callable[[Event], None] | None = None,
     checkpoints: Mapping[str, Checkpoints] | None = None,
     ledgers: Mapping[str, DisclosureLedger] | None = None,
+    progress: bool = False,
 ) -> Run:
     """Trains and returns every party's part.
 
@@ -39,13 +41,14 @@ def simulate(
     a core. on_round(done, of) is called after each round. observe sees every message at both ends. checkpoints: each
     party's own, by name.
     ledgers: each party's own, by name; without them nothing is counted, as all data are in this one process and none is
-    told to anyone.
+    told to anyone. progress: shows a bar on a terminal or below a notebook's cell.
     Raises ConfigError, DataError or LeakageError before anything runs.
     """
     lead, others = check_parties(parties)
     cast = job.method.cast([lead, *others])
     lines = network or Network()
-    with pool_for(job, executor, workers) as (pool, size):
+    label = f"{job.optimizer.label}, {job.protocol.label(len(others))}"
+    with pool_for(job, executor, workers) as (pool, size), watched(label, progress, on_round) as told:
         roles = {
             party.name: partial(
                 take_part,
@@ -54,7 +57,7 @@ def simulate(
                 parties=cast.parties,
                 executor=pool,
                 workers=size,
-                on_round=on_round if party is lead else None,
+                on_round=told if party is lead else None,
                 checkpoints=checkpoints[party.name] if checkpoints is not None else None,
                 ledger=ledgers[party.name] if ledgers is not None else None,
             )

@@ -15,6 +15,7 @@ from securevfl.crypto import sealio
 from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder, LatticeScheme
 from securevfl.crypto.lattice_profile import BLINDED, FISHER, OPENED, OPENINGS, PROFILE, SEALED, Parameters
 from securevfl.crypto.lattice_ring import dither_residues, random_words
+from securevfl.crypto.lattice_rows import unsealed
 from securevfl.crypto.scheme import Shape
 
 PARAMETERS = Parameters()
@@ -81,14 +82,14 @@ def quotient(parameters, evaluator_type):
     sealed = holder.encrypt(np.full((16, 1), 0.5), bound=1.0)
     prepared = evaluator.prepare(J)
     blinded, _ = evaluator.blind(evaluator.transpose_product(prepared, sealed))
-    own = evaluator._sealed(sealed[SEALED.size : SEALED.size + parameters.sealed_size])
+    own = unsealed(parameters, sealed[SEALED.size : SEALED.size + parameters.sealed_size])
     c1 = ring.second_polynomial(own)[0]
     answer = reply(parameters, blinded, 4)[0][0]
     ratio = [int(a) * pow(int(b), -1, p) % p for a, b in zip(answer, c1, strict=True)]
     rows = np.zeros((len(ring.primes), ring.degree), np.uint64)
     rows[0] = np.array(ratio, np.uint64)
     got = small(coefficients(ring, ring.level, rows)[0], p)
-    (plain,) = prepared._layouts.popitem()[1][0][0]
+    (plain,) = prepared.J.parts[0].stretch.kept["lattice plaintexts"].get(0)
     truth = small(coefficients(ring, ring.level, ring.io.plain_residues(plain, (len(ring.primes), 4096)))[0], p)
     return got, truth
 
@@ -200,7 +201,7 @@ def signs_of_noise(holder_type, columns=512):
     where = product.scale.layout.wanted(columns, 0, 0)
     # The integers of g and J, which the attacker is supposed to know, come from a decryption of the product.
     plain = seal.Plaintext()
-    holder._decryptor.decrypt(product.ciphertexts[0][0], plain)
+    holder._decryptor.decrypt(product.sums()[0][0], plain)
     ring, primes = parameters.ring, parameters.ring.primes
     exact = crt(coefficients(ring, ring.level, ring.io.plain_residues(plain, (2, 4096)))[:, where], primes)
     noise = [int(x) for x in np.rint(rng.normal(size=columns) * 2.0**47)]
@@ -294,7 +295,7 @@ def test_noise_of_a_reply_is_within_the_bound_that_the_dither_is_sized_for():
     prepared = evaluator.prepare(np.random.default_rng(3).normal(size=(64, 64)))
     product = evaluator.transpose_product(prepared, holder.encrypt(np.zeros((64, 1)), bound=1.0))
     plain = seal.Plaintext()
-    holder._decryptor.decrypt(evaluator._rerandomised(product.ciphertexts[0][0]), plain)
+    holder._decryptor.decrypt(evaluator._rerandomised(product.sums()[0][0]), plain)
     values = crt(coefficients(ring, ring.level, ring.io.plain_residues(plain, (2, 4096))), ring.primes)
     noise = np.array([float(x - q if x > q // 2 else x) for x in values])
     stated = parameters.profile.noise(4096)
@@ -331,10 +332,10 @@ def test_zeros_in_j_change_no_step(parameters, monkeypatch):
 
 def test_seal_itself_stumbles_over_a_zero_block():
     parameters = PARAMETERS
-    holder, evaluator = pair(parameters)
-    own = evaluator._sealed(holder.encrypt(np.ones((4, 1)), bound=1.0)[SEALED.size :])
+    holder, _ = pair(parameters)
+    own = unsealed(parameters, holder.encrypt(np.ones((4, 1)), bound=1.0)[SEALED.size :])
     with pytest.raises(RuntimeError, match="transparent"):
-        evaluator._inner([own], parameters.ring.encode(np.zeros((1, 4096))))
+        parameters.ring.evaluator.multiply_plain(own, parameters.ring.encode(np.zeros((1, 4096)))[0], seal.Ciphertext())
 
 
 def test_every_encryption_is_fresh(parameters):

@@ -24,9 +24,10 @@ def spoilt(value: object) -> np.ndarray:
 @pytest.mark.parametrize(
     ("table", "text"),
     [
-        (spoilt(np.nan), "NaN or infinities are in x1"),
+        (np.column_stack([X, np.full(40, np.nan)]), "empty: x3"),
         (spoilt(np.inf), "NaN or infinities are in x1"),
-        (spoilt("male"), "text or objects in x1"),
+        (spoilt("male"), "column x1 mixes them: 1 of its 40 different values are no numbers"),
+        (spoilt(np.datetime64("2026-01-01")), "column x1 holds other objects, such as dates"),
         (np.ones((40, 3)), "constant: x0, x1, x2"),
         (np.empty((40, 0)), "rows x columns"),
         (np.empty((0, 3)), "rows x columns"),

@@ -165,7 +165,7 @@ def test_drafts_of_a_killed_process_go_and_those_of_a_living_one_stay(files: dic
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
 def test_ids_alone(tmp_path: Path, suffix: str) -> None:
     ids, path = GENERATOR.permutation(900)[:N], tmp_path / f"t{suffix}"
-    table = pa.table({"text": ["?"] * N, "id": ids, "a": X[:, 0]})
+    table = pa.table({"text": ["1,000"] * N, "id": ids, "a": X[:, 0], "none": pa.nulls(N)})
     if suffix == ".csv":
         csv.write_csv(table, path)
     elif suffix == ".parquet":

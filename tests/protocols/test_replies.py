@@ -252,7 +252,7 @@ def test_a_newer_reply_than_are_kept_closes_the_oldest_at_both_ends() -> None:
         assert isinstance(role, SealedActive)
         for g in gs:
             role.publish(g, epoch=0, to=["shop"])
-            open_at.append(sorted(role._open))
+            open_at.append(sorted(role._exchanges.open))
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
         replies = [role.reply() for _ in gs]

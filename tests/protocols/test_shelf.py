@@ -49,9 +49,9 @@ def train(prepared: list[int], monkeypatch: pytest.MonkeyPatch) -> Run:
         evaluator = prepare(self, *given)  # type: ignore[arg-type]
         inner = evaluator.prepare
 
-        def once(J: np.ndarray) -> object:
+        def once(J: np.ndarray, *, room: int) -> object:
             prepared.append(len(J))
-            return inner(J)
+            return inner(J, room=room)
 
         evaluator.prepare = once  # type: ignore[method-assign, assignment]
         return evaluator

@@ -20,6 +20,7 @@ import securevfl as vfl
 from securevfl.crypto import fixedpoint, lattice, lattice_sum, sealio
 from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder
 from securevfl.crypto.lattice_profile import BLINDED, PUBLIC, SEALED, Parameters, fingerprint
+from securevfl.crypto.lattice_rows import unsealed
 from securevfl.crypto.lattice_sum import LatticeSum, LatticeSumHolder
 from securevfl.crypto.packing import layout, pack, unpack
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder
@@ -67,7 +68,7 @@ def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) 
     product = evaluator.transpose_product(evaluator.prepare(J), sealed)
     blinded, _ = evaluator.blind(product)
     reply = sealio.unpack(memoryview(blinded)[BLINDED.size :], ring.primes, ring.degree)[0]
-    own = ring.second_polynomial(evaluator._sealed(sealed[SEALED.size : SEALED.size + PARAMETERS.sealed_size]))[0]
+    own = ring.second_polynomial(unsealed(PARAMETERS, sealed[SEALED.size : SEALED.size + PARAMETERS.sealed_size]))[0]
     ratio = np.zeros((2, len(ring.primes), ring.degree), np.uint64)
     ratio[:, 0] = [int(a) * pow(int(b), -1, p) % p for a, b in zip(reply, own, strict=True)]
     cipher = ring.io.ciphertext(ring.level, ratio, ntt=True)

@@ -12,16 +12,17 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto import sealio
-from securevfl.crypto.lattice import LatticeEvaluator, LatticeHolder
+from securevfl.crypto.lattice import LatticeHolder
 from securevfl.crypto.lattice_profile import BLINDED, OPENED, SEALED, Parameters
 from securevfl.crypto.lattice_ring import Ring
+from securevfl.crypto.lattice_rows import unsealed
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.scheme import Shape
 from securevfl.data.party import register_of
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
 from securevfl.protocols.engines import Engine
-from securevfl.protocols.sealed_residual import Opened, SealedActive, SealedG, SealedPassive
+from securevfl.protocols.sealed_residual import Opened, SealedActive, SealedG, SealedPassive, product_of
 from securevfl.runtime.channel import Event
 
 ENGINES = [vfl.Ckks(), vfl.Paillier(bits=2048)]
@@ -35,7 +36,7 @@ def job(engine: Engine, **keys: object) -> vfl.Job:
 def asks_for_every_row(self, exchange, sealed, evaluator, model, batch):
     """A passive party's own gradient, had from the identity in place of J: it sees each row's g on the way."""
     X = model.jacobian(batch.X).matrix
-    blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(np.eye(len(X))), sealed))
+    blinded, mask = evaluator.blind(product_of(evaluator, evaluator.prepare(np.eye(len(X))), sealed))
     rows = evaluator.unblind(self.opened(exchange, blinded), mask)
     read.append((batch.index, rows))
     return X.T @ rows
@@ -80,9 +81,10 @@ def test_a_second_opening_of_one_residual_is_not_given(monkeypatch: pytest.Monke
     honest, events, asked, more = SealedPassive.gradient, [], [], []
 
     def twice(self, exchange, sealed, evaluator, model, batch):
+        sealed = [*sealed]
         gradient = honest(self, exchange, sealed, evaluator, model, batch)
         J = model.jacobian(batch.X).matrix
-        blinded, _ = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
+        blinded, _ = evaluator.blind(product_of(evaluator, evaluator.prepare(J), sealed))
         asked.append(exchange)
         more.append(self.opened(exchange, blinded))
         return gradient
@@ -153,8 +155,8 @@ def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the
 
 def g_from_key(sealed: bytes, secret: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """c0 + c1 s of the first ciphertext, by the attacker's own arithmetic."""
-    ring, evaluator = PARAMETERS.ring, LatticeEvaluator(PARAMETERS, LatticeHolder(PARAMETERS, 1).public)
-    cipher = evaluator._sealed(sealed[SEALED.size : SEALED.size + PARAMETERS.sealed_size])
+    ring = PARAMETERS.ring
+    cipher = unsealed(PARAMETERS, sealed[SEALED.size : SEALED.size + PARAMETERS.sealed_size])
     residues = ring.io.residues(cipher, (2, len(ring.primes), ring.degree))
     (plain,) = ring.encode(secret[None].astype(float))
     s = ring.io.plain_residues(plain, (len(ring.primes), ring.degree))

@@ -82,7 +82,7 @@ def _exchange(replies: int, columns: int) -> tuple[Parameters, Hidden]:
     generator = np.random.default_rng(6)
     J, g = generator.normal(size=(_ROWS, columns)), generator.uniform(-1, 1, (_ROWS, 1))
     product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
-    bare = [ring.second_polynomial(cipher) for row in product.ciphertexts for cipher in row]
+    bare = [ring.second_polynomial(cipher) for row in product.sums() for cipher in row]
     sums: list[Any] = []
     opened: list[tuple[Residues, Residues]] = []
     add, load = evaluator._rerandomised, ring.ciphertext

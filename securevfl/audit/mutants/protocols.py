@@ -9,7 +9,7 @@ import numpy as np
 
 from securevfl.audit.mutants.mutant import Mutant, patched
 from securevfl.crypto.scheme import Shape
-from securevfl.protocols import sealed_residual
+from securevfl.protocols import exchanges, sealed_residual
 from securevfl.protocols.base import Reveal
 from securevfl.protocols.cipher_sum import CipherAdder, CipherHolder, PartialSum
 from securevfl.protocols.direct_sum import DirectSum, DirectSumRole
@@ -28,9 +28,10 @@ def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
 
 
 def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any) -> None:
+    number = self.__dict__.setdefault("_sent", 0)
     for passive in to:
-        self._seat.channel.send(passive, SealedG(self._published, np.ascontiguousarray(g).tobytes()), self._down)
-    self._published += 1
+        self._seat.channel.send(passive, SealedG(number, np.ascontiguousarray(g).tobytes()), self._down)
+    self._sent = number + 1
 
 
 def _read_open(self: Any) -> Any:
@@ -38,27 +39,28 @@ def _read_open(self: Any) -> Any:
     return OpenReply(message.exchange, np.frombuffer(message.ciphertext).reshape(-1, self._seat.outputs))
 
 
-def _per_sample(self: Any, exchange: int, sealed: bytes, evaluator: Any, model: Any, batch: Any) -> Any:
+def _per_sample(self: Any, exchange: int, sealed: Any, evaluator: Any, model: Any, batch: Any) -> Any:
     """Asks for the gradient by the identity: every row's own residual."""
-    X = model.jacobian(batch.X).matrix
+    X = model.jacobian(batch.X).dense
     prepared = evaluator.prepare(np.eye(len(X)))
-    blinded, r = evaluator.blind(evaluator.transpose_product(prepared, sealed))
+    blinded, r = evaluator.blind(sealed_residual.product_of(evaluator, prepared, sealed))
     return X.T @ evaluator.unblind(self.opened(exchange, blinded), r)
 
 
 _passive_gradient = sealed_residual.SealedPassive.gradient
 
 
-def _asks_again(self: Any, exchange: int, sealed: bytes, evaluator: Any, model: Any, batch: Any) -> Any:
+def _asks_again(self: Any, exchange: int, sealed: Any, evaluator: Any, model: Any, batch: Any) -> Any:
     """Asks for the gradient of other columns too."""
+    sealed = [*sealed]
     own = _passive_gradient(self, exchange, sealed, evaluator, model, batch)
-    other = evaluator.prepare(np.cos(model.jacobian(batch.X).matrix))
-    blinded, r = evaluator.blind(evaluator.transpose_product(other, sealed))
+    other = evaluator.prepare(np.cos(model.jacobian(batch.X).dense))
+    blinded, r = evaluator.blind(sealed_residual.product_of(evaluator, other, sealed))
     evaluator.unblind(self.opened(exchange, blinded), r)
     return own
 
 
-_spend = sealed_residual.SealedActive._spend
+_spend = exchanges.Exchanges.spend
 
 
 def _serves_without_end(self: Any, passive: str, number: int) -> Any:
@@ -80,13 +82,13 @@ _open_publish = OpenActive.publish
 
 def _repeated(self: Any, g: Any, *, epoch: int, to: Any) -> None:
     """One ciphertext for every batch of a shape in an epoch, as a cache keyed by shape would."""
-    inner = self._holder.encrypt
+    inner = self._holder.encrypt_pieces
 
     class Cached:
         kept = getattr(self, "_cached", {})
 
-        def encrypt(self, g: Any, *, bound: float) -> bytes:
-            return self.kept.setdefault((epoch, g.shape), inner(g, bound=bound))  # type: ignore[no-any-return]
+        def encrypt_pieces(self, g: Any, *, bound: float) -> Any:
+            return iter(self.kept.setdefault((epoch, g.shape), [*inner(g, bound=bound)]))
 
         def __getattr__(self, name: str) -> Any:
             return getattr(holder, name)
@@ -210,7 +212,7 @@ MUTANTS = [
         "output",
         patched(
             (sealed_residual.SealedPassive, "gradient", _asks_again),
-            (sealed_residual.SealedActive, "_spend", _serves_without_end),
+            (exchanges.Exchanges, "spend", _serves_without_end),
         ),
     ),
     Mutant(

@@ -1,0 +1,87 @@
+"""Pages and cells of HTML that need no other file: escaped text, tables, one style for screen, phone and paper."""
+
+from __future__ import annotations
+
+import html as markup
+from collections.abc import Mapping, Sequence
+
+Cell = str | int | float | None
+
+STYLE = """
+:root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --paper: #fff; --ground: #f6f7f9; }
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink); margin: 0;
+  background: var(--ground); overflow-wrap: break-word; }
+main { max-width: 62rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
+p { margin: .3rem 0; } .soft { color: var(--soft); }
+section { background: var(--paper); border: 1px solid var(--line); border-radius: 6px; padding: .4rem 1.1rem 1rem;
+  margin: 1rem 0; }
+section h2 { margin: .7rem 0 .5rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; }
+th, td { text-align: left; vertical-align: top; padding: .35rem 1rem .35rem 0; border-bottom: 1px solid var(--line); }
+tr:last-child > * { border-bottom: 0; } th { font-weight: 600; color: var(--soft); font-size: .85rem; }
+td.figure, th.figure { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+pre { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; margin: .5rem 0 0; }
+code { font: .92em ui-monospace, Menlo, Consolas, monospace; }
+svg { width: 100%; max-width: 34rem; height: auto; display: block; }
+@media (max-width: 30rem) { main { padding: 1.25rem .7rem 3rem; } section { padding: .3rem .8rem .8rem; } }
+@media print { body { background: #fff; } }
+"""
+
+
+def escape(text: str) -> str:
+    """Text as HTML shows it."""
+    return markup.escape(text)
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """A whole page of these parts, which are HTML. It loads nothing and runs nothing, and says so to the browser."""
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>",
+            *parts,
+            "</main></body></html>",
+            "",
+        ]
+    )
+
+
+def section(title: str, *parts: str) -> str:
+    """A card with a heading."""
+    return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Words to the left, figures to the right."""
+    figures = [all(not isinstance(row[j], str) for row in rows) and bool(rows) for j in range(len(heads))]
+    kinds = [' class="figure"' if each else "" for each in figures]
+
+    def line(tag: str, cells: Sequence[Cell]) -> str:
+        inner = (f"<{tag}{kind}>{escape(shown(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(inner)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f'<div class="wide"><table>{line("th", heads)}{body}</table></div>'
+
+
+def facts(of: Mapping[str, Cell]) -> str:
+    """Names and what they stand for, one a line."""
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(shown(cell))}</td></tr>" for name, cell in of.items())
+    return f'<div class="wide"><table>{rows}</table></div>'
+
+
+def shown(cell: Cell) -> str:
+    """A cell as text: figures with as many digits as serve."""
+    match cell:
+        case None:
+            return "-"
+        case bool() | str():
+            return str(cell)
+        case int():
+            return f"{cell:,}"
+    return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.4g}"

@@ -1,0 +1,45 @@
+"""A party's columns as its job prepares them: before anything is counted, said or sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+from securevfl.data.party import Party, register_of
+from securevfl.data.preparation import Preparation, Prepared, fit
+from securevfl.data.register import Register
+from securevfl.data.store import StoredParty
+from securevfl.errors import TableError
+from securevfl.methods.base import J
+from securevfl.options import JobOptions
+
+
+def prepare(job: JobOptions, party: Party, register: Register) -> Party:
+    """The party with its columns prepared by its training rows under this register; as it is if they are already.
+
+    TableError if the job has no use for its columns as they are, or they lie on disk and would have to be changed.
+    """
+    if party.preparation is not None or not party.columns:
+        return party
+    if isinstance(party, StoredParty):
+        if job.prepare.clip is not None or job.prepare.bins is not None:
+            raise TableError(
+                f"party {party.name}: a table in memory was expected to clip or part columns, it is read from disk; "
+                "prepare such large tables beforehand"
+            )
+        return party.prepared(Prepared(party.columns))
+    return party.prepared(fit(party.name, party.table, job.schedule(register).flow, job.prepare))
+
+
+def prepare_all(job: JobOptions, parties: Sequence[Party]) -> list[Party]:
+    """All parties of a run in one process, the leading one first."""
+    register = register_of(parties)
+    return [prepare(job, party, register) for party in parties]
+
+
+def as_prepared(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
+    """The same run by a job that prepares nothing, of parties that bring their columns as prepared."""
+    found = [copy(party) for party in prepare_all(job, parties)]
+    for party in found:
+        party.preparation = None
+    return job.model_copy(update={"prepare": Preparation()}), found

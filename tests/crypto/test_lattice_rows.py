@@ -1,0 +1,119 @@
+"""[[J^T g]] from J and g in pieces: what the whole gives, in bounded memory, and nothing but whole."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from securevfl.crypto import lattice, lattice_rows
+from securevfl.crypto.lattice import LatticeScheme
+from securevfl.crypto.lattice_profile import SEALED, Parameters
+from securevfl.crypto.lattice_rows import Sums, kept_bytes
+from securevfl.crypto.scheme import Shape
+from securevfl.crypto.tall import Here, Tall
+from securevfl.errors import CryptoError, RangeError
+
+SCHEME = LatticeScheme()
+HOLDER = SCHEME.keygen(columns=20)
+EVALUATOR = SCHEME.evaluator(HOLDER.public)
+N, D = 5000, 20
+GENERATOR = np.random.default_rng(0)
+J, G = GENERATOR.normal(size=(N, D)), GENERATOR.uniform(-1, 1, (N, 1))
+J[:, 3] = 0
+J[1000:3000, 4] = 0
+
+
+def parts(*edges: int) -> Tall:
+    return Tall([Here(start, J[start:stop]) for start, stop in pairwise([0, *edges, N])], D)
+
+
+def through(prepared: object, pieces: list[bytes], *, encode: bool = True) -> np.ndarray:
+    """J^T g through the engine."""
+    product = None
+    for piece in pieces:
+        if encode:
+            EVALUATOR.encode(prepared, piece, product)
+        product = EVALUATOR.transpose_product(prepared, piece, product)
+    blinded, mask = EVALUATOR.blind(product)
+    return EVALUATOR.unblind(HOLDER.open(blinded, Shape(*G.shape, D)), mask)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lattice, "PIECE", 2)
+    monkeypatch.setattr(lattice_rows, "CHUNK", 10)
+
+
+def pieces() -> list[bytes]:
+    found = [*HOLDER.encrypt_pieces(G, bound=1.0)]
+    assert [last for _, last in found] == [False] * (len(found) - 1) + [True]
+    return [piece for piece, _ in found]
+
+
+@pytest.mark.parametrize("encode", [True, False])
+@pytest.mark.parametrize("matrix", [J, parts(), parts(1, 2500), parts(137, 138, 4999)], ids=["array", "1", "3", "4"])
+def test_pieces_and_parts_give_the_product(matrix: np.ndarray | Tall, encode: bool) -> None:
+    sent = pieces()
+    assert len(sent) > 3
+    prepared = EVALUATOR.prepare(matrix)
+    for _ in range(2):  # plaintexts encoded now, and kept
+        assert np.abs(through(prepared, sent, encode=encode) - J.T @ G).max() < 2e-2
+
+
+def test_one_message_is_one_piece() -> None:
+    assert np.abs(through(EVALUATOR.prepare(J), [HOLDER.encrypt(G, bound=1.0)]) - J.T @ G).max() < 2e-2
+
+
+@pytest.mark.parametrize("room", [0, 2_000_000])
+def test_plaintexts_are_kept_as_far_as_there_is_room(room: int) -> None:
+    matrix = parts()
+    prepared = EVALUATOR.prepare(matrix, room=room + J.nbytes)
+    sent = pieces()
+    for _ in range(2):
+        assert np.abs(through(prepared, sent) - J.T @ G).max() < 2e-2
+        kept = kept_bytes(matrix.parts[0].stretch)  # type: ignore[attr-defined]
+        assert room / 2 <= kept <= room
+        assert prepared.nbytes == kept + J.nbytes
+
+
+def test_a_product_that_lacks_pieces_or_has_too_many_is_none() -> None:
+    prepared, sent = EVALUATOR.prepare(J), pieces()
+    product = None
+    for piece in sent[:-1]:
+        product = EVALUATOR.transpose_product(prepared, piece, product)
+    with pytest.raises(CryptoError, match="blocks of g were expected"):
+        EVALUATOR.blind(product)
+    product = EVALUATOR.transpose_product(prepared, sent[-1], product)
+    with pytest.raises(CryptoError, match="more blocks than g has"):
+        EVALUATOR.transpose_product(prepared, sent[0], product)
+
+
+def test_pieces_of_different_residuals_do_not_mix() -> None:
+    prepared, sent = EVALUATOR.prepare(J), pieces()
+    other = next(HOLDER.encrypt_pieces(G, bound=2.0))[0]
+    product = EVALUATOR.transpose_product(prepared, sent[0])
+    with pytest.raises(CryptoError, match="different headers"):
+        EVALUATOR.transpose_product(prepared, other, product)
+    with pytest.raises(CryptoError):
+        EVALUATOR.transpose_product(prepared, sent[1][: SEALED.size + 100], product)
+
+
+def test_values_that_are_not_finite_are_found_in_every_part() -> None:
+    wrong = J.copy()
+    wrong[-1, 2] = np.nan
+    with pytest.raises(RangeError, match="not finite"):
+        EVALUATOR.prepare(Tall([Here(0, wrong[:10]), Here(10, wrong[10:])], D))
+
+
+def test_sums_and_parameters_travel_between_processes() -> None:
+    prepared = EVALUATOR.prepare(J)
+    product = EVALUATOR.transpose_product(prepared, HOLDER.encrypt(G, bound=1.0))
+    parameters = Parameters()
+    there = pickle.loads(pickle.dumps(Sums(parameters, product.sums())))
+    shape = (2, len(parameters.ring.primes), parameters.ring.degree)
+    for row, came in zip(product.sums(), there.ciphertexts, strict=True):
+        for one, other in zip(row, came, strict=True):
+            ring = parameters.ring
+            np.testing.assert_array_equal(ring.io.residues(one, shape), ring.io.residues(other, shape))
+    assert pickle.loads(pickle.dumps(parameters)) is pickle.loads(pickle.dumps(parameters))

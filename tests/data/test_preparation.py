@@ -1,0 +1,174 @@
+"""Preparation of a party's columns: as scikit-learn's transformers do it, by the training rows, kept as numbers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler
+
+import securevfl as vfl
+from securevfl import errors
+from securevfl.config import plain
+from securevfl.data.columns import columns_of
+from securevfl.data.preparation import Preparation, Prepared, fit
+from securevfl.data.scaling import quartiles
+from securevfl.methods.known import known_run
+from securevfl.methods.prepared import prepare
+from securevfl.training.model_part import ModelPart
+
+N = 400
+GENERATOR = np.random.default_rng(7)
+AGE = np.where(GENERATOR.random(N) < 0.2, np.nan, GENERATOR.normal(50, 12, N))
+INCOME = GENERATOR.lognormal(10, 1, N)
+CITY = [*GENERATOR.choice(["Rome", "Oslo", "Bern"], N - 4, p=[0.5, 0.3, 0.2]).tolist(), "Lima", "Lima", None, "Bern"]
+CITY = CITY[::-1]
+TABLE = pa.table(
+    {"age": AGE, "income": INCOME, "city": CITY},
+    schema=pa.schema([("age", pa.float64()), ("income", pa.float64()), ("city", pa.string())]),
+)
+TRAIN = np.arange(300)
+SECRET = "Xanadu"
+
+
+def fitted(**options: object) -> Prepared:
+    return fit("shop", columns_of("shop", TABLE), TRAIN, Preparation(**options))
+
+
+def test_gaps_are_filled_and_marked_as_scikit_learn_does() -> None:
+    made = fitted().apply(columns_of("shop", TABLE))
+    own = SimpleImputer(strategy="median", add_indicator=True).fit(AGE[TRAIN, None])
+    np.testing.assert_array_equal(made[:, :2], own.transform(AGE[:, None]))
+    assert fitted().features == ["age", "age=(missing)", "income", "city=Bern", "city=Oslo"]
+    assert fitted(missing="fill").features == ["age", "income", "city=Bern", "city=Oslo"]
+
+
+def test_texts_become_columns_as_scikit_learn_does_with_rare_and_unknown_ones_together() -> None:
+    known = ["nobody" if city is None else city for city in CITY]
+    own = OneHotEncoder(drop=["Rome"], min_frequency=0.05, handle_unknown="infrequent_if_exist", sparse_output=False)
+    own.fit(np.array(known)[TRAIN, None])
+    made = fit("shop", columns_of("shop", np.array(CITY)[:, None]), TRAIN, Preparation(rare=0.05))
+    assert made.features == ["x0=Bern", "x0=Oslo"]  # the rare ones are too few to share a column: they go with Rome
+    some = fit("shop", columns_of("shop", np.array(CITY)[:, None]), TRAIN, Preparation(rare=0.25))
+    assert some.features == ["x0=Oslo", "x0=(other)"]
+    new = columns_of("shop", np.array([["Oslo"], ["Rome"], ["Bern"], [SECRET], [None]], object))
+    np.testing.assert_array_equal(some.apply(new), [[1, 0], [0, 0], [0, 1], [0, 1], [0, 1]])
+    np.testing.assert_array_equal(made.apply(new), [[0, 1], [0, 0], [1, 0], [0, 0], [0, 0]])
+    at = [list(own.get_feature_names_out()).index(f"x0_{city}") for city in ("Bern", "Oslo")]
+    np.testing.assert_array_equal(
+        made.apply(columns_of("shop", np.array(known)[:, None])), own.transform(np.array(known)[:, None])[:, at]
+    )
+
+
+def test_bins_are_quantile_bins_and_clipped_values_end_at_quantiles() -> None:
+    made = fit("shop", columns_of("shop", INCOME[:, None]), TRAIN, Preparation(bins=5))
+    own = KBinsDiscretizer(5, encode="onehot-dense", strategy="quantile", quantile_method="linear")
+    own.fit(INCOME[TRAIN, None])
+    np.testing.assert_array_equal(
+        made.apply(columns_of("shop", INCOME[:, None])), own.transform(INCOME[:, None])[:, 1:]
+    )
+    clipped = fit("shop", columns_of("shop", INCOME[:, None]), TRAIN, Preparation(clip=0.1))
+    low, high = np.quantile(INCOME[TRAIN], [0.1, 0.9])
+    np.testing.assert_allclose(clipped.apply(columns_of("shop", INCOME[:, None]))[:, 0], np.clip(INCOME, low, high))
+    rare = (np.arange(N) % 50 == 0).astype(float)
+    same = fit("shop", columns_of("shop", np.column_stack([rare, INCOME])), TRAIN, Preparation(clip=0.1, bins=9))
+    np.testing.assert_array_equal(same.apply(columns_of("shop", np.column_stack([rare, INCOME])))[:, 0], rare)
+
+
+def test_robust_scaling_is_by_median_and_quartiles() -> None:
+    X = np.column_stack([INCOME, np.arange(N) % 10 == 0])
+    own = RobustScaler(unit_variance=True).fit(X[TRAIN])
+    middle, spread = quartiles(X, TRAIN)
+    np.testing.assert_allclose(middle, own.center_)
+    np.testing.assert_allclose(spread[0], own.scale_[0])
+    np.testing.assert_allclose(spread[1], X[TRAIN, 1].std())  # its quartiles are equal
+
+
+def test_rows_that_are_held_out_change_nothing() -> None:
+    spoiled = TABLE.to_pydict()
+    spoiled["age"][300:], spoiled["city"][300:] = [1e9] * 100, [SECRET] * 100
+    found = fit("shop", columns_of("shop", pa.table(spoiled)), TRAIN, Preparation(clip=0.01))
+    assert [plain(step) for step in found.steps] == [plain(step) for step in fitted(clip=0.01).steps]
+
+
+def test_a_preparation_comes_back_from_json() -> None:
+    for made in (fitted(), fitted(bins=4, clip=0.02)):
+        again = Prepared.read(made.columns, json.loads(json.dumps(made.plain())))
+        assert again == made
+        np.testing.assert_array_equal(again.apply(columns_of("s", TABLE)), made.apply(columns_of("s", TABLE)))
+
+
+def test_numbers_without_gaps_stay_as_they_are() -> None:
+    party = vfl.Party("shop", INCOME[:, None], aligned=True)
+    made = prepare(job(), party, party.register)
+    assert made.X is party.X
+    assert not made.preparation.steps
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"missing": "refuse"}, "takes no missing numbers, they are in age; fill them"),
+        ({"texts": "refuse"}, "takes no texts, they are in city; encode them as numbers"),
+    ],
+)
+def test_a_job_may_refuse_what_would_be_prepared(options: dict[str, str], says: str) -> None:
+    with pytest.raises(errors.TableError, match=f"party shop: .*{says}"):
+        fitted(**options)
+
+
+def test_what_cannot_be_prepared_is_named() -> None:
+    names = [f"{SECRET} {k}" for k in range(N)]
+    with pytest.raises(errors.TableError, match="no value of column x0 is in 5 of its training rows") as found:
+        fit("shop", columns_of("shop", np.array(names)[:, None]), TRAIN, Preparation())
+    assert SECRET not in str(found.value)
+    late = np.where(np.arange(N) < 300, np.nan, 1.5 * np.arange(N))
+    with pytest.raises(errors.TableError, match="column x0 has none; drop it"):
+        fit("shop", columns_of("shop", late[:, None]), TRAIN, Preparation())
+
+
+def job(**more: object) -> vfl.Job:
+    own = {"model": vfl.Logistic(l2=1e-2), "optimizer": vfl.FedBCD(lr=0.3), "protocol": vfl.Protocol(residual="open")}
+    return vfl.Job(**own, batch_size=100, epochs=3, test_fraction=0.25, accepts=["columns", "rank"], **more)
+
+
+def parties() -> list[vfl.Party]:
+    y = (np.median(INCOME) < INCOME) ^ (GENERATOR.random(N) < 0.1)
+    return [vfl.Party("bank", GENERATOR.normal(size=(N, 2)), y, aligned=True), vfl.Party("shop", TABLE, aligned=True)]
+
+
+def test_a_model_takes_raw_rows_and_its_file_does_too(tmp_path: Path) -> None:
+    """The same f as of a party that brings the prepared columns; new rows may lack columns of the table's order."""
+    bank, shop = parties()
+    run = vfl.simulate(job(scale="robust"), [bank, shop])
+    assert run.metrics["auc"] > 0.8
+    part = run.parts["shop"]
+    assert part.columns == ["age", "income", "city"]
+    assert part.features == ["age", "age=(missing)", "income", "city=Bern", "city=Oslo"]
+    ready = prepare(job(), shop, shop.register)
+    plain_run = vfl.simulate(job(scale="robust"), [bank, vfl.Party("shop", ready.X, aligned=True)])
+    np.testing.assert_array_equal(plain_run.parts["shop"].theta, part.theta)
+    new = TABLE.slice(0, 20).select(["city", "income", "age"])
+    f = run.decision({"bank": bank.X[:20], "shop": new})
+    np.testing.assert_array_equal(f, plain_run.decision({"bank": bank.X[:20], "shop": ready.X[:20]}))
+    run.save(tmp_path)
+    np.testing.assert_array_equal(f, vfl.Run.load(tmp_path).decision({"bank": bank.X[:20], "shop": new}))
+    assert ModelPart.load(tmp_path / "shop.json").preparation == part.preparation
+    with pytest.raises(errors.TableError, match="age changed between numbers and texts"):
+        run.decision({"bank": bank.X[:1], "shop": pa.table({"age": ["old"], "income": [1.0], "city": ["Rome"]})})
+    with pytest.raises(errors.TableError, match="NaN or infinities are in income"):
+        run.decision({"bank": bank.X[:1], "shop": pa.table({"age": [1.0], "income": [np.nan], "city": ["Rome"]})})
+
+
+def test_one_party_with_ids_among_others_without(tmp_path: Path) -> None:
+    bank, shop = parties()
+    run = vfl.simulate(job(), [bank, vfl.Party("shop", TABLE, ids=range(N))])
+    np.testing.assert_array_equal(run.parts["shop"].theta, vfl.simulate(job(), [bank, shop]).parts["shop"].theta)
+
+
+def test_what_is_counted_is_what_comes_out() -> None:
+    bank, shop = parties()
+    assert known_run(job(), [bank, shop]).sizes.columns == {"bank": 2, "shop": 5}
+    assert "of the dimensions of the 5 columns" in vfl.explain(job(), [bank, shop])

@@ -1,0 +1,155 @@
+"""Charts, tables and bars: what is given is drawn, text is escaped, where nobody looks nothing is shown."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from securevfl.display import chart, html
+from securevfl.display.progress import REDRAWN, progress, watched
+
+
+def test_ticks_are_round_and_span() -> None:
+    assert chart.ticks(0.0, 1.0) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert chart.ticks(1.0, 40.0) == [0, 10, 20, 30, 40]
+    for low, high in [(0.013, 0.0131), (-5e6, 3e7), (2.0, 2.0), (0.0, 0.0), (-1e-9, 1e-9)]:
+        found = chart.ticks(low, high)
+        assert found[0] <= low + 1e-12
+        assert found[-1] >= high - 1e-12
+        assert 2 <= len(found) <= 9
+
+
+def points(svg: str) -> list[list[tuple[float, float]]]:
+    """The places of every line."""
+    lines = re.findall(r'<polyline points="([^"]*)"', svg)
+    return [[(float(x), float(y)) for x, y in (pair.split(",") for pair in line.split())] for line in lines]
+
+
+def test_lines_go_where_the_values_are() -> None:
+    svg = chart.lines({"a": [(0, 0.0), (1, 1.0), (2, 0.5)]}, x="round", y="loss")
+    ((x0, y0), (x1, y1), (x2, y2)) = points(svg)[0]
+    assert (x0, x2) == (chart.LEFT, chart.WIDTH - chart.RIGHT)
+    assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
+    assert (y0, y1) == (chart.HEIGHT - chart.BOTTOM, chart.TOP)
+    assert y2 == pytest.approx((y0 + y1) / 2, abs=0.1)
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert len(points(chart.lines({"a": [(0, 1.0), (1, nan), (2, inf), (3, 2.0)]}, x="x", y="y"))[0]) == 2
+    assert chart.lines({"a": [(0, nan)], "b": []}, x="x", y="y") == ""
+
+
+def test_long_lines_are_thinned_and_keep_their_end() -> None:
+    (line,) = points(chart.lines({"a": [(k, float(k)) for k in range(10_000)]}, x="x", y="y"))
+    assert len(line) <= chart.POINTS + 1
+    assert line[-1] == (chart.WIDTH - chart.RIGHT, chart.TOP)
+
+
+def test_shares_fill_the_bar() -> None:
+    svg = chart.split({"encryption": 3.0, "network": 1.0}, unit="s")
+    assert [float(width) for width in re.findall(r'y="0" width="([\d.]+)"', svg)] == [360, 120]
+    assert "encryption: 3.000 s, 75%" in svg
+    assert "0%" in chart.split({"a": 0.0}, unit="s")
+
+
+def test_text_is_escaped_everywhere() -> None:
+    bad = "<script>alert('x')</script>"
+    drawn = [
+        html.page(bad, []),
+        html.section(bad),
+        html.table([bad], [[bad]]),
+        html.facts({bad: bad}),
+        chart.lines({bad: [(0, 1.0)], "b": [(0, 2.0)]}, x=bad, y=bad),
+        chart.split({bad: 1.0}, unit=bad),
+    ]
+    assert all("<script" not in each and "&lt;script&gt;" in each for each in drawn)
+
+
+def test_figures_stand_to_the_right_and_words_to_the_left() -> None:
+    table = html.table(["name", "count"], [["a", 1234567], ["b", 0.123456]])
+    assert '<td>a</td><td class="figure">1,234,567</td>' in table
+    assert '<td class="figure">0.1235</td>' in table
+
+
+def test_nobody_looks_and_nothing_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress("training") as on_step:
+        on_step(1, 2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_a_bar() -> None:
+    code = (
+        "import time\nfrom securevfl.display.progress import progress\n"
+        "with progress('training') as on_step:\n    for k in range(4): on_step(k, 4); time.sleep(.15)\n"
+    )
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "90"}
+    with subprocess.Popen([sys.executable, "-c", code], stderr=slave, env=environment) as process:
+        os.close(slave)
+        told = b""
+        while True:
+            try:
+                piece = os.read(master, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            told += piece
+        assert process.wait() == 0
+    os.close(master)
+    assert b"training" in told
+    assert b"2/4" in told
+
+
+def test_watched_tells_both() -> None:
+    heard: list[tuple[int, int]] = []
+    with watched("training", True, lambda done, of: heard.append((done, of))) as told:
+        assert told is not None
+        told(1, 2)
+    assert heard == [(1, 2)]
+    with watched("training", False, None) as told:
+        assert told is None
+
+
+class Handle:
+    """What IPython.display.display returns: the cell's output, which can be drawn again."""
+
+    def __init__(self, drawn: list[str]) -> None:
+        self.drawn = drawn
+
+    def update(self, shown: str) -> None:
+        self.drawn.append(shown)
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A notebook's kernel around the test; what is drawn below the cell."""
+    drawn: list[str] = []
+
+    def display(shown: str, *, display_id: bool) -> Handle:
+        assert display_id
+        drawn.append(shown)
+        return Handle(drawn)
+
+    ipython, showing = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    own: dict[Any, Any] = {"get_ipython": lambda: types.SimpleNamespace(kernel=object())}
+    vars(ipython).update(own)
+    vars(showing).update({"display": display, "HTML": str})
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", showing)
+    return drawn
+
+
+def test_a_notebook_shows_a_bar_below_its_cell(cell: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with progress("training <b>") as on_step:
+        for k in range(1, 101):
+            on_step(k, 100)
+    assert len(cell) <= 3 + 1 / REDRAWN  # not a hundred times
+    assert "training &lt;b&gt;" in cell[0]
+    assert '<progress value="100" max="100"></progress> 100 of 100' in cell[-1]

@@ -1,0 +1,83 @@
+"""Pieces of an exchange come in order, are waited for, and are held no longer than they serve."""
+
+import threading
+from collections import deque
+
+import numpy as np
+
+import securevfl as vfl
+from securevfl.crypto import lattice
+from securevfl.protocols.pieces import Piece, Pieces
+from securevfl.protocols.sealed_residual import Blinded, SealedG
+from securevfl.runtime.channel import Event
+
+
+def coming(*rest: Piece) -> deque[Piece]:
+    return deque(rest)
+
+
+def test_each_piece_is_given_out_once() -> None:
+    rest = coming((b"b", False), (b"c", True))
+    pieces = Pieces((b"a", False), rest.popleft, again=False)
+    assert [*pieces] == [b"a", b"b", b"c"]
+    assert pieces._held == [b""] * 3
+
+
+def test_pieces_may_serve_again() -> None:
+    rest = coming((b"b", True))
+    pieces = Pieces((b"a", False), rest.popleft, again=True)
+    assert [*pieces] == [*pieces] == [b"a", b"b"]
+
+
+def test_waiting_takes_all_that_is_on_its_way() -> None:
+    rest = coming((b"b", True), (b"of the next exchange", True))
+    pieces = Pieces((b"a", False), rest.popleft, again=False)
+    pieces.wait()
+    pieces.wait()
+    assert len(rest) == 1
+    assert [*pieces] == [b"a", b"b"]
+
+
+def test_what_nobody_wants_is_dropped_as_it_comes() -> None:
+    rest = coming((b"b", True))
+    pieces = Pieces((b"a", False), rest.popleft, again=True)
+    pieces.forget()
+    pieces.wait()
+    assert not rest
+    assert pieces._held == []
+
+
+def test_a_piece_is_used_before_the_next_is_here() -> None:
+    ready, used = threading.Semaphore(0), []
+
+    def more() -> Piece:
+        ready.acquire()
+        return b"b", True
+
+    pieces = Pieces((b"a", False), more, again=False)
+    for piece in pieces:
+        used.append(piece)
+        ready.release()
+    assert used == [b"a", b"b"]
+
+
+def test_a_run_in_pieces_learns_the_model_of_one_in_one_piece(monkeypatch) -> None:
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1, local_steps=2),
+        protocol=vfl.Protocol(residual=vfl.Ckks()),
+        batch_size=600,
+        epochs=3,
+        accepts=["columns"],
+    )
+    whole = vfl.simulate(job, vfl.datasets.breast_cancer())
+    monkeypatch.setattr(lattice, "PIECE", 1)
+    events: list[Event] = []
+    run = vfl.simulate(job, vfl.datasets.breast_cancer(), observe=events.append)
+    came = [event.message for event in events if event.me == "shop" and event.direction == "recv"]
+    sealed = [message for message in came if isinstance(message, SealedG)]
+    assert len(sealed) > 3
+    assert sum(message.last for message in sealed) == 3
+    assert sum(isinstance(event.message, Blinded) for event in events if event.me == "shop") == 3
+    for name, part in whole.parts.items():
+        np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=1e-5)

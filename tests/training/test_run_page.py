@@ -1,0 +1,94 @@
+"""A run as a page, a notebook cell and a picture: its figures are the run's, and it needs nothing else."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import securevfl as vfl
+from securevfl.runtime.clock import Kind
+from securevfl.training.run_page import curve
+
+
+@pytest.fixture(scope="module")
+def parties() -> list[vfl.Party]:
+    return vfl.datasets.breast_cancer(parties=3)
+
+
+@pytest.fixture(scope="module")
+def run(parties: list[vfl.Party]) -> vfl.Run:
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol=vfl.Protocol(residual=vfl.Ckks()),
+        epochs=2,
+        test_fraction=0.25,
+        evaluate_every=1,
+        accepts=["columns"],
+    )
+    return vfl.simulate(job, parties)
+
+
+def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> None:
+    run.report(tmp_path / "run.html")
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    for name, value in run.metrics.items():
+        assert f"<th>{name}</th><td>{value:.4f}</td>" in page
+    assert run.job.digest.hex()[:16] in page
+    assert f"{run.costs.bytes:,}" in page
+    for kind, word in ((Kind.ENCRYPTION, "encryption"), (Kind.LOCAL, "other work"), (Kind.COMMUNICATION, "network")):
+        assert f"{word}: {run.costs.seconds(kind):.3f} s" in page
+    for word in ("bank", "shop", "telco", "SealedG", "encrypt", "pairwise/ckks", "columns", "held-out rows"):
+        assert word in page
+    assert page.count("<svg") == 5  # loss and metrics by round and by second, the cost split
+
+
+def test_the_page_needs_no_other_file_and_runs_nothing(run: vfl.Run, tmp_path: Path) -> None:
+    run.report(tmp_path / "run.html")
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert not re.search(r"<script|\ssrc=|href=|url\(|@import|https?:", page)
+    assert page.count("<section") == page.count("</section>") > 5
+
+
+def test_a_run_from_files_has_a_page_without_costs(run: vfl.Run, tmp_path: Path) -> None:
+    run.save(tmp_path / "model")
+    vfl.Run.load(tmp_path / "model").report(tmp_path / "run.html")
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert "Costs are not kept in model files" in page
+    assert f"<th>auc</th><td>{run.metrics['auc']:.4f}</td>" in page
+
+
+def test_notebooks_show_jobs_runs_costs_and_sheets(run: vfl.Run, parties: list[vfl.Party]) -> None:
+    assert run.job.digest.hex()[:16] in run.job._repr_html_()
+    assert "<th>optimizer.lr</th><td>0.1</td>" in run.job._repr_html_()
+    assert f"<td>{run.metrics['auc']:.4f}</td>" in run._repr_html_()
+    assert "<svg" in run._repr_html_()
+    assert f"{run.costs.bytes:,}" in run.costs._repr_html_()
+    sheet = vfl.explain(run.job, parties)
+    assert isinstance(sheet, str)
+    assert "bank (active, holds the labels)" in sheet._repr_html_()
+    assert sheet._repr_html_().startswith("<pre")
+
+
+def test_the_picture_has_the_run(run: vfl.Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figure = run.plot()
+    by_round, by_second, split = figure.axes[:3]
+    assert [by_round.get_xlabel(), by_second.get_xlabel()] == ["round", "seconds on the critical path"]
+    drawn = [tuple(map(float, point)) for point in by_round.get_lines()[0].get_xydata()]
+    assert drawn == curve(run.history, "round", "batch_loss")
+    heights = [bar.get_height() for bar in split.patches]
+    assert sum(heights) == pytest.approx(run.costs.total)
+    assert {line.get_label() for line in figure.axes[3].get_lines()} >= {"auc", "accuracy"}
+    figure.savefig(tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+def test_progress_of_a_simulation_is_told_to_the_caller_as_well(parties: list[vfl.Party]) -> None:
+    heard: list[tuple[int, int]] = []
+    job = vfl.Job(
+        model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(residual="open"), epochs=1,
+        accepts=["columns"],
+    )  # fmt: skip
+    vfl.simulate(job, parties, progress=True, on_round=lambda done, of: heard.append((done, of)))
+    assert heard == [(1, 3), (2, 3), (3, 3)]
