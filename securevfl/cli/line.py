@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from securevfl.cli.parties import Certs, Listen, Log, Name, Patience, PeersFile, Timeout, Verbose, events
+from securevfl.cli.stop import stoppable
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +34,7 @@ def line(
     from securevfl.display.progress import progress
     from securevfl.organisations.measure import measure_lines, slowest
 
-    with events(verbose, log), progress("measuring") as on_turn:
+    with stoppable(), events(verbose, log), progress("measuring") as on_turn:
         lines = measure_lines(
             party, peers, certs=certs, listen=listen, timeout=timeout, patience=patience, on_turn=on_turn
         )
