@@ -86,7 +86,11 @@ class SharesMethod(Method):
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(), "optimizer": FedSGD(lr=0.3)}
-        return {"shares": own | {"protocol": Protocol(shares=Shares(chunk=1))}}
+        opened = Protocol(shares=Shares(open_weights=("shop",)))
+        return {
+            "shares": own | {"protocol": Protocol(shares=Shares(chunk=1))},
+            "shares, weights opened": own | {"protocol": opened},
+        }
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
         found = [
