@@ -11,6 +11,7 @@ from pathlib import Path
 
 from securevfl.job import Job
 from securevfl.methods import METHODS
+from securevfl.organisations import conversation, predict, scoring
 from securevfl.protocols import meeting, psi, shares, shares_ahead, shares_predict
 from securevfl.protocols.base import Declared
 from securevfl.protocols.registry import RESIDUALS, SUMS
@@ -63,6 +64,12 @@ def sections() -> list[Section]:
         for what, declared in (("ahead", shares_ahead.declares()), ("a visit", shares.declares()))
     ]
     found.append(Section("Shares: scores", _SHARES, "the two holders together", shares_predict.declares()))
+    lines = "authenticated lines"
+    found.append(
+        Section("Between organisations, at the end", lines, "none needed: plain", conversation.declares(_ROLES))
+    )
+    found.append(Section("Prediction, beside its method", lines, "none needed: plain", predict.declares(_ROLES)))
+    found.append(Section("Scoring by a standing party", lines, "none needed: plain", scoring.declares(_ROLES)))
     return [*found, *(_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3))]
 
 

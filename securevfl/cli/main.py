@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
 from securevfl.cli import parties as cli_parties
+from securevfl.cli import serve as cli_serve
 from securevfl.cli.bench import bench
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError
 from securevfl.version import __version__
@@ -77,6 +78,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 certs.register(app)
 cli_parties.register(app)
+cli_serve.register(app)
 cli_ledger.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]

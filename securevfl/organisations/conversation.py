@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError, TransportError
+from securevfl.protocols.base import Declared, Reveal
+from securevfl.roles import Roles
 from securevfl.runtime import eventlog
 from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel
@@ -32,6 +34,12 @@ _END = "end"  # lane of the last message
 
 class Through(Message, frozen=True):
     """The sender has all it came for, on disk if the conversation resumes."""
+
+
+def declares(roles: Roles) -> list[Declared]:
+    """What `Through` reveals, of everyone to everyone."""
+    what = Reveal("plain", "that the sender has all it came for")
+    return [Declared(Through, sender, receiver, what) for sender, receiver in roles.pairs()]
 
 
 def read_peers(peers: Peers | str | Path, certs: str | Path | None) -> tuple[Peers, Path]:
@@ -53,11 +61,13 @@ def converse(
     patience: float,
     resumes: bool = False,
     kept: Callable[[], T | None] | None = None,
+    wait: float | None = None,
 ) -> T:
     """What `talk` returns, told all others over the channel that it is given.
 
     terms: compared with everyone's, plain data that all may see. timeout: seconds to wait for all parties at the start
     and after a loss, for any one message, and at the end for the others. patience: seconds a party may be cut off.
+    wait: seconds for all parties to be there at the start, if not `timeout`; infinity waits for whoever comes.
     resumes: `talk` can begin anew after a loss. kept: the outcome if it is on disk from an earlier try; it counts if
     the others are gone, or have theirs as well.
 
@@ -67,7 +77,8 @@ def converse(
     credentials = Credentials(certs, me)
     clock, books = WallClock(), Books()
     others = [name for name in peers.parties if name != me]
-    deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else timeout)
+    wait = timeout if wait is None else wait
+    deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else wait)
     while True:
         through = kept is not None and kept() is not None
         post = Post(credentials, peers, terms, through=through, listen=listen, patience=patience)
