@@ -6,6 +6,7 @@ phe       python-paillier: conversion and comparison
 plot      matplotlib: pictures of a run
 serve     prometheus-client: figures of a party that stays up
 bench     sklearn and plot: the benchmark
+torch     PyTorch: neural parties
 dask      distributed: a cluster as executor
 """
 

@@ -13,7 +13,7 @@ from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Optimizer
+from securevfl.optim.base import Training
 from securevfl.protocols.choice import Protocol
 
 LeakName = Literal["rank", "fresh_equations", "single_passive", "label_auc", "columns", "sequential"]
@@ -33,7 +33,7 @@ class JobOptions(Config):
 
     model: SerializeAsAny[Model]
     """What is fitted."""
-    optimizer: SerializeAsAny[Optimizer]
+    optimizer: SerializeAsAny[Training]
     """By which schedule of exchanges and local steps."""
     protocol: Protocol
     """How sums go up and residuals go down."""
@@ -104,6 +104,17 @@ class JobOptions(Config):
             test_fraction=self.test_fraction,
             reshuffle=self.reshuffle,
         )
+
+    @property
+    def equations(self) -> int:
+        """How often in a run each parameter of a passive party gives a new equation about the residuals of a batch.
+
+        A Jacobian that stays gives the same ones every epoch unless rows are reshuffled; one that moves with the
+        weights gives others in every local step.
+        """
+        if not self.model.static_jacobian:
+            return self.epochs * self.optimizer.steps
+        return self.epochs if self.reshuffle else 1
 
     @property
     def evaluation_interval(self) -> int:

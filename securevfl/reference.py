@@ -27,7 +27,7 @@ from securevfl.models import MODELS, metrics
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Optimizer
+from securevfl.optim.base import Training
 from securevfl.optim.rules import RULES
 from securevfl.optim.update import Rule
 from securevfl.options import Target
@@ -36,15 +36,17 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.defences import DEFENCES, Defence
 from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.protocols.shares_options import Shares
 
 TABLES: dict[type[Config], str] = {
     Protocol: "protocol",
+    Shares: "shares",
     Preparation: "prepare",
     Target: "target",
 }  # keys that hold a table of one kind
 KINDS: dict[type[Config], tuple[str, Registry[Any]]] = {  # keys that name one of several kinds
     Model: ("model", MODELS),
-    Optimizer: ("optimizer", OPTIMIZERS),
+    Training: ("optimizer", OPTIMIZERS),
     Rule: ("rule", RULES),
     SumProtocol: ("sum", SUMS),
     ResidualProtocol: ("residual", RESIDUALS),

@@ -12,7 +12,7 @@ from pathlib import Path
 from securevfl.job import Job
 from securevfl.methods import METHODS
 from securevfl.organisations import conversation, predict, scoring
-from securevfl.protocols import meeting, psi, shares, shares_ahead, shares_predict
+from securevfl.protocols import meeting, psi
 from securevfl.protocols.base import Declared
 from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.roles import Roles
@@ -20,7 +20,6 @@ from securevfl.runtime.codec import Message
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]
 _ROLES = Roles.labelled("A", _PASSIVES)
-_SHARES = "RLWE of 128 bits, computational Diffie-Hellman on Ed25519, ChaCha20, AES as a correlation-robust hash"
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,6 @@ def sections() -> list[Section]:
         for label, residual in kind.variants().items()
     ]
     found += _methods({item.message for section in found for item in section.declared})
-    found += [
-        Section(f"Shares: {what}, which no job can name yet", _SHARES, "the two holders together", declared)
-        for what, declared in (("ahead", shares_ahead.declares()), ("a visit", shares.declares()))
-    ]
-    found.append(Section("Shares: scores", _SHARES, "the two holders together", shares_predict.declares()))
     lines = "authenticated lines"
     found.append(
         Section("Between organisations, at the end", lines, "none needed: plain", conversation.declares(_ROLES))
@@ -84,12 +78,14 @@ def _methods(known: set[type[Message]]) -> list[Section]:
     found = []
     for name, kind in METHODS.items():
         method = kind()
-        for example in list(method.examples().values())[:1]:
-            job = Job(**example)
-            own = [item for item in method.declares(job, _ROLES) if item.message not in known]
-            found.append(
-                Section(f"Method: {name}, beside these", method.strength(job), method.pooling(job, _ROLES), own)
-            )
+        jobs = [Job(**example) for example in method.examples().values()]
+        roles = [method.assigned(job, _ROLES, {}) for job in jobs]
+        declared = dict.fromkeys(
+            item for job, cast in zip(jobs, roles, strict=True) for item in method.declares(job, cast)
+        )
+        own = [item for item in declared if item.message not in known]
+        breaks = " ".join(method.pooling(jobs[0], roles[0]).split("\n"))
+        found.append(Section(f"Method: {name}, beside these", method.strength(jobs[0]), breaks, own))
     return found
 
 

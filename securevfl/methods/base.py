@@ -14,21 +14,23 @@ so that nothing outside a method's own files, the registry `METHODS` and its tes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
 from securevfl.data.schedule import Schedule, Visit
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.errors import PartiesError
+from securevfl.errors import ConfigError, PartiesError
 from securevfl.methods.data import TrainingData
-from securevfl.methods.divergence import Divergence
+from securevfl.methods.divergence import Divergence, check_outcome
 from securevfl.methods.state import State
+from securevfl.models import metrics
 from securevfl.models.base import Model
+from securevfl.models.losses import Loss
 from securevfl.options import JobOptions
 from securevfl.protocols.base import Batch, Declared, ResidualProtocol, Seat, SumProtocol
 from securevfl.protocols.notes import Began
@@ -45,6 +47,14 @@ class OwnRows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, rows: slice, /) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class AskedRows:
+    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling."""
+
+    ids: Sequence[bytes]
+    raw: Floats
 
 
 @dataclass(frozen=True)
@@ -68,8 +78,30 @@ class Player(ABC):
         """
 
     @abstractmethod
-    def decision(self, rows: OwnRows) -> Floats | None:
-        """f (m x c) on these rows, of which every party brings its columns; None where it is not for this party."""
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+        """f (m x c) on these rows, of which every party brings its columns; None where it is not for this party.
+
+        asked: their ids and columns as they are, where there are any.
+        """
+
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
+        """Metrics on the rows that are evaluated, with all other parties; empty where they are not for this party.
+
+        rounds: done so far. last: the training is over. DivergenceError if it has left the numbers.
+        """
+        rows = data.evaluated
+        f, labels = self.decision(rows), data.labels(rows.rows)
+        if f is None or labels is None or data.classes is None:
+            return {}
+        check_outcome(loss, f, loss.targets(labels, data.classes), rounds)
+        return metrics.evaluate(loss, f, labels, data.classes)
+
+    def prepare(self, data: TrainingData) -> Generator[Round]:
+        """Does all work that can be done before the training, with all other parties; hands over as `train` does.
+
+        ConfigError for a method that has none.
+        """
+        raise ConfigError(f"{type(self).__name__} has nothing to prepare; start the training at once")
 
     @property
     def exchanges(self) -> int:
@@ -104,7 +136,12 @@ class Known:
 
 
 class Method(Named, ABC):
-    """A family of training: what parties exchange, what that tells, and how one of them plays."""
+    """A family of training: what parties exchange, what that tells, and how one of them plays.
+
+    most: how many parties it is made for, if it is not for any number.
+    """
+
+    most: ClassVar[int | None] = None
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:
@@ -124,6 +161,10 @@ class Method(Named, ABC):
 
     def cast(self, parties: Sequence[Party]) -> Roles:
         """The roles of these parties, the leading one first. PartiesError if they make no run of this method."""
+        if self.most is not None and len(parties) > self.most:
+            raise PartiesError(
+                f"at most {self.most} parties were expected for {self.name}, {len(parties)} came; leave out others"
+            )
         roles = Roles.of((party.name, self.role(party)) for party in parties)
         wrong = [name for k, (name, role) in enumerate(roles.cast) if not self.admits(role, leads=k == 0)]
         if wrong:
@@ -134,6 +175,13 @@ class Method(Named, ABC):
                 )
             found = ", ".join(f"{name} ({roles.role(name)})" for name in wrong)
             raise PartiesError(f"{self.name} has no place for {found}; leave them out")
+        return roles
+
+    def assigned(self, job: JobOptions, roles: Roles, columns: Mapping[str, int]) -> Roles:
+        """The roles once it is known how many columns each party has (d_k; empty where that is not known).
+
+        PartiesError if the job asks for parties that are not there.
+        """
         return roles
 
     @abstractmethod
@@ -197,7 +245,7 @@ class BatchPlayer(Player):
         self.start = 0  # rounds done before, where it goes on from a state
         self._job = job
         self._channel = seat.channel
-        self._loss = job.model.loss
+        self.loss = job.model.loss
         self._visit: Visit | None = None
         self._booked: float | None = None
         self._watch: Divergence | None = None
@@ -212,7 +260,7 @@ class BatchPlayer(Player):
         """To be called first."""
         self._data = data
         self.start = start
-        self._watch = None if data.targets is None else Divergence(self._loss, len(data.schedule.train))
+        self._watch = None if data.targets is None else Divergence(self.loss, len(data.schedule.train))
 
     def batches(self) -> Iterator[Batch]:
         """This party's side of every batch still to come, in the order all share."""
@@ -234,10 +282,15 @@ class BatchPlayer(Player):
         assert self._watch is not None, "it has begun"
         if self._booked is None:
             self._booked = self._watch.see(self._round, f, batch.y)
-        g = self._loss.residual(f, batch.y)
+        g = self.loss.residual(f, batch.y)
         if self._job.protocol.seals:
             self._watch.check_sealable(self._round, g, batch.y)
         return g
+
+    def book(self, loss: float) -> None:
+        """Notes the mean loss of a batch, the first time in a visit."""
+        if self._booked is None:
+            self._booked = loss
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
         """A round for each step of an optimizer's work."""

@@ -21,14 +21,26 @@ import numpy as np
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
+from securevfl.methods.base import (
+    AskedRows,
+    BatchPlayer,
+    J,
+    Known,
+    MessageProtocol,
+    Method,
+    OwnRows,
+    Player,
+    Round,
+    Told,
+)
 from securevfl.methods.data import TrainingData
 from securevfl.methods.rounds_told import active_learns, counts, passive_learns
 from securevfl.methods.state import State
-from securevfl.models.base import Model
-from securevfl.models.linear import LinearModel, Logistic, starting_weights
+from securevfl.models.base import BlockModel, Model, Place
+from securevfl.models.linear import Logistic
+from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rounds import RoundsOptimizer
+from securevfl.optim.rounds import RoundsTraining
 from securevfl.optim.update import Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.base import Declared, Reals, ResidualProtocol, Seat, recast
@@ -50,17 +62,25 @@ class Rounds(Method):
     name: ClassVar[str] = "rounds"
 
     def trains(self, model: type[Model]) -> bool:
-        return issubclass(model, LinearModel)
+        return issubclass(model, BlockModel)
 
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is None:
             raise ValueError("protocol.residual: is missing; add it")
+        _optimizer(job).check(job.model)
+        sums = job.protocol.sum_for(2)
+        if job.model.shows_parts and sums.hides_parts:
+            raise ValueError(
+                f'protocol.sum: "direct" was expected, a top model is fed every party\'s outputs apart and {sums.name} '
+                'hides none of them; use sum = "direct"'
+            )
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
         return {
             "ckks": own | {"protocol": Protocol(residual=Ckks())},
             "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+            "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
         }
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
@@ -69,6 +89,7 @@ class Rounds(Method):
         return [
             *recast(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
             *_residual(job).declares(),
+            *_optimizer(job).declares(),
         ]
 
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
@@ -84,7 +105,8 @@ class Rounds(Method):
         return _residual(job).strength
 
     def openings(self, job: JobOptions, sizes: Sizes) -> str:
-        return _residual(job).openings(sizes.batches * sum(sizes.parameters.values()), sizes.epochs)
+        times = _optimizer(job).agreement(job.model).openings
+        return _residual(job).openings(sizes.batches * times * sum(sizes.parameters.values()), sizes.epochs)
 
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         if roles.role(party) == ACTIVE:
@@ -117,21 +139,29 @@ def _residual(job: JobOptions) -> ResidualProtocol:
     return job.protocol.residual
 
 
+def _optimizer(job: JobOptions) -> RoundsTraining:
+    assert isinstance(job.optimizer, RoundsTraining), "its registry says so"
+    return job.optimizer
+
+
 class RoundsPlayer(BatchPlayer):
-    """One party's block of weights; the active party's has an intercept."""
+    """One party's block of weights."""
 
     def __init__(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> None:
         super().__init__(job, seat)
-        assert isinstance(job.model, LinearModel), "Rounds.trains says so"
-        assert isinstance(job.optimizer, RoundsOptimizer), "its registry says so"
+        assert isinstance(job.model, BlockModel), "Rounds.trains says so"
         self._active = seat.me == seat.active
-        self._seat = seat
-        self._optimizer = job.optimizer
-        self.model = job.model.build(columns, seat.outputs, intercept=self._active)
+        passives = len(seat.passives)
+        place = 0 if self._active else seat.passives.index(seat.me)
+        self._outputs = seat.outputs
+        self._seat = replace(seat, outputs=job.model.collected(seat.outputs, passives))
+        self._optimizer = _optimizer(job)
+        self.model = job.model.build(Place(seat.me, self._active, columns, seat.outputs, seat.model, passives, place))
         own = State() if state is None else state
-        self.model.theta = own.get("theta", self.model.theta)
+        if state is not None:
+            self.model.restore(state)
         self._before: int = own.get("exchanges", 0)
-        self.updater = Updater(self._optimizer.update, self.model, own.get("update"))
+        self.memory = self._optimizer.remember(self.model, own.get("update"))
         self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
         self._link: ActiveLink | None = None
@@ -140,12 +170,18 @@ class RoundsPlayer(BatchPlayer):
     def exchanges(self) -> int:
         return self._before + (self._link.rounds if self._link is not None else 0)
 
+    @property
+    def updater(self) -> Updater:
+        """Its memory, where the optimizer goes by a rule."""
+        assert isinstance(self.memory, Updater), "only an optimizer that goes by a rule asks for it"
+        return self.memory
+
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
-        if start == 0 and data.targets is not None:
-            first = np.arange(len(data.targets))[:SAMPLE]
-            self.model.theta = starting_weights(data.raw(first), data.scaled(first), data.targets, self.seed)
-            self.updater = Updater(self._optimizer.update, self.model)
+        if start == 0:
+            first = np.arange(data.rows)[:SAMPLE]
+            self.model.start(data.raw(first), data.scaled(first), data.targets, self.seed)
+            self.memory = self._optimizer.remember(self.model, None)
         residual, agreement = _residual(self._job), self._optimizer.agreement(self._job.model)
         if self._active:
             seat = replace(self._seat, noise=self._noise, released=self._before)
@@ -155,17 +191,18 @@ class RoundsPlayer(BatchPlayer):
             with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as link:
                 yield from self.rounds(self._optimizer.passive(self, link))
 
-    def decision(self, rows: OwnRows) -> Floats | None:
-        def forward(block: slice) -> Floats:
-            return self.model.forward(rows[block])
-
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         if not self._active:
-            predict_passive(self._sums, forward, len(rows))
+            predict_passive(self._sums, lambda block: self.model.forward(rows[block]), len(rows))
             return None
-        return predict_active(self._sums, forward, len(rows), self._seat.outputs)
+
+        def joined(block: slice, others: Floats) -> Floats:
+            return self.model.joined(rows[block], others)
+
+        return predict_active(self._sums, joined, len(rows), self._outputs, collected=self._seat.outputs)
 
     def state(self) -> State:
-        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.updater.state)
+        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.memory.state)
 
     def outcome(self) -> State:
-        return State(theta=self.model.theta)
+        return State(self.model.state())

@@ -7,13 +7,14 @@ all Q local steps of a round (FedBCD 2019, eq. 57).
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
 from securevfl.crypto.scheme import Floats
-from securevfl.models.base import Model
+from securevfl.models.base import BlockModel, Place, Summand
 from securevfl.models.losses import LOSSES, Loss, known_loss
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.special import normal_quantile
@@ -21,7 +22,7 @@ from securevfl.special import normal_quantile
 START = 0.5  # spread of f at the start
 
 
-class LinearModel(Model):
+class LinearModel(BlockModel):
     """What every linear model is told: `l2`, which spares the intercept."""
 
     by_column: ClassVar[bool] = True
@@ -36,9 +37,10 @@ class LinearModel(Model):
     def parameters(self, columns: int, outputs: int) -> int:
         return columns * outputs
 
-    def build(self, columns: int, outputs: int, *, intercept: bool) -> Linear:
-        """A party's own part, weights at zero."""
-        return Linear(np.zeros((columns + intercept, outputs)), l2=self.l2, intercept=intercept)
+    def build(self, place: Place) -> Linear:
+        """A party's own part, weights at zero; the active party's has an intercept."""
+        self.brought(place.who, place.model)
+        return Linear(np.zeros((place.columns + place.active, place.outputs)), l2=self.l2, intercept=place.active)
 
 
 class Logistic(LinearModel):
@@ -63,6 +65,12 @@ class Softmax(LinearModel):
     """Multinomial logistic regression, one output a class."""
 
     name: ClassVar[str] = "softmax"
+
+
+class OneVsRest(LinearModel):
+    """Logistic regression of each of several classes against the rest."""
+
+    name: ClassVar[str] = "one_vs_rest"
 
 
 class GeneralLinear(LinearModel):
@@ -96,7 +104,7 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     return np.vstack([theta, np.zeros((1, targets.shape[1]))])
 
 
-class Linear:
+class Linear(Summand):
     """One party's part: theta (d x c), and for the active party the intercept as its last row."""
 
     static_jacobian = True
@@ -105,22 +113,36 @@ class Linear:
     def __init__(self, theta: Floats, *, l2: float, intercept: bool) -> None:
         self.theta = theta
         self.intercept = intercept
-        self._decay = np.full((len(theta), 1), l2)
+        self.decay = np.full((len(theta), 1), l2)  # of each row of theta
         if intercept:
-            self._decay[-1] = 0.0
+            self.decay[-1] = 0.0
 
     @property
     def parameters(self) -> int:
         """p, the number of weights."""
         return int(self.theta.size)
 
+    def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
+        """With labels as `starting_weights` says; else from zero."""
+        if targets is not None:
+            self.theta = starting_weights(X, scaled, targets, seed)
+
+    def state(self) -> dict[str, Any]:
+        """theta alone."""
+        return {"theta": self.theta}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The opposite of `state`."""
+        self.theta = state["theta"]
+
     def jacobian(self, X: Floats) -> Jacobian:
         """X (n x d), with a column of ones where there is an intercept; the same for each output."""
         return Jacobian(np.column_stack([X, np.ones(len(X))]) if self.intercept else X)
 
-    def forward(self, X: Floats) -> Floats:
-        """H (n x c)."""
-        H: Floats = X @ self.theta[:-1] + self.theta[-1] if self.intercept else X @ self.theta
+    def forward(self, X: Floats, theta: Floats | None = None) -> Floats:
+        """H (n x c), with these weights (d x c) in place of its own if any are given."""
+        own = self.theta if theta is None else theta
+        H: Floats = X @ own[:-1] + own[-1] if self.intercept else X @ own
         return H
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
@@ -130,4 +152,16 @@ class Linear:
 
     def regularised(self, gradient: Floats) -> Floats:
         """gradient + l2 theta (d x c), from the gradient of the mean loss; the intercept is spared."""
-        return gradient + self._decay * self.theta
+        return gradient + self.decay * self.theta
+
+    def penalty(self) -> float:
+        """l2 |theta|^2 / 2, which this part adds to the mean loss."""
+        return float((self.decay * self.theta**2).sum()) / 2
+
+    def gram(self, X: Floats) -> Floats:
+        """J^T J (d x d) over the rows of X, by which a step can follow the curvature of the block."""
+        own = X.T @ X
+        if not self.intercept:
+            return own
+        sums = X.sum(axis=0)[:, None]
+        return np.block([[own, sums], [sums.T, np.full((1, 1), float(len(X)))]])

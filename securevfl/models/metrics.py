@@ -35,7 +35,7 @@ Metric = Callable[[Loss, Floats, NDArray[Any], NDArray[Any]], float]
 def _fitting(loss: Loss) -> dict[str, Metric]:
     if not loss.classifies:
         return {"r2": _r2, "rmse": _rmse, "loss": _loss}
-    ranked = {"auc": _auc} if loss.name != "softmax" else {}
+    ranked = {"auc": _auc} if loss.single else {}
     return ranked | {"accuracy": _accuracy, "error": _error, "loss": _loss}
 
 

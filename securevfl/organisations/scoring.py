@@ -69,6 +69,7 @@ def score_rows(
     *,
     on_block: OnBlock,
     on_rows: OnRows | None = None,
+    ledger: DisclosureLedger | str | Path | None = None,
     certs: str | Path | None = None,
     listen: str | None = None,
     timeout: float = 600.0,
@@ -87,11 +88,12 @@ def score_rows(
         )
     peers, folder = read_peers(peers, certs)
     check_parties_of(part, peers)
+    own_ledger = DisclosureLedger.of(part.name, ledger)
 
     def talk(channel: Channel) -> Answered:
         for name in part.parties[1:]:
             channel.send(name, Wanted(len(rows.ids)))  # 1
-        return _score(part, rows, channel, DisclosureLedger.of(part.name, None), len(rows.ids), on_block, on_rows)
+        return _score(part, rows, channel, own_ledger, len(rows.ids), on_block, on_rows)
 
     return converse(
         part.name, peers, terms(part), talk, certs=folder, listen=listen, timeout=timeout, patience=patience

@@ -31,6 +31,8 @@ class ModelPart:
     `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
     drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, which
     `mean` and `deviation` (d,) scale. `run` is the same in all parts of one training, and in no others.
+    model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
+    back needs it set anew unless its job names a file of it.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ModelPart:
     books: Books = field(default_factory=Books, repr=False)
     path: CriticalPath = field(default_factory=lambda: np.zeros((len(Stage), len(Kind))), repr=False)
     run: str = ""
+    model: object = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"ModelPart({self.name!r}, {self.role}, {len(self.columns)} columns)"

@@ -107,7 +107,7 @@ class Run:
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
         part = self.parts[name]
-        seat = Seat(channel, self.roles, Meter(channel.clock, channel.books), outputs=part.outputs)
+        seat = Seat(channel, self.roles, Meter(channel.clock, channel.books), outputs=part.outputs, model=part.model)
         return self.job.method.player(self.job, seat, X.shape[1], part.state).decision(X)
 
     def save(self, folder: str | Path) -> None:

@@ -12,7 +12,6 @@ from securevfl.errors import DivergenceError, RangeError
 from securevfl.job import Job
 from securevfl.methods.base import Round
 from securevfl.methods.data import TrainingData
-from securevfl.methods.divergence import check_outcome
 from securevfl.models import metrics
 from securevfl.protocols.base import Seat
 from securevfl.protocols.meeting import Verdict
@@ -76,7 +75,7 @@ class Trainee:
 
     def finish(self) -> ModelPart:
         """Evaluates a last time and packs what this party takes home."""
-        measured = self._evaluate()
+        measured = self._evaluate(last=True)
         seat, data = self._seat, self._data
         path = seat.channel.clock.path()
         path[: Stage.EVALUATE] = self._trained[: Stage.EVALUATE]  # others may have evaluated while this one trained
@@ -97,6 +96,7 @@ class Trainee:
             books=seat.channel.books,
             path=path,
             run=self._run,
+            model=self._party.model,
         )
 
     def _after(self, done: Round) -> bool:
@@ -124,15 +124,9 @@ class Trainee:
         player, keys = self._player, dict(self._seat.channel.keys)
         return Saved(rounds, self._run, self._history, keys, player.state(), player.constant)
 
-    def _evaluate(self) -> dict[str, float]:
-        """Metrics on the held-out rows, or without any on the training rows; empty where f or labels are not known."""
-        rows, data = self._data.evaluated, self._data
-        f, labels = self._player.decision(rows), data.labels(rows.rows)
-        if f is None or labels is None or data.classes is None:
-            return {}
-        loss = self._job.model.loss
-        check_outcome(loss, f, loss.targets(labels, data.classes), self.rounds)
-        return metrics.evaluate(loss, f, labels, data.classes)
+    def _evaluate(self, *, last: bool = False) -> dict[str, float]:
+        """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
+        return self._player.measure(self._job.model.loss, self._data, self.rounds, last=last)
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
         """Metrics, and whether the target is reached, which the leading party tells the others."""
