@@ -11,7 +11,7 @@ from pathlib import Path
 
 from securevfl.job import Job
 from securevfl.methods import METHODS
-from securevfl.organisations import conversation, predict, scoring
+from securevfl.organisations import conversation, measure, predict, scoring
 from securevfl.protocols import meeting, psi
 from securevfl.protocols.base import Declared
 from securevfl.protocols.registry import RESIDUALS, SUMS
@@ -58,13 +58,17 @@ def sections() -> list[Section]:
         for label, residual in kind.variants().items()
     ]
     found += _methods({item.message for section in found for item in section.declared})
-    lines = "authenticated lines"
-    found.append(
-        Section("Between organisations, at the end", lines, "none needed: plain", conversation.declares(_ROLES))
-    )
-    found.append(Section("Prediction, beside its method", lines, "none needed: plain", predict.declares(_ROLES)))
-    found.append(Section("Scoring by a standing party", lines, "none needed: plain", scoring.declares(_ROLES)))
-    return [*found, *(_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3))]
+    found += [_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3)]
+    beside = [each for source in (conversation, predict, scoring, measure) for each in source.declares(_ROLES)]
+    return [
+        *found,
+        Section(
+            "Between organisations: ends, predictions, scores, lines",
+            "authenticated lines",
+            "none needed: plain",
+            beside,
+        ),
+    ]
 
 
 def _title(name: str, label: str) -> str:

@@ -1,25 +1,25 @@
-"""Commands of one party among several organisations: align, join, predict, relay."""
+"""Commands of one party among several organisations: align, prepare, join, predict, relay."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.errors import ConfigError, PartiesError
+from securevfl.cli.stop import stoppable
+from securevfl.errors import PartiesError
 
 if TYPE_CHECKING:
-    from securevfl.organisations.predict import Predicted
+    from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.model_part import ModelPart
     from securevfl.transport.peers import Peers
 
@@ -96,7 +96,8 @@ def align(
         return len(rows)
 
     terms = {"parties": list(others.parties), "task": "align"}
-    with _events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
+    keeps = f"what was done is kept in {work}"
+    with stoppable(lambda: keeps), events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
         count = converse(
             party,
             others,
@@ -140,7 +141,7 @@ def prepare(
     job = Job.load(job_file)
     with progress("reading") as on_rows:
         own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
-    with _events(verbose, log), progress("preparing") as on_round:
+    with events(verbose, log), progress("preparing") as on_round:
         run(
             job,
             own,
@@ -197,14 +198,17 @@ def join(
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
     from securevfl.training.checkpoint import Checkpoints
+    from securevfl.training.session import run_key
 
     job = Job.load(job_file)
     save = data.with_name(f"{party}.model.json") if save is None else save
     check_writable(save)
+    check_writable(Path(f"{data}.states") if checkpoints is None else checkpoints, folder=True)
     with progress("reading") as on_rows:
         own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
     states = Checkpoints(Path(f"{data}.states") if checkpoints is None else checkpoints, party, every=every)
-    with _events(verbose, log), progress(job.optimizer.label) as on_round:
+    keeps = partial(_states_kept, states, run_key(job, own))
+    with stoppable(keeps), events(verbose, log), progress(job.optimizer.label) as on_round:
         part = run(
             job,
             own,
@@ -224,10 +228,22 @@ def join(
 
 
 def _say_outcome(part: ModelPart, rows: str, save: Path) -> None:
+    from securevfl.training.model_part import Standing
+
+    if part.standing is not Standing.NEW:
+        typer.echo(f"nothing was trained: this model is {part.standing}; job and table are the same")
     if part.metrics:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in part.metrics.items())
         typer.echo(f"{figures} on the {rows} rows")
     typer.echo(f"{part.name}'s part of the model is in {save}")
+
+
+def _states_kept(states: Checkpoints, key: bytes) -> str:
+    """What is on disk of a training that was stopped."""
+    from securevfl.training.checkpoint import FINISHED
+
+    rounds = [each for each in states.rounds(key) if each != FINISHED]
+    return f"its state after {rounds[-1]} rounds is kept in {states.folder}" if rounds else "no round of it was kept"
 
 
 def predict(
@@ -250,6 +266,7 @@ def predict(
 
     The party with labels gets id, prediction and probability (of the later class, or one column a class).
     """
+    from securevfl.cli.predictions import predictions
     from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.organisations.predict import predict_rows
@@ -261,7 +278,7 @@ def predict(
         check_writable(out)
     with progress("reading") as on_rows:
         rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
-    with _events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
+    with stoppable(), events(verbose, log), predictions(part, out) as on_block, progress("predicting") as on_rows:
         predict_rows(
             part,
             rows,
@@ -298,57 +315,13 @@ def relay(
     others, folder = read_peers(peers, certs)
     if name != others.hub or name in others.parties:
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
-    with _events(verbose, log):
+    with stoppable(), events(verbose, log):
         Relay(Credentials(folder, name), others, listen=listen, patience=patience).run(timeout)
 
 
 def _check_name(party: str, peers: Peers) -> None:
     if party not in peers.parties:
         raise PartiesError(f"--party: one of {', '.join(peers.parties)} was expected, {party} came; correct it")
-
-
-@contextmanager
-def _predictions(part: ModelPart, out: Path | None) -> Iterator[Callable[[list[Any] | None, Predicted], None]]:
-    """Takes predictions block by block, to a CSV file that is there whole or not at all, or to stdout."""
-    from securevfl.files import writing_whole
-
-    if not part.leads:
-        yield lambda _, __: None
-    elif out is None:
-        yield _CsvWriter(sys.stdout.buffer)
-    else:
-        try:
-            with writing_whole(out) as file:
-                yield _CsvWriter(file)
-        except OSError as cause:
-            reason = cause.strerror or cause
-            raise ConfigError(f"{out}: room for the predictions was expected there ({reason})") from None
-
-
-class _CsvWriter:
-    """Appends blocks of predictions; a heading goes before the first."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._begun = False
-
-    def __call__(self, ids: list[Any] | None, found: Predicted) -> None:
-        assert ids is not None, "rows of a file have ids"
-        columns = {"id": ids, "prediction": found.label.tolist()}
-        if found.proba is not None and len(found.classes) == 2:
-            columns["probability"] = found.proba[:, 1].tolist()
-        elif found.proba is not None:
-            columns |= {
-                f"probability {each}": column.tolist()
-                for each, column in zip(found.classes, found.proba.T, strict=True)
-            }
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        if not self._begun:
-            lines.writerow(columns)
-            self._begun = True
-        lines.writerows(zip(*columns.values(), strict=True))
-        self._file.write(text.getvalue().encode())
 
 
 def _pool(rows: int) -> AbstractContextManager[Executor | None]:
@@ -362,7 +335,7 @@ def _pool(rows: int) -> AbstractContextManager[Executor | None]:
 
 
 @contextmanager
-def _events(verbose: bool, log: Path | None) -> Iterator[None]:
+def events(verbose: bool, log: Path | None) -> Iterator[None]:
     from securevfl.runtime import eventlog
 
     handlers = [eventlog.write_to(log)] if log is not None else []

@@ -23,9 +23,9 @@ from securevfl.cli.parties import (
     PeersFile,
     Timeout,
     Verbose,
-    _events,
-    _predictions,
+    events,
 )
+from securevfl.cli.stop import stoppable
 
 if TYPE_CHECKING:
     from securevfl.organisations.serve import Server
@@ -140,6 +140,7 @@ def score(
     Ids are compared by private set intersection: nobody learns of an id that it does not have. The CSV has the rows
     that all parties have: id, prediction and probability (of the later class, or one column a class).
     """
+    from securevfl.cli.predictions import predictions
     from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.organisations.scoring import score_rows
@@ -150,7 +151,7 @@ def score(
     if out is not None:
         check_writable(out)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column))
-    with _events(verbose, log), _predictions(part, out) as on_block, progress("scoring") as on_rows:
+    with stoppable(), events(verbose, log), predictions(part, out) as on_block, progress("scoring") as on_rows:
         answered = score_rows(
             part,
             held,

@@ -48,6 +48,14 @@ class Asked(Message, frozen=True):
     role: str
 
 
+def declares(roles: Roles) -> list[Declared]:
+    """What this message reveals."""
+    said = Reveal(
+        "plain", "which training the sender's part is of; its role; how many rows; keyed digest of their order"
+    )
+    return [Declared(Asked, *pair, said) for pair in roles.pairs()]
+
+
 @dataclass(frozen=True)
 class Predicted:
     """At the leading party. decision: f (m x c). label (m,): likeliest class, or the number in a regression.
@@ -160,12 +168,6 @@ def answer_rows(
         done += len(scaled)
         if on_rows is not None:
             on_rows(done, rows.count)
-
-
-def declares(roles: Roles) -> list[Declared]:
-    """What `Asked` reveals, of everyone to everyone; the rest is the method's own."""
-    what = Reveal("plain", "which training its part is of, its role, how many rows, a keyed digest of their ids")
-    return [Declared(Asked, sender, receiver, what) for sender, receiver in roles.pairs()]
 
 
 def predicted(part: ModelPart, f: Floats) -> Predicted:

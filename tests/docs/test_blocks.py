@@ -158,7 +158,7 @@ def given(page: str) -> dict[str, Any]:
 
 RUN_ELSEWHERE = {"start.md"}  # test_start.py
 PYTHON = sorted({block.page for block in ALL if block.language == "python"} - RUN_ELSEWHERE)
-SLOW = {"scale.md"}  # starts pools of processes and a cluster
+SLOW = {"scale.md", "neural.md"}  # start pools of processes and a cluster; train networks
 
 
 @pytest.mark.parametrize(
