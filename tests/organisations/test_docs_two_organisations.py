@@ -59,7 +59,8 @@ def test_the_page(tmp_path: Path) -> None:
     for port, free in ports.items():
         page = page.replace(f"localhost:{port}", f"localhost:{free}")
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    kit, *parties, new, by_hand = blocks
+    kit, *parties, new, lines, by_hand = blocks
+    assert sum(block.count("securevfl ") for block in (kit, *parties)) <= 5
     (agreed,) = re.findall(r"^    (accept=.*)$", page, re.MULTILINE)
     for k, (name, other) in enumerate([("bank", "shop"), ("shop", "bank")]):  # as in a script, without a terminal
         own = agreed.replace("bank", "NAME").replace("shop", other).replace("NAME", name)
@@ -67,7 +68,6 @@ def test_the_page(tmp_path: Path) -> None:
         parties[k] = re.sub(
             r"^(securevfl join .*)$", lambda line, own=own: f"{own}\n{line[1]} --accept $accept", parties[k], flags=re.M
         )
-    assert sum(block.count("securevfl ") for block in (kit, *parties)) <= 5
     assert "certs request" in by_hand
     together([kit], tmp_path)
     told, _ = together(parties, tmp_path)
@@ -82,6 +82,9 @@ def test_the_page(tmp_path: Path) -> None:
     write(bank.take(np.arange(3)), tmp_path / "new-bank.csv")
     write(shop.take(np.arange(3)), tmp_path / "new-shop.csv")
     together(new.splitlines(), tmp_path)
+    one, other = together(lines.splitlines(), tmp_path)
+    assert one == other
+    assert "vfl.Network(mbps=" in one
     found = csv.read_csv(tmp_path / "predictions.csv").to_pydict()
     assert found["id"] == list(bank.ids[:3])  # type: ignore[index]
     assert found["prediction"] == [round(p) for p in found["probability"]]
