@@ -61,7 +61,7 @@ def test_the_page(tmp_path: Path) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     kit, *parties, new, lines, by_hand = blocks
     assert sum(block.count("securevfl ") for block in (kit, *parties)) <= 5
-    (agreed,) = re.findall(r"^    (accept=.*)$", page, re.MULTILINE)
+    (agreed,) = re.findall(r"^(accept=.*)$", page, re.MULTILINE)
     for k, (name, other) in enumerate([("bank", "shop"), ("shop", "bank")]):  # as in a script, without a terminal
         own = agreed.replace("bank", "NAME").replace("shop", other).replace("NAME", name)
         own = own.replace("=15", f"={len({'bank': bank, 'shop': shop}[other].columns)}")
