@@ -100,8 +100,10 @@ class _MeteredHolder(KeyHolder):
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
         pieces = self._inner.encrypt_pieces(g, bound=bound)
-        while (piece := self._meter("encrypt", lambda: next(pieces, None))) is not None:
-            yield piece
+        last = False
+        while not last:  # so that a piece is one call, and none is made to find the end
+            piece, last = self._meter("encrypt", lambda: next(pieces))
+            yield piece, last
 
     def open(self, blinded: bytes, shape: Shape) -> bytes:
         return self._meter("decrypt", lambda: self._inner.open(blinded, shape))
