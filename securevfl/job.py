@@ -24,6 +24,9 @@ from securevfl.protocols.choice import Protocol
 __all__ = ["Job", "Protocol", "Target"]
 
 
+TABLES = "data"  # the key of a job file that is for the computer it lies on
+
+
 class Job(JobOptions):
     """One training: what `JobOptions` says, checked by its method."""
 
@@ -76,11 +79,27 @@ class Job(JobOptions):
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
-        """Reads a TOML file. ConfigError, one line a problem."""
-        try:
-            keys = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as cause:
-            raise ConfigError(f"{path}: a job file was expected there ({cause.strerror}); check the path") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
-            raise ConfigError(f"{path}: TOML was expected; {cause}; correct it") from None
-        return cls.from_dict(keys)
+        """Reads a TOML file, but for its tables (`tables_of`). ConfigError, one line a problem."""
+        return cls.from_dict({key: value for key, value in _read(path).items() if key != TABLES})
+
+
+def tables_of(path: str | Path) -> dict[str, Path]:
+    """The files that a job file names under `data`, by party, for a run on one computer; relative to its folder.
+
+    They are no part of the job: parties agree on what is done, and each knows where its own table is. ConfigError.
+    """
+    found = _read(path).get(TABLES, {})
+    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+        raise ConfigError(
+            f'{path}: {TABLES}: a file for each party was expected, as {{ bank = "bank.csv" }}; correct it'
+        )
+    return {name: Path(path).parent / file for name, file in found.items()}
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as cause:
+        raise ConfigError(f"{path}: a job file was expected there ({cause.strerror}); check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+        raise ConfigError(f"{path}: TOML was expected; {cause}; correct it") from None

@@ -36,7 +36,7 @@ class JobOptions(Config):
     optimizer: SerializeAsAny[Optimizer]
     """By which schedule of exchanges and local steps."""
     protocol: Protocol
-    """How sums go up and residuals go down."""
+    """How sums go up and residuals go down; a word alone says the residual."""
     batch_size: BatchSize = 256
     """Rows a batch, or "all" for one batch of all training rows. The partition is fixed by the ids of the table."""
     epochs: int = Field(default=10, ge=1)
@@ -82,7 +82,7 @@ class JobOptions(Config):
     @field_validator("protocol", mode="before")
     @classmethod
     def _read_protocol(cls, value: Any) -> Any:
-        return read_nested(Protocol, value)
+        return read_nested(Protocol, {"residual": value} if isinstance(value, str) else value)
 
     @field_validator("prepare", mode="before")
     @classmethod
