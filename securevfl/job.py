@@ -33,8 +33,9 @@ class Job(JobOptions):
     @model_validator(mode="after")
     def _check_target(self) -> Job:
         known = metrics.names(self.model.loss)
-        if self.target is not None and self.target.metric not in known:
-            raise ValueError(f"target.metric must be one of {', '.join(known)} for this model; choose one of these")
+        for name, own in (("target", self.target), ("patience", self.patience)):
+            if own is not None and own.metric not in known:
+                raise ValueError(f"{name}.metric must be one of {', '.join(known)} for this model; choose one of these")
         return self
 
     @model_validator(mode="after")
@@ -46,6 +47,10 @@ class Job(JobOptions):
             raise ValueError(
                 f"optimizer {self.optimizer.name} trains {', '.join(own)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
+            )
+        if self.weights is not None and not method.weighs:
+            raise ValueError(
+                f"weights: rows count the same in {method.name}; leave weights out, or train a linear model"
             )
         method.check(self)
         return self

@@ -12,6 +12,8 @@ from securevfl.data.register import Register
 from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
+from securevfl.models.losses import Loss
+from securevfl.models.weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.base import Optimizer
 from securevfl.protocols.choice import Protocol
@@ -26,6 +28,17 @@ class Target(Config):
     """What is measured: a metric of the model's [loss](#loss)."""
     value: float
     """Where training stops: at or above it, or below it for metrics that are errors or losses."""
+
+
+class Patience(Config):
+    """Stop when a metric on the held-out rows (or, without any, the training rows) has not got better for a while."""
+
+    metric: str = "loss"
+    """What is watched: a metric of the model's [loss](#loss)."""
+    evaluations: int = Field(default=3, ge=1)
+    """How many evaluations in a row may bring nothing."""
+    tolerance: float = Field(default=1e-4, ge=0)
+    """By how much the metric must get better to count."""
 
 
 class JobOptions(Config):
@@ -45,12 +58,18 @@ class JobOptions(Config):
     """Orders the visits to batches and starts the weights; shared by all parties. It does not change the batches."""
     test_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Share of rows held out from training, on which metrics are taken; 0 takes them on the training rows."""
+    split: int = Field(default=0, ge=0)
+    """Which of the ways to hold so many rows out; `vfl.stratified` finds one that holds classes out evenly."""
     evaluate_every: int = Field(default=0, ge=0)
-    """Rounds between joint evaluations; 0 evaluates at the end only, or every round where there is a target."""
+    """Rounds between joint evaluations; 0 is at the end only, or with a target or patience every round."""
     target: Target | None = None
-    """Stops the training early."""
+    """Stops the training early, when a metric is good enough."""
+    patience: Patience | None = None
+    """Stops the training early, when a metric gets no better."""
     prepare: Preparation = Preparation()
     """What each party makes of missing values, texts and numbers in its own columns before they are scaled."""
+    weights: Weights | None = None
+    """How much rows and classes count; all the same without."""
     scale: Literal["standard", "robust", "none"] = "standard"
     """Each party scales its own columns by its own training rows: by mean and deviation, or by median and quartiles."""
     reshuffle: bool = False
@@ -89,6 +108,16 @@ class JobOptions(Config):
     def _read_prepare(cls, value: Any) -> Any:
         return read_nested(Preparation, value)
 
+    @field_validator("patience", mode="before")
+    @classmethod
+    def _read_patience(cls, value: Any) -> Any:
+        return read_nested(Patience, value)
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _read_weights(cls, value: Any) -> Any:
+        return read_nested(Weights, value)
+
     @field_validator("target", mode="before")
     @classmethod
     def _read_target(cls, value: Any) -> Any:
@@ -103,9 +132,20 @@ class JobOptions(Config):
             seed=self.seed,
             test_fraction=self.test_fraction,
             reshuffle=self.reshuffle,
+            split=self.split,
         )
+
+    @property
+    def loss(self) -> Loss:
+        """What is minimised: the model's loss, of rows that count as the job says."""
+        return self.model.loss if self.weights is None else WeightedLoss(self.model.loss, self.weights.most)
 
     @property
     def evaluation_interval(self) -> int:
         """Rounds between joint evaluations while training; 0 for none."""
-        return self.evaluate_every or (1 if self.target is not None else 0)
+        return self.evaluate_every or (1 if self.stops_early else 0)
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the leading party tells the others after each evaluation to go on or stop."""
+        return self.target is not None or self.patience is not None

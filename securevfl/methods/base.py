@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
@@ -104,7 +104,12 @@ class Known:
 
 
 class Method(Named, ABC):
-    """A family of training: what parties exchange, what that tells, and how one of them plays."""
+    """A family of training: what parties exchange, what that tells, and how one of them plays.
+
+    weighs: whether rows may count differently (`securevfl.models.weights`).
+    """
+
+    weighs: ClassVar[bool] = False
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:
@@ -197,7 +202,7 @@ class BatchPlayer(Player):
         self.start = 0  # rounds done before, where it goes on from a state
         self._job = job
         self._channel = seat.channel
-        self._loss = job.model.loss
+        self._loss = job.loss
         self._visit: Visit | None = None
         self._booked: float | None = None
         self._watch: Divergence | None = None

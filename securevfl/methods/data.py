@@ -15,6 +15,7 @@ from securevfl.data.party import Party
 from securevfl.data.scaling import moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
 from securevfl.models.losses import Loss, check_split
+from securevfl.models.weights import Weights, row_weights
 from securevfl.protocols.base import Batch
 
 
@@ -22,20 +23,27 @@ class TrainingData:
     """What one party trains on.
 
     columns: d. mean, deviation (d,): of the training rows, or median and spread; (0, 1) without scaling.
-    classes, targets (m x c): of a party with labels. evaluated: the rows that metrics are taken on.
+    classes, targets (m x c), weights (m,) of a party with labels. evaluated: the rows that metrics are taken on.
     """
 
-    def __init__(self, party: Party, schedule: Schedule, loss: Loss, *, scale: str) -> None:
+    def __init__(
+        self, party: Party, schedule: Schedule, loss: Loss, *, scale: str, weights: Weights | None = None
+    ) -> None:
         self.schedule = schedule
         self.columns = party.X.shape[1]
         self._party = party
         self.mean, self.deviation = _scaling(party, schedule.flow, scale)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
+        self.weights: Floats | None = None
         if party.y is not None:
             self.classes = loss.classes(party.y)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
+            if weights is not None:
+                self.weights = row_weights(
+                    party.name, weights, loss, party.y, self.classes, party.weights, schedule.flow
+                )
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
 
     def raw(self, rows: Rows) -> Floats:
@@ -54,6 +62,8 @@ class TrainingData:
     def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
         """This party's side of a batch; without `columns` no row of them is read."""
         targets = None if self.targets is None else self.targets[visit.rows]
+        if targets is not None and self.weights is not None:
+            targets = np.column_stack([targets, self.weights[visit.rows]])
         return Batch(visit.index, visit.epoch, self.scaled(visit.rows if columns else visit.rows[:0]), targets)
 
     def first(self, rows: int) -> list[Visit]:

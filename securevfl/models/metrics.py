@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,13 @@ def names(loss: Loss) -> list[str]:
 def reached(name: str, value: float, target: float) -> bool:
     """Whether `value` is at least as good as `target`."""
     return value <= target if name in LOWER_IS_BETTER else value >= target
+
+
+def stale(name: str, values: Sequence[float], evaluations: int, tolerance: float) -> bool:
+    """Whether none of the last `evaluations` values is better by more than `tolerance` than the best before them."""
+    sign = -1.0 if name in LOWER_IS_BETTER else 1.0
+    before, last = values[:-evaluations], values[-evaluations:]
+    return bool(before) and not max(sign * value for value in last) > max(sign * value for value in before) + tolerance
 
 
 Metric = Callable[[Loss, Floats, NDArray[Any], NDArray[Any]], float]

@@ -82,14 +82,14 @@ def take_part(
         roles=roles,
         meter=Meter(channel.clock, channel.books, executor, workers),
         outputs=lead.outputs,
-        residual_bound=job.model.loss.bound,
+        residual_bound=job.loss.bound,
         parameters=sizes.parameters,
         seed=job.seed,
     )
     save = None if checkpoints is None else partial(_save, checkpoints, key)
     trainee, before = None, channel.books.messages_sent()
     try:
-        data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
+        data = TrainingData(party, schedule, job.model.loss, scale=job.scale, weights=job.weights)
         trainee = Trainee(job, party, seat, data, run, on_round, save, saved)
         channel.clock.stage = Stage.TRAIN
         trainee.train()

@@ -46,6 +46,7 @@ class Trainee:
         self._start = 0 if saved is None else saved.round
         self.rounds = self._start  # done so far, those before a resume among them
         self._history = [] if saved is None else saved.history
+        self._calibration: list[list[float]] = []
         self._run = run
         self._leads = party.name == seat.roles.lead
         self._trained = seat.channel.clock.path()
@@ -92,6 +93,7 @@ class Trainee:
             outputs=seat.outputs,
             classes=data.classes,
             metrics=measured,
+            calibration=self._calibration,
             history=self._history,
             rounds=self._player.exchanges if self._leads else 0,
             books=seat.channel.books,
@@ -132,19 +134,32 @@ class Trainee:
             return {}
         loss = self._job.model.loss
         check_outcome(loss, f, loss.targets(labels, data.classes), self.rounds)
+        if loss.classifies and len(data.classes) == 2:
+            self._calibration = metrics.calibration(labels == data.classes[1], loss.proba(f)[:, 1]).tolist()
         return metrics.evaluate(loss, f, labels, data.classes)
 
+    def _enough(self, measured: dict[str, float]) -> bool:
+        """Whether the target is reached, or patience is at its end."""
+        target, patience = self._job.target, self._job.patience
+        if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
+            return True
+        if patience is None:
+            return False
+        past = [record[patience.metric] for record in self._history if patience.metric in record]
+        now = [*past, measured[patience.metric]]
+        return metrics.stale(patience.metric, now, patience.evaluations, patience.tolerance)
+
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
-        """Metrics, and whether the target is reached, which the leading party tells the others."""
-        channel, roles, target = self._seat.channel, self._seat.roles, self._job.target
+        """Metrics, and whether to stop, which the leading party tells the others."""
+        channel, roles = self._seat.channel, self._seat.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
         measured, stop = self._evaluate(), False
-        if target is not None and self._leads:
-            stop = metrics.reached(target.metric, measured[target.metric], target.value)
+        if self._job.stops_early and self._leads:
+            stop = self._enough(measured)
             for name in roles.others(roles.lead):
                 channel.send(name, Verdict(stop))
-        elif target is not None:
+        elif self._job.stops_early:
             stop = channel.recv(roles.lead, Verdict).stop
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.TRAIN
