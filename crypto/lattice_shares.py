@@ -42,7 +42,7 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolder, ShareScheme
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 
-__all__ = ["LatticeShareEvaluator", "LatticeShareHolder", "LatticeShares"]
+__all__ = ["DEGREE", "REPLY", "SEALED", "LatticeShareEvaluator", "LatticeShareHolder", "LatticeShares", "Parameters"]
 
 DEGREE = 4096
 MOST_BITS = 56  # L
@@ -50,8 +50,8 @@ _ROOM = 32  # bits of q / t that are left for the noise, at least
 _MOST_PRIME, _SPECIAL = 46, 17  # bits; 46 + 46 + 17 is the most for 128-bit security
 
 _PUBLIC = struct.Struct("<4sB")  # magic, L
-_SEALED = struct.Struct("<4s16sIIII")  # magic, key, n, c, s, p
-_REPLY = struct.Struct("<4s16sIIII")  # magic, key, c, s, p, d
+SEALED = struct.Struct("<4s16sIIII")  # magic, key, n, c, s, p
+REPLY = struct.Struct("<4s16sIIII")  # magic, key, c, s, p, d
 
 
 class LatticeShares(ShareScheme):
@@ -109,7 +109,7 @@ class Parameters:
             raise CryptoError(
                 f"lattice shares: a coin has {COIN_BYTES} bytes, got {len(coin)}; make it with common_coin"
             )
-        return expanded(Prg(coin, "second polynomial of a public key"), self.bfv.key_primes, DEGREE)
+        return expanded(Prg(coin, "public second polynomial of a key"), self.bfv.key_primes, DEGREE)
 
     def layout(self, n: int, c: int, s: int, p: int) -> Layout:
         """The layout a peer names. CryptoError if there is no such one."""
@@ -158,7 +158,7 @@ class LatticeShareHolder(ShareHolder):
             raise RangeError(f"lattice shares: V has words of 2^{parameters.ring.bits} or more; reduce them first")
         n, c = V.shape
         layout = share_layout.choose(DEGREE, n, c, columns, uses)
-        parts = [_SEALED.pack(b"SSV1", self._key, n, c, layout.s, layout.p)]
+        parts = [SEALED.pack(b"SSV1", self._key, n, c, layout.s, layout.p)]
         for message in share_layout.messages(layout, V).reshape(-1, DEGREE):
             seeded = self._encryptor.encrypt_symmetric(bfv.io.plaintext(message))
             residues, seed = bfv.io.seeded_residues(seeded, (len(bfv.primes), DEGREE))
@@ -167,13 +167,13 @@ class LatticeShareHolder(ShareHolder):
 
     def open(self, reply: bytes) -> Words:
         parameters, bfv = self._parameters, self._parameters.bfv
-        c, s, p, d = parameters.header(_REPLY, b"SSR1", reply, self._key)
+        c, s, p, d = parameters.header(REPLY, b"SSR1", reply, self._key)
         layout = parameters.layout(s, c, s, p)  # how many sample blocks there were makes no difference here
         blocks = layout.output_blocks * layout.column_blocks(max(d, 1))
         if d < 1:
             raise CryptoError("lattice shares: a reply names no column; it is malformed")
-        parameters.sized(reply, _REPLY.size + blocks * parameters.polynomial + sealio.packed_size(bfv.primes, c * d))
-        view = memoryview(reply)[_REPLY.size :]
+        parameters.sized(reply, REPLY.size + blocks * parameters.polynomial + sealio.packed_size(bfv.primes, c * d))
+        view = memoryview(reply)[REPLY.size :]
         shares = np.empty((d, c), np.uint64)
         plain = seal.Plaintext()
         for outputs, columns, where in _blocks(layout, d):
@@ -265,15 +265,15 @@ class LatticeShareEvaluator(ShareEvaluator):
 
     def product(self, prepared: Prepared, sealed: bytes) -> tuple[bytes, Words]:
         parameters, moduli = self._parameters, self._parameters.bfv.primes
-        n, c, s, p = parameters.header(_SEALED, b"SSV1", sealed, self._key)
+        n, c, s, p = parameters.header(SEALED, b"SSV1", sealed, self._key)
         layout, d = parameters.layout(n, c, s, p), prepared.shape[1]
         if n != prepared.shape[0]:
             raise CryptoError(
                 f"lattice shares: V has {n} rows, W has {prepared.shape[0]}; both sides must use the same batch"
             )
-        parameters.sized(sealed, _SEALED.size + layout.output_blocks * layout.sample_blocks * parameters.sealed_size)
+        parameters.sized(sealed, SEALED.size + layout.output_blocks * layout.sample_blocks * parameters.sealed_size)
         plains = prepared.encoded(layout)
-        parts = [_REPLY.pack(b"SSR1", self._key, c, s, p, d)]
+        parts = [REPLY.pack(b"SSR1", self._key, c, s, p, d)]
         own = np.empty((d, c), np.uint64)
         ups: list[Any] = []
         for outputs, columns, where in _blocks(layout, d):
@@ -290,7 +290,7 @@ class LatticeShareEvaluator(ShareEvaluator):
     def _ups(self, layout: Layout, sealed: bytes, output_block: int) -> list[Any]:
         """The holder's ciphertexts of one output block, in the form of products."""
         bfv, size = self._parameters.bfv, self._parameters.sealed_size
-        start, ups = _SEALED.size + output_block * layout.sample_blocks * size, []
+        start, ups = SEALED.size + output_block * layout.sample_blocks * size, []
         for at in range(start, start + layout.sample_blocks * size, size):
             part = sealed[at : at + size]
             ups.append(bfv.sealed(sealio.unpack(part, bfv.primes, DEGREE), part[-sealio.SEED_BYTES :]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -46,12 +47,26 @@ KindOfSpace: TypeAlias = "type[Reals] | type[Circle]"
 
 
 @dataclass(frozen=True)
+class Desk:
+    """What a party has at hand beside its channel: what it keeps of its own, and for whom it sits there.
+
+    run: names the training, the same at all its parties and in all sessions. ahead: a folder for work that is done
+    ahead of it. scores: the file of what it has let others score.
+    """
+
+    run: str = ""
+    ahead: Path | None = None
+    scores: Path | None = None
+
+
+@dataclass(frozen=True)
 class Seat:
     """One party's place in a run or in a protocol: its line, who plays which part, what is agreed.
 
     A party may hold several seats over one channel, each with a cast and a lane of its own.
     noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
-    before this run of it. parameters: p_k of every passive party, by which a sealed residual limits what is opened.
+    before this run of it. model: the module of its own that this party brings, if any. parameters: p_k of every passive
+    party, by which a sealed residual limits what is opened. columns: d_k of every party that has any, if known.
     """
 
     channel: Channel
@@ -64,6 +79,9 @@ class Seat:
     lane: str = ""
     noise: bytes = field(default=b"", repr=False)
     released: int = 0
+    columns: Mapping[str, int] = field(default_factory=dict)
+    desk: Desk = Desk()
+    model: object = field(default=None, repr=False)
 
     @property
     def me(self) -> str:

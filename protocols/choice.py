@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import SerializeAsAny, field_validator
+from pydantic import SerializeAsAny, field_validator, model_validator
 
-from securevfl.config import Config
+from securevfl.config import Config, read_nested
 from securevfl.protocols.base import ResidualProtocol, SumProtocol
 from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import RESIDUALS, SUMS, auto_sum
 from securevfl.protocols.sealed_residual import SealedResidual
+from securevfl.protocols.shares_options import Shares
 
 
 class Protocol(Config):
-    """How sums go up and how residuals go down; any of the one with any of the other.
+    """How sums go up and how residuals go down, any of the one with any of the other; or shares, in place of both.
 
     `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name,
-    and is left out for an optimizer that sends nothing down.
+    and is left out for an optimizer that sends nothing down. `shares` is a Shares object or a table of its keys.
     """
 
     if TYPE_CHECKING:
@@ -28,12 +29,15 @@ class Protocol(Config):
             *,
             sum: SumProtocol | str | Mapping[str, Any] = ...,
             residual: ResidualProtocol | Engine | str | Mapping[str, Any] | None = ...,
+            shares: Shares | Mapping[str, Any] | None = ...,
         ) -> None: ...
 
     sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
     """How forward outputs are summed up; "auto" is direct for two parties and pairwise for more."""
     residual: SerializeAsAny[ResidualProtocol] | None = None
     """How residuals go down: "open", or the name of an engine, which seals them; none for FDSKL."""
+    shares: Shares | None = None
+    """Weights, sums and residuals stay shared, in place of a sum and a residual; a table of the keys of Shares."""
 
     @field_validator("sum", mode="before")
     @classmethod
@@ -49,6 +53,24 @@ class Protocol(Config):
         elif isinstance(name, str) and name not in RESIDUALS:
             raise ValueError(f"must be one of open, {', '.join(ENGINES)}; choose one of these")
         return SealedResidual(engine=value) if isinstance(value, Engine) else RESIDUALS.read(value)
+
+    @field_validator("shares", mode="before")
+    @classmethod
+    def _read_shares(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            value = {key: each for key, each in value.items() if key != "name"}
+        return read_nested(Shares, value)
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Protocol:
+        if self.shares is not None and (self.sum != "auto" or self.residual is not None):
+            raise ValueError("shares take the place of sum and residual; leave these out")
+        return self
+
+    @property
+    def method(self) -> str | None:
+        """The family of training that it makes a job one of, whatever its optimizer; None if the optimizer says."""
+        return None if self.shares is None else self.shares.name
 
     def sum_for(self, contributors: int) -> SumProtocol:
         """The sum in force over so many contributors; what "auto" stands for."""
@@ -66,4 +88,6 @@ class Protocol(Config):
 
     def label(self, contributors: int) -> str:
         """Its name in a cost table over so many contributors, as sum/residual."""
+        if self.shares is not None:
+            return self.shares.name
         return f"{self.sum_for(contributors).name}/{'none' if self.residual is None else self.residual.label}"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Stretch, Tall
 from securevfl.errors import ProtocolError
 
 
@@ -18,14 +21,21 @@ class Jacobian:
     otherwise        `matrix` is (n c x p), in row i c + j the derivatives of H_ij by all p parameters. J^T g is (p,).
     """
 
-    matrix: Floats
+    matrix: Floats | Tall
     shares_outputs: bool = True
+
+    @property
+    def dense(self) -> Floats:
+        """The matrix with all its rows in memory."""
+        if not isinstance(self.matrix, Tall):
+            return self.matrix
+        return np.concatenate([part.run(_rows).result() for part in self.matrix.parts])
 
     def vjp(self, g: Floats) -> Floats:
         """J^T g for plain g (n x c)."""
         return gradient_of(self.matrix.T @ facing(g, self.shares_outputs), self.shares_outputs)
 
-    def agreed(self, me: str, shares_outputs: bool) -> Floats:
+    def agreed(self, me: str, shares_outputs: bool) -> Floats | Tall:
         """The matrix, if it is of the kind agreed. ProtocolError if not."""
         if self.shares_outputs != shares_outputs:
             kinds = {True: "that all outputs share", False: "of all outputs together"}
@@ -34,6 +44,10 @@ class Jacobian:
                 "agree on what the passive parties' models are"
             )
         return self.matrix
+
+
+def _rows(stretch: Stretch) -> Floats:
+    return np.concatenate([block for _, block in stretch.blocks()])
 
 
 def facing(g: Floats, shares_outputs: bool) -> Floats:

@@ -1,7 +1,8 @@
 """How every run begins and how it stops early: parties say who they are, and the leading one whether to go on.
 
-1. all <-> all      Meeting    digest of the job, role, rows, columns, outputs, keyed digest of the row order, what is
-                               saved of which training, a name of its columns' content that its own ledger gives
+1. all <-> all      Meeting    digest of the job, role, rows, columns, parameters, outputs, keyed digest of the
+                               row order, what is saved of which training, a name of its columns' content that its own
+                               ledger gives
 2. lead -> all      Verdict    after a joint evaluation: stop or go on
 
 What stands in a Meeting is no one's secret: sizes, and digests that are keyed or of what all parties have agreed on.
@@ -17,14 +18,15 @@ from securevfl.runtime.channel import Abort, Channel
 from securevfl.runtime.codec import Message
 
 _SIZES = (
-    "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, outputs and saved "
-    "rounds; whether its columns are those of its earlier jobs"
+    "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, parameters, "
+    "outputs and saved rounds; whether its columns are those of its earlier jobs"
 )
 _STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
 
 
 class Meeting(Message, frozen=True):
-    """What a party says of itself before anything else. saved, run: its states are of these rounds of this training.
+    """What a party says of itself before anything else. parameters: of a module of its own; 0 where they follow from
+    its columns. saved, run: its states are of these rounds of this training.
 
     content: the same in two jobs if its columns are the same, by its own ledger, and else random; empty without a
     ledger.
@@ -34,6 +36,7 @@ class Meeting(Message, frozen=True):
     role: str
     rows: int
     columns: int
+    parameters: int
     outputs: int
     order: bytes
     saved: tuple[int, ...]

@@ -1,7 +1,7 @@
 """Joint prediction: f = sum_k H_k on rows that all parties have, told to the active party alone.
 
 1. passive k -> active   its part of the sum, as the job's sum protocol sends it
-   active                adds its own H and sees f (m x c)
+   active                adds its own H, or feeds a model of its own with it, and sees f (m x c)
 
 What the active party learns beyond f is what the sum protocol declares. Rows go in blocks, so that a table of any
 length fits in memory and in a frame.
@@ -19,12 +19,13 @@ from securevfl.protocols.base import Reals, SumRole
 BLOCK = 65_536  # rows a message
 
 
-def predict_active(sums: SumRole, forward: Callable[[slice], Floats], rows: int, outputs: int) -> Floats:
-    """f (rows x outputs). `forward` gives this party's own H on a slice of the rows."""
+def predict_active(
+    sums: SumRole, joined: Callable[[slice, Floats], Floats], rows: int, outputs: int, *, collected: int
+) -> Floats:
+    """f (rows x outputs). `joined` gives it on a slice of the rows, of what was collected: so many numbers a row."""
     f = np.empty((rows, outputs))
     for block in _blocks(rows):
-        own = forward(block)
-        f[block] = own + sums.collect_all(own.shape, Reals())  # 1
+        f[block] = joined(block, sums.collect_all((block.stop - block.start, collected), Reals()))  # 1
     return f
 
 

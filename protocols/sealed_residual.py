@@ -36,7 +36,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, Self
 
-from securevfl.crypto.scheme import ROOM, Evaluator, Floats, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.scheme import Evaluator, Floats, KeyHolder, LinearScheme, Shape
 from securevfl.crypto.tall import makespan
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.base import (
@@ -292,7 +292,7 @@ class SealedPassive(PassiveResidual):
             prepared = self._shelf.get(batch.index) if static else None
             if prepared is None:
                 J = model.jacobian(batch.X).agreed(self.me, self.agreement.shares_outputs)
-                prepared = evaluator.prepare(J, room=self._shelf.room if static else ROOM)
+                prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
             blinded, r = evaluator.blind(product_of(evaluator, prepared, sealed))
             self._seat.meter.elsewhere(makespan(batch.X))
             if static:

@@ -102,6 +102,14 @@ class Numbers:
         """The largest |H| that the table covers on either side."""
         return float((self.entries // 2 - 1) * 2.0**self.step)
 
+    @property
+    def knots(self) -> Floats:
+        """f at each place of a table (2^b,): a place is an index modulo 2^b, and stands for one step more, as the
+        indices of two shares are both rounded down.
+        """
+        signed = (np.arange(self.entries) + self.entries // 2) % self.entries - self.entries // 2
+        return np.ldexp((signed + 1).astype(np.float64), self.step)
+
     def columns(self, X: Floats) -> Integers:
         """X (n x d), clipped, at f_x bits. RangeError if it is not finite."""
         return np.rint(np.ldexp(self._clipped(X), self.f_x)).astype(np.int64)
@@ -132,11 +140,8 @@ class LookUp:
     def __init__(self, numbers: Numbers, residual: Callable[[Floats, Floats], Floats], y: Floats) -> None:
         """residual: g (n x 1) of f and targets y, elementwise; y (n,)."""
         b = numbers.table_bits
-        places = np.arange(numbers.entries)
-        signed = (places + numbers.entries // 2) % numbers.entries - numbers.entries // 2
-        knots = np.ldexp((signed + 1).astype(np.float64), numbers.step)
         targets, which = np.unique(y, return_inverse=True)
-        f = np.tile(knots, len(targets))[:, None]
+        f = np.tile(numbers.knots, len(targets))[:, None]
         g = residual(f, np.repeat(targets, numbers.entries)[:, None])[:, 0]
         if np.abs(g).max() * 2.0 ** (numbers.f_g + _DITHER) > 2**31 - 2**_DITHER:
             raise RangeError("shares: g is too large for a table of these bits; scale targets down or lower f_g")

@@ -5,38 +5,47 @@ shares, of weights as of masks, without a message and without ever dividing:
 
     theta_t = theta_0 - sum_{s < t} c_ts u_s,      c_ts integers at the scale 2^m
 
-A first-order method with momentum has that form once its coefficients are fixed; they are rounded to m bits, and the
-changes are kept, so that no rounding adds up. Its state is an array of words (k x d x c), theta_0 first.
+A method with momentum has that form once its coefficients are fixed, weight decay and step sizes that fall have it by
+themselves. Coefficients are rounded to m bits and what they multiply is kept, so that no rounding adds up. A state is
+an array of words (k x d x c), theta_0 first.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.crypto.share_ring import Words
 
-__all__ = ["Descent", "FixedCoefficients", "Rule"]
+__all__ = ["Descent", "FixedCoefficients", "Paced", "Rule"]
+
+Coefficients = Callable[[int], Sequence[float]]  # by visits so far
 
 
 class Rule(ABC):
-    """A linear rule. Words wrap modulo 2^64; callers reduce them to their ring."""
+    """A linear rule. Words wrap modulo 2^64; callers reduce them to their ring. `visit` counts the visits so far."""
 
     m: int  # bits of the coefficients
 
     def start(self, theta: Words) -> Words:
-        """The state (1 x d x c) before the first visit, from a share of theta_0 (d x c)."""
+        """The state (k x d x c) before the first visit, from a share of theta_0 (d x c)."""
         return theta[None]
 
     @abstractmethod
-    def step(self, state: Words, change: Words) -> Words:
+    def step(self, state: Words, change: Words, visit: int) -> Words:
         """The state after one more visit, given a share (d x c) of its change."""
 
     @abstractmethod
-    def theta(self, state: Words) -> Words:
+    def theta(self, state: Words, visit: int) -> Words:
         """The share (d x c) of the weights."""
+
+    def sparing(self) -> Rule:
+        """The same for a party whose last weight is an intercept, which does not decay."""
+        return self
 
 
 class Descent(Rule):
@@ -44,28 +53,91 @@ class Descent(Rule):
 
     m = 0
 
-    def step(self, state: Words, change: Words) -> Words:
+    def step(self, state: Words, change: Words, visit: int) -> Words:
         after: Words = state - change
         return after
 
-    def theta(self, state: Words) -> Words:
+    def theta(self, state: Words, visit: int) -> Words:
         theta: Words = state[0]
         return theta
 
 
+@dataclass(frozen=True)
+class Paced(Rule):
+    """theta -= r_t u with step sizes that are fixed ahead, and a decay of all weights at the end of every epoch.
+
+    rates: r_t, of the step size in W, by visit; all 1 if empty. decays: what an epoch leaves of the weights, by epoch;
+    1 throughout if empty. batches: visits an epoch.
+    """
+
+    rates: tuple[float, ...] = ()
+    decays: tuple[float, ...] = ()
+    batches: int = 1
+    rate_bits: int = 8
+    decay_bits: int = 8
+    spares_last: bool = False
+
+    @property
+    def m(self) -> int:  # type: ignore[override]
+        return (self.rate_bits if self.rates else 0) + (self.decay_bits if self.decays else 0)
+
+    def start(self, theta: Words) -> Words:
+        return np.concatenate([theta[None], np.zeros((max(1, len(self.decays)), *theta.shape), np.uint64)])
+
+    def step(self, state: Words, change: Words, visit: int) -> Words:
+        after = state.copy()
+        factor = np.uint64(_whole([self.rates[visit]], self.rate_bits)[0]) if self.rates else np.uint64(1)
+        after[1 + (visit // self.batches if self.decays else 0)] -= change * factor
+        return after
+
+    def theta(self, state: Words, visit: int) -> Words:
+        if not self.decays:
+            plain: Words = state[0] + state[1]
+            return plain
+        epoch = min(visit // self.batches, len(self.decays))
+        left = np.cumprod([1.0, *self.decays])
+        factors = [left[epoch] / left[own] for own in range(min(epoch + 1, len(self.decays)))]
+        even = [1.0] * len(factors) if self.spares_last else None
+        theta: Words = state[0] + _combined(state[1 : 1 + len(factors)], factors, even, self.decay_bits)
+        return theta
+
+    def sparing(self) -> Rule:
+        return replace(self, spares_last=True)
+
+
 class FixedCoefficients(Rule):
-    """Any first-order method with coefficients c_ts, in floats, that are known ahead: row(t) is c_t0 .. c_t,t-1."""
+    """Any first-order method with coefficients c_ts, in floats, that are known ahead: row(t) is c_t0 .. c_t,t-1.
 
-    def __init__(self, row: Callable[[int], Sequence[float]], m: int = 8) -> None:
+    last: the same for a weight that does not decay, if that is another one.
+    """
+
+    def __init__(
+        self, row: Coefficients, m: int = 8, last: Coefficients | None = None, *, spares_last: bool = False
+    ) -> None:
         self.m = m
-        self._row = row
+        self._row, self._last, self._spares = row, last, spares_last
 
-    def step(self, state: Words, change: Words) -> Words:
+    def step(self, state: Words, change: Words, visit: int) -> Words:
         return np.concatenate([state, change[None]])
 
-    def theta(self, state: Words) -> Words:
+    def theta(self, state: Words, visit: int) -> Words:
         t = len(state) - 1
-        row = np.ldexp(np.asarray(self._row(t), np.float64).reshape(t), self.m)
-        coefficients = np.rint(row).astype(np.int64).view(np.uint64)
-        theta: Words = state[0] - (state[1:] * coefficients[:, None, None]).sum(axis=0, dtype=np.uint64)
+        last = self._last(t) if self._spares and self._last is not None else None
+        theta: Words = state[0] - _combined(state[1:], self._row(t), last, self.m)
         return theta
+
+    def sparing(self) -> Rule:
+        return FixedCoefficients(self._row, self.m, self._last, spares_last=True)
+
+
+def _whole(factors: Sequence[float], bits: int) -> NDArray[np.uint64]:
+    """Factors at `bits` bits, as words."""
+    return np.rint(np.ldexp(np.asarray(factors, np.float64), bits)).astype(np.int64).view(np.uint64)
+
+
+def _combined(parts: Words, factors: Sequence[float], last: Sequence[float] | None, bits: int) -> Words:
+    """The sum (d x c) of parts (k x d x c), each times its factor; those of `last` for the last of the d."""
+    total: Words = (parts * _whole(factors, bits).reshape(-1, 1, 1)).sum(axis=0, dtype=np.uint64)
+    if last is not None:
+        total[-1] = (parts[:, -1] * _whole(last, bits).reshape(-1, 1)).sum(axis=0, dtype=np.uint64)
+    return total

@@ -20,15 +20,14 @@ What A receives is uniform by chi, psi_B and kappa; of the tables B can open one
 delta is uniform to C by psi_B. So nobody learns more than n, d, c, the visits, L and b, and neither do parties that
 pool what they hold, unless A and B are both among them: then they have g, every H_k, theta_A and theta_B.
 
-A training that was broken off goes on from the states after the same visit at all parties, which each has on disk
-before it answers: `train` yields them before the message that depends on them leaves. Whoever goes on makes new masks
-and new keys.
+A training that was broken off goes on from states after the same visit at all parties. Whoever goes on makes new masks
+and new keys, so what is gone through again is as uniform as it was: parties may go back as far as they like.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -56,14 +55,14 @@ Places = NDArray[np.uint8]
 class Part(Message, frozen=True):
     """h_C - kappa, (n x c) words, and the name of the chunk."""
 
-    chunk: bytes
+    chunk: str
     words: bytes
 
 
 class Turn(Message, frozen=True):
     """The chunk's name, delta of the last visit (empty before the first), places of the next (empty after the last)."""
 
-    chunk: bytes
+    chunk: str
     delta: bytes
     places: bytes
 
@@ -84,7 +83,7 @@ def declares() -> list[Declared]:
     """What the messages of a visit reveal. Roles: active, partner, passive (any party that is neither)."""
     return [
         Declared(Part, "passive", "active", Reveal("uniform")),
-        Declared(Turn, "partner", "active", Reveal("uniform")),
+        Declared(Turn, "partner", "active", Reveal("uniform"), structured=True),
         Declared(Tables, "active", "partner", Reveal("uniform")),
         Declared(Delta, "partner", "passive", Reveal("uniform")),
     ]
@@ -136,16 +135,19 @@ class Side(ABC):
         self._columns, self._ahead = columns, ahead
         self._passives = tuple(name for name in seat.passives if name != terms.partner)
         holder = seat.me in (seat.active, terms.partner)
-        zero = {name: terms.rule.start(np.zeros((d, terms.outputs), np.uint64)) for name, d in terms.columns.items()}
+        zero = {
+            name: terms.rule_of(name).start(np.zeros((d, terms.outputs), np.uint64))
+            for name, d in terms.columns.items()
+        }
         others = {name: r for name, r in zero.items() if holder and name != seat.me}
         self.state = state or State(0, zero[seat.me], others)
         ahead.go_on(self.state.visits, self.state.others)
 
     @abstractmethod
     def train(self, chunk: int, visits: int) -> Iterator[State]:
-        """Goes through a chunk of so many visits. Keep each state that it yields before you ask for the next."""
+        """Goes through a chunk of so many visits; the state after each. Parties may talk of other things in between."""
 
-    def _begin(self, number: int) -> bytes:
+    def _begin(self, number: int) -> str:
         """The name of a chunk. ProtocolError if it was made for another visit than the next."""
         chunk = self._ahead.chunk(number)
         if chunk.first + chunk.next != self.state.visits:
@@ -154,16 +156,17 @@ class Side(ABC):
                 f"{self.state.visits}; make a new chunk"
             )
         self._ahead.meet()
-        return chunk.name
+        return chunk.name.hex()
 
-    def _same(self, name: str, own: bytes, theirs: bytes) -> None:
+    def _same(self, name: str, own: str, theirs: str) -> None:
         if own != theirs:
             raise ProtocolError(f"{name} goes through a chunk that was made with others; make new chunks together")
 
     @property
     def theta(self) -> Words:
         """s (d x c), this party's share of its own weights."""
-        return self._ring.reduce(self._terms.rule.theta(self.state.own))
+        rule = self._terms.rule_of(self._seat.me)
+        return self._ring.reduce(rule.theta(self.state.own, self.state.visits))
 
     def _sum(self, visit: Visit) -> Words:
         """h (n x c)."""
@@ -172,11 +175,15 @@ class Side(ABC):
 
     def _step(self, visit: Visit, g: Words) -> State:
         """The state after a visit, given what this party knows of g (n x c)."""
-        rule, ring = self._terms.rule, self._ring
+        terms, ring, done = self._terms, self._ring, self.state.visits
         _, W = self._columns.factors(visit.batch)
-        own = ring.reduce(rule.step(self.state.own, visit.step + W.transpose_times(ring.reduce(g))))
-        others = {name: ring.reduce(rule.step(r, visit.left[name])) for name, r in self.state.others.items()}
-        self.state = State(self.state.visits + 1, own, others)
+        change = visit.step + W.transpose_times(ring.reduce(g))
+        own = ring.reduce(terms.rule_of(self._seat.me).step(self.state.own, change, done))
+        others = {
+            name: ring.reduce(terms.rule_of(name).step(r, visit.left[name], done))
+            for name, r in self.state.others.items()
+        }
+        self.state = State(done + 1, own, others)
         return self.state
 
     def _send(self, name: str, message: Message) -> None:
@@ -254,22 +261,29 @@ class SharesPartner(Side):
 
     def train(self, chunk: int, visits: int) -> Iterator[State]:
         active, own = self._seat.active, self._begin(chunk)
-        kappas = {name: Prg(self._ahead.pair_keys[name], f"{_KAPPA}, {chunk}") for name in self._passives}
-        delta = b""
+        kappas = [Prg(self._ahead.pair_keys[name], f"{_KAPPA}, {chunk}") for name in self._passives]
+        visit, chi, pad, places = self._ready(chunk, 0, kappas)
+        self._send(active, Turn(own, b"", places))  # 7
         for place in range(visits):
-            visit = self._ahead.take(chunk, place)
-            chi, pad = shares_transfers.chosen(visit.transfer, self._ring)
-            h = self._sum(visit)
-            for prg in kappas.values():
-                h = h + self._ring.uniform(prg, h.shape)
-            places = (self._numbers.index(self._ring.reduce(h)).ravel() - chi) & np.uint8(self._numbers.entries - 1)
-            self._send(active, Turn(own, delta, places.tobytes()))  # 9 of the visit before, 7
             g = (self._opened(self._recv(active, Tables).entries, chi) + pad).reshape(visit.own.shape)  # 8
             delta = self._ring.pack(self._ring.reduce(g - visit.own))
-            yield self._step(visit, g)
+            state, places = self._step(visit, g), b""
             for name in self._passives:
                 self._send(name, Delta(delta))  # 9
-        self._send(active, Turn(own, delta, b""))  # 9
+            if place + 1 < visits:
+                visit, chi, pad, places = self._ready(chunk, place + 1, kappas)
+            self._send(active, Turn(own, delta, places))  # 9, 7 of the next visit
+            yield state
+
+    def _ready(self, chunk: int, place: int, kappas: Sequence[Prg]) -> tuple[Visit, Places, Words, bytes]:
+        """A visit, chi and pad(chi) of its rows (n c,), and the places to ask for."""
+        visit = self._ahead.take(chunk, place)
+        chi, pad = shares_transfers.chosen(visit.transfer, self._ring)
+        h = self._sum(visit)
+        for prg in kappas:
+            h = h + self._ring.uniform(prg, h.shape)
+        places = (self._numbers.index(self._ring.reduce(h)).ravel() - chi) & np.uint8(self._numbers.entries - 1)
+        return visit, chi, pad, places.tobytes()
 
     def _opened(self, entries: bytes, chi: Places) -> Words:
         """The chosen entry of each row."""

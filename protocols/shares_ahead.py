@@ -19,6 +19,7 @@ c, the visits and L.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ class Terms:
     """What the parties of a training on shares have agreed: sizes and the rule.
 
     `rows` are the batches' n, by number; `columns` the parties' d, by name; `outputs` is c; `chunks` is how many chunks
-    there will be about, `partner` the holder beside the active party.
+    there will be about, `partner` the holder beside the active party, `intercept` the party whose last weight is one.
     """
 
     numbers: Numbers
@@ -65,12 +66,17 @@ class Terms:
     rule: Rule
     outputs: int = 1
     chunks: int = 1
+    intercept: str = ""
 
     def __post_init__(self) -> None:
         if self.rule.m != self.numbers.m:
             raise ConfigError(
                 f"shares: coefficients of {self.numbers.m} bits were agreed, the rule has {self.rule.m}; set m alike"
             )
+
+    def rule_of(self, name: str) -> Rule:
+        """The rule for this party's weights."""
+        return self.rule.sparing() if name == self.intercept else self.rule
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,13 +123,23 @@ class Ahead:
         self._ring = ShareRing(terms.numbers.bits)
         self._products = Products(seat, terms.partner, scheme)
         total = sum(terms.columns.values())
-        self._width = -(-total * len(seat.passives) // len(seat.parties))  # of a factor that psi meets, about
+        self._width = -(-total * (len(seat.parties) - 1) // len(seat.parties))  # of a factor that psi meets, about
         self._prg = Prg.fresh("masks of a training on shares")
         self._transfers: Transfers | None = None
         self._shelves = Shelf(), Shelf()
         self._visits = 0
         zero = {name: np.zeros((terms.columns[name], terms.outputs), np.uint64) for name in self._products.asked}
-        self._r = {name: terms.rule.start(theta) for name, theta in zero.items()}
+        self._r = {name: terms.rule_of(name).start(theta) for name, theta in zero.items()}
+
+    @property
+    def products(self) -> Products:
+        """The session's products, for what is asked beside the training."""
+        return self._products
+
+    @property
+    def transfers(self) -> Transfers | None:
+        """At a holder that has met the others, the session's transfers."""
+        return self._transfers
 
     @property
     def pair_keys(self) -> Mapping[str, bytes]:
@@ -131,7 +147,7 @@ class Ahead:
         return self._products.pair_keys
 
     def go_on(self, visits: int, r: Mapping[str, Words]) -> None:
-        """Before the first chunk: where a training goes on, and the states of the others' r there; zero otherwise."""
+        """Where the training is, and the states of the others' r there: what is made next goes on from that."""
         self._visits, self._r = visits, dict(r)
 
     def meet(self) -> None:
@@ -146,6 +162,7 @@ class Ahead:
         """Makes chunk number `chunk`, for visits to these batches in this order, and stores it."""
         ring, terms = self._ring, self._terms
         self.meet()
+        first, base = self._visits, self._base()
         counts = {batch: visits.count(batch) for batch in dict.fromkeys(visits)}
         holders, evaluators = self._products.keys(chunk, ("steps", "sums"))  # 0
         psi: ByBatch = {}
@@ -163,12 +180,47 @@ class Ahead:
             kept = {name: ring.pack(values[batch][:, e]) for name, values in left.items()}
             records.append(msgspec.msgpack.encode(_Record(batch, packed[0], packed[1], packed[2], kept, transfer)))
         name = self._products.coin(self._seat.active, chunk, "name")[:NAME_BYTES]
-        self._ready.put(chunk, name, self._visits, records)
+        self._ready.put(chunk, name, first, records, base=base)
         self._visits += len(visits)
 
     def chunk(self, number: int) -> Chunk:
         """What is known of a chunk, made in this session or an earlier one. ProtocolError if it is not here."""
         return self._ready.chunk(number)
+
+    def ready(self, number: int, visits: int) -> bytes:
+        """The name of chunk `number`, if it is here, untouched, for so many visits, and rests on this party's state."""
+        if number not in self._ready.numbers:
+            return b""
+        chunk = self._ready.chunk(number)
+        fits = (chunk.next, chunk.first, chunk.count) == (0, self._visits, visits) and chunk.base == self._base()
+        return chunk.name if fits else b""
+
+    def drop_from(self, first: int) -> None:
+        """Forgets the chunks of this number and later ones."""
+        for number in self._ready.numbers:
+            if number >= first:
+                self._ready.drop(number)
+
+    def pass_over(self, number: int) -> None:
+        """Goes on from behind a chunk that is ready and stays so: what is made next rests on it."""
+        ring, terms = self._ring, self._terms
+        for place in range(self._ready.chunk(number).count):
+            left = _stored(self._ready.peek(number, place)).left
+            for name, data in left.items():
+                v = ring.unpack(data, (terms.columns[name], terms.outputs))
+                self._r[name] = ring.reduce(terms.rule_of(name).step(self._r[name], v, self._visits))
+            self._visits += 1
+
+    def drop(self, number: int) -> None:
+        """Forgets a chunk that has been gone through."""
+        self._ready.drop(number)
+
+    def _base(self) -> bytes:
+        """What the next chunk rests on: this party's states of the others' r, as a digest for its own file alone."""
+        digest = hashlib.sha256(self._visits.to_bytes(8, "little"))
+        for name in sorted(self._r):
+            digest.update(name.encode() + np.ascontiguousarray(self._r[name], "<u8").tobytes())
+        return digest.digest()[:NAME_BYTES]
 
     def take(self, chunk: int, place: int) -> Visit:
         """What is ready for a visit; spent from now on. ProtocolError if it is already."""
@@ -238,11 +290,11 @@ class Ahead:
 
     def _walk(self, name: str, visits: Sequence[int], counts: Mapping[int, int], left: ByBatch) -> ByBatch:
         """r of a party before each visit (d x E c)."""
-        rule, d, c = self._terms.rule, self._terms.columns[name], self._terms.outputs
+        rule, d, c = self._terms.rule_of(name), self._terms.columns[name], self._terms.outputs
         before = {batch: np.empty((d, count * c), np.uint64) for batch, count in counts.items()}
         seen = dict.fromkeys(counts, 0)
-        for batch in visits:
+        for visit, batch in enumerate(visits, self._visits):
             e, seen[batch] = self._outputs(seen[batch]), seen[batch] + 1
-            before[batch][:, e] = self._ring.reduce(rule.theta(self._r[name]))
-            self._r[name] = self._ring.reduce(rule.step(self._r[name], left[batch][:, e]))
+            before[batch][:, e] = self._ring.reduce(rule.theta(self._r[name], visit))
+            self._r[name] = self._ring.reduce(rule.step(self._r[name], left[batch][:, e], visit))
         return before

@@ -6,12 +6,16 @@ party's sum of every row that is asked; scores of the same rows under many model
 an invertible matrix; scores of training rows are residuals to whoever has the labels; scores of a model that was hardly
 trained are products of its columns with chosen labels. So, for each peer and at most:
 
-- a row is scored once by a model, and under fewer than d / 4 models in all (or one), d the party's own columns;
+- a row is scored once by a model (the same question about the same rows may come again, as after a crash), and under
+  fewer than d / 4 models in all (or one), d the party's own columns;
 - rows that a model was trained on are never scored by it;
-- a model is scored after its last visit, and after ten visits or more.
+- a model is scored after its last visit, and after ten visits or more;
+- a row comes with the columns that it came with before: whoever asks commits to them, by a digest under a key of its
+  own ledger, before it is answered.
 
-These are limits, not proofs. Rows are kept as keyed hashes of their ids, a line of JSON for each block of rows, on disk
-before the answer is given.
+These are limits, not proofs, and a peer that does not follow the protocol may commit to what it likes. Rows are kept as
+keyed hashes of their ids, a line of JSON for each block of rows, on disk before the answer is given. Every question is
+an event of the log.
 """
 
 from __future__ import annotations
@@ -24,24 +28,31 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from securevfl.errors import ConfigError, LeakageError
+import numpy as np
 
-__all__ = ["FEWEST_VISITS", "Ledger"]
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import ConfigError, LeakageError
+from securevfl.runtime import eventlog
+
+__all__ = ["COMMITMENT", "FEWEST_VISITS", "Ledger"]
 
 FEWEST_VISITS = 10
+COMMITMENT = 16  # bytes
+_AGAIN = 4  # times that the same question is answered
 _DIGEST = 16  # bytes
 
 
 class Ledger:
-    """One party's file of scores. ConfigError if it is there and is none."""
+    """One party's file of scores, or without a path what one process remembers. ConfigError if the file is none."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
         self._trained: dict[str, set[str]] = defaultdict(set)
         self._visits: dict[str, int] = {}
         self._scored: dict[tuple[str, str], set[str]] = defaultdict(set)  # models by peer and row
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        self._committed: dict[tuple[str, str], str] = {}  # by peer and row
+        self._asked: dict[str, int] = defaultdict(int)  # how often, by question
+        if path is None or not path.exists():
             self._key = os.urandom(32)
             self._append({"key": self._key.hex()})
             return
@@ -59,12 +70,27 @@ class Ledger:
         """Notes a model that is ready: its name, how many visits it had, the rows it was trained on."""
         self._note({"model": model.hex(), "visits": visits, "rows": self._digests(ids)})
 
-    def admit(self, model: bytes, peer: str, ids: Iterable[bytes], columns: int) -> None:
+    def knows(self, model: bytes) -> bool:
+        """Whether this model has been noted."""
+        return model.hex() in self._visits
+
+    def commitments(self, ids: Iterable[bytes], X: Floats) -> bytes:
+        """What this party commits itself by to its columns X (n x d) of these rows, COMMITMENT bytes each."""
+        octets = np.ascontiguousarray(X, "<f8")
+        return b"".join(
+            hashlib.blake2b(row.tobytes(), digest_size=COMMITMENT, key=self._key, salt=_salt(each)).digest()
+            for row, each in zip(octets, ids, strict=True)
+        )
+
+    def admit(
+        self, model: bytes, peer: str, ids: Iterable[bytes], commitments: bytes, columns: int, *, me: str = ""
+    ) -> None:
         """Notes that `peer` gets scores of these rows. LeakageError, and nothing is noted, if the limits forbid it.
 
-        columns: d, how many this party has.
+        commitments: what `peer` has sent, COMMITMENT bytes a row. columns: d, how many this party has.
         """
         name, rows, most = model.hex(), self._digests(ids), max(1, -(-columns // 4) - 1)
+        committed = [commitments[at : at + COMMITMENT].hex() for at in range(0, len(commitments), COMMITMENT)]
         if self._visits.get(name, 0) < FEWEST_VISITS:
             raise LeakageError(
                 f"scores for {peer}: a finished model of {FEWEST_VISITS} visits or more was expected, this one had "
@@ -75,16 +101,24 @@ class Ledger:
                 f"scores for {peer}: rows that the model was not trained on were expected; leave the others out, "
                 "their scores are residuals"
             )
-        if len(set(rows)) < len(rows) or any(name in self._scored[peer, row] for row in rows):
+        question = hashlib.sha256("".join([peer, name, *rows, *committed]).encode()).hexdigest()
+        again = 0 < self._asked[question] < _AGAIN
+        if len(set(rows)) < len(rows) or (not again and any(name in self._scored[peer, row] for row in rows)):
             raise LeakageError(
                 f"scores for {peer}: each row is scored once by a model, some have been; keep the scores you have"
             )
-        if any(len(self._scored[peer, row]) >= most for row in rows):
+        if any(len(self._scored[peer, row] - {name}) >= most for row in rows):
             raise LeakageError(
                 f"scores for {peer}: rows may be scored under {most} models where a party has {columns} columns, some "
                 "have been; score other rows"
             )
-        self._note({"model": name, "peer": peer, "rows": rows})
+        if any(self._committed.get((peer, row), own) != own for row, own in zip(rows, committed, strict=True)):
+            raise LeakageError(
+                f"scores for {peer}: rows with the columns that they had before were expected, some of {peer}'s have "
+                "changed; ask with the same ones"
+            )
+        self._note({"model": name, "peer": peer, "rows": rows, "committed": committed, "question": question})
+        eventlog.emit(me, "scored", {"peer": peer, "model": name[:16], "rows": len(rows)})
 
     def _digests(self, ids: Iterable[bytes]) -> list[str]:
         return [hashlib.blake2b(each, digest_size=_DIGEST, key=self._key).hexdigest() for each in ids]
@@ -94,6 +128,9 @@ class Ledger:
         self._take_in(line)
 
     def _append(self, line: dict[str, Any]) -> None:
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
@@ -101,8 +138,14 @@ class Ledger:
 
     def _take_in(self, line: dict[str, Any]) -> None:
         if "peer" in line:
-            for row in line["rows"]:
+            for row, own in zip(line["rows"], line["committed"], strict=True):
                 self._scored[line["peer"], row].add(line["model"])
+                self._committed[line["peer"], row] = own
+            self._asked[line["question"]] += 1
         else:
             self._trained[line["model"]].update(line["rows"])
             self._visits[line["model"]] = int(line["visits"])
+
+
+def _salt(each: bytes) -> bytes:
+    return hashlib.blake2b(each, digest_size=hashlib.blake2b.SALT_SIZE).digest()

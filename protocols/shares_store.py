@@ -6,7 +6,7 @@ written for a few visits at a time: a record marked and not used is lost, which 
 
 Files of a folder (mode 0600; a record holds masks, so keep the folder where the party's columns are kept):
 
-    chunk-N.ready   name (16 bytes), first visit (u64), offsets (u64 each, one more than records), records
+    chunk-N.ready   name, base (16 bytes each), first visit, count (u64), offsets (u64 each, count + 1), records
     chunk-N.spent   how many of its records are spent (u64)
 """
 
@@ -26,17 +26,20 @@ __all__ = ["NAME_BYTES", "Chunk", "InMemory", "OnDisk", "Ready"]
 NAME_BYTES = 16
 _AT_ONCE = 16  # records marked spent at a time
 _U64 = struct.Struct("<Q")
-_HEAD = struct.Struct(f"<{NAME_BYTES}sQ")
+_HEAD = struct.Struct(f"<{NAME_BYTES}s{NAME_BYTES}sQQ")
 
 
 @dataclass
 class Chunk:
-    """A chunk of records: its name, the same at all parties that made it together and no other's, the visit of the
-    training that its first record is for, its size in bytes, and the place of the next record.
+    """A chunk of records: its name, the same at all parties that made it together and no other's, a digest of what its
+    party had when it was made (`base`), the visit of the training that its first record is for, how many records it
+    has, its size in bytes, and the place of the next record.
     """
 
     name: bytes
+    base: bytes
     first: int
+    count: int
     size: int
     next: int = 0
 
@@ -49,7 +52,14 @@ class Ready(ABC):
         self._limit = limit
         self._chunks: dict[int, Chunk] = {}
 
-    def put(self, number: int, name: bytes, first: int, records: Sequence[bytes]) -> None:
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The chunks that are here, spent or not."""
+        return tuple(sorted(self._chunks))
+
+    def put(
+        self, number: int, name: bytes, first: int, records: Sequence[bytes], *, base: bytes = bytes(NAME_BYTES)
+    ) -> None:
         """Keeps a chunk. ConfigError if it goes beyond the limit, ProtocolError if there is one of this number."""
         size = sum(map(len, records))
         if number in self._chunks:
@@ -58,8 +68,8 @@ class Ready(ABC):
             raise ConfigError(
                 f"shares: {size} bytes made ahead do not fit in what is left of {self._limit}; make smaller chunks"
             )
-        self._write(number, _HEAD.pack(name, first), records)
-        self._chunks[number] = Chunk(name, first, size)
+        self._write(number, _HEAD.pack(name, base, first, len(records)), records)
+        self._chunks[number] = Chunk(name, base, first, len(records), size)
 
     def chunk(self, number: int) -> Chunk:
         """What is known of a chunk. ProtocolError if it is not here."""
@@ -75,6 +85,11 @@ class Ready(ABC):
         chunk.next += 1
         return self._spend(number, place)
 
+    def peek(self, number: int, place: int) -> bytes:
+        """The record at `place`, for what has to be known of it before its visit; it stays as it is."""
+        self.chunk(number)
+        return self._read(number, place)
+
     def drop(self, number: int) -> None:
         """Forgets a chunk, spent or not."""
         self._remove(number)
@@ -82,6 +97,9 @@ class Ready(ABC):
 
     @abstractmethod
     def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None: ...
+
+    @abstractmethod
+    def _read(self, number: int, place: int) -> bytes: ...
 
     @abstractmethod
     def _spend(self, number: int, place: int) -> bytes: ...
@@ -99,6 +117,9 @@ class InMemory(Ready):
 
     def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None:
         self._records[number] = list(records)
+
+    def _read(self, number: int, place: int) -> bytes:
+        return self._records[number][place]
 
     def _spend(self, number: int, place: int) -> bytes:
         record, self._records[number][place] = self._records[number][place], b""
@@ -118,8 +139,12 @@ class OnDisk(Ready):
             self._remove(int(path.stem.removeprefix("chunk-")))
         for path in sorted(folder.glob("chunk-*.ready")):
             with open(path, "rb") as file:
-                name, first = _HEAD.unpack(file.read(_HEAD.size))
-            self._chunks[int(path.stem.removeprefix("chunk-"))] = Chunk(name, first, path.stat().st_size)
+                head = file.read(_HEAD.size)
+            if len(head) < _HEAD.size:
+                raise ConfigError(f"{path}: work done ahead was expected there, the file is damaged; remove it")
+            name, base, first, count = _HEAD.unpack(head)
+            number = int(path.stem.removeprefix("chunk-"))
+            self._chunks[number] = Chunk(name, base, first, count, path.stat().st_size)
 
     @property
     def untouched(self) -> tuple[int, ...]:
@@ -137,6 +162,9 @@ class OnDisk(Ready):
     def _spend(self, number: int, place: int) -> bytes:
         if place % _AT_ONCE == 0:
             write_whole(self._spent(number), _U64.pack(place + _AT_ONCE))
+        return self._read(number, place)
+
+    def _read(self, number: int, place: int) -> bytes:
         with open(self._ready(number), "rb") as file:
             file.seek(_HEAD.size + _U64.size * place)
             start, stop = struct.unpack("<2Q", file.read(2 * _U64.size))

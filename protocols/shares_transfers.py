@@ -52,7 +52,7 @@ def declares() -> list[Declared]:
     """What the messages reveal."""
     return [
         Declared(TransferOffer, "partner", "active", Reveal("public")),
-        Declared(TransferChoices, "active", "partner", Reveal("uniform")),
+        Declared(TransferChoices, "active", "partner", Reveal("uniform"), structured=True),
         Declared(Corrections, "partner", "active", Reveal("uniform")),
     ]
 

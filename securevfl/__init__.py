@@ -21,8 +21,12 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.job import Job, Protocol, Target
     from securevfl.models.kernel import Kernel
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
+    from securevfl.models.local_bottom import LocalBottom
+    from securevfl.models.neural import Neural
+    from securevfl.models.torch_model import TorchModel
     from securevfl.optim.adagrad import AdaGrad
     from securevfl.optim.adam import Adam
+    from securevfl.optim.block_descent import BlockDescent
     from securevfl.optim.fdskl import FDSKL
     from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
     from securevfl.optim.momentum import Momentum
@@ -38,6 +42,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.protocols.open_residual import OpenResidual
     from securevfl.protocols.pairwise_sum import PairwiseSum
     from securevfl.protocols.sealed_residual import SealedResidual
+    from securevfl.protocols.shares_options import Shares
     from securevfl.protocols.tree_sum import TreeSum
     from securevfl.runtime.clock import Network
     from securevfl.training.run import Run
@@ -47,6 +52,7 @@ if TYPE_CHECKING:  # for type checkers and editors
 __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "AdaGrad",
     "Adam",
+    "BlockDescent",
     "CipherSum",
     "Ckks",
     "DirectSum",
@@ -58,9 +64,12 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Helper",
     "Job",
     "Kernel",
+    "LocalBottom",
     "Logistic",
     "Momentum",
     "Network",
+    "Neural",
+    "OneVsRest",
     "OpenResidual",
     "Paillier",
     "PairwiseSum",
@@ -71,10 +80,12 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Run",
     "SealedResidual",
     "Sgd",
+    "Shares",
     "SmoothHinge",
     "Softmax",
     "Square",
     "Target",
+    "TorchModel",
     "TreeSum",
     "align",
     "datasets",
@@ -91,9 +102,13 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.data.preparation": ("Preparation",),
     "securevfl.job": ("Job", "Protocol", "Target"),
     "securevfl.models.kernel": ("Kernel",),
-    "securevfl.models.linear": ("GeneralLinear", "Logistic", "SmoothHinge", "Softmax", "Square"),
+    "securevfl.models.linear": ("GeneralLinear", "Logistic", "OneVsRest", "SmoothHinge", "Softmax", "Square"),
+    "securevfl.models.local_bottom": ("LocalBottom",),
+    "securevfl.models.neural": ("Neural",),
+    "securevfl.models.torch_model": ("TorchModel",),
     "securevfl.optim.adagrad": ("AdaGrad",),
     "securevfl.optim.adam": ("Adam",),
+    "securevfl.optim.block_descent": ("BlockDescent",),
     "securevfl.optim.fdskl": ("FDSKL",),
     "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
     "securevfl.optim.momentum": ("Momentum",),
@@ -108,6 +123,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.protocols.open_residual": ("OpenResidual",),
     "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
     "securevfl.protocols.sealed_residual": ("SealedResidual",),
+    "securevfl.protocols.shares_options": ("Shares",),
     "securevfl.protocols.tree_sum": ("TreeSum",),
     "securevfl.runtime.clock": ("Network",),
     "securevfl.training.run": ("Run",),

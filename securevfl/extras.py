@@ -5,6 +5,7 @@ sklearn   scikit-learn and scipy: the audit, the sample tables, the baselines of
 phe       python-paillier: conversion and comparison
 plot      matplotlib: pictures of a run
 bench     sklearn and plot: the benchmark
+torch     PyTorch: neural parties
 dask      distributed: a cluster as executor
 """
 

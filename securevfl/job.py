@@ -48,9 +48,10 @@ class Job(JobOptions):
                 f"optimizer {self.optimizer.name} trains {', '.join(own)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
             )
-        if self.weights is not None and not method.weighs:
+        if self.weights is not None and not (method.weighs and self.model.by_column):
             raise ValueError(
-                f"weights: rows count the same in {method.name}; leave weights out, or train a linear model"
+                f"weights: rows count the same in {method.name} of a {self.model.name} model; "
+                "leave weights out, or train a linear model"
             )
         method.check(self)
         return self
@@ -58,7 +59,7 @@ class Job(JobOptions):
     @property
     def method(self) -> Method:
         """The family of training that this job is of. ConfigError if its optimizer names none that is registered."""
-        name = self.optimizer.method
+        name = self.protocol.method or self.optimizer.method
         if name not in METHODS:
             raise ConfigError(
                 f"optimizer {self.optimizer.name} belongs to method {name}, which is not registered; add it to METHODS"

@@ -141,6 +141,22 @@ class JobOptions(Config):
         return self.model.loss if self.weights is None else WeightedLoss(self.model.loss, self.weights.most)
 
     @property
+    def residual_bound(self) -> float:
+        """|g| of one entry never exceeds it."""
+        return self.model.residual_bound * (1.0 if self.weights is None else self.weights.most)
+
+    @property
+    def equations(self) -> int:
+        """How often in a run each parameter of a passive party gives a new equation about the residuals of a batch.
+
+        A Jacobian that stays gives the same ones every epoch unless rows are reshuffled; one that moves with the
+        weights gives others in every local step.
+        """
+        if not self.model.static_jacobian:
+            return self.epochs * self.optimizer.steps
+        return self.epochs if self.reshuffle else 1
+
+    @property
     def evaluation_interval(self) -> int:
         """Rounds between joint evaluations while training; 0 for none."""
         return self.evaluate_every or (1 if self.stops_early else 0)

@@ -37,9 +37,11 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.defences import DEFENCES, Defence
 from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.protocols.shares_options import Shares
 
 TABLES: dict[type[Config], str] = {
     Protocol: "protocol",
+    Shares: "shares",
     Preparation: "prepare",
     Target: "target",
     Patience: "patience",

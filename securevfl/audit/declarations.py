@@ -11,7 +11,7 @@ from pathlib import Path
 
 from securevfl.job import Job
 from securevfl.methods import METHODS
-from securevfl.protocols import meeting, psi, shares, shares_ahead, shares_predict
+from securevfl.protocols import meeting, psi
 from securevfl.protocols.base import Declared
 from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.roles import Roles
@@ -19,7 +19,6 @@ from securevfl.runtime.codec import Message
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]
 _ROLES = Roles.labelled("A", _PASSIVES)
-_SHARES = "RLWE of 128 bits, computational Diffie-Hellman on Ed25519, ChaCha20, AES as a correlation-robust hash"
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,6 @@ def sections() -> list[Section]:
         for label, residual in kind.variants().items()
     ]
     found += _methods({item.message for section in found for item in section.declared})
-    found += [
-        Section(f"Shares: {what}, which no job can name yet", _SHARES, "the two holders together", declared)
-        for what, declared in (("ahead", shares_ahead.declares()), ("a visit", shares.declares()))
-    ]
-    found.append(Section("Shares: scores", _SHARES, "the two holders together", shares_predict.declares()))
     return [*found, *(_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3))]
 
 
@@ -79,10 +73,10 @@ def _methods(known: set[type[Message]]) -> list[Section]:
         method = kind()
         for example in list(method.examples().values())[:1]:
             job = Job(**example)
-            own = [item for item in method.declares(job, _ROLES) if item.message not in known]
-            found.append(
-                Section(f"Method: {name}, beside these", method.strength(job), method.pooling(job, _ROLES), own)
-            )
+            roles = method.assigned(job, _ROLES, {})
+            own = [item for item in method.declares(job, roles) if item.message not in known]
+            breaks = " ".join(method.pooling(job, roles).split("\n"))
+            found.append(Section(f"Method: {name}, beside these", method.strength(job), breaks, own))
     return found
 
 

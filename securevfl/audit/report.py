@@ -64,6 +64,7 @@ def run_audit(
     job, parties = as_prepared(job, [active, *passives])
     active, *passives = parties
     roles = job.method.cast([active, *passives])
+    roles = job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
     say("transcripts")
     short_job, short_parties = _short(job.model_copy(update={"accepts": LEAKS}), parties)
     outcome = check_transcript(*(record(short_job, short_parties)[0] for _ in range(2)))

@@ -41,12 +41,15 @@ Ledger = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Your disclosure ledger; by default NAME.ledger among your user's data."),
 ]
+Ahead = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of work done ahead; by default FILE.ahead by the data.")
+]
 Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line of JSON for each event.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds these commands to the app."""
-    for command in (align, join, predict, relay):
+    for command in (align, prepare, join, predict, relay):
         app.command()(command)
 
 
@@ -108,6 +111,55 @@ def align(
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
 
 
+def prepare(
+    job_file: Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")],
+    party: Name,
+    data: Data,
+    peers: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who takes part and where; by default peers.toml by the job.")
+    ] = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    certs: Certs = None,
+    listen: Listen = None,
+    ahead: Ahead = None,
+    timeout: Timeout = 600.0,
+    patience: Patience = 60.0,
+    verbose: Verbose = False,
+    log: Log = None,
+) -> None:
+    """Do ahead what a training on shares needs, so that join takes minutes. Every party runs this, on its table.
+
+    The folder that is written holds masks: keep it as the table itself.
+    """
+    from securevfl.data.load import read_aligned
+    from securevfl.display.progress import progress
+    from securevfl.job import Job
+    from securevfl.organisations.prepare import prepare as run
+
+    job = Job.load(job_file)
+    with progress("reading") as on_rows:
+        own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
+    with _events(verbose, log), progress("preparing") as on_round:
+        run(
+            job,
+            own,
+            job_file.parent / "peers.toml" if peers is None else peers,
+            ahead=_ahead(data, ahead),
+            certs=certs,
+            listen=listen,
+            timeout=timeout,
+            patience=patience,
+            on_round=on_round,
+        )
+    typer.echo(f"what {party} has prepared is in {_ahead(data, ahead)}")
+
+
+def _ahead(data: Path, named: Path | None) -> Path:
+    """The folder of work ahead of a training on this table."""
+    return Path(f"{data}.ahead") if named is None else named
+
+
 def join(
     job_file: Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")],
     party: Name,
@@ -128,6 +180,7 @@ def join(
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Rounds between two states.")] = 10,
     ledger: Ledger = None,
+    ahead: Ahead = None,
     timeout: Timeout = 600.0,
     patience: Patience = 60.0,
     verbose: Verbose = False,
@@ -163,6 +216,7 @@ def join(
             checkpoints=states,
             save=save,
             ledger=ledger,
+            ahead=_ahead(data, ahead),
             on_round=on_round,
         )
     forget(own, data)

@@ -28,6 +28,7 @@ class Party:
 
     X (n x d) numbers and texts, y (n,) labels for the active party, ids (n,) what rows are joined on, columns: d names.
     `keys` are the digests of the ids (n x ID_DIGEST), `constant` names columns that do not vary, which get no weight.
+    model: its own module in a job of neural parties (`securevfl.TorchModel`).
     A table with column names (pandas, polars, pyarrow) brings its own, and one whose index has a name or is not 0 to
     n - 1 brings its ids. aligned: there are no ids, as the rows of all parties are known to stand in the same order.
     As an attribute X holds numbers alone: a text as its place in the `levels` of its column, what is missing as NaN,
@@ -38,6 +39,7 @@ class Party:
     levels: Levels = MappingProxyType({})  # of the columns of texts, by name
     preparation: Prepared | None = None  # how X came to be, once a job has prepared it
     weights: Floats | None = None  # of each row (n,), once a job has taken them out of the columns
+    model: object = None
 
     role: Role | None = None  # what it says it is in a run; else its method goes by its labels
 
@@ -50,8 +52,10 @@ class Party:
         ids: Sequence[Any] | NDArray[Any] | None = None,
         columns: Sequence[str] | None = None,
         aligned: bool = False,
+        model: object = None,
     ) -> None:
         self.name = _name(name)
+        self.model = model
         own = columns_of(name, X, columns)
         self.X, self.columns, self.levels = own.X, own.names, own.levels
         self.constant = check_extremes(name, *_extremes(name, own), own.names, len(own.X))
@@ -133,7 +137,7 @@ class Party:
         """The same party with these rows, in this order."""
         kept = object.__new__(Party)
         kept.name, kept.columns, kept.levels, kept.X = self.name, self.columns, self.levels, self.X[rows]
-        kept.preparation, kept.constant = self.preparation, self.constant
+        kept.preparation, kept.constant, kept.model = self.preparation, self.constant, self.model
         kept.weights = None if self.weights is None else self.weights[rows]
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]

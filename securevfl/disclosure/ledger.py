@@ -103,6 +103,11 @@ class DisclosureLedger:
         self.path = Path(path)
         self.party = party
 
+    @property
+    def scores(self) -> Path:
+        """The file beside it of what was scored with this party's columns, row by row, where a method keeps one."""
+        return self.path.with_name(f"{self.path.name}.scores")
+
     @classmethod
     def of(cls, party: str, ledger: DisclosureLedger | str | Path | None) -> DisclosureLedger:
         """The ledger given, or in the file given, or by default in `default_ledger`; and it can be used."""

@@ -6,5 +6,6 @@ from securevfl.config import Registry
 from securevfl.methods.base import Method
 from securevfl.methods.phases import Phases
 from securevfl.methods.rounds import Rounds
+from securevfl.methods.shares import SharesMethod
 
-METHODS: Registry[Method] = Registry("method", Rounds, Phases)
+METHODS: Registry[Method] = Registry("method", Rounds, Phases, SharesMethod)

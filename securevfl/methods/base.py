@@ -14,7 +14,7 @@ so that nothing outside a method's own files, the registry `METHODS` and its tes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -24,11 +24,13 @@ from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
 from securevfl.data.schedule import Schedule, Visit
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.errors import PartiesError
+from securevfl.errors import ConfigError, PartiesError
 from securevfl.methods.data import TrainingData
-from securevfl.methods.divergence import Divergence
+from securevfl.methods.divergence import Divergence, check_outcome
 from securevfl.methods.state import State
+from securevfl.models import metrics
 from securevfl.models.base import Model
+from securevfl.models.losses import Loss
 from securevfl.options import JobOptions
 from securevfl.protocols.base import Batch, Declared, ResidualProtocol, Seat, SumProtocol
 from securevfl.protocols.notes import Began
@@ -48,6 +50,14 @@ class OwnRows(Protocol):
 
 
 @dataclass(frozen=True)
+class AskedRows:
+    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling."""
+
+    ids: Sequence[bytes]
+    raw: Floats
+
+
+@dataclass(frozen=True)
 class Round:
     """One round that is over. number counts from 1, those before a resume included; loss: its mean, where known."""
 
@@ -60,6 +70,8 @@ class Round:
 class Player(ABC):
     """One party at work under one method."""
 
+    calibration: Sequence[list[float]] = ()  # of two classes, as of the last measurement (`metrics.calibration`)
+
     @abstractmethod
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         """Trains, `start` rounds having been done before, and hands over after every round.
@@ -68,8 +80,32 @@ class Player(ABC):
         """
 
     @abstractmethod
-    def decision(self, rows: OwnRows) -> Floats | None:
-        """f (m x c) on these rows, of which every party brings its columns; None where it is not for this party."""
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+        """f (m x c) on these rows, of which every party brings its columns; None where it is not for this party.
+
+        asked: their ids and columns as they are, where there are any.
+        """
+
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
+        """Metrics on the rows that are evaluated, with all other parties; empty where they are not for this party.
+
+        rounds: done so far. last: the training is over. DivergenceError if it has left the numbers.
+        """
+        rows = data.evaluated
+        f, labels = self.decision(rows), data.labels(rows.rows)
+        if f is None or labels is None or data.classes is None:
+            return {}
+        check_outcome(loss, f, loss.targets(labels, data.classes), rounds)
+        if loss.classifies and len(data.classes) == 2:
+            self.calibration = metrics.calibration(labels == data.classes[1], loss.proba(f)[:, 1]).tolist()
+        return metrics.evaluate(loss, f, labels, data.classes)
+
+    def prepare(self, data: TrainingData) -> Generator[Round]:
+        """Does all work that can be done before the training, with all other parties; hands over as `train` does.
+
+        ConfigError for a method that has none.
+        """
+        raise ConfigError(f"{type(self).__name__} has nothing to prepare; start the training at once")
 
     @property
     def exchanges(self) -> int:
@@ -139,6 +175,13 @@ class Method(Named, ABC):
                 )
             found = ", ".join(f"{name} ({roles.role(name)})" for name in wrong)
             raise PartiesError(f"{self.name} has no place for {found}; leave them out")
+        return roles
+
+    def assigned(self, job: JobOptions, roles: Roles, columns: Mapping[str, int]) -> Roles:
+        """The roles once it is known how many columns each party has (d_k; empty where that is not known).
+
+        PartiesError if the job asks for parties that are not there.
+        """
         return roles
 
     @abstractmethod

@@ -22,7 +22,8 @@ from securevfl.protocols.base import Batch
 class TrainingData:
     """What one party trains on.
 
-    columns: d. mean, deviation (d,): of the training rows, or median and spread; (0, 1) without scaling.
+    columns: d. rows: n of the whole table. mean, deviation (d,): of the training rows, or median and spread; (0, 1)
+    without scaling.
     classes, targets (m x c), weights (m,) of a party with labels. evaluated: the rows that metrics are taken on.
     """
 
@@ -31,6 +32,7 @@ class TrainingData:
     ) -> None:
         self.schedule = schedule
         self.columns = party.X.shape[1]
+        self.rows = len(party)
         self._party = party
         self.mean, self.deviation = _scaling(party, schedule.flow, scale)
         self.classes: NDArray[Any] | None = None
@@ -58,6 +60,11 @@ class TrainingData:
     def labels(self, rows: Rows) -> NDArray[Any] | None:
         """The labels of these rows (k,), of a party that has them."""
         return None if self._party.y is None else self._party.y[rows]
+
+    def ids(self, rows: Rows) -> list[bytes]:
+        """What names these rows (k): digests of their ids, or their numbers in a table without ids."""
+        keys = self._party.keys
+        return [b"row %d" % row for row in rows] if keys is None else [keys[row].tobytes() for row in rows]
 
     def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
         """This party's side of a batch; without `columns` no row of them is read."""

@@ -28,6 +28,7 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
         active=lead.name,
         columns={party.name: len(party.columns) for party in tables},
         outputs=loss.outputs(classes),
+        brought={party.name: job.model.brought(party.name, party.model) for party in tables},
         enough={party.name: enough(party.X[schedule.flow[:ROWS]]) for party in tables},
     )
     return Known(tuple(parties), schedule, sizes)

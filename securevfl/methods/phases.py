@@ -20,7 +20,18 @@ from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.data.schedule import Visit
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
+from securevfl.methods.base import (
+    AskedRows,
+    BatchPlayer,
+    J,
+    Known,
+    MessageProtocol,
+    Method,
+    OwnRows,
+    Player,
+    Round,
+    Told,
+)
 from securevfl.methods.data import TrainingData
 from securevfl.methods.sizes import scores
 from securevfl.methods.state import State
@@ -169,7 +180,7 @@ class PhasesPlayer(BatchPlayer):
     def batch(self, visit: Visit) -> Batch:
         return self.data.batch(visit, columns=not self.share.knows(visit.index))
 
-    def decision(self, rows: OwnRows) -> Floats | None:
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         data = self._training
         own = data is not None and rows is data.evaluated
         blocks = self._blocks(len(rows))

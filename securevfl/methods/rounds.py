@@ -21,12 +21,23 @@ import numpy as np
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
+from securevfl.methods.base import (
+    AskedRows,
+    BatchPlayer,
+    J,
+    Known,
+    MessageProtocol,
+    Method,
+    OwnRows,
+    Player,
+    Round,
+    Told,
+)
 from securevfl.methods.data import TrainingData
 from securevfl.methods.rounds_told import active_learns, counts, passive_learns
 from securevfl.methods.state import State
-from securevfl.models.base import Model
-from securevfl.models.linear import LinearModel, Logistic, starting_weights
+from securevfl.models.base import BlockModel, Model, Place
+from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsOptimizer
 from securevfl.optim.update import Updater
@@ -51,11 +62,17 @@ class Rounds(Method):
     weighs: ClassVar[bool] = True
 
     def trains(self, model: type[Model]) -> bool:
-        return issubclass(model, LinearModel)
+        return issubclass(model, BlockModel)
 
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is None:
             raise ValueError("protocol.residual: is missing; add it")
+        sums = job.protocol.sum_for(2)
+        if job.model.shows_parts and sums.hides_parts:
+            raise ValueError(
+                f'protocol.sum: "direct" was expected, a top model is fed every party\'s outputs apart and {sums.name} '
+                'hides none of them; use sum = "direct"'
+            )
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
@@ -85,7 +102,8 @@ class Rounds(Method):
         return _residual(job).strength
 
     def openings(self, job: JobOptions, sizes: Sizes) -> str:
-        return _residual(job).openings(sizes.batches * sum(sizes.parameters.values()), sizes.epochs)
+        times = job.optimizer.agreement(job.model).openings if isinstance(job.optimizer, RoundsOptimizer) else 1
+        return _residual(job).openings(sizes.batches * times * sum(sizes.parameters.values()), sizes.epochs)
 
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         if roles.role(party) == ACTIVE:
@@ -119,18 +137,22 @@ def _residual(job: JobOptions) -> ResidualProtocol:
 
 
 class RoundsPlayer(BatchPlayer):
-    """One party's block of weights; the active party's has an intercept."""
+    """One party's block of weights."""
 
     def __init__(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> None:
         super().__init__(job, seat)
-        assert isinstance(job.model, LinearModel), "Rounds.trains says so"
+        assert isinstance(job.model, BlockModel), "Rounds.trains says so"
         assert isinstance(job.optimizer, RoundsOptimizer), "its registry says so"
         self._active = seat.me == seat.active
-        self._seat = seat
+        passives = len(seat.passives)
+        place = 0 if self._active else seat.passives.index(seat.me)
+        self._outputs = seat.outputs
+        self._seat = replace(seat, outputs=job.model.collected(seat.outputs, passives))
         self._optimizer = job.optimizer
-        self.model = job.model.build(columns, seat.outputs, intercept=self._active)
+        self.model = job.model.build(Place(seat.me, self._active, columns, seat.outputs, seat.model, passives, place))
         own = State() if state is None else state
-        self.model.theta = own.get("theta", self.model.theta)
+        if state is not None:
+            self.model.restore(state)
         self._before: int = own.get("exchanges", 0)
         self.updater = Updater(self._optimizer.update, self.model, own.get("update"))
         self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
@@ -143,9 +165,9 @@ class RoundsPlayer(BatchPlayer):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
-        if start == 0 and data.targets is not None:
-            first = np.arange(len(data.targets))[:SAMPLE]
-            self.model.theta = starting_weights(data.raw(first), data.scaled(first), data.targets, self.seed)
+        if start == 0:
+            first = np.arange(data.rows)[:SAMPLE]
+            self.model.start(data.raw(first), data.scaled(first), data.targets, self.seed)
             self.updater = Updater(self._optimizer.update, self.model)
         residual, agreement = _residual(self._job), self._optimizer.agreement(self._job.model)
         if self._active:
@@ -156,17 +178,18 @@ class RoundsPlayer(BatchPlayer):
             with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as link:
                 yield from self.rounds(self._optimizer.passive(self, link))
 
-    def decision(self, rows: OwnRows) -> Floats | None:
-        def forward(block: slice) -> Floats:
-            return self.model.forward(rows[block])
-
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         if not self._active:
-            predict_passive(self._sums, forward, len(rows))
+            predict_passive(self._sums, lambda block: self.model.forward(rows[block]), len(rows))
             return None
-        return predict_active(self._sums, forward, len(rows), self._seat.outputs)
+
+        def joined(block: slice, others: Floats) -> Floats:
+            return self.model.joined(rows[block], others)
+
+        return predict_active(self._sums, joined, len(rows), self._outputs, collected=self._seat.outputs)
 
     def state(self) -> State:
         return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.updater.state)
 
     def outcome(self) -> State:
-        return State(theta=self.model.theta)
+        return State(self.model.state())

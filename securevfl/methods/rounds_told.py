@@ -29,24 +29,23 @@ def _labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     about, of = (sizes.active,), sizes.residuals
     if not job.protocol.seals:
         return [Disclosure("labels", name, about, of, of, "every residual") for name in sizes.passives]
-    times = sizes.epochs if job.reshuffle else 1
     return [
-        Disclosure("labels", name, about, times * p, of, _basis(job, sizes, name))
+        Disclosure("labels", name, about, job.equations * p, of, _basis(job, sizes, name))
         for name, p in sizes.parameters.items()
     ]
 
 
 def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
-    """Names the equations that this passive party opens, which are the rows of its J^T on every batch."""
+    """Names the equations that this passive party opens, which are the rows of its J^T on every batch, if it stays."""
     table = sizes.tables.get(name, "")
-    if not (table and sizes.partition):
+    if not (table and sizes.partition and job.model.static_jacobian):
         return ""
     parted = f"parted anew in each of {sizes.epochs} epochs" if job.reshuffle else "one partition"
     return f"{job.model.name}, {job.scale} scale, columns {table}, batches {sizes.partition}, {parted}"
 
 
 def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    c, passives = sizes.outputs, sizes.passives
+    c, passives = job.model.shown(sizes.outputs), sizes.passives
     hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
     asked = {"training": sizes.epochs * exchanges, "held out": 0}
@@ -76,7 +75,8 @@ def _added_up(sizes: Sizes, names: Sequence[str]) -> int:
 
 def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told]:
     """What the active party learns: scores, and of the others' columns."""
-    scores = "f = sum_k H_k on the rows predicted, and what is marked output or plain above"
+    what = "f and every Z_k" if job.model.shows_parts else "f = sum_k H_k"
+    scores = f"{what} on the rows predicted, and what is marked output or plain above"
     return [("learns", "\n".join([scores, *_columns(job, party, known)]))]
 
 
@@ -108,15 +108,17 @@ def _equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
         ]
     sizes, schedule, X = known.sizes, known.schedule, known.party(party).X
     p, share = sizes.parameters[party], sizes.parameters[party] / sizes.residuals
-    times = (
-        f"new in each of {job.epochs} epochs" if job.reshuffle else f"the same {schedule.batches} batches every epoch"
-    )
-    auc = expected_label_auc(p, sizes.smallest_batch, sizes.outputs, job.epochs, job.reshuffle)
+    times = f"new in each of {job.epochs} epochs"
+    if not job.model.static_jacobian:
+        times = f"others in each of {job.equations} local steps of a run, as J moves"
+    elif not job.reshuffle:
+        times = f"the same {schedule.batches} batches every epoch"
+    auc = expected_label_auc(p, sizes.smallest_batch, sizes.outputs, job.equations, job.equations > 1)
     return [
         f"its own gradient: p = {p} equations about n x c = {sizes.residuals} residuals a batch, {times};",
         f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller",
         f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
-        *_alone(job, X, schedule),
+        *(_alone(job, X, schedule) if job.model.by_column else ()),
     ]
 
 
@@ -130,6 +132,7 @@ def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
     sizes, schedule = known.sizes, known.schedule
     groups = {"training": schedule.partition(0)[:BATCHES], "held out": [schedule.test[:ROWS]]}
     lines: list[str] = []
+    c = job.model.shown(sizes.outputs)
     for item in counts(job, sizes):
         if item.kind != "columns" or item.learner != learner:
             continue
@@ -137,7 +140,7 @@ def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
         most = max(held(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
         enough, few = "enough to find them", "too few to find most, but what goes with the label shows from the first"
         lines += [
-            f"T c = {item.count // sizes.outputs} x {sizes.outputs} numbers about each {item.group} row: "
+            f"T c = {item.count // c} x {c} numbers about each {item.group} row: "
             f"{min(1.0, item.share):.2f} of the dimensions of the {item.of} columns",
             f"of {', '.join(item.about)}, up to {most:.2f} of their variance: "
             + (enough if item.count >= sizes.enough_for(item.about) else few),

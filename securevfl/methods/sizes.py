@@ -16,10 +16,14 @@ def sizes_of(
     active: str,
     columns: Mapping[str, int],
     outputs: int,
+    brought: Mapping[str, int] | None = None,
     tables: Mapping[str, str] | None = None,
     enough: Mapping[str, float] | None = None,
 ) -> Sizes:
-    """The sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; more as in `Sizes`."""
+    """The sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; more as in `Sizes`.
+
+    brought: p_k of parties that bring a module of their own.
+    """
     return Sizes(
         active=active,
         rows=len(schedule.train),
@@ -28,7 +32,11 @@ def sizes_of(
         smallest_batch=schedule.smallest_batch,
         epochs=job.epochs,
         outputs=outputs,
-        parameters={name: job.model.parameters(d, outputs) for name, d in columns.items() if name != active},
+        parameters={
+            name: (brought or {}).get(name) or job.model.parameters(d, outputs)
+            for name, d in columns.items()
+            if name != active
+        },
         columns={active: columns[active]} | dict(columns),
         tables=dict(tables or {}),
         enough=dict(enough or {}),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from securevfl.config import Registry
 from securevfl.models.base import Model
 from securevfl.models.kernel import Kernel
-from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
+from securevfl.models.linear import GeneralLinear, Logistic, OneVsRest, SmoothHinge, Softmax, Square
+from securevfl.models.neural import Neural
 
-MODELS: Registry[Model] = Registry("model", Logistic, SmoothHinge, Square, Softmax, GeneralLinear, Kernel)
+MODELS: Registry[Model] = Registry(
+    "model", Logistic, SmoothHinge, Square, Softmax, OneVsRest, GeneralLinear, Neural, Kernel
+)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from pydantic import Field
 
 from securevfl.config import Named
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import ConfigError
 from securevfl.models.losses import Loss
+from securevfl.protocols.differentiable import Differentiable
 
 
 class Model(Named, ABC):
@@ -30,6 +35,112 @@ class Model(Named, ABC):
     def loss(self) -> Loss:
         """What it minimises."""
 
+    @property
+    def residual_bound(self) -> float:
+        """No number of a residual that goes down is larger."""
+        return self.loss.bound
+
+    @property
+    def shows_parts(self) -> bool:
+        """Whether the active party is fed the outputs of each passive party apart."""
+        return False
+
+    def shown(self, outputs: int) -> int:
+        """How many numbers a row a passive party's part has, for f with c outputs."""
+        return outputs
+
     @abstractmethod
     def parameters(self, columns: int, outputs: int) -> int:
         """p, the weights of a passive party with so many columns (d), for c outputs."""
+
+    def brought(self, who: str, model: object) -> int:
+        """p of what a party brings as its own model (`Party.model`); 0 where it brings none and p is `parameters`.
+
+        ConfigError where there is no place for it.
+        """
+        if model is not None:
+            raise ConfigError(
+                f"{who}: a {self.name} model has no place for a module of its own; use Neural, or drop it"
+            )
+        return 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block of weights is: its party and whether that has the labels, d columns, c outputs, its own module, and
+    which of how many passive parties it is."""
+
+    who: str
+    active: bool
+    columns: int
+    outputs: int
+    model: object = field(default=None, repr=False)
+    passives: int = 1
+    place: int = 0  # among the passive parties
+
+
+class Block(Differentiable, Protocol):
+    """One party's block of weights, theta, of any shape."""
+
+    theta: Floats
+
+    def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
+        """Draws the weights to begin from, if they are drawn: from some of its own rows X (m x d), and as scaled, the
+        targets (n x c) of a party with labels, and the job's seed. The same of these give the same weights."""
+
+    def forward(self, X: Floats) -> Floats:
+        """H (n x c)."""
+
+    def joined(self, X: Floats, others: Floats) -> Floats:
+        """f (n x c), of its own rows and of what the others' outputs were collected to; at the active party."""
+
+    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """The gradient of its own weights from g = df (n x c), in their shape; at the active party."""
+
+    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """The residual of what was collected, in its shape; at the active party."""
+
+    def regularised(self, gradient: Floats) -> Floats:
+        """The gradient of the objective, from that of the mean loss."""
+
+    def state(self) -> dict[str, Any]:
+        """All that is kept of it, theta by this name."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The opposite of `state`."""
+
+
+class Summand(ABC):
+    """A block whose outputs are added to the others': f = sum_k H_k (FedBCD 2019, eq. 2)."""
+
+    @abstractmethod
+    def forward(self, X: Floats) -> Floats:
+        """H (n x c)."""
+
+    @abstractmethod
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        """J^T g for plain g (n x c), in the shape of the parameters."""
+
+    def joined(self, X: Floats, others: Floats) -> Floats:
+        """f (n x c)."""
+        return self.forward(X) + others
+
+    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """J^T g."""
+        return self.vjp(X, g)
+
+    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """g: the derivative by any summand is that by f."""
+        return g
+
+
+class BlockModel(Model):
+    """A model that every party has a block of weights of."""
+
+    def collected(self, outputs: int, passives: int) -> int:
+        """How many numbers a row are collected of all passive parties together, for f with c outputs."""
+        return outputs
+
+    @abstractmethod
+    def build(self, place: Place) -> Block:
+        """A party's own block. ConfigError if what it brings cannot be used."""

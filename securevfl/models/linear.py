@@ -7,13 +7,14 @@ all Q local steps of a round (FedBCD 2019, eq. 57).
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
 from securevfl.crypto.scheme import Floats
-from securevfl.models.base import Model
+from securevfl.models.base import BlockModel, Place, Summand
 from securevfl.models.losses import LOSSES, Loss, known_loss
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.special import normal_quantile
@@ -21,7 +22,7 @@ from securevfl.special import normal_quantile
 START = 0.5  # spread of f at the start
 
 
-class LinearModel(Model):
+class LinearModel(BlockModel):
     """What every linear model is told: `l2`, which spares the intercept."""
 
     by_column: ClassVar[bool] = True
@@ -36,9 +37,10 @@ class LinearModel(Model):
     def parameters(self, columns: int, outputs: int) -> int:
         return columns * outputs
 
-    def build(self, columns: int, outputs: int, *, intercept: bool) -> Linear:
-        """A party's own part, weights at zero."""
-        return Linear(np.zeros((columns + intercept, outputs)), l2=self.l2, intercept=intercept)
+    def build(self, place: Place) -> Linear:
+        """A party's own part, weights at zero; the active party's has an intercept."""
+        self.brought(place.who, place.model)
+        return Linear(np.zeros((place.columns + place.active, place.outputs)), l2=self.l2, intercept=place.active)
 
 
 class Logistic(LinearModel):
@@ -63,6 +65,12 @@ class Softmax(LinearModel):
     """Multinomial logistic regression, one output a class."""
 
     name: ClassVar[str] = "softmax"
+
+
+class OneVsRest(LinearModel):
+    """Logistic regression of each of several classes against the rest."""
+
+    name: ClassVar[str] = "one_vs_rest"
 
 
 class GeneralLinear(LinearModel):
@@ -96,7 +104,7 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     return np.vstack([theta, np.zeros((1, targets.shape[1]))])
 
 
-class Linear:
+class Linear(Summand):
     """One party's part: theta (d x c), and for the active party the intercept as its last row."""
 
     static_jacobian = True
@@ -113,6 +121,19 @@ class Linear:
     def parameters(self) -> int:
         """p, the number of weights."""
         return int(self.theta.size)
+
+    def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
+        """With labels as `starting_weights` says; else from zero."""
+        if targets is not None:
+            self.theta = starting_weights(X, scaled, targets, seed)
+
+    def state(self) -> dict[str, Any]:
+        """theta alone."""
+        return {"theta": self.theta}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The opposite of `state`."""
+        self.theta = state["theta"]
 
     def jacobian(self, X: Floats) -> Jacobian:
         """X (n x d), with a column of ones where there is an intercept; the same for each output."""

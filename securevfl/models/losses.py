@@ -22,6 +22,7 @@ class Loss(ABC):
     name: ClassVar[str]
     classifies: ClassVar[bool] = True
     single: ClassVar[bool] = True  # whether f has one column
+    elementwise: ClassVar[bool] = True  # whether each entry of g follows from that of f and of y alone
     bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
     curvature: ClassVar[float | None] = None  # largest second derivative of a row's loss by one column of f
 
@@ -127,6 +128,7 @@ class SoftmaxLoss(Loss):
 
     name = "softmax"
     single = False
+    elementwise = False
     curvature = 0.25
 
     def value(self, f: Floats, y: Floats) -> Floats:
@@ -159,6 +161,31 @@ class SoftmaxLoss(Loss):
         return softmax(f)
 
 
+class OneVsRestLoss(SoftmaxLoss):
+    """Logistic loss of each class against all others, added up; one output a class, each fitted by itself."""
+
+    name = "one_vs_rest"
+    elementwise = True
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        value: Floats = np.logaddexp(0.0, -y * f).sum(axis=1)
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = -y * logistic(-y * f)
+        return g
+
+    def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
+        """-1 and +1, one column a class (n x classes)."""
+        return np.where(y[:, None] == classes[None, :], 1.0, -1.0)
+
+    def proba(self, f: Floats) -> Floats:
+        """Each class against the rest, made to sum to 1."""
+        p = logistic(f)
+        proba: Floats = p / p.sum(axis=1, keepdims=True)
+        return proba
+
+
 def _one_class(name: str) -> LabelError:
     return LabelError(
         f"{name} loss: labels of two or more classes were expected, all rows have the same; check the label column, "
@@ -183,7 +210,9 @@ def check_split(loss: Loss, train: NDArray[Any], test: NDArray[Any], classes: ND
 
 
 # adding one is one line here; models take it by name, as `securevfl.models.linear.GeneralLinear` does
-LOSSES: dict[str, Loss] = {loss.name: loss for loss in (LogisticLoss(), SmoothHingeLoss(), SquareLoss(), SoftmaxLoss())}
+LOSSES: dict[str, Loss] = {
+    loss.name: loss for loss in (LogisticLoss(), SmoothHingeLoss(), SquareLoss(), SoftmaxLoss(), OneVsRestLoss())
+}
 
 
 def known_loss(value: str, *, single: bool = False) -> str:

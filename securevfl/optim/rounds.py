@@ -12,8 +12,7 @@ from typing import ClassVar, Protocol
 from pydantic import Field
 
 from securevfl.crypto.scheme import Floats
-from securevfl.models.base import Model
-from securevfl.models.linear import Linear
+from securevfl.models.base import Block, Model
 from securevfl.optim.base import Optimizer
 from securevfl.optim.rules import AnyRule
 from securevfl.optim.sgd import Sgd
@@ -27,7 +26,7 @@ class Learner(Protocol):
 
     parties: int  # K
     start: int  # rounds done before this run, where it goes on from a checkpoint
-    model: Linear  # its own block
+    model: Block  # its own
     updater: Updater  # moves its weights, by the optimizer's rule
 
     def batches(self) -> Iterator[Batch]:

@@ -36,6 +36,7 @@ def join(
     checkpoints: str | Path | Checkpoints | None = None,
     save: str | Path | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
+    ahead: str | Path | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
     on_round: Callable[[int, int], None] | None = None,
@@ -50,14 +51,14 @@ def join(
     and the training goes on from the last round that all have; a party that had saved its part within the last
     `patience` seconds, and meets nobody in as many, returns that. save: writes the part there; with checkpoints, before
     these are removed. ledger: where this party counts what it tells; by default its file among the user's data
-    (`securevfl.disclosure.ledger.default_ledger`). executor, workers, on_round and
-    progress as in `simulate`.
+    (`securevfl.disclosure.ledger.default_ledger`). ahead: the folder of what `prepare` has done ahead, and where more
+    is kept meanwhile; in memory without one. executor, workers, on_round and progress as in `simulate`.
 
     Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
     key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
     """
     peers, folder = read_peers(peers, certs)
-    _check_role(job, party, peers)
+    check_role(job, party, peers)
     own_ledger = DisclosureLedger.of(party.name, ledger)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
     key = b"" if states is None else run_key(job, party)
@@ -81,6 +82,7 @@ def join(
             on_round=partial(_round, channel, told),
             checkpoints=states,
             ledger=own_ledger,
+            ahead=None if ahead is None else Path(ahead),
         )
 
     with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as told:
@@ -116,7 +118,8 @@ def _just_saved(save: str | Path | None, job: Job, party: Party, patience: float
     return part if same and (part.name, part.columns) == (party.name, party.columns) else None
 
 
-def _check_role(job: Job, party: Party, peers: Peers) -> None:
+def check_role(job: Job, party: Party, peers: Peers) -> None:
+    """PartiesError unless there is a place for this party among the peers."""
     if party.name not in peers.parties:
         raise PartiesError(
             f"one of {', '.join(peers.parties)} was expected, {party.name} came; correct the party's name"

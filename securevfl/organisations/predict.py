@@ -20,14 +20,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
+from securevfl.data.ids import id_digest
 from securevfl.data.store import OnRows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 from securevfl.job import Job
-from securevfl.methods.base import Player
+from securevfl.methods.base import AskedRows, Player
 from securevfl.organisations.conversation import converse, read_peers
-from securevfl.protocols.base import Seat
+from securevfl.protocols.base import Desk, Seat
 from securevfl.roles import Roles
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -132,7 +133,7 @@ def predict_rows(
         player, done = _meet(part, rows, channel, own_ledger), 0
         for ids, X in rows.blocks():
             scaled = part.scaled(X)
-            f = player.decision(scaled)  # 2
+            f = player.decision(scaled, _asked(part.name, ids, X))  # 2
             if f is not None:
                 on_block(ids, predicted(part, f))
             done += len(scaled)
@@ -173,9 +174,16 @@ def _meet(part: ModelPart, rows: NewRows, channel: Channel, ledger: DisclosureLe
         scores = Disclosure("scores", lead, tuple(rest), rows.count * part.outputs, 0)
         ledger.answer(part.run, channel.session.hex(), scores)
     roles = Roles.of((name, heard[name].role) for name in part.parties)
-    seat = Seat(channel, roles, Meter(channel.clock, channel.books), outputs=part.outputs)
+    desk = Desk(part.run, scores=ledger.scores)
+    meter = Meter(channel.clock, channel.books)
+    seat = Seat(channel, roles, meter, outputs=part.outputs, desk=desk, model=part.model)
     job = Job.from_dict(part.job)
     return job.method.player(job, seat, len(part.mean), part.state)
+
+
+def _asked(me: str, ids: list[Any] | None, X: Floats) -> AskedRows | None:
+    """The rows of a block as they are named, if they are."""
+    return None if ids is None else AskedRows([id_digest(me, each) for each in ids], np.asarray(X, np.float64))
 
 
 def _compare(me: str, own: Asked, name: str, other: Asked) -> None:

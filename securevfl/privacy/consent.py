@@ -38,11 +38,12 @@ def explain(
     ledgers: of some of the parties, by name; the sheet then says what was told before, and counts it.
     """
     method = job.method
-    roles, known = Roles.labelled(ACTIVE, [PASSIVE]), None
+    roles, known = method.assigned(job, Roles.labelled(ACTIVE, [PASSIVE]), {}), None
     refused = ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else []
     if parties is not None:
         lead, others = check_parties(parties)
         roles, refused = method.cast([lead, *others]), []
+        roles = method.assigned(job, roles, {party.name: len(party.columns) for party in (lead, *others)})
         try:
             known = known_run(job, [lead, *others])
             refused = _leaks(job, known, ledgers or {})

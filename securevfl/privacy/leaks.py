@@ -3,9 +3,13 @@
 *Rank.* An opened gradient is p equations about the n c numbers of g. From p >= n c on it determines g, and g the
 labels. (rank(J) <= min(p, n c), so a rank that reaches n c needs p >= n c.)
 
+A network soon has as many: there are larger batches, or a bottom trained by its owner without labels under a linear
+model (`securevfl.LocalBottom`), which opens what the linear model opens.
+
 *Fresh equations.* With one fixed partition into batches a linear model's equations are the same every epoch. Rows
 reshuffled between epochs give new equations about the same labels each time: 15 columns of noise and batches of 256
-recover labels to AUC .98 in 40 epochs. Jobs with other batches or columns on the same table do the same.
+recover labels to AUC .98 in 40 epochs. A Jacobian that moves brings others in every local step; they are refused from
+n c on in a run. Jobs with other batches or columns on the same table do the same.
 
 *Label AUC.* A job may set `max_label_auc`: what columns of noise may tell of the labels through opened gradients
 (`securevfl.disclosure.label_auc`). Larger batches hide more, so the limit is a smallest batch size.
@@ -92,17 +96,25 @@ def _equations(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
     again = []
     for name, share in _opened(job, sizes, before):
         p = sizes.parameters[name]
+        rows = p // sizes.outputs
         if p + share * sizes.residuals >= sizes.residuals:
             with_earlier = f" and earlier jobs {ceil(share * sizes.residuals)} more equations" if share else ""
-            rows = p // sizes.outputs
             yield Leak(
                 "rank",
                 name,
                 f"its opened gradient has {p} parameters for {sizes.residuals} residuals a batch{with_earlier}, "
                 "which determines every residual and so the labels",
-                f"use batch_size > {rows} (more rows a batch than parameters for each output)"
+                _larger(job, rows)
                 if not share
                 else "use the same batches and columns as before, which ask the same equations again",
+            )
+        elif not job.model.static_jacobian and job.equations * p >= sizes.residuals:
+            yield Leak(
+                "fresh_equations",
+                name,
+                f"its Jacobian moves, so its {p} parameters give {job.equations * p} equations in a run about the "
+                f"{sizes.residuals} residuals of a batch, as many as there are or more",
+                f"use fewer epochs or local steps, or {_larger(job, job.equations * rows)}",
             )
         if share:
             again.append(name)
@@ -122,6 +134,14 @@ def _equations(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
         )
 
 
+def _larger(job: Job, rows: int) -> str:
+    """What keeps opened gradients of so many parameters for each output from determining residuals."""
+    remedy = f"use batch_size > {rows} (more rows a batch than parameters for each output)"
+    if job.model.static_jacobian:
+        return remedy
+    return f"{remedy}, or a bottom that its owner trains without labels (LocalBottom) under a linear model"
+
+
 def _label_auc(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator[Leak]:
     """The passive parties that would learn more of the labels than the job allows."""
     from securevfl.disclosure.label_auc import expected_label_auc, smallest_batch
@@ -138,10 +158,10 @@ def _label_auc(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
     for name, share in _opened(job, sizes, before):
         p = sizes.parameters[name]
         equations = min(sizes.residuals, p + ceil(share * sizes.residuals))
-        auc = expected_label_auc(equations, sizes.smallest_batch, c, job.epochs, job.reshuffle)
+        auc = expected_label_auc(equations, sizes.smallest_batch, c, job.equations, job.equations > 1)
         if auc <= limit:
             continue
-        needed = smallest_batch(p, c, job.epochs, job.reshuffle, limit)
+        needed = smallest_batch(p, c, job.equations, job.equations > 1, limit)
         if share:
             remedy = "raise the limit: earlier jobs have told a part of it"
         elif needed > sizes.rows:

@@ -8,7 +8,7 @@ the CPU time of its own thread, work handed to an executor by that work's own me
 A party has one line: two messages sent (or received) at once follow each other on it. `WallClock` has the same face
 and measures what really passes; between organisations the table shows that.
 
-A path is a 3 x 3 array of seconds, stage by kind: whoever is waited for passes the split of its own path on, so
+A path is a 4 x 3 array of seconds, stage by kind: whoever is waited for passes the split of its own path on, so
 the last clock of the run holds the split of the critical path.
 
 Two threads of a party go along two paths: `fork` makes the second, which starts where the first one is; a thread that
@@ -47,8 +47,9 @@ class Stage(IntEnum):
     """Which part of the run it belongs to."""
 
     SETUP = 0
-    TRAIN = 1
-    EVALUATE = 2
+    AHEAD = 1  # of the training: what needs no data that only come in it
+    TRAIN = 2
+    EVALUATE = 3
 
 
 Path = NDArray[np.float64]

@@ -128,6 +128,13 @@ class Checkpoints:
         """Forgets the outcome, as not everyone has one: the parts of one run must fit together."""
         (self._folder / self._name(job, FINISHED)).unlink(missing_ok=True)
 
+    def forget_after(self, job: bytes, rounds: int) -> None:
+        """Removes later states than this one, from which the run goes on: where masks are drawn anew, what follows is
+        not what it was, and states of two tries do not go together."""
+        for later in self._states(job):
+            if later > rounds:
+                (self._folder / self._name(job, later)).unlink(missing_ok=True)
+
     def clear(self, job: bytes) -> None:
         """Removes the states of a job that has ended."""
         for rounds in self._states(job):

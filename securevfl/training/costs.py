@@ -36,8 +36,13 @@ class Costs:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all frames of training, over all parties."""
-        return sum(books.bytes_sent(Stage.TRAIN) for books in self.books.values())
+        """Bytes of all frames of training, over all parties, with those of work ahead of it."""
+        return sum(books.bytes_sent(stage) for books in self.books.values() for stage in (Stage.AHEAD, Stage.TRAIN))
+
+    @property
+    def ahead(self) -> float:
+        """Seconds on the critical path of work that could be done ahead of training."""
+        return float(self.path[Stage.AHEAD].sum())
 
     def row(self) -> dict[str, str | int | float]:
         """One row of FedBCD Table 2, with the protocol and the bytes beside it."""
@@ -50,6 +55,7 @@ class Costs:
             "local_s": self.seconds(Kind.LOCAL),
             "communication_s": self.seconds(Kind.COMMUNICATION),
             "total_s": self.total,
+            "ahead_s": self.ahead,
             "bytes": self.bytes,
         }
 

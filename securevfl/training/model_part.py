@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ class ModelPart:
     `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
     drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, which
     `mean` and `deviation` (d,) scale. `run` is the same in all parts of one training, and in no others.
+    model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
+    back needs it set anew unless its job names a file of it.
     """
 
     name: str
@@ -44,12 +47,13 @@ class ModelPart:
     outputs: int
     classes: NDArray[Any] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    calibration: list[list[float]] = field(default_factory=list)
+    calibration: Sequence[list[float]] = ()
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
     books: Books = field(default_factory=Books, repr=False)
     path: CriticalPath = field(default_factory=lambda: np.zeros((len(Stage), len(Kind))), repr=False)
     run: str = ""
+    model: object = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"ModelPart({self.name!r}, {self.role}, {len(self.columns)} columns)"
@@ -131,7 +135,7 @@ class ModelPart:
             "classes": None if self.classes is None else self.classes.tolist(),
             "state": self.state.plain(),
             "metrics": self.metrics,
-            "calibration": self.calibration,
+            "calibration": list(self.calibration),
             "history": self.history,
             "rounds": self.rounds,
             "run": self.run,

@@ -80,7 +80,7 @@ class Run:
     @property
     def calibration(self) -> list[list[float]]:
         """Of two classes: mean probability, share of the later class and rows, by rising probability, in ten parts."""
-        return self.active.calibration
+        return list(self.active.calibration)
 
     @property
     def coefficients(self) -> dict[str, dict[str, list[float]]]:
@@ -147,7 +147,7 @@ class Run:
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
         part = self.parts[name]
-        seat = Seat(channel, self.roles, Meter(channel.clock, channel.books), outputs=part.outputs)
+        seat = Seat(channel, self.roles, Meter(channel.clock, channel.books), outputs=part.outputs, model=part.model)
         return self.job.method.player(self.job, seat, X.shape[1], part.state).decision(X)
 
     def save(self, folder: str | Path) -> None:

@@ -14,7 +14,9 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from securevfl.data.party import Party
 from securevfl.data.register import Register
@@ -28,7 +30,7 @@ from securevfl.methods.data import TrainingData
 from securevfl.methods.prepared import prepare
 from securevfl.methods.sizes import sizes_of
 from securevfl.privacy.booking import Booking
-from securevfl.protocols.base import Seat
+from securevfl.protocols.base import Desk, Seat
 from securevfl.protocols.meeting import Meeting, meet
 from securevfl.roles import Roles
 from securevfl.runtime import eventlog
@@ -51,25 +53,19 @@ def take_part(
     on_round: Callable[[int, int], None] | None = None,
     checkpoints: Checkpoints | None = None,
     ledger: DisclosureLedger | None = None,
+    ahead: Path | None = None,
 ) -> ModelPart:
     """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
 
     `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
     parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
-    party what the run tells is entered there before it is told, and earlier runs count.
+    party what the run tells is entered there before it is told, and earlier runs count. `ahead`: a folder of work
+    that was done ahead (`make_ahead`).
     """
-    key = run_key(job, party) if checkpoints is not None else b""
-    raw, party = party, prepare(job, party, party.register)
-    content = "" if ledger is None else ledger.tag(party)
-    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key, content))
-    roles = _check(job, channel.me, heard)
-    lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
-    by_ids = len(party) > 0 and all(other.order for other in tables)
-    schedule = job.schedule(party.register if by_ids else lead.rows)
-    if party.order and not by_ids:
-        party = _by_numbers(job, raw, party)
-    sizes = _sizes(job, party, schedule, heard, roles.lead)
-    start = _common_start(heard)
+    key = run_key(job, party)
+    met = _met(job, party, channel, parties, checkpoints, ledger)
+    party, schedule, sizes = met.party, met.schedule, met.sizes
+    start = _common_start(met.heard)
     if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
         return done
     saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
@@ -77,16 +73,10 @@ def take_part(
     booking = Booking(ledger, run, party.name, party.register, job, sizes)
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
-    seat = Seat(
-        channel=channel,
-        roles=roles,
-        meter=Meter(channel.clock, channel.books, executor, workers),
-        outputs=lead.outputs,
-        residual_bound=job.loss.bound,
-        parameters=sizes.parameters,
-        seed=job.seed,
-    )
-    save = None if checkpoints is None else partial(_save, checkpoints, key)
+    meter = Meter(channel.clock, channel.books, executor, workers)
+    desk = Desk(run, _own_folder(ahead, job, met.raw), None if ledger is None else ledger.scores)
+    seat = _seat(job, channel, met, meter, desk)
+    save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     trainee, before = None, channel.books.messages_sent()
     try:
         data = TrainingData(party, schedule, job.model.loss, scale=job.scale, weights=job.weights)
@@ -101,6 +91,83 @@ def take_part(
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
+
+
+def make_ahead(
+    job: Job,
+    party: Party,
+    channel: Channel,
+    *,
+    parties: Sequence[str],
+    folder: Path,
+    on_round: Callable[[int, int], None] | None = None,
+) -> None:
+    """Does with the others all work that can be done ahead of a training, and keeps this party's in `folder`.
+
+    on_round(done, of) counts the rounds that it is done for. ConfigError for a method without any.
+    """
+    met = _met(job, party, channel, parties, None, None)
+    desk = Desk(channel.session.hex(), _own_folder(folder, job, met.raw))
+    seat = _seat(job, channel, met, Meter(channel.clock, channel.books), desk)
+    player = job.method.player(job, seat, met.party.X.shape[1], None)
+    data = TrainingData(met.party, met.schedule, job.model.loss, scale=job.scale)
+    for done in player.prepare(data):
+        if on_round is not None:
+            on_round(done.number, done.of)
+
+
+@dataclass(frozen=True)
+class _Met:
+    """What is known once all have said who they are. raw: this party before its columns were prepared."""
+
+    raw: Party
+    party: Party
+    heard: Mapping[str, Meeting]
+    roles: Roles
+    schedule: Schedule
+    sizes: Sizes
+
+
+def _met(
+    job: Job,
+    raw: Party,
+    channel: Channel,
+    parties: Sequence[str],
+    checkpoints: Checkpoints | None,
+    ledger: DisclosureLedger | None,
+) -> _Met:
+    """Meets the others, and checks that all fit together."""
+    party = prepare(job, raw, raw.register)
+    content = "" if ledger is None else ledger.tag(party)
+    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, run_key(job, raw), content))
+    roles = _check(job, channel.me, heard)
+    roles = job.method.assigned(job, roles, {name: other.columns for name, other in heard.items() if other.columns})
+    lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
+    by_ids = len(party) > 0 and all(other.order for other in tables)
+    schedule = job.schedule(party.register if by_ids else lead.rows)
+    if party.order and not by_ids:
+        party = _by_numbers(job, raw, party)
+    return _Met(raw, party, heard, roles, schedule, _sizes(job, party, schedule, heard, roles.lead))
+
+
+def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Seat:
+    return Seat(
+        channel=channel,
+        roles=met.roles,
+        meter=meter,
+        outputs=met.heard[met.roles.lead].outputs,
+        residual_bound=job.residual_bound,
+        parameters=met.sizes.parameters,
+        seed=job.seed,
+        columns=met.sizes.columns,
+        desk=desk,
+        model=met.party.model,
+    )
+
+
+def _own_folder(ahead: Path | None, job: Job, party: Party) -> Path | None:
+    """Where work ahead for this job and table is kept."""
+    return None if ahead is None else ahead / f"{party.name}.{run_key(job, party).hex()[:16]}"
 
 
 def _by_numbers(job: Job, raw: Party, said: Party) -> Party:
@@ -122,6 +189,7 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
         active=lead,
         columns={name: other.columns for name, other in heard.items() if other.columns},
         outputs=heard[lead].outputs,
+        brought={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name != lead},
         enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
     )
@@ -142,6 +210,7 @@ def _introduce(
         role=job.method.role(party),
         rows=len(party),
         columns=party.X.shape[1],
+        parameters=job.model.brought(party.name, party.model),
         outputs=loss.outputs(loss.classes(party.y)) if party.y is not None else 0,
         order=hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b"",
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
@@ -179,6 +248,8 @@ def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel:
         checkpoints.clear(key)
         return
     checkpoints.reopen(key)
+    if not saved.constant:
+        checkpoints.forget_after(key, saved.round)
     _recognise(channel.me, saved, channel.keys)
 
 
@@ -192,6 +263,6 @@ def _recognise(me: str, saved: Saved, keys: Mapping[str, str]) -> None:
             eventlog.emit(me, "key changed", facts, logging.ERROR)
 
 
-def _save(checkpoints: Checkpoints, key: bytes, rounds: int, saved: Callable[[], Saved]) -> None:
-    if checkpoints.due(rounds):
+def _save(checkpoints: Checkpoints, key: bytes, last: int, rounds: int, saved: Callable[[], Saved]) -> None:
+    if checkpoints.due(rounds) or rounds == last:
         checkpoints.save(key, saved())

@@ -12,7 +12,6 @@ from securevfl.errors import DivergenceError, RangeError
 from securevfl.job import Job
 from securevfl.methods.base import Round
 from securevfl.methods.data import TrainingData
-from securevfl.methods.divergence import check_outcome
 from securevfl.models import metrics
 from securevfl.protocols.base import Seat
 from securevfl.protocols.meeting import Verdict
@@ -46,7 +45,6 @@ class Trainee:
         self._start = 0 if saved is None else saved.round
         self.rounds = self._start  # done so far, those before a resume among them
         self._history = [] if saved is None else saved.history
-        self._calibration: list[list[float]] = []
         self._run = run
         self._leads = party.name == seat.roles.lead
         self._trained = seat.channel.clock.path()
@@ -77,7 +75,7 @@ class Trainee:
 
     def finish(self) -> ModelPart:
         """Evaluates a last time and packs what this party takes home."""
-        measured = self._evaluate()
+        measured = self._evaluate(last=True)
         seat, data = self._seat, self._data
         path = seat.channel.clock.path()
         path[: Stage.EVALUATE] = self._trained[: Stage.EVALUATE]  # others may have evaluated while this one trained
@@ -93,12 +91,13 @@ class Trainee:
             outputs=seat.outputs,
             classes=data.classes,
             metrics=measured,
-            calibration=self._calibration,
+            calibration=self._player.calibration,
             history=self._history,
             rounds=self._player.exchanges if self._leads else 0,
             books=seat.channel.books,
             path=path,
             run=self._run,
+            model=self._party.model,
         )
 
     def _after(self, done: Round) -> bool:
@@ -126,24 +125,16 @@ class Trainee:
         player, keys = self._player, dict(self._seat.channel.keys)
         return Saved(rounds, self._run, self._history, keys, player.state(), player.constant)
 
-    def _evaluate(self) -> dict[str, float]:
-        """Metrics on the held-out rows, or without any on the training rows; empty where f or labels are not known."""
-        rows, data = self._data.evaluated, self._data
-        f, labels = self._player.decision(rows), data.labels(rows.rows)
-        if f is None or labels is None or data.classes is None:
-            return {}
-        loss = self._job.model.loss
-        check_outcome(loss, f, loss.targets(labels, data.classes), self.rounds)
-        if loss.classifies and len(data.classes) == 2:
-            self._calibration = metrics.calibration(labels == data.classes[1], loss.proba(f)[:, 1]).tolist()
-        return metrics.evaluate(loss, f, labels, data.classes)
+    def _evaluate(self, *, last: bool = False) -> dict[str, float]:
+        """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
+        return self._player.measure(self._job.model.loss, self._data, self.rounds, last=last)
 
     def _enough(self, measured: dict[str, float]) -> bool:
         """Whether the target is reached, or patience is at its end."""
         target, patience = self._job.target, self._job.patience
         if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
             return True
-        if patience is None:
+        if patience is None or patience.metric not in measured:
             return False
         past = [record[patience.metric] for record in self._history if patience.metric in record]
         now = [*past, measured[patience.metric]]

@@ -92,7 +92,7 @@ class KnowingHolder(LatticeShareHolder):
 
 def query(sealed):
     """The first ciphertext of a query, residues (2, primes, N) in coefficients."""
-    part = sealed[lattice_shares._SEALED.size :][: PARAMETERS.sealed_size]
+    part = sealed[lattice_shares.SEALED.size :][: PARAMETERS.sealed_size]
     up = BFV.sealed(sealio.unpack(part, BFV.primes, N), part[-64:])
     BFV.evaluator.transform_from_ntt_inplace(up)
     return BFV.io.residues(up, (2, 2, N))
@@ -100,7 +100,7 @@ def query(sealed):
 
 def answer(reply, wanted):
     """c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
-    view = memoryview(reply)[lattice_shares._REPLY.size :]
+    view = memoryview(reply)[lattice_shares.REPLY.size :]
     return sealio.unpack(view, BFV.primes, N), sealio.unpack(view[PARAMETERS.polynomial :], BFV.primes, wanted)
 
 
@@ -314,7 +314,7 @@ def test_zeros_in_w_change_no_step_but_a_sum(monkeypatch):
 def test_cross_terms_never_leave():
     holder, evaluator = pair()
     reply, _ = evaluator.product(evaluator.prepare(np.ones((9, 5), int)), holder.encrypt(words(9, 1), columns=5))
-    assert len(reply) == lattice_shares._REPLY.size + sealio.packed_size(BFV.primes, N + 5)
+    assert len(reply) == lattice_shares.REPLY.size + sealio.packed_size(BFV.primes, N + 5)
 
 
 def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
@@ -322,7 +322,7 @@ def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
     holder, evaluator = pair()
     sealed = holder.encrypt(words(4, 1), columns=4)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((4, 4), int)), sealed)
-    head, size = lattice_shares._REPLY.size, PARAMETERS.polynomial
+    head, size = lattice_shares.REPLY.size, PARAMETERS.polynomial
     for value in (0, Q // 8):
         residues = np.full((2, N), 0, np.uint64)
         residues[:, 0] = [value % p for p in BFV.primes]

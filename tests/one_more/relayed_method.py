@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.methods.base import BatchPlayer, J, Known, MessageProtocol, Method, OwnRows, Player, Round, Told
+from securevfl.methods.base import (
+    AskedRows,
+    BatchPlayer,
+    J,
+    Known,
+    MessageProtocol,
+    Method,
+    OwnRows,
+    Player,
+    Round,
+    Told,
+)
 from securevfl.methods.data import TrainingData
 from securevfl.methods.state import State
 from securevfl.models.base import Model
@@ -154,7 +165,7 @@ class RelayedPlayer(BatchPlayer):
         self.begin(data, start)
         yield from self.rounds(self._work())
 
-    def decision(self, rows: OwnRows) -> Floats | None:
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         others = self._exchange(rows[:])
         return None if others is None else self._f(others)
 

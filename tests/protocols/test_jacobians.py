@@ -11,6 +11,7 @@ from securevfl.audit.recording.transcript import record
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ProtocolError
 from securevfl.models import losses
+from securevfl.models.base import Place
 from securevfl.models.linear import Linear, LinearModel
 from securevfl.models.losses import Loss
 from securevfl.protocols.base import Agreement, Batch, ResidualProtocol, Seat
@@ -72,6 +73,12 @@ class TwoLayer:
 
     def regularised(self, gradient: Floats) -> Floats:
         return gradient
+
+    def start(self, *own: object) -> None:
+        """It keeps the weights it was made with."""
+
+    def state(self) -> dict[str, Floats]:
+        return {"theta": self.theta}
 
 
 def finite_differences(model: TwoLayer, X: Floats, g: Floats) -> Floats:
@@ -174,10 +181,10 @@ class Network(LinearModel):
     def parameters(self, columns: int, outputs: int) -> int:
         return TwoLayer(columns, outputs).parameters
 
-    def build(self, columns: int, outputs: int, *, intercept: bool) -> Linear:
-        if intercept:
-            return super().build(columns, outputs, intercept=True)
-        return TwoLayer(columns, outputs)  # type: ignore[return-value]
+    def build(self, place: Place) -> Linear:
+        if place.active:
+            return super().build(place)
+        return TwoLayer(place.columns, place.outputs)  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +199,7 @@ def job_of(residual: object) -> vfl.Job:
         protocol=vfl.Protocol(residual=residual),  # type: ignore[arg-type]
         batch_size=100,
         epochs=3,
-        accepts=["rank"],
+        accepts=["rank", "fresh_equations"],
     )
 
 

@@ -156,7 +156,7 @@ class Run:
         for name in self.case.names:
             held = [self.states[name][visits].own]
             held += [self.states[holder][visits].others[name] for holder in "ab" if holder != name]
-            opened[name] = ring.reduce(sum(rule.theta(state) for state in held))
+            opened[name] = ring.reduce(sum(rule.theta(state, visits) for state in held))
         return opened
 
     @property
@@ -382,8 +382,8 @@ def test_a_rule_is_that_of_its_coefficients_on_any_share():
     shares_of = [rng.integers(0, 2**48, (5, 3, 2), dtype=np.uint64) for _ in range(2)]
     states = [rule.start(each[0]) for each in shares_of]
     for t in range(1, 5):
-        states = [ring.reduce(rule.step(state, each[t])) for state, each in zip(states, shares_of, strict=True)]
-    whole = [int(x) for x in sum(rule.theta(state) for state in states).ravel() & ring.mask]
+        states = [ring.reduce(rule.step(state, each[t], t - 1)) for state, each in zip(states, shares_of, strict=True)]
+    whole = [int(x) for x in sum(rule.theta(state, 4) for state in states).ravel() & ring.mask]
     total = sum(shares_of)
     slow = [
         (int(total[0].flat[i]) - sum(round(16 * (0.5 + s - 4)) * int(total[s + 1].flat[i]) for s in range(4))) % 2**48

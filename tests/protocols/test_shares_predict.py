@@ -18,8 +18,10 @@ from securevfl.protocols.share_numbers import Numbers
 from securevfl.protocols.share_steps import Descent
 from securevfl.protocols.shares import State
 from securevfl.protocols.shares_ahead import Terms
-from securevfl.protocols.shares_ledger import Ledger
-from securevfl.protocols.shares_predict import FRACTION, OpenedScores, ScorePart, Scores
+from securevfl.protocols.shares_ledger import COMMITMENT, Ledger
+from securevfl.protocols.shares_predict import FRACTION, Asking, OpenedScores, Rows, Scores
+from securevfl.protocols.shares_products import Products
+from securevfl.protocols.shares_sums import SumPart
 from securevfl.roles import Roles
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
@@ -35,9 +37,9 @@ class Open(Ledger):
     """A mutant: notes nothing and refuses nothing."""
 
     def __init__(self):
-        pass
+        super().__init__(None)
 
-    def admit(self, *_):
+    def admit(self, *_, **__):
         pass
 
 
@@ -74,9 +76,11 @@ class Model:
         def role(name):
             def play(channel):
                 seat = Seat(channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.books))
-                side = Scores(seat, self.terms, SCHEME, self.states[name], model, ledgers.get(name))
-                side.begin(max(len(block["a"]) for block in blocks))
-                return [side.block(i, block[name], ids[i]) for i, block in enumerate(blocks)]
+                asking = Asking(model, ledgers.get(name) or Open())
+                products = Products(seat, "b", SCHEME)
+                rows = max(len(block["a"]) for block in blocks)
+                side = Scores(products, self.terms, self.states[name], asking, rows=rows)
+                return [side.block(i, block[name], Rows(ids[i], block[name])) for i, block in enumerate(blocks)]
 
             return play
 
@@ -100,6 +104,11 @@ class Model:
 
 def names(rows, start=0):
     return [f"row {start + i}".encode() for i in range(rows)]
+
+
+def committed(ids):
+    """Commitments of 16 bytes that go with the ids."""
+    return b"".join(name.ljust(COMMITMENT) for name in ids)
 
 
 @pytest.mark.parametrize(("widths", "outputs"), [((5, 7), 1), ((5, 7, 3), 1), ((4, 2, 3, 5), 3)])
@@ -137,7 +146,7 @@ def test_what_is_opened_is_rounded_at_random_and_says_no_more():
 def test_parts_of_further_parties_are_uniform():
     model = Model(2, 2, 2)
     model.ask([{name: np.ones((6000, 2)) for name in "abc"}], [names(6000)])
-    (part,) = [e.message for e in model.events if type(e.message) is ScorePart and e.direction == "recv"]
+    (part,) = [e.message for e in model.events if type(e.message) is SumPart and e.direction == "recv"]
     counts = np.bincount(np.frombuffer(part.words, np.uint8), minlength=256)
     expected = counts.sum() / 256
     assert ((counts - expected) ** 2 / expected).sum() < 400  # 255 degrees
@@ -190,29 +199,29 @@ def test_training_rows_and_unfinished_models_are_refused_and_nothing_is_noted(tm
     path = tmp_path / "scores"
     ledger = Ledger(path)
     with pytest.raises(LeakageError, match="finish"):
-        ledger.admit(b"m", "bank", names(3), 40)
+        ledger.admit(b"m", "bank", names(3), committed(names(3)), 40)
     ledger.trained(b"m", 9, names(3))
     with pytest.raises(LeakageError, match="had 9"):
-        ledger.admit(b"m", "bank", names(3, 10), 40)
+        ledger.admit(b"m", "bank", names(3, 10), committed(names(3, 10)), 40)
     ledger.trained(b"m", 10, names(3))
     with pytest.raises(LeakageError, match="residuals"):
-        ledger.admit(b"m", "bank", names(4, 2), 40)
+        ledger.admit(b"m", "bank", names(4, 2), committed(names(4, 2)), 40)
     with pytest.raises(LeakageError, match="once"):
-        ledger.admit(b"m", "bank", [b"x", b"x"], 40)
-    ledger.admit(b"m", "bank", names(4, 3), 40)
+        ledger.admit(b"m", "bank", [b"x", b"x"], committed([b"x", b"x"]), 40)
+    ledger.admit(b"m", "bank", names(4, 3), committed(names(4, 3)), 40)
 
 
 def test_a_ledger_counts_across_runs_and_peers_apart(tmp_path: Path):
     path = tmp_path / "scores"
     for model in (b"1", b"2", b"3"):
         Ledger(path).trained(model, 20, names(2))
-    Ledger(path).admit(b"1", "bank", names(5, 5), 12)
+    Ledger(path).admit(b"1", "bank", names(5, 5), committed(names(5, 5)), 12)
     with pytest.raises(LeakageError, match="once"):
-        Ledger(path).admit(b"1", "bank", names(1, 9), 12)
-    Ledger(path).admit(b"1", "shop", names(1, 9), 12)
-    Ledger(path).admit(b"2", "bank", names(1, 9), 12)
+        Ledger(path).admit(b"1", "bank", names(1, 9), committed(names(1, 9)), 12)
+    Ledger(path).admit(b"1", "shop", names(1, 9), committed(names(1, 9)), 12)
+    Ledger(path).admit(b"2", "bank", names(1, 9), committed(names(1, 9)), 12)
     with pytest.raises(LeakageError, match="under 2 models"):
-        Ledger(path).admit(b"3", "bank", names(1, 9), 12)
+        Ledger(path).admit(b"3", "bank", names(1, 9), committed(names(1, 9)), 12)
     assert path.stat().st_mode & 0o777 == 0o600
     assert "row" not in path.read_text().replace('"rows"', "")
 
@@ -223,14 +232,6 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):
         path.write_text(text)
         with pytest.raises(ConfigError, match="ledger"):
             Ledger(path)
-
-
-def test_only_the_party_that_gets_scores_is_without_a_ledger():
-    model = Model(2, 2)
-    with pytest.raises(ProtocolError, match="ledger"):
-        model.ask([model.columns(2)], [names(2)], {"a": Open(), "b": Open()})
-    with pytest.raises(ProtocolError, match="ledger"):
-        model.ask([model.columns(2)], [names(2)], {"c": Open()})
 
 
 def test_blocks_of_other_sizes_end_the_session_with_a_word():

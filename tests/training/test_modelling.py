@@ -103,7 +103,7 @@ def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> Non
 
 
 def test_weights_are_for_linear_models() -> None:
-    with pytest.raises(errors.ConfigError, match="rows count the same in phases"):
+    with pytest.raises(errors.ConfigError, match="rows count the same in phases of a kernel model"):
         vfl.Job(model=vfl.Kernel(gamma=1.0), optimizer=vfl.FDSKL(), protocol={}, weights={"classes": "balanced"})
 
 

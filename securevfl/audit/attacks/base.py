@@ -105,7 +105,7 @@ class LabelAttack(Attack):
             return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
         sizes = known.sizes
         p, rows = sizes.parameters[attacker], sizes.smallest_batch
-        needed = smallest_batch(p, sizes.outputs, job.epochs, job.reshuffle, MODEST)
+        needed = smallest_batch(p, sizes.outputs, job.equations, job.equations > 1, MODEST)
         if needed <= rows:
             return f"its gradient alone says little at {rows} rows a batch; columns that go with the label say the rest"
         share = p / (needed * sizes.outputs)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto import paillier_bytes, sealio
+from securevfl.crypto import lattice_shares, paillier_bytes, sealio
 from securevfl.crypto.lattice_profile import BLINDED, OPENED, SEALED, Parameters
 from securevfl.crypto.packing import layout
 from securevfl.crypto.scheme import Floats
@@ -28,6 +28,7 @@ NO_BYTES: NDArray[np.uint8] = np.empty(0, np.uint8)
 _PAILLIER = struct.Struct(">4sBB16sIIIdI")
 _PAILLIER_KEY = struct.Struct(">4sBH")
 _SUM = struct.Struct("<4s16sIIIId")
+_RINGS = (48, 56)  # bits of shares; those of fewer have the primes of the first
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _body(data: bytes, moduli: Mapping[bytes, int]) -> Body:
         match magic:
             case b"SVPC":
                 return _paillier(data, moduli)
-            case b"SVPK" | b"SLK2" | b"SLA2":
+            case b"SVPK" | b"SLK2" | b"SLA2" | b"SSK1":
                 return Body("key", (magic, len(data)), fresh=(data,))
             case b"SLG2":
                 return _sealed(data)
@@ -97,6 +98,8 @@ def _body(data: bytes, moduli: Mapping[bytes, int]) -> Body:
                 return _opened(data)
             case b"SLS1":
                 return _summed(data)
+            case b"SSV1" | b"SSR1":
+                return _shared(data)
     except (struct.error, ValueError, KeyError):
         pass
     return raw(data)
@@ -202,6 +205,40 @@ def _summed(data: bytes) -> Body:
         if index % 2:
             fresh.append(data[start : start + 64])
     return _joined("ciphertext", ("SLS1", m, terms, summed, noises, bound), parts, fresh)
+
+
+def _shared(data: bytes) -> Body:
+    """A query about shares, or the answer to one; of which ring it is its length tells."""
+    asks = data[:4] == b"SSV1"
+    _, _, *sizes = (lattice_shares.SEALED if asks else lattice_shares.REPLY).unpack_from(data)
+    view = memoryview(data)[(lattice_shares.SEALED if asks else lattice_shares.REPLY).size :]
+    for bits in _RINGS:
+        own = _share_parameters(bits)
+        primes, degree = own.bfv.primes, lattice_shares.DEGREE
+        if asks:
+            where = own.layout(*sizes)
+            pieces = [own.sealed_size] * (where.sample_blocks * where.output_blocks)
+            counts = [degree] * len(pieces)
+        else:
+            c, s, p, d = sizes
+            where = own.layout(s, c, s, p)
+            blocks = [(a, b) for a in range(where.output_blocks) for b in range(where.column_blocks(d))]
+            counts = [count for a, b in blocks for count in (degree, len(where.wanted(d, b, a)))]
+            pieces = [sealio.packed_size(primes, count) for count in counts]
+        if sum(pieces) != len(view):
+            continue
+        parts, fresh = [], []
+        for count, size in zip(counts, pieces, strict=True):
+            parts.append(_residues(sealio.unpack(view, primes, count), primes))
+            fresh += [bytes(view[size - sealio.SEED_BYTES : size] if asks else view[:64])] if count == degree else []
+            view = view[size:]
+        return _joined("ciphertext", (data[:4], *sizes), parts, fresh)
+    raise ValueError("of no ring")
+
+
+@lru_cache(maxsize=2)
+def _share_parameters(bits: int) -> lattice_shares.Parameters:
+    return lattice_shares.Parameters(bits)
 
 
 @lru_cache(maxsize=1)

@@ -285,7 +285,7 @@ def outputs(received: Received, outcome: Outcome) -> None:
             outcome.add("output", name, "publishes residuals that no defence has blurred")
     for name in transcript.roles.others(transcript.roles.lead):
         for learned, miss in transcript.missed(name):
-            J = learned.J.matrix
+            J = learned.J.dense
             if np.abs(miss).max() > _TOLERANCE * max(1.0, np.abs(J).max()) * max(1.0, len(J) / 100):
                 outcome.add("output", name, "learned another gradient than J^T g")
                 break

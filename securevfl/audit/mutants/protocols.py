@@ -41,7 +41,7 @@ def _read_open(self: Any) -> Any:
 
 def _per_sample(self: Any, exchange: int, sealed: Any, evaluator: Any, model: Any, batch: Any) -> Any:
     """Asks for the gradient by the identity: every row's own residual."""
-    X = model.jacobian(batch.X).matrix
+    X = model.jacobian(batch.X).dense
     prepared = evaluator.prepare(np.eye(len(X)))
     blinded, r = evaluator.blind(sealed_residual.product_of(evaluator, prepared, sealed))
     return X.T @ evaluator.unblind(self.opened(exchange, blinded), r)
@@ -54,7 +54,7 @@ def _asks_again(self: Any, exchange: int, sealed: Any, evaluator: Any, model: An
     """Asks for the gradient of other columns too."""
     sealed = [*sealed]
     own = _passive_gradient(self, exchange, sealed, evaluator, model, batch)
-    other = evaluator.prepare(np.cos(model.jacobian(batch.X).matrix))
+    other = evaluator.prepare(np.cos(model.jacobian(batch.X).dense))
     blinded, r = evaluator.blind(sealed_residual.product_of(evaluator, other, sealed))
     evaluator.unblind(self.opened(exchange, blinded), r)
     return own

@@ -120,4 +120,9 @@ def _softmax(g: Floats, own: Floats) -> Floats:
     return H[:, 1:] - H[:, :1]
 
 
-UNDONE: dict[str, Callable[[Floats, Floats], Floats]] = {"logistic": _logistic, "square": _square, "softmax": _softmax}
+UNDONE: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "logistic": _logistic,
+    "one_vs_rest": _logistic,
+    "square": _square,
+    "softmax": _softmax,
+}

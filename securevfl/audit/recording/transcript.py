@@ -275,6 +275,7 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     """
     lead, others = check_parties(parties)
     roles = job.method.cast([lead, *others])
+    roles = job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
     witness = Witness()
     sums = WitnessedSum(inner=job.protocol.sum_for(len(others)))
     sums._witness = witness
@@ -282,7 +283,8 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     if residual is not None:
         watched = WitnessedResidual(inner=noting(residual, witness.blurred(lead.name)))
         watched._witness, residual = witness, watched
-    own = job.model_copy(update={"protocol": Protocol(sum=sums, residual=residual)})
+    protocol = Protocol(sum=sums, residual=residual) if job.protocol.method is None else job.protocol
+    own = job.model_copy(update={"protocol": protocol})
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}

@@ -196,8 +196,8 @@ class Tape(Observer):
                     self.trained[me].add(len(every) - 1)
                     self.totals[me].append(Total(visit, index, every[-1]))
                 case Learned(index, J, gradient):
-                    own = gradient.reshape(J.matrix.shape[1], -1)
-                    self.openings[me].append(Opening(visit, index, J.matrix, own))
+                    own = gradient.reshape(J.dense.shape[1], -1)
+                    self.openings[me].append(Opening(visit, index, J.dense, own))
                 case LearnedPhases(k, bits, phases):
                     self.phases[me].append(PhaseTotal(visit, k, bits, phases.copy()))
 
@@ -208,7 +208,8 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     sums = WitnessedSum(inner=job.protocol.sum_for(len(parties) - 1))
     sums._witness = tape.sums
     residual = None if job.protocol.residual is None else noting(job.protocol.residual, tape.blurred.append)
-    watched = job.model_copy(update={"protocol": Protocol(sum=sums, residual=residual)})
+    protocol = Protocol(sum=sums, residual=residual) if job.protocol.method is None else job.protocol
+    watched = job.model_copy(update={"protocol": protocol})
     return simulate(watched, parties, observe=tape), tape
 
 

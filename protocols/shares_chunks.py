@@ -1,0 +1,49 @@
+"""Which stretches of a training on shares have work ready at all its parties, from this session or an earlier one.
+
+1. all -> all   the name of the chunk that is ready for the next visits, or nothing
+
+A chunk is gone through if all have one of the same name, which no two chunks have in common; else all throw away what
+they have from there on and make a new one, as later ones rest on it. Names are no secrets: digests of nonces that all
+parties have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from securevfl.protocols.base import Declared, Reveal, Seat
+from securevfl.protocols.shares_ahead import Ahead
+from securevfl.runtime.codec import Message
+
+__all__ = ["declares", "is_ready"]
+
+
+class ChunkName(Message, frozen=True):
+    """16 bytes, or none."""
+
+    name: bytes
+
+
+def declares() -> list[Declared]:
+    """What the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    roles = ("active", "partner", "passive")
+    pairs = [(one, other) for one in roles for other in roles if one != other or one == "passive"]
+    return [Declared(ChunkName, *pair, Reveal("public")) for pair in pairs]
+
+
+def is_ready(seat: Seat, ahead: Ahead, number: int, visits: int) -> bool:
+    """Whether all parties have chunk `number` for so many visits, made together and untouched. What does not fit is
+    thrown away."""
+    own = ahead.ready(number, visits)
+    names = [own, *_exchanged(seat, own, (name for name in seat.parties if name != seat.me))]
+    same = bool(own) and len(set(names)) == 1
+    if not same:
+        ahead.drop_from(number)
+    return same
+
+
+def _exchanged(seat: Seat, own: bytes, others: Iterable[str]) -> list[bytes]:
+    others = list(others)
+    for name in others:
+        seat.channel.send(name, ChunkName(own), seat.lane)  # 1
+    return [seat.channel.recv(name, ChunkName, seat.lane).name for name in others]  # 1

@@ -1,0 +1,178 @@
+"""A party's block of weights behind a torch module, as optimizers and protocols see it: arrays in, arrays out.
+
+The weights are one vector theta (p,) in double precision, in the order of the module's parameters; the module itself
+keeps none of them, it computes with a copy in its own precision. Numbers that are not trained (buffers, frozen
+parameters) are kept beside theta, so that a part on disk goes on with the module as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Tall
+from securevfl.errors import ConfigError
+from securevfl.models.base import Summand
+from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
+from securevfl.models.torch_model import PROBE, TorchModel, torch
+from securevfl.protocols.differentiable import Jacobian
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HELD = 1 << 23  # numbers of a Jacobian that are held at once
+AT_ONCE = 2048  # rows that go through a module together
+
+
+class TorchPart(Summand):
+    """One party's part: H = module(X) on its rows. Its Jacobian moves with the weights, and its outputs share none.
+
+    X (n x d) are the party's rows as scaled in its job, H (n x c). l2 weighs all of theta, biases too. ConfigError if
+    the module cannot be used by `who` with so many columns and outputs.
+    """
+
+    static_jacobian = False
+    shares_outputs = False
+
+    def __init__(self, who: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int = 0) -> None:
+        self._who, self._source, self._shape, self._fed = who, source, (columns, outputs), fed
+        self._l2 = l2
+        self._lock = threading.RLock()  # a party may compute in two threads, a module in one at a time
+        self._take(b"")
+
+    def _take(self, seed: bytes) -> None:
+        columns, outputs = self._shape
+        self._module = self._source.checked(self._who, columns, outputs, seed, fed=self._fed)
+        named = dict(self._module.named_parameters())
+        self._trained = {name: each.shape for name, each in named.items() if each.requires_grad}
+        first = named[next(iter(self._trained))]
+        self._dtype = first.dtype
+        others = {name: each.detach() for name, each in named.items() if not each.requires_grad}
+        self._others = {**others, **dict(self._module.named_buffers())}
+        flat = torch().cat([named[name].detach().reshape(-1) for name in self._trained])
+        self.theta = flat.to(torch().float64).numpy().copy()
+        probe = torch().zeros((PROBE, columns), dtype=self._dtype)
+        self._layered = not self._fed and is_layered(self._module, probe)
+
+    @property
+    def theta(self) -> Floats:
+        """The weights (p,)."""
+        return self._theta
+
+    @theta.setter
+    def theta(self, theta: Floats) -> None:
+        expected = sum(shape.numel() for shape in self._trained.values())
+        if theta.shape != (expected,):
+            raise ConfigError(
+                f"{self._who}: {expected} weights were expected by its module, an array of shape {theta.shape} came; "
+                "bring the module of the training"
+            )
+        self._theta = theta
+
+    @property
+    def parameters(self) -> int:
+        """p, the number of weights."""
+        return int(self.theta.size)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a row its H has."""
+        return self._shape[1]
+
+    def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
+        """Draws the first weights anew from a hash of its own rows X and of the job's seed, if its module comes as a
+        function; weights of its own stay."""
+        if self._source.fixed:
+            return
+        stream = hashlib.sha256(f"securevfl module {self._who} {seed} {X.shape}".encode())
+        stream.update(np.ascontiguousarray(X, dtype="<f8").tobytes())
+        self._take(stream.digest())
+
+    def state(self) -> dict[str, Any]:
+        """What is kept of it: theta, and the numbers that are not trained by name."""
+        return {"theta": self.theta, "fixed": {name: each.numpy() for name, each in self._others.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The opposite of `state`. ConfigError if the state is of another module."""
+        fixed = state.get("fixed", {})
+        if set(fixed) != set(self._others):
+            raise ConfigError(f"{self._who}: the module of the training was expected, another one came; bring that one")
+        self.theta = np.asarray(state["theta"], np.float64)
+        self._others = {name: torch().tensor(fixed[name], dtype=own.dtype) for name, own in self._others.items()}
+
+    def forward(self, X: Floats) -> Floats:
+        """H (n x c)."""
+        with self._lock, torch().no_grad():
+            weights = self._weights(self._flat())
+            return np.concatenate([self._run(weights, x).to(torch().float64).numpy() for x in self._pieces(X)])
+
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        """J^T g (p,), summed over the rows, by going back through the module."""
+        total = np.zeros(self.parameters)
+        with self._lock:
+            for start, x in enumerate(self._pieces(X)):
+                flat = self._flat().requires_grad_()
+                H = self._run(self._weights(flat), x)
+                own = torch().tensor(g[start * AT_ONCE :][: len(x)], dtype=self._dtype)
+                (gradient,) = torch().autograd.grad(H, flat, own)
+                total += gradient.to(torch().float64).numpy()
+        return total
+
+    def jacobian(self, X: Floats) -> Jacobian:
+        """J (n c x p) at the weights as they are, made when its rows are read if it is large."""
+        rows = TorchRows(self, X, self.outputs)
+        return Jacobian(rows[:] if rows.shape[0] * rows.shape[1] <= HELD else Tall.here(rows), shares_outputs=False)
+
+    def regularised(self, gradient: Floats) -> Floats:
+        """gradient + l2 theta (p,), from the gradient of the mean loss."""
+        return gradient + self._l2 * self.theta
+
+    def rows_of_jacobian(self, theta: Floats, X: Floats) -> Floats:
+        """J (n c x p) on these rows at weights theta."""
+        with self._lock:
+            weights = self._weights(torch().tensor(theta, dtype=self._dtype))
+            x = next(self._pieces(X, len(X)))
+            return (by_layers if self._layered else by_torch)(self._module, weights, self._others, x)
+
+    def _flat(self) -> Tensor:
+        return torch().tensor(self.theta, dtype=self._dtype)
+
+    def _weights(self, flat: Tensor) -> dict[str, Tensor]:
+        """The trained parameters by name, as views of one vector."""
+        pieces = torch().split(flat, [shape.numel() for shape in self._trained.values()])
+        return {name: piece.reshape(shape) for (name, shape), piece in zip(self._trained.items(), pieces, strict=True)}
+
+    def _run(self, weights: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+        H: Tensor = torch().func.functional_call(self._module, {**self._others, **weights}, inputs)
+        return H
+
+    def _pieces(self, X: Floats, rows: int = AT_ONCE) -> Iterator[Tensor]:
+        for start in range(0, len(X), rows):
+            yield torch().tensor(X[start : start + rows], dtype=self._dtype)
+
+
+class TorchRows:
+    """A Jacobian (n c x p) at the weights of its making, computed whenever rows of it are read."""
+
+    def __init__(self, part: TorchPart, X: Floats, outputs: int) -> None:
+        self._part, self._theta, self._X, self._outputs = part, part.theta, X, outputs
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """n c and p."""
+        return len(self), len(self._theta)
+
+    def __len__(self) -> int:
+        return len(self._X) * self._outputs
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        start, stop, _ = rows.indices(len(self))
+        c = self._outputs
+        first, last = start // c, -(-stop // c)
+        J = self._part.rows_of_jacobian(self._theta, self._X[first:last])
+        return J[start - first * c : stop - first * c]

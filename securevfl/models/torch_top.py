@@ -1,0 +1,101 @@
+"""The top model joint: the active party feeds all parties' outputs to a model of its own (CELU-VFL 2022, Figure 1).
+
+    passive party k     Z_k = module_k(X_k)                  n x w
+    active party        f = module(X, Z), Z = (Z_1, ..., Z_K)      n x c, with its own bottom and the top in one module
+    down                dL/dZ_k, clipped to a bound that is agreed, as what is sealed must have one
+
+Outputs are carried as a sum of vectors with a slot for each passive party and zeros elsewhere, so that every sum and
+every residual serves as it is; with two parties nothing is added. Nobody's Z_k is hidden from the active party by any
+sum. With more than one passive party, one that is sent its residual in the clear sees those of the others beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from securevfl.crypto.scheme import Floats
+from securevfl.models.torch_model import TorchModel, torch
+from securevfl.models.torch_part import AT_ONCE, TorchPart
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TorchTop(TorchPart):
+    """The active party's module, of its own rows X (n x d) and of what it is fed (n x K w)."""
+
+    def __init__(
+        self, who: str, source: TorchModel, columns: int, outputs: int, *, l2: float, fed: int, bound: float
+    ) -> None:
+        super().__init__(who, source, columns, outputs, l2=l2, fed=fed)
+        self._bound = bound
+
+    def joined(self, X: Floats, others: Floats) -> Floats:
+        with self._lock, torch().no_grad():
+            weights = self._weights(self._flat())
+            found = [self._run(weights, x, z) for x, z in zip(self._pieces(X), self._pieces(others), strict=True)]
+            return np.concatenate([each.to(torch().float64).numpy() for each in found])
+
+    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        total: Floats = np.sum([by_theta for by_theta, _ in self._back(X, others, g)], axis=0)
+        return total
+
+    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """dL/dZ (n x K w), every number clipped to the bound agreed."""
+        return np.concatenate([by_z for _, by_z in self._back(X, others, g)]).clip(-self._bound, self._bound)
+
+    def _back(self, X: Floats, others: Floats, g: Floats) -> list[tuple[Floats, Floats]]:
+        """Of some rows at a time, what g gives for theta (p,) and for each row that was fed."""
+        found = []
+        with self._lock:
+            for start, (x, z) in enumerate(zip(self._pieces(X), self._pieces(others), strict=True)):
+                flat, z = self._flat().requires_grad_(), z.requires_grad_()
+                own = torch().tensor(g[start * AT_ONCE :][: len(x)], dtype=self._dtype)
+                by_theta, by_z = torch().autograd.grad(self._run(self._weights(flat), x, z), (flat, z), own)
+                found.append((by_theta.to(torch().float64).numpy(), by_z.to(torch().float64).numpy()))
+        return found
+
+
+class TorchSlot(TorchPart):
+    """A passive party's module under a top model: w outputs, in slot `place` of K."""
+
+    def __init__(
+        self, who: str, source: TorchModel, columns: int, width: int, *, l2: float, place: int, slots: int
+    ) -> None:
+        super().__init__(who, source, columns, width, l2=l2)
+        self._slot, self._width = slice(place * width, (place + 1) * width), slots * width
+
+    @property
+    def outputs(self) -> int:
+        return self._width
+
+    def forward(self, X: Floats) -> Floats:
+        Z = np.zeros((len(X), self._width))
+        Z[:, self._slot] = super().forward(X)
+        return Z
+
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        return super().vjp(X, np.ascontiguousarray(g[:, self._slot]))
+
+    def rows_of_jacobian(self, theta: Floats, X: Floats) -> Floats:
+        w = self._slot.stop - self._slot.start
+        J = np.zeros((len(X), self._width, len(theta)))
+        J[:, self._slot] = super().rows_of_jacobian(theta, X).reshape(len(X), w, -1)
+        return J.reshape(len(X) * self._width, -1)
+
+
+def concatenated(columns: int, fed: int, outputs: int) -> Any:
+    """The top model of a party that brings none: one dense layer of its columns and of what it is fed."""
+    nn = torch().nn
+
+    class Concatenated(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.top = nn.Linear(columns + fed, outputs, dtype=torch().float64)
+
+        def forward(self, x: Tensor, z: Tensor) -> Any:
+            return self.top(torch().cat([x, z], dim=1))
+
+    return Concatenated()

@@ -1,0 +1,52 @@
+"""Does the work that a training needs ahead of it, with the other parties on their own machines: a night's work, say.
+
+Everybody keeps its own in a folder and names that folder to `join`, which finds what all have made together. It holds
+masks, so it belongs where the party's columns are. Work that was begun and cut off goes on where all are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from securevfl.data.party import Party
+from securevfl.job import Job
+from securevfl.organisations.conversation import converse, read_peers
+from securevfl.organisations.join import check_role
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Stage
+from securevfl.training.session import make_ahead
+from securevfl.transport.peers import Peers
+
+
+def prepare(
+    job: Job,
+    party: Party,
+    peers: Peers | str | Path = "peers.toml",
+    *,
+    ahead: str | Path,
+    certs: str | Path | None = None,
+    listen: str | None = None,
+    timeout: float = 600.0,
+    patience: float = 60.0,
+    on_round: Callable[[int, int], None] | None = None,
+) -> None:
+    """Prepares a training with the parties in `peers`, all of whom call this, and keeps this party's work in `ahead`.
+
+    on_round(done, of) counts the rounds that are prepared. The rest as in `securevfl.organisations.join.join`.
+
+    Raises ConfigError for a job whose method has nothing to prepare, and else what `join` raises.
+    """
+    peers, folder = read_peers(peers, certs)
+    check_role(job, party, peers)
+
+    def talk(channel: Channel) -> None:
+        channel.clock.stage = Stage.AHEAD
+        make_ahead(job, party, channel, parties=peers.parties, folder=Path(ahead), on_round=on_round)
+
+    terms = {"job": job.to_dict(), "parties": list(peers.parties), "task": "prepare"}
+    converse(
+        party.name, peers, terms, talk, certs=folder, listen=listen, timeout=timeout, patience=patience, resumes=True
+    )
+    eventlog.emit(party.name, "prepared", {})

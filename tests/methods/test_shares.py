@@ -1,0 +1,239 @@
+"""A job on shares, against the same steps in floats: optimizers, losses, parties, what is opened and what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.errors import ConfigError, LeakageError, PartiesError
+from securevfl.methods.shares_plan import plan
+from securevfl.optim.update import Updater
+from securevfl.protocols.shares_measure import MeasuredSum
+from securevfl.protocols.shares_predict import OpenedScores
+from securevfl.runtime.channel import Event
+from securevfl.runtime.clock import Kind, Stage
+
+STEPS = {
+    "fedsgd": vfl.FedSGD(lr=0.3),
+    "falling steps": vfl.FedSGD(lr=0.5, decay="sqrt_t"),
+    "momentum": vfl.FedSGD(lr=0.1, rule=vfl.Momentum(beta=0.6)),
+    "local steps": vfl.FedBCD(lr=0.1, local_steps=3),
+    "proximal": vfl.FedPBCD(lr=0.1, local_steps=3, mu=0.5),
+}
+
+
+def job(**keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": STEPS["fedsgd"], "batch_size": 120, "epochs": 4}
+    own |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "test_fraction": 0.3}
+    return vfl.Job(**(own | keys))
+
+
+def parties(count: int = 2, rows: int = 400) -> list[vfl.Party]:
+    return [party.take(np.arange(rows)) for party in vfl.datasets.breast_cancer(parties=count)]
+
+
+def opened(run: vfl.Run) -> Mapping[str, Any]:
+    """The weights (d x c) that nobody has, by party, from all parts together; an intercept last."""
+    lead = run.active.state
+    made = plan(run.job, rows=lead["sizes"]["rows"], batches=lead["sizes"]["batches"], parties=len(run.parts))
+    ring, found = ShareRing(made.numbers.bits), {}
+    for name, part in run.parts.items():
+        held = [part.state["own"], *(p.state["others"][name] for p in run.parts.values() if name in p.state["others"])]
+        rule = made.rule.sparing() if part.leads else made.rule
+        found[name] = made.numbers.weights(ring.reduce(sum(rule.theta(each, lead["visits"]) for each in held)))
+    return found
+
+
+class Pooled:
+    """The whole model in one place, as an update rule sees it."""
+
+    def __init__(self, d: int, outputs: int, l2: float, intercept: int) -> None:
+        self.theta = np.zeros((d, outputs))
+        self.decay = np.full((d, 1), l2)
+        self.decay[intercept] = 0.0
+
+    def regularised(self, gradient: Any) -> Any:
+        return gradient + self.decay * self.theta
+
+
+def in_floats(run: vfl.Run, own: list[vfl.Party]) -> Any:
+    """Weights by the optimizer's rule on pooled columns, the residual of a visit being that of its beginning."""
+    options, parts = run.job, [run.parts[party.name] for party in own]
+    columns = [np.clip(part.scaled(party.X), -8, 8) for part, party in zip(parts, own, strict=True)]
+    X = np.hstack([columns[0], np.ones((len(own[0]), 1)), *columns[1:]])
+    loss = options.model.loss
+    y = loss.targets(own[0].y, loss.classes(own[0].y))
+    model = Pooled(X.shape[1], y.shape[1], options.model.l2, columns[0].shape[1])
+    updater = Updater(options.optimizer.update, model)
+    for t, visit in enumerate(options.schedule(own[0].register).visits()):
+        rows = visit.rows
+        gradient = X[rows].T @ loss.residual(X[rows] @ model.theta, y[rows]) / len(rows)
+        updater.begin()
+        for _ in range(options.optimizer.steps):
+            updater.step(gradient, options.optimizer.eta(t, len(own)))
+    return model.theta
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("name", STEPS)
+def test_the_model_is_that_of_floats(name: str, count: int) -> None:
+    own = parties(count)
+    run = vfl.simulate(job(optimizer=STEPS[name], model=vfl.Logistic(l2=0.02 if count == 3 else 0.0)), own)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, own), atol=0.06)
+    assert run.metrics["auc"] > 0.97
+
+
+def test_other_losses_and_several_classes() -> None:
+    numbers = [vfl.Party(each.name, each.X, each.y, aligned=True) for each in vfl.datasets.diabetes()]
+    steps = vfl.FedSGD(lr=0.3)
+    run = vfl.simulate(job(model=vfl.Square(), optimizer=steps, batch_size="all", epochs=12), numbers)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, numbers), atol=0.03)
+    assert run.metrics["r2"] > 0.3
+    own = parties()
+    label = np.digitize(own[0].X[:, 0], np.quantile(own[0].X[:, 0], [0.3, 0.7]))
+    several = [vfl.Party("bank", own[0].X, label, ids=own[0].ids), own[1]]
+    run = vfl.simulate(job(model=vfl.OneVsRest(), optimizer=vfl.FedSGD(lr=1.0), epochs=4), several)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, several), atol=0.15)
+    assert run.metrics["accuracy"] > 0.7
+    assert run.predict_proba({each.name: each.X[:7] for each in several}).sum(axis=1) == pytest.approx(np.ones(7))
+
+
+def test_steps_by_matrices_of_ones_own_take_few_visits() -> None:
+    """Against the same in floats: each party's own block of the bound on the Hessian, Nesterov's points."""
+    own = parties(3)
+    fine = vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
+    run = vfl.simulate(job(optimizer=vfl.BlockDescent(ridge=0.1), batch_size="all", epochs=12, protocol=fine), own)
+    rows = run.job.schedule(own[0].register).flow
+    columns = [np.clip(run.parts[party.name].scaled(party.X), -8, 8)[rows] for party in own]
+    columns[0] = np.hstack([columns[0], np.ones((len(rows), 1))])
+    turns = [np.linalg.inv(X.T @ X / (4 * len(X)) + 0.1 * np.eye(X.shape[1])) for X in columns]
+    X, loss, y = np.hstack(columns), run.job.model.loss, np.where(own[0].y[rows] == own[0].y.max(), 1.0, -1.0)[:, None]
+    at = np.cumsum([0, *(part.shape[1] for part in columns)])
+    before = point = np.zeros((X.shape[1], 1))
+    for t in range(1, 13):
+        gradient = X.T @ loss.residual(X @ point, y) / len(X)
+        moves = [P @ gradient[a:b] for P, a, b in zip(turns, at, at[1:], strict=False)]
+        after = point - np.concatenate(moves) / 3
+        before, point = after, after + (t - 1) / (t + 2) * (after - before)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), point, atol=0.02)
+    assert run.costs.rounds == 12
+    assert run.metrics["auc"] > 0.99
+
+
+def test_scores_are_told_once_and_sums_between() -> None:
+    """Of held-out rows scores at the end; in between, of training rows, or after few visits, one sum."""
+    own, events = parties(), list[Event]()
+    run = vfl.simulate(job(evaluate_every=4, epochs=4), own, observe=events.append)
+    told = [type(event.message) for event in events if event.direction == "recv" and event.me == "bank"]
+    assert (told.count(OpenedScores), told.count(MeasuredSum)) == (1, len(run.history) // 4)
+    assert {"loss", "far"} <= set(run.history[3])
+    scored = run.active.metrics
+    assert {"auc", "accuracy", "loss"} <= set(scored)
+    for keys in ({"test_fraction": 0.0}, {"epochs": 2}):
+        events.clear()
+        run = vfl.simulate(job(**keys), own, observe=events.append)
+        assert set(run.metrics) == {"loss", "far"}
+        assert not any(isinstance(event.message, OpenedScores) for event in events)
+
+
+def test_the_sum_of_losses_is_that_of_the_scores() -> None:
+    own = parties()
+    run = vfl.simulate(job(test_fraction=0.0, epochs=4), own)
+    f = in_scores(run, own)
+    loss = run.job.model.loss
+    exact = float(loss.value(f, loss.targets(own[0].y, run.active.classes)).mean())
+    assert exact <= run.metrics["loss"] + 0.005 < exact + 0.04  # interpolated: up to 1/32 above
+
+
+def in_scores(run: vfl.Run, own: list[vfl.Party]) -> Any:
+    theta = opened(run)
+    total = sum(np.clip(run.parts[p.name].scaled(p.X), -8, 8) @ theta[p.name][: len(p.columns)] for p in own)
+    return total + theta[own[0].name][-1]
+
+
+def test_scores_of_new_rows_are_those_of_the_weights() -> None:
+    own = parties(3)
+    run = vfl.simulate(job(epochs=4), own)
+    new = {party.name: party.X[:50] for party in own}
+    np.testing.assert_allclose(run.decision(new), in_scores(run, [p.take(np.arange(50)) for p in own]), atol=0.05)
+    with pytest.raises(LeakageError, match="10 visits"):
+        vfl.simulate(job(epochs=2), own).decision(new)
+
+
+def test_a_target_ends_a_run_by_an_opened_sum() -> None:
+    run = vfl.simulate(job(target=vfl.Target(metric="loss", value=0.3), epochs=20), parties())
+    assert len(run.history) < 10
+    assert run.history[-1]["loss"] <= 0.3
+
+
+def test_work_ahead_is_booked_apart() -> None:
+    run = vfl.simulate(job(), parties(), network=vfl.Network(mbps=300, rtt_ms=20))
+    assert run.costs.ahead > 0
+    assert run.costs.row()["protocol"] == "shares"
+    per_visit = run.costs.seconds(Kind.COMMUNICATION) / run.costs.rounds
+    assert 0.02 < per_visit < 0.025  # one round trip
+    assert run.active.path[Stage.AHEAD, Kind.ENCRYPTION] > 0
+
+
+def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:
+    sheet = vfl.explain(job(), parties(3))
+    assert "openings: the scores of 120 held-out rows, once, at the end" in sheet
+    assert "shop (partner)" in sheet
+    assert sheet.count("learns    sizes: rows, columns of each party, batches, visits; nothing else") == 2
+    assert "gradient" not in sheet
+    assert "refused" not in sheet
+    assert "bank and shop together learn every residual" in sheet
+    named = job(protocol=vfl.Protocol(shares=vfl.Shares(partner="telco")))
+    assert "telco (partner)" in vfl.explain(named, parties(3))
+    assert "learns    sizes" in vfl.explain(job())
+    with pytest.raises(PartiesError, match="partner: one of shop, telco"):
+        vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(partner="nobody"))), parties(3))
+
+
+def test_a_job_on_shares_comes_back_from_its_file(tmp_path: Any) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        'model = "logistic"\nepochs = 3\n[optimizer]\nname = "fedsgd"\nlr = 0.3\n[protocol.shares]\nchunk = 2\n'
+    )
+    read = vfl.Job.load(path)
+    assert read.protocol.shares == vfl.Shares(chunk=2)
+    assert vfl.Job.from_dict(read.to_dict()).digest == read.digest
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"model": vfl.Softmax()}, "use one_vs_rest"),
+        ({"optimizer": vfl.FedSGD(lr=0.1, rule="adam")}, "adam is not linear"),
+        ({"optimizer": vfl.FedBCD(lr=0.1, mode="sequential")}, 'use mode = "parallel"'),
+        ({"reshuffle": True}, "reshuffle = false"),
+        ({"target": vfl.Target(metric="auc", value=0.9)}, "one of loss, r2, rmse"),
+        ({"protocol": vfl.Protocol(residual="open"), "optimizer": vfl.BlockDescent()}, "set protocol.shares"),
+        ({"model": vfl.Kernel(gamma=0.1)}, "trains logistic"),
+    ],
+    ids=["softmax", "adam", "sequential", "reshuffle", "auc", "no shares", "kernel"],
+)
+def test_what_does_not_fit_is_refused_with_the_remedy(keys: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        job(**keys)
+
+
+def test_shares_stand_alone() -> None:
+    with pytest.raises(ConfigError, match="leave these out"):
+        vfl.Protocol(shares=vfl.Shares(), residual="open")
+    with pytest.raises(ConfigError, match="power of two"):
+        vfl.Shares(step=0.3)
+    slow = vfl.FedSGD(lr=0.1, rule=vfl.Momentum())
+    with pytest.raises(ConfigError, match="remembers every visit"):
+        vfl.simulate(job(optimizer=slow, batch_size=1, epochs=10), parties())
+
+
+def test_sums_near_the_tables_end_are_told() -> None:
+    small = vfl.Protocol(shares=vfl.Shares(table_bits=4, chunk=4))
+    run = vfl.simulate(job(protocol=small, optimizer=vfl.FedSGD(lr=2.0), test_fraction=0.0, epochs=4), parties())
+    assert run.metrics["far"] > 0.2

@@ -1,0 +1,199 @@
+"""Modules of torch as parties' models: their gradients against autograd, what is refused, and what is kept."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import securevfl as vfl  # noqa: E402
+from securevfl.crypto.tall import Tall  # noqa: E402
+from securevfl.errors import ConfigError  # noqa: E402
+from securevfl.models import torch_part  # noqa: E402
+from securevfl.models.base import Place  # noqa: E402
+from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered  # noqa: E402
+from securevfl.models.torch_part import TorchPart, TorchRows  # noqa: E402
+
+D, C = 12, 3
+nn = torch.nn
+torch.set_num_threads(1)
+
+
+def dense(outputs: int = C) -> torch.nn.Module:
+    return nn.Sequential(nn.Linear(D, 5), nn.Tanh(), nn.Linear(5, 4, bias=False), nn.GELU(), nn.Linear(4, outputs))
+
+
+def convolutional(outputs: int = C) -> torch.nn.Module:
+    layers = [nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.LayerNorm(24), nn.Linear(24, outputs))
+
+
+MODULES = {"dense": dense, "convolutional": convolutional}
+
+
+def part(make: Callable[[], torch.nn.Module] = dense, outputs: int = C) -> TorchPart:
+    return TorchPart("shop", vfl.TorchModel(lambda: make().double()), D, outputs, l2=0.0)
+
+
+def drawn(n: int = 9) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(1)
+    return generator.normal(size=(n, D)), generator.uniform(-1, 1, size=(n, C))
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_gradients_are_those_of_autograd(kind: str) -> None:
+    model, (X, g) = part(MODULES[kind]), drawn()
+    module = MODULES[kind]().double()
+    torch.nn.utils.vector_to_parameters(torch.tensor(model.theta), module.parameters())
+    H = module(torch.tensor(X))
+    (H * torch.tensor(g)).sum().backward()
+    expected = torch.cat([each.grad.reshape(-1) for each in module.parameters()]).numpy()
+    np.testing.assert_allclose(model.forward(X), H.detach().numpy(), atol=1e-12)
+    np.testing.assert_allclose(model.vjp(X, g), expected, atol=1e-12)
+    np.testing.assert_allclose(model.jacobian(X).vjp(g), expected, atol=1e-12)
+
+
+def test_both_ways_to_a_jacobian_agree() -> None:
+    module, X = dense().double(), torch.tensor(drawn()[0])
+    named = {name: each.detach() for name, each in module.named_parameters()}
+    assert is_layered(module, X)
+    assert not is_layered(convolutional().double(), X)
+    J = by_layers(module, named, {}, X)
+    assert J.shape == (9 * C, model_size(module))
+    np.testing.assert_allclose(J, by_torch(module, named, {}, X), atol=1e-12)
+
+
+def test_a_layer_used_twice_is_not_taken_for_two() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(D, D), nn.Linear(D, C)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(torch.tanh(self.first(x))))
+
+    model, (X, g) = part(Twice), drawn()
+    np.testing.assert_allclose(model.jacobian(X).vjp(g), model.vjp(X, g), atol=1e-12)
+
+
+def model_size(module: torch.nn.Module) -> int:
+    return sum(each.numel() for each in module.parameters())
+
+
+def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_part, "HELD", 1)
+    monkeypatch.setattr(torch_part, "AT_ONCE", 4)
+    model, (X, g) = part(), drawn()
+    J = model.jacobian(X)
+    assert isinstance(J.matrix, Tall)
+    matrix = TorchRows(model, X, C)
+    whole = matrix[:]
+    pieces = np.concatenate([matrix[:7], matrix[7:20], matrix[20:]])
+    np.testing.assert_allclose(J.dense, whole, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(J.vjp(g), model.vjp(X, g), atol=1e-12)
+    np.testing.assert_allclose(pieces, whole, rtol=1e-12)
+    np.testing.assert_allclose(whole.T @ g.reshape(-1), model.vjp(X, g), atol=1e-12)
+    before, model.theta = whole, model.theta + 1.0
+    np.testing.assert_array_equal(matrix[:], before)  # of the weights of its making
+
+
+def test_a_function_draws_from_the_seed_and_the_data() -> None:
+    model, (X, _) = part(), drawn()
+    starts = []
+    for rows, seed in ((X, 0), (X, 0), (X, 1), (X + 1, 0)):
+        torch.rand(3)
+        model.start(rows, rows, None, seed)
+        starts.append(model.theta)
+    np.testing.assert_array_equal(starts[0], starts[1])
+    assert len({tuple(theta) for theta in starts}) == 3
+    module = dense()
+    own = TorchPart("shop", vfl.TorchModel(module), D, C, l2=0.0)
+    own.start(X, X, None, 5)
+    expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+    np.testing.assert_array_equal(own.theta, expected.astype(np.float64))
+
+
+def test_what_is_not_trained_is_kept() -> None:
+    class Projected(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("fixed", torch.randn(D, 4))
+            self.frozen, self.last = nn.Linear(4, 4), nn.Linear(4, C)
+            self.frozen.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.tanh(self.frozen(x @ self.fixed)))
+
+    (X, g), one = drawn(), part(Projected)
+    assert one.parameters == 4 * C + C
+    np.testing.assert_allclose(one.jacobian(X).vjp(g), one.vjp(X, g), atol=1e-12)
+    other = TorchPart("shop", vfl.TorchModel(lambda: Projected().double()), D, C, l2=0.0)
+    other.start(X, X, None, 1)
+    assert not np.allclose(other.forward(X), one.forward(X))
+    other.restore(one.state())
+    np.testing.assert_array_equal(other.forward(X), one.forward(X))
+    with pytest.raises(ConfigError, match="the module of the training was expected"):
+        part().restore(one.state())
+    with pytest.raises(ConfigError, match="weights were expected by its module"):
+        part().theta = np.zeros(3)
+
+
+class Noisy(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.randn(1)
+
+
+class Centred(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean(dim=0))
+
+
+REFUSED = {
+    r"layer 1 \(BatchNorm1d\) makes a row's output depend on the other rows": nn.Sequential(
+        nn.Linear(D, C), nn.BatchNorm1d(C)
+    ),
+    r"layer 0 \(Dropout\) draws at random": nn.Sequential(nn.Dropout(0.5), nn.Linear(D, C)),
+    "the same rows give other outputs": Noisy(D, C),
+    "a row's output depends on the other rows": Centred(D, C),
+    r"outputs of shape \(n, 3\) were expected of its module, \(n, 2\) came": nn.Linear(D, 2),
+    r"a module of 12 columns was expected, rows of so many fail": nn.Linear(D + 1, C),
+    "numbers to train was expected": nn.Flatten(),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_module_that_cannot_be_used_is_refused(why: str) -> None:
+    with pytest.raises(ConfigError, match=f"^shop: .*{why}"):
+        TorchPart("shop", vfl.TorchModel(REFUSED[why]), D, C, l2=0.0)
+
+
+def test_a_module_comes_from_a_file_of_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(f"import torch\ndef shop():\n    return torch.nn.Linear({D}, {C})\nnumber = 3\n")
+    assert vfl.TorchModel("net.py:shop").parameters == (D + 1) * C
+    for name, why in {
+        "net.py": "'file.py:name' was expected",
+        "net:shop": "'file.py:name' was expected",
+        "none.py:shop": "a file none.py was expected",
+        "net.py:bank": "net.py was expected to hold bank",
+        "net.py:number": "a torch.nn.Module, a function .* was expected, a int came",
+    }.items():
+        with pytest.raises(ConfigError, match=why):
+            vfl.TorchModel(name)
+    model = vfl.Neural(modules={"shop": "net.py:shop"}, loss="softmax")
+    assert model.brought("shop", None) == (D + 1) * C
+    assert model.build(Place("shop", False, D, C)).parameters == (D + 1) * C
+    assert (model.brought("bank", None), model.build(Place("bank", True, 4, C)).parameters) == (0, 5 * C)
+
+
+def test_a_module_where_there_is_no_place_for_one_is_refused() -> None:
+    bank, shop = vfl.datasets.breast_cancer()
+    shop.model = vfl.TorchModel(nn.Linear(15, 1))
+    keys: dict[str, object] = {"optimizer": vfl.FedSGD(lr=0.1), "protocol": vfl.Protocol(residual="open")}
+    with pytest.raises(ConfigError, match="shop: a logistic model has no place for a module"):
+        vfl.simulate(vfl.Job(model=vfl.Logistic(), **keys), [bank, shop])
+    shop.model = nn.Linear(15, 1)
+    with pytest.raises(ConfigError, match="shop: model: a TorchModel was expected, a Linear came"):
+        vfl.simulate(vfl.Job(model=vfl.Neural(), **keys), [bank, shop])

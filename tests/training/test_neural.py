@@ -1,0 +1,158 @@
+"""Neural parties at work: sealed as in the open, as one pooled model, guarded by their parameters, kept and resumed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import securevfl as vfl  # noqa: E402
+from securevfl.audit.attacks import ATTACKS  # noqa: E402
+from securevfl.errors import ConfigError, LeakageError  # noqa: E402
+from securevfl.training.checkpoint import Checkpoints  # noqa: E402
+
+nn = torch.nn
+torch.set_num_threads(1)
+ROWS = 240
+
+
+def network(columns: int, hidden: int, outputs: int = 1) -> Callable[[], torch.nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(columns, hidden), nn.Tanh(), nn.Linear(hidden, outputs)).double()
+
+
+def parties(*hidden: int, count: int = 2, outputs: int = 1) -> list[vfl.Party]:
+    """The first of them by the sizes of their hidden layers; the others have a dense layer."""
+    found = [party.take(np.arange(ROWS, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
+    for party, size in zip(found, hidden, strict=False):
+        party.model = vfl.TorchModel(network(party.X.shape[1], size, outputs))
+    return found
+
+
+def job(residual: object = "open", **keys: object) -> vfl.Job:
+    own: dict[str, object] = {
+        "model": vfl.Neural(),
+        "optimizer": vfl.FedBCD(local_steps=2, lr=0.3),
+        "protocol": vfl.Protocol(residual=residual),  # type: ignore[arg-type]
+        "batch_size": 120,
+        "epochs": 3,
+        "accepts": ["columns", "fresh_equations"],
+    }
+    return vfl.Job(**(own | keys))
+
+
+def test_sealed_training_is_training_in_the_open_over_fifty_rounds() -> None:
+    keys: dict[str, object] = {"epochs": 25, "optimizer": vfl.FedBCD(local_steps=2, lr=0.3)}
+    plain, sealed = (vfl.simulate(job(residual, **keys), parties(3, 3)) for residual in ("open", "ckks"))
+    assert sealed.costs.rounds == 50
+    for name, part in sealed.parts.items():
+        reference = plain.parts[name].theta
+        assert np.linalg.norm(part.theta - reference) < 1e-3 * np.linalg.norm(reference)
+    assert sealed.metrics["auc"] > 0.97
+
+
+def test_under_paillier_too() -> None:
+    keys: dict[str, object] = {"epochs": 1, "optimizer": vfl.FedSGD(lr=0.3)}
+    plain, sealed = (vfl.simulate(job(each, **keys), parties(2, 1)) for each in ("open", vfl.Paillier(bits=2048)))
+    for name, part in sealed.parts.items():
+        np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_step_is_that_of_the_pooled_model(outputs: int) -> None:
+    """FedSGD on one batch of all rows, against torch's own gradient of the mean loss on the sum of modules."""
+    own = parties(3, 4, count=3, outputs=outputs)
+    for party in own:
+        party.X = (party.X - party.X.mean(axis=0)) / party.X.std(axis=0)
+    if outputs == 3:
+        own[0].y = np.arange(ROWS) % 3
+    loss = "logistic" if outputs == 1 else "softmax"
+    one = job(
+        model=vfl.Neural(loss=loss, l2=0.01), optimizer=vfl.FedSGD(lr=0.5), batch_size=ROWS, epochs=1, scale="none"
+    )
+    before, after = (
+        vfl.simulate(one.model_copy(update={"optimizer": vfl.FedSGD(lr=1e-12)}), own),
+        vfl.simulate(one, own),
+    )
+    weights, f = {}, 0.0
+    for party in own:
+        hidden = {"bank": 3, "shop": 4}.get(party.name)
+        columns = party.X.shape[1]
+        module = network(columns, hidden, outputs)() if hidden else nn.Linear(columns, outputs).double()
+        torch.nn.utils.vector_to_parameters(torch.tensor(before.parts[party.name].theta), module.parameters())
+        weights[party.name] = list(module.parameters())
+        f = f + module(torch.tensor(party.X))
+    if outputs == 1:
+        mean = nn.functional.softplus(-f[:, 0] * torch.tensor(np.where(own[0].y == 1, 1.0, -1.0))).mean()
+    else:
+        mean = nn.functional.cross_entropy(f, torch.tensor(own[0].y))
+    for name, tensors in weights.items():
+        decay = 0.005 * sum((each**2).sum() for each in tensors)
+        gradients = torch.autograd.grad(mean + decay, tensors, retain_graph=True)
+        expected = torch.cat([(w - 0.5 * g).reshape(-1) for w, g in zip(tensors, gradients, strict=True)])
+        np.testing.assert_allclose(after.parts[name].theta, expected.detach().numpy(), atol=1e-9)
+
+
+def test_a_network_as_wide_as_its_batches_is_refused_with_the_remedies() -> None:
+    wide = parties(3, 10)
+    with pytest.raises(
+        LeakageError, match=r"171 parameters for 120 .* batch_size > 171 .*, or a bottom .*\(LocalBottom\)"
+    ):
+        vfl.simulate(job("ckks"), wide)
+    accepted = job("ckks", epochs=1, accepts=["rank", "columns"])
+    assert "accepted: shop: its opened gradient has 171 parameters" in vfl.explain(accepted, wide)
+    score = ATTACKS["residual_sign"](accepted, wide, 0)
+    assert score.real > 0.999  # g is solved for, and its signs are the labels
+
+
+def test_equations_of_a_jacobian_that_moves_are_counted() -> None:
+    own = parties(3, 2)  # 2 * 17 + 1 = 35 parameters, 120 residuals
+    many = job("ckks", epochs=2, accepts=["columns"])
+    assert many.equations == 4
+    with pytest.raises(LeakageError, match=r"35 parameters give 140 equations in a run about the 120 residuals"):
+        vfl.simulate(many, own)
+    few = many.model_copy(update={"optimizer": vfl.FedSGD(lr=0.3)})
+    sheet = vfl.explain(few, own)
+    assert "others in each of 2 local steps of a run, as J moves" in sheet
+    assert "140 values in a run" in sheet
+    assert "fresh_equations" not in sheet
+
+
+def test_a_part_is_kept_and_predicts_with_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "from torch import nn\ndef {}():\n    return nn.Sequential(nn.Linear(15, 3), nn.ELU(), nn.Linear(3, 1))\n"
+    Path("nets.py").write_text(code.format("bank") + code.format("shop"))
+    named = job(model=vfl.Neural(modules={"bank": "nets.py:bank", "shop": "nets.py:shop"}))
+    own = parties()
+    new = {party.name: party.X for party in own}
+    run = vfl.simulate(named, own)
+    run.save("parts")
+    np.testing.assert_array_equal(vfl.Run.load("parts").decision(new), run.decision(new))
+    brought = parties(3, 3)
+    run = vfl.simulate(job(), brought)
+    run.save("parts")
+    loaded = vfl.Run.load("parts")
+    with pytest.raises(ConfigError, match="weights were expected by its module"):
+        loaded.decision(new)
+    for party in brought:
+        loaded.parts[party.name].model = party.model
+    np.testing.assert_array_equal(loaded.decision(new), run.decision(new))
+
+
+def test_a_run_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+    one = job(optimizer=vfl.FedBCD(local_steps=2, lr=0.1, rule="momentum"))
+    whole = vfl.simulate(one, parties(3, 3))
+
+    def states() -> dict[str, Checkpoints]:
+        return {name: Checkpoints(tmp_path / name, name, every=1) for name in ("bank", "shop")}
+
+    def cut(done: int, of: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vfl.simulate(one, parties(3, 3), checkpoints=states(), on_round=cut)
+    again = vfl.simulate(one, parties(3, 3), checkpoints=states())
+    for name, part in whole.parts.items():
+        np.testing.assert_array_equal(again.parts[name].theta, part.theta)

@@ -1,0 +1,206 @@
+"""Training on shares between organisations: two to four parties over mutual TLS, prepared, killed, scored."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, LeakageError, SecureVFLError
+from securevfl.methods.shares_plan import plan
+from securevfl.organisations.join import join
+from securevfl.organisations.predict import predict_with
+from securevfl.organisations.prepare import prepare
+from securevfl.runtime import eventlog
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart
+
+
+def a_job(**keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3), "batch_size": 160, "epochs": 6}
+    own |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.2, "seed": 3}
+    return vfl.Job(**(own | keys))
+
+
+def each(meeting: Any, work: Callable[[vfl.Party, Path], Any]) -> dict[str, Any]:
+    """What `work` returns or raises at every party, all at the same time."""
+    results: dict[str, Any] = {}
+
+    def play(party: vfl.Party) -> None:
+        try:
+            results[party.name] = work(party, meeting.kit(party.name))
+        except SecureVFLError as error:
+            results[party.name] = error
+
+    roles = [
+        threading.Thread(target=play, args=(party,)) for party in vfl.datasets.breast_cancer(len(meeting.peers.parties))
+    ]
+    for role in roles:
+        role.start()
+    for role in roles:
+        role.join(120)
+        assert not role.is_alive()
+    return results
+
+
+def opened(parts: dict[str, ModelPart]) -> Any:
+    """The weights that nobody has, from all parts."""
+    job = vfl.Job.from_dict(next(iter(parts.values())).job)
+    lead = next(part for part in parts.values() if part.leads).state
+    made = plan(job, rows=lead["sizes"]["rows"], batches=lead["sizes"]["batches"], parties=len(parts))
+    ring, found = ShareRing(made.numbers.bits), []
+    for name in next(iter(parts.values())).parties:
+        part = parts[name]
+        held = [part.state["own"], *(p.state["others"][name] for p in parts.values() if name in p.state["others"])]
+        words = sum(made.rule.theta(share, lead["visits"]) for share in held)
+        found.append(made.numbers.weights(ring.reduce(words)))
+    return np.concatenate(found)
+
+
+def of_simulate(meeting: Any) -> Any:
+    run = vfl.simulate(meeting.job, vfl.datasets.breast_cancer(len(meeting.peers.parties)))
+    return opened(run.parts), run.metrics
+
+
+@pytest.mark.parametrize(("count", "kills"), [(2, ["shop"]), (3, ["bank", "telco"]), (4, [])])
+def test_processes_train_the_model_of_simulate_though_killed(
+    meet: Any, running: list[Any], count: int, kills: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    meeting = meet(count, None, a_job())
+    processes = {name: meeting.spawn(name, pause=0.2, every=2) for name in meeting.peers.parties}
+    running += processes.values()
+    for killed in kills:
+        there = meeting.log(killed).count('"round"')
+        deadline = time.monotonic() + 40
+        while meeting.log(killed).count('"round"') < there + 4 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        processes[killed].kill()
+        processes[killed].wait()
+        processes[killed] = meeting.spawn(killed, pause=0.02, every=2)
+        running.append(processes[killed])
+    for process in processes.values():
+        assert process.wait(90) == 0, process.stderr.read()
+    assert ("resumed" in meeting.log("bank")) == bool(kills)
+    parts = {name: ModelPart.load(meeting.kit(name) / "part.json") for name in meeting.peers.parties}
+    theta, metrics = of_simulate(meeting)
+    np.testing.assert_allclose(opened(parts), theta, atol=0.08)
+    assert parts["bank"].metrics["auc"] == pytest.approx(metrics["auc"], abs=0.01)
+
+
+@pytest.fixture
+def prepared(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    meeting = meet(2, None, a_job())
+    results = each(
+        meeting,
+        lambda party, kit: prepare(meeting.job, party, kit / "peers.toml", ahead=kit / "ahead", timeout=20, patience=5),
+    )
+    assert results == {"bank": None, "shop": None}
+    return meeting
+
+
+def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
+    return each(
+        meeting,
+        lambda party, kit: join(
+            meeting.job, party, kit / "peers.toml", ahead=kit / "ahead", timeout=20, patience=5, **keys
+        ),
+    )
+
+
+def test_what_was_prepared_is_gone_through_and_gone(prepared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr("securevfl.protocols.shares_ahead.Ahead.make", lambda *_: made.append(1))
+    parts = trained(prepared)
+    assert not made
+    assert {type(part) for part in parts.values()} == {ModelPart}
+    monkeypatch.undo()
+    theta, _ = of_simulate(prepared)
+    np.testing.assert_allclose(opened(parts), theta, atol=0.08)
+    assert not [*prepared.folder.glob("*/ahead/*/chunk-*")]
+
+
+def test_a_party_without_what_it_prepared_has_all_make_it_anew(prepared: Any) -> None:
+    for path in (prepared.kit("shop") / "ahead").glob("*/chunk-9.ready"):
+        path.unlink()
+    parts = trained(prepared)
+    theta, _ = of_simulate(prepared)
+    np.testing.assert_allclose(opened(parts), theta, atol=0.08)
+
+
+def test_a_job_without_work_ahead_has_nothing_to_prepare(meet: Any) -> None:
+    meeting = meet(2)
+    results = each(
+        meeting,
+        lambda party, kit: prepare(meeting.job, party, kit / "peers.toml", ahead=kit / "a", timeout=20, patience=5),
+    )
+    assert any(isinstance(error, ConfigError) and "nothing to prepare" in str(error) for error in results.values())
+
+
+def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path: Path) -> None:
+    meeting = meet(2, None, a_job())
+    ledgers = {name: tmp_path / f"{name}.ledger" for name in ("bank", "shop")}
+    log = tmp_path / "log"
+    handler = eventlog.write_to(log)
+    parts = each(
+        meeting,
+        lambda party, kit: join(
+            meeting.job, party, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5
+        ),
+    )
+    assert log.read_text().count('"scored"') == 1  # the held-out rows
+    tables = {party.name: party for party in vfl.datasets.breast_cancer(2)}
+    trained_on = meeting.job.schedule(tables["bank"].register).train
+
+    def ask(rows: Any, shift: float = 0.0, *, ids: Any = None) -> dict[str, Any]:
+        def predict(party: vfl.Party, kit: Path) -> Any:
+            X = tables[party.name].X[rows] + (shift if party.name == "bank" else 0.0)
+            own = [f"new {row}" for row in rows] if ids is None else ids
+            return predict_with(
+                parts[party.name], X, kit / "peers.toml", ids=own, ledger=ledgers[party.name], timeout=20, patience=5
+            )
+
+        return each(meeting, predict)
+
+    rows = list(range(40))
+    found = ask(rows)
+    assert found["shop"] is None
+    assert (found["bank"].label == tables["bank"].y[rows]).mean() > 0.9
+    assert log.read_text().count('"scored"') == 2
+    handler.close()
+    eventlog.LOGGER.removeHandler(handler)
+    seen = ask(trained_on[:3], ids=tables["bank"].ids[trained_on[:3]].tolist())
+    for refused in (ask(rows[:20]), ask(rows, 1.0), seen):
+        assert isinstance(refused["shop"], LeakageError)
+    again = ask(rows)  # the same question, as after a crash
+    np.testing.assert_allclose(again["bank"].decision, found["bank"].decision, atol=2.0**-15)
+    without = each(
+        meeting,
+        lambda party, kit: predict_with(
+            parts[party.name], party.X[:5], kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5
+        ),
+    )
+    assert any("bring ids" in str(error) for error in without.values())
+
+
+def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_path: Path) -> None:
+    """A crash between the scores of held-out rows and the part on disk: the same question comes again."""
+    job, parties = a_job(), vfl.datasets.breast_cancer(2)
+    states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=5) for party in parties}
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+    finish = Checkpoints.finish
+    try:
+        Checkpoints.finish = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            vfl.simulate(job, parties, checkpoints=states, ledgers=ledgers)
+    finally:
+        Checkpoints.finish = finish  # type: ignore[method-assign]
+    run = vfl.simulate(job, parties, checkpoints=states, ledgers=ledgers)
+    assert run.metrics["auc"] > 0.97
