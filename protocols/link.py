@@ -15,11 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from securevfl.crypto.scheme import Floats
 from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
 from securevfl.protocols.notes import NotedReply, Summed
+from securevfl.runtime.codec import Message
+
+M = TypeVar("M", bound=Message)
 
 
 class _Link:
@@ -41,9 +44,11 @@ class ActiveLink(_Link):
     """The active party's link."""
 
     def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual) -> None:
+        self.me = seat.me
         self.passives = seat.passives
         self.rounds = 0  # exchanges so far
         self._channel = seat.channel
+        self._lane = seat.lane
         self._outputs = seat.outputs
         self._sums = sums
         self._residual: ActiveResidual = residual
@@ -54,6 +59,11 @@ class ActiveLink(_Link):
         total: Floats = self._sums.collect_all((len(batch.X), self._outputs), Reals())
         self._channel.note(Summed(batch.index))
         return total
+
+    def tell(self, message: Message, lane: str) -> None:
+        """Sends what an optimizer declares beside sums and residuals to all passive parties, on a lane of its own."""
+        for passive in self.passives:
+            self._channel.send(passive, message, f"{self._lane}/{lane}")
 
     def publish(self, g: Floats, batch: Batch, *, to: Collection[str] | None = None) -> None:
         """Sends g (n x c) of a batch down, to all passive parties unless told otherwise."""
@@ -74,6 +84,10 @@ class PassiveLink(_Link):
         """Sends this party's H_k (n x c) up."""
         self._sums.contribute(H, Reals())
         self._seat.channel.note(Summed(batch.index))
+
+    def told(self, kind: type[M], lane: str) -> M:
+        """The next message of this kind that the active party tells on the lane."""
+        return self._seat.channel.recv(self._seat.active, kind, f"{self._seat.lane}/{lane}")
 
     def reply(self) -> Reply:
         """The next residual that the active party publishes to this party."""

@@ -15,7 +15,7 @@ from securevfl.models.base import Model
 from securevfl.models.losses import Loss
 from securevfl.models.weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Optimizer
+from securevfl.optim.base import Training
 from securevfl.protocols.choice import Protocol
 
 LeakName = Literal["rank", "fresh_equations", "single_passive", "label_auc", "columns", "sequential"]
@@ -46,7 +46,7 @@ class JobOptions(Config):
 
     model: SerializeAsAny[Model]
     """What is fitted."""
-    optimizer: SerializeAsAny[Optimizer]
+    optimizer: SerializeAsAny[Training]
     """By which schedule of exchanges and local steps."""
     protocol: Protocol
     """How sums go up and residuals go down; a word alone says the residual."""

@@ -28,7 +28,7 @@ from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES
 from securevfl.models.weights import Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Optimizer
+from securevfl.optim.base import Training
 from securevfl.optim.rules import RULES
 from securevfl.optim.update import Rule
 from securevfl.options import Patience, Target
@@ -49,7 +49,7 @@ TABLES: dict[type[Config], str] = {
 }  # keys that hold a table of one kind
 KINDS: dict[type[Config], tuple[str, Registry[Any]]] = {  # keys that name one of several kinds
     Model: ("model", MODELS),
-    Optimizer: ("optimizer", OPTIMIZERS),
+    Training: ("optimizer", OPTIMIZERS),
     Rule: ("rule", RULES),
     SumProtocol: ("sum", SUMS),
     ResidualProtocol: ("residual", RESIDUALS),

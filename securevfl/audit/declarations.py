@@ -71,12 +71,14 @@ def _methods(known: set[type[Message]]) -> list[Section]:
     found = []
     for name, kind in METHODS.items():
         method = kind()
-        for example in list(method.examples().values())[:1]:
-            job = Job(**example)
-            roles = method.assigned(job, _ROLES, {})
-            own = [item for item in method.declares(job, roles) if item.message not in known]
-            breaks = " ".join(method.pooling(job, roles).split("\n"))
-            found.append(Section(f"Method: {name}, beside these", method.strength(job), breaks, own))
+        jobs = [Job(**example) for example in method.examples().values()]
+        roles = [method.assigned(job, _ROLES, {}) for job in jobs]
+        declared = dict.fromkeys(
+            item for job, cast in zip(jobs, roles, strict=True) for item in method.declares(job, cast)
+        )
+        own = [item for item in declared if item.message not in known]
+        breaks = " ".join(method.pooling(jobs[0], roles[0]).split("\n"))
+        found.append(Section(f"Method: {name}, beside these", method.strength(jobs[0]), breaks, own))
     return found
 
 

@@ -245,7 +245,7 @@ class BatchPlayer(Player):
         self.start = 0  # rounds done before, where it goes on from a state
         self._job = job
         self._channel = seat.channel
-        self._loss = job.loss
+        self.loss = job.loss
         self._visit: Visit | None = None
         self._booked: float | None = None
         self._watch: Divergence | None = None
@@ -260,7 +260,7 @@ class BatchPlayer(Player):
         """To be called first."""
         self._data = data
         self.start = start
-        self._watch = None if data.targets is None else Divergence(self._loss, len(data.schedule.train))
+        self._watch = None if data.targets is None else Divergence(self.loss, len(data.schedule.train))
 
     def batches(self) -> Iterator[Batch]:
         """This party's side of every batch still to come, in the order all share."""
@@ -282,7 +282,7 @@ class BatchPlayer(Player):
         assert self._watch is not None, "it has begun"
         if self._booked is None:
             self._booked = self._watch.see(self._round, f, batch.y)
-        g = self._loss.residual(f, batch.y)
+        g = self.loss.residual(f, batch.y)
         if self._job.protocol.seals:
             self._watch.check_sealable(self._round, g, batch.y)
         return g

@@ -38,8 +38,9 @@ from securevfl.methods.rounds_told import active_learns, counts, passive_learns
 from securevfl.methods.state import State
 from securevfl.models.base import BlockModel, Model, Place
 from securevfl.models.linear import Logistic
+from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.rounds import RoundsOptimizer
+from securevfl.optim.rounds import RoundsTraining
 from securevfl.optim.update import Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.base import Declared, Reals, ResidualProtocol, Seat, recast
@@ -67,6 +68,7 @@ class Rounds(Method):
     def check(self, job: JobOptions) -> None:
         if job.protocol.residual is None:
             raise ValueError("protocol.residual: is missing; add it")
+        _optimizer(job).check(job.model)
         sums = job.protocol.sum_for(2)
         if job.model.shows_parts and sums.hides_parts:
             raise ValueError(
@@ -79,6 +81,7 @@ class Rounds(Method):
         return {
             "ckks": own | {"protocol": Protocol(residual=Ckks())},
             "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+            "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
         }
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
@@ -87,6 +90,7 @@ class Rounds(Method):
         return [
             *recast(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
             *_residual(job).declares(),
+            *_optimizer(job).declares(),
         ]
 
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
@@ -102,7 +106,7 @@ class Rounds(Method):
         return _residual(job).strength
 
     def openings(self, job: JobOptions, sizes: Sizes) -> str:
-        times = job.optimizer.agreement(job.model).openings if isinstance(job.optimizer, RoundsOptimizer) else 1
+        times = _optimizer(job).agreement(job.model).openings
         return _residual(job).openings(sizes.batches * times * sum(sizes.parameters.values()), sizes.epochs)
 
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
@@ -136,25 +140,29 @@ def _residual(job: JobOptions) -> ResidualProtocol:
     return job.protocol.residual
 
 
+def _optimizer(job: JobOptions) -> RoundsTraining:
+    assert isinstance(job.optimizer, RoundsTraining), "its registry says so"
+    return job.optimizer
+
+
 class RoundsPlayer(BatchPlayer):
     """One party's block of weights."""
 
     def __init__(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> None:
         super().__init__(job, seat)
         assert isinstance(job.model, BlockModel), "Rounds.trains says so"
-        assert isinstance(job.optimizer, RoundsOptimizer), "its registry says so"
         self._active = seat.me == seat.active
         passives = len(seat.passives)
         place = 0 if self._active else seat.passives.index(seat.me)
         self._outputs = seat.outputs
         self._seat = replace(seat, outputs=job.model.collected(seat.outputs, passives))
-        self._optimizer = job.optimizer
+        self._optimizer = _optimizer(job)
         self.model = job.model.build(Place(seat.me, self._active, columns, seat.outputs, seat.model, passives, place))
         own = State() if state is None else state
         if state is not None:
             self.model.restore(state)
         self._before: int = own.get("exchanges", 0)
-        self.updater = Updater(self._optimizer.update, self.model, own.get("update"))
+        self.memory = self._optimizer.remember(self.model, own.get("update"))
         self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
         self._link: ActiveLink | None = None
@@ -163,12 +171,18 @@ class RoundsPlayer(BatchPlayer):
     def exchanges(self) -> int:
         return self._before + (self._link.rounds if self._link is not None else 0)
 
+    @property
+    def updater(self) -> Updater:
+        """Its memory, where the optimizer goes by a rule."""
+        assert isinstance(self.memory, Updater), "only an optimizer that goes by a rule asks for it"
+        return self.memory
+
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
         if start == 0:
             first = np.arange(data.rows)[:SAMPLE]
             self.model.start(data.raw(first), data.scaled(first), data.targets, self.seed)
-            self.updater = Updater(self._optimizer.update, self.model)
+            self.memory = self._optimizer.remember(self.model, None)
         residual, agreement = _residual(self._job), self._optimizer.agreement(self._job.model)
         if self._active:
             seat = replace(self._seat, noise=self._noise, released=self._before)
@@ -189,7 +203,7 @@ class RoundsPlayer(BatchPlayer):
         return predict_active(self._sums, joined, len(rows), self._outputs, collected=self._seat.outputs)
 
     def state(self) -> State:
-        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.updater.state)
+        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.memory.state)
 
     def outcome(self) -> State:
         return State(self.model.state())

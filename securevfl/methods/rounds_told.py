@@ -48,7 +48,7 @@ def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     c, passives = job.model.shown(sizes.outputs), sizes.passives
     hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
     exchanges = job.optimizer.exchanges(passives)
-    asked = {"training": sizes.epochs * exchanges, "held out": 0}
+    asked = {"training": sizes.epochs * exchanges - _empty(job, sizes), "held out": 0}
     asked["held out" if sizes.held_out else "training"] += evaluations(job, sizes)
     found = []
     groups: tuple[Group, ...] = ("training", "held out") if sizes.held_out else ("training",)
@@ -67,6 +67,11 @@ def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
             others = tuple(name for name in sizes.columns if name != learner)
             found.append(Disclosure("columns", learner, others, c * sizes.epochs, _added_up(sizes, others)))
     return found
+
+
+def _empty(job: JobOptions, sizes: Sizes) -> int:
+    """How many exchanges tell nothing of any batch: the first of a run, where weights of columns start at zero."""
+    return int(sizes.batches == 1 and job.model.by_column)
 
 
 def _added_up(sizes: Sizes, names: Sequence[str]) -> int:
@@ -108,15 +113,17 @@ def _equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
         ]
     sizes, schedule, X = known.sizes, known.schedule, known.party(party).X
     p, share = sizes.parameters[party], sizes.parameters[party] / sizes.residuals
+    batches = "batch" if schedule.batches == 1 else f"{schedule.batches} batches"
     times = f"new in each of {job.epochs} epochs"
     if not job.model.static_jacobian:
         times = f"others in each of {job.equations} local steps of a run, as J moves"
     elif not job.reshuffle:
-        times = f"the same {schedule.batches} batches every epoch"
+        times = f"the same {batches} every epoch"
     auc = expected_label_auc(p, sizes.smallest_batch, sizes.outputs, job.equations, job.equations > 1)
     return [
         f"its own gradient: p = {p} equations about n x c = {sizes.residuals} residuals a batch, {times};",
-        f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller",
+        f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller.",
+        f"In {job.epochs} epochs it opens {job.epochs * schedule.batches * p:,} numbers, about residuals that move.",
         f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
         *(_alone(job, X, schedule) if job.model.by_column else ()),
     ]

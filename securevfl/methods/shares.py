@@ -23,6 +23,7 @@ from securevfl.methods.sizes import evaluations
 from securevfl.methods.state import State
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel, Logistic
+from securevfl.optim.base import Optimizer
 from securevfl.optim.fedbcd import FedBCD, FedSGD
 from securevfl.options import JobOptions
 from securevfl.protocols import shares, shares_ahead, shares_chunks, shares_measure, shares_predict
@@ -130,6 +131,7 @@ class SharesMethod(Method):
 
     def ideal(self, job: J) -> J:
         """Steps on one open residual, whose scores are the declared output."""
+        assert isinstance(job.optimizer, Optimizer), "Shares.check says so"
         optimizer = job.optimizer if isinstance(job.optimizer, FedBCD) else FedSGD(lr=job.optimizer.lr)
         protocol = Protocol(sum=DirectSum(), residual=OpenResidual())
         return job.model_copy(update={"protocol": protocol, "optimizer": optimizer, "max_label_auc": None})

@@ -113,9 +113,9 @@ class Linear(Summand):
     def __init__(self, theta: Floats, *, l2: float, intercept: bool) -> None:
         self.theta = theta
         self.intercept = intercept
-        self._decay = np.full((len(theta), 1), l2)
+        self.decay = np.full((len(theta), 1), l2)  # of each row of theta
         if intercept:
-            self._decay[-1] = 0.0
+            self.decay[-1] = 0.0
 
     @property
     def parameters(self) -> int:
@@ -139,9 +139,10 @@ class Linear(Summand):
         """X (n x d), with a column of ones where there is an intercept; the same for each output."""
         return Jacobian(np.column_stack([X, np.ones(len(X))]) if self.intercept else X)
 
-    def forward(self, X: Floats) -> Floats:
-        """H (n x c)."""
-        H: Floats = X @ self.theta[:-1] + self.theta[-1] if self.intercept else X @ self.theta
+    def forward(self, X: Floats, theta: Floats | None = None) -> Floats:
+        """H (n x c), with these weights (d x c) in place of its own if any are given."""
+        own = self.theta if theta is None else theta
+        H: Floats = X @ own[:-1] + own[-1] if self.intercept else X @ own
         return H
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
@@ -151,4 +152,16 @@ class Linear(Summand):
 
     def regularised(self, gradient: Floats) -> Floats:
         """gradient + l2 theta (d x c), from the gradient of the mean loss; the intercept is spared."""
-        return gradient + self._decay * self.theta
+        return gradient + self.decay * self.theta
+
+    def penalty(self) -> float:
+        """l2 |theta|^2 / 2, which this part adds to the mean loss."""
+        return float((self.decay * self.theta**2).sum()) / 2
+
+    def gram(self, X: Floats) -> Floats:
+        """J^T J (d x d) over the rows of X, by which a step can follow the curvature of the block."""
+        own = X.T @ X
+        if not self.intercept:
+            return own
+        sums = X.sum(axis=0)[:, None]
+        return np.block([[own, sums], [sums.T, np.full((1, 1), float(len(X)))]])

@@ -24,7 +24,7 @@ class Loss(ABC):
     single: ClassVar[bool] = True  # whether f has one column
     elementwise: ClassVar[bool] = True  # whether each entry of g follows from that of f and of y alone
     bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
-    curvature: ClassVar[float | None] = None  # largest second derivative of a row's loss by one column of f
+    curvature: ClassVar[float | None] = None  # largest eigenvalue of a row's second derivatives by f (c x c)
 
     @abstractmethod
     def value(self, f: Floats, y: Floats) -> Floats:
@@ -124,12 +124,16 @@ class SquareLoss(Loss):
 
 
 class SoftmaxLoss(Loss):
-    """-log softmax(f)[y], one output a class."""
+    """-log softmax(f)[y], one output a class.
+
+    Its second derivatives by f are at most (I - 1 1^T / c) / 2 (Boehning 1992, Multinomial logistic regression
+    algorithm), whose eigenvalues are 1/2 and, along equal changes of all outputs, 0.
+    """
 
     name = "softmax"
     single = False
     elementwise = False
-    curvature = 0.25
+    curvature = 0.5
 
     def value(self, f: Floats, y: Floats) -> Floats:
         value: Floats = log_sum_exp(f) - (f * y).sum(axis=1)
@@ -165,6 +169,7 @@ class OneVsRestLoss(SoftmaxLoss):
     """Logistic loss of each class against all others, added up; one output a class, each fitted by itself."""
 
     name = "one_vs_rest"
+    curvature = 0.25
     elementwise = True
 
     def value(self, f: Floats, y: Floats) -> Floats:

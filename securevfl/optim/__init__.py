@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from securevfl.config import Registry
-from securevfl.optim.base import Optimizer
+from securevfl.optim.base import Training
 from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
 
-OPTIMIZERS: Registry[Optimizer] = Registry("optimizer", FedBCD, FedSGD, FedPBCD, FDSKL, BlockDescent)
+OPTIMIZERS: Registry[Training] = Registry("optimizer", FedBCD, FedSGD, FedPBCD, BlockNewton, FDSKL, BlockDescent)

@@ -11,23 +11,10 @@ from pydantic import Field
 from securevfl.config import Named
 
 
-class Optimizer(Named, ABC):
-    """Options that all of them share. eta0 is `lr`; its decay is FedBCD 2019's: eta0 / sqrt(t + 1) over rounds t from
-    0, or eta0 / sqrt(t K) over t from 1 and K parties; or "inverse", eta0 / (t + 1)."""
+class Training(Named, ABC):
+    """What a job names as its optimizer, whatever its steps go by."""
 
     method: ClassVar[str]  # the family of training it belongs to (`securevfl.methods`)
-    lr: float = Field(gt=0)
-    """eta, the size of the first step."""
-    decay: Literal["none", "sqrt_t", "sqrt_tk", "inverse"] = "none"
-    """How steps shrink over rounds t and K parties: lr / sqrt(t + 1), lr / sqrt(t K) from t = 1, or lr / (t + 1)."""
-
-    def eta(self, t: int, parties: int) -> float:
-        """Step size of round t, counted from 0."""
-        if self.decay == "none":
-            return self.lr
-        if self.decay == "inverse":
-            return self.lr / (t + 1)
-        return float(self.lr / ((t + 1) * (parties if self.decay == "sqrt_tk" else 1)) ** 0.5)
 
     @property
     def label(self) -> str:
@@ -43,3 +30,20 @@ class Optimizer(Named, ABC):
         """Exchanges of forward outputs in one visit to a batch. With more than one, parties take their steps in turn,
         so that one party alone moves between two exchanges."""
         return 1
+
+
+class Optimizer(Training, ABC):
+    """Steps of a size that is set."""
+
+    lr: float = Field(gt=0)
+    """eta, the size of the first step."""
+    decay: Literal["none", "sqrt_t", "sqrt_tk", "inverse"] = "none"
+    """How steps shrink over rounds t and K parties: lr / sqrt(t + 1), lr / sqrt(t K) from t = 1, or lr / (t + 1)."""
+
+    def eta(self, t: int, parties: int) -> float:
+        """Step size of round t, counted from 0."""
+        if self.decay == "none":
+            return self.lr
+        if self.decay == "inverse":
+            return self.lr / (t + 1)
+        return float(self.lr / ((t + 1) * (parties if self.decay == "sqrt_tk" else 1)) ** 0.5)

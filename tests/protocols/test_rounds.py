@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.methods.declared import declared_of
-from securevfl.optim.base import Optimizer
+from securevfl.optim.base import Training
 from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.engines import Engine
 from securevfl.runtime.channel import Event
@@ -35,7 +35,7 @@ PAIRS = [(sums, residual) for sums in SUMS for residual in (RESIDUALS if sums in
 TOLERANCE = 1e-3
 
 
-def job_of(sums: SumProtocol, residual: Engine | str, optimizer: Optimizer | None = None, **keys: object) -> vfl.Job:
+def job_of(sums: SumProtocol, residual: Engine | str, optimizer: Training | None = None, **keys: object) -> vfl.Job:
     own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "batch_size": 100, "epochs": 2, "seed": 5}
     optimizer = optimizer or vfl.FedBCD(local_steps=3, lr=0.2)
     protocol = vfl.Protocol(sum=sums, residual=residual)  # type: ignore[arg-type]
@@ -127,3 +127,19 @@ def test_prediction_and_saved_parts_agree_with_the_weights(parties: list[vfl.Par
     np.testing.assert_allclose(again.predict_proba(tables)[:, 1], 1 / (1 + np.exp(-f[:, 0])), atol=TOLERANCE)
     assert (again.predict(tables) == (f[:, 0] > 0)).all()
     assert again.summary()["metrics"] == run.metrics
+
+
+@pytest.mark.parametrize(
+    ("sums", "residual"),
+    [*((sums, residual) for sums in KINDS for residual in RESIDUALS[:2]), (KINDS[0], RESIDUALS[2])],
+    ids=str,
+)
+def test_steps_by_curvature_give_the_same_model_over_every_sum_and_residual(
+    sums: SumProtocol, residual: Engine | str, parties: list[vfl.Party]
+) -> None:
+    def run(sums: SumProtocol, residual: Engine | str) -> vfl.Run:
+        return vfl.simulate(job_of(sums, residual, vfl.BlockNewton(), batch_size="all", epochs=4), parties)
+
+    own, plain = run(sums, residual), run(vfl.DirectSum(), "open")
+    np.testing.assert_allclose(weights(own), weights(plain), atol=TOLERANCE)
+    assert own.metrics["auc"] > 0.99

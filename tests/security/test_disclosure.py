@@ -39,6 +39,7 @@ def sizes(own: vfl.Job, columns: Mapping[str, int], *, outputs: int = 1, rows: i
 
 TWO, THREE = {"shop": 20}, {"shop": 20, "post": 30}
 SEQUENTIAL = {"optimizer": vfl.FedBCD(lr=0.1, mode="sequential")}
+ALL = {"optimizer": vfl.BlockNewton(), "batch_size": "all"}
 OPEN = {"protocol": vfl.Protocol(residual="open")}
 
 
@@ -49,6 +50,8 @@ OPEN = {"protocol": vfl.Protocol(residual="open")}
         ({"test_fraction": 0.25}, TWO, 1, {("bank", ("shop",)): (4, 20)}),
         ({}, TWO, 3, {("bank", ("shop",)): (15, 20)}),
         ({"evaluate_every": 2}, TWO, 1, {("bank", ("shop",)): (4 + 16 // 2 + 1, 20)}),
+        ({"batch_size": "all"}, TWO, 1, {("bank", ("shop",)): (4, 20)}),  # weights of the first exchange are zero
+        (ALL | {"test_fraction": 0.25}, TWO, 3, {("bank", ("shop",)): (9, 20)}),
         ({}, THREE, 1, {("bank", ("shop", "post")): (5, 50)}),
         (
             {"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks())},
@@ -102,6 +105,16 @@ def test_the_counts_are_the_numbers_that_a_run_really_sends() -> None:
     assert counted == {"training": seen[False] / len(schedule.train), "held out": seen[True] / len(schedule.test)}
     scores = [item for item in counts(own, sizes(own, {"shop": 15}, rows=569)) if item.kind == "scores"]
     assert [item.count for item in scores] == [seen[True]]
+
+
+def test_the_first_exchange_on_all_rows_tells_nothing() -> None:
+    shown: list[np.ndarray] = []
+    vfl.simulate(
+        job(test_fraction=0.25, accepts=["columns"], **ALL),
+        vfl.datasets.breast_cancer(),
+        observe=lambda e: shown.append(e.message.values) if is_part(e) else None,  # type: ignore[attr-defined]
+    )
+    assert [bool(values.any()) for values in shown] == [False, True, True, True, True]
 
 
 def is_part(event: object) -> bool:

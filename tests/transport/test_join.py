@@ -92,6 +92,15 @@ def test_a_party_without_an_address_calls(meet: Any) -> None:
         assert (part.theta == run.parts[name].theta).all()
 
 
+def test_rounds_that_end_by_themselves_end_for_all(meet: Any) -> None:
+    job = meet.job(epochs=30, batch_size="all").model_copy(update={"optimizer": vfl.BlockNewton(tolerance=0.05)})
+    run = vfl.simulate(job, vfl.datasets.breast_cancer(3))
+    assert len(run.history) < 30
+    for name, part in together(meet(3, job=job)).items():
+        assert (part.theta == run.parts[name].theta).all()
+        assert part.metrics == run.parts[name].metrics
+
+
 @pytest.mark.parametrize(("sums", "hub"), [("tree", None), ("pairwise", "shop")])
 def test_two_workers_train_a_kernel_model(meet: Any, sums: str, hub: str | None) -> None:
     update = {"protocol": vfl.Protocol(sum=sums), "optimizer": vfl.FDSKL()}

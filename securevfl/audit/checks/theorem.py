@@ -98,11 +98,11 @@ def holds_in_a_run() -> Outcome:
     outcome = Outcome()
     for columns, same in ((4, True), (1, False)):
         bank, shop = samples.breast_cancer()
-        X = (shop.X[:128, :columns] - shop.X[:128, :columns].mean(axis=0)) / shop.X[:128, :columns].std(axis=0)
+        X = _scaled(shop.X[:128, :columns])
         U = householder(np.zeros((columns, 1)))
         assert U is not None
         turned = X @ U if same else 2.0 * X  # at d = 1 no turn but the sign is left; any other table shows
-        lead = bank.take(np.arange(128, dtype=np.intp))
+        lead = Party("bank", _scaled(bank.X[:128]), np.asarray(bank.y)[:128], aligned=True)
         seen = [_messages([lead, Party("shop", table, aligned=True)]) for table in (X, turned)]
         gap = max(float(np.abs(p - q).max()) for p, q in zip(*seen, strict=True))
         if (gap < 1e-9) != same:
@@ -110,6 +110,11 @@ def holds_in_a_run() -> Outcome:
         if np.abs(X - turned).max() < 0.1:
             outcome.add("theorem", f"d = {columns}", "the second table is the first")
     return outcome
+
+
+def _scaled(X: Floats) -> Floats:
+    scaled: Floats = (X - X.mean(axis=0)) / X.std(axis=0)
+    return scaled
 
 
 def _messages(parties: list[Party]) -> list[Floats]:

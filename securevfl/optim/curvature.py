@@ -1,0 +1,46 @@
+"""The curvature of a party's own block, which its columns alone tell: a bound that holds wherever the weights are.
+
+For a loss whose second derivative by f is at most c (`Loss.curvature`) the objective's Hessian by one party's weights
+theta_k, all others held, is at most
+
+    B_k = c X_k^T X_k / n + l2 I            (Boehning and Lindsay 1988; for several outputs Boehning 1992)
+
+so a step of P_k = B_k^-1 times the gradient never makes the objective rise. Nobody has to be asked for P_k. With
+several outputs the same P_k serves each: c is then the largest eigenvalue of the bound over the outputs. Its other one,
+0 along equal changes of all outputs, is for changes that no residual has a part in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.crypto.scheme import Floats
+from securevfl.errors import TableError
+from securevfl.models.losses import Loss
+
+FLOOR = 1e-6  # of the largest curvature: what flatter directions, as of collinear columns, count as
+
+
+def bound(loss: Loss) -> float:
+    """c of a loss that states it, which a job is checked for."""
+    assert loss.curvature is not None, "a job is refused whose loss states no curvature"
+    return loss.curvature
+
+
+def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, who: str) -> Floats:
+    """P = (c X^T X / n + diag(decay))^-1 (d x d), from X^T X (d x d) over n `rows`, c and the weights of L2 (d x 1).
+
+    Directions that are flatter than FLOOR times the steepest are taken for that steep: along collinear columns the
+    gradient is rounding alone, and more of it would be made a step. It is a ridge on the step, not on the objective.
+    TableError, by the name of the party, where more weights than rows stand without L2.
+    """
+    if len(gram) > rows and not np.any(decay):
+        raise TableError(
+            f"{who}: at most {rows} columns were expected of batches of {rows} rows without l2, {len(gram)} came (an "
+            'intercept counts as one); set l2 above 0, use larger batches (batch_size = "all") or drop columns'
+        )
+    sizes, axes = np.linalg.eigh(curvature / rows * gram + np.diag(decay[:, 0]))
+    steep = float(sizes[-1])
+    bounded = np.maximum(sizes, FLOOR * steep if steep > 0 else 1.0)
+    P: Floats = (axes / bounded) @ axes.T
+    return P

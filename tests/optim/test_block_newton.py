@@ -1,0 +1,244 @@
+"""BlockNewton against plain numpy: its parts, its rounds, its end."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+
+import securevfl as vfl
+from securevfl.errors import ConfigError, TableError
+from securevfl.methods.rounds import SAMPLE
+from securevfl.models.linear import Linear, starting_weights
+from securevfl.models.losses import LOSSES, Loss
+from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory
+from securevfl.optim.curvature import FLOOR, preconditioner
+from securevfl.optim.own_block import solve
+from securevfl.protocols.pace import Pace
+from securevfl.training.checkpoint import Checkpoints
+
+Floats = NDArray[np.float64]
+MODELS = [vfl.Logistic(l2=0.01), vfl.SmoothHinge(l2=0.02), vfl.Square(l2=0.1), vfl.Softmax(l2=0.01)]
+
+
+def tables(parties: int, loss: str, rows: int = 240) -> list[vfl.Party]:
+    generator = np.random.default_rng(parties)
+    shared = generator.normal(size=(rows, 1))
+    blocks = [0.5 * shared + generator.normal(size=(rows, 2 + k)) for k in range(parties)]
+    f = sum(block.sum(axis=1) for block in blocks) + 2 * generator.normal(size=rows)
+    y = f if loss == "square" else np.digitize(f, [-1, 1]) if loss == "softmax" else (f > 0).astype(int)
+    return [vfl.Party(f"p{k}", block, y if k == 0 else None, aligned=True) for k, block in enumerate(blocks)]
+
+
+def job(**keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(l2=0.01), "optimizer": vfl.BlockNewton(), "batch_size": "all"}
+    own |= {"protocol": vfl.Protocol(residual="open"), "epochs": 30, "seed": 3, "accepts": ["columns"]}
+    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+
+
+def targets(loss: Loss, y: NDArray[np.generic]) -> Floats:
+    return loss.targets(y, loss.classes(y))
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
+def test_the_bound_of_a_loss_holds_everywhere_and_is_reached(loss: Loss) -> None:
+    """Second differences of the residual along random directions of f, at many f."""
+    generator = np.random.default_rng(0)
+    c, n = (1 if loss.single else 3), 40_000
+    f, d = generator.normal(size=(2, n, c)) * 3
+    d /= np.linalg.norm(d, axis=1, keepdims=True)
+    labels = generator.integers(0, 3 if c > 1 else 2, n).astype(float)
+    y, h = targets(loss, labels), 1e-4
+    bend = ((loss.residual(f + h * d, y) - loss.residual(f - h * d, y)) * d).sum(axis=1) / (2 * h)
+    assert loss.curvature is not None
+    assert bend.max() <= loss.curvature + 1e-6
+    assert bend.max() > 0.8 * loss.curvature
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
+@pytest.mark.parametrize("l2", [0.0, 0.01])
+def test_a_block_is_solved_to_its_end(loss: Loss, l2: float) -> None:
+    generator = np.random.default_rng(1)
+    c = 1 if loss.single else 3
+    X = generator.normal(size=(400, 4)) @ generator.normal(size=(4, 4))
+    y = targets(loss, np.digitize(X[:, 0] + 2 * generator.normal(size=400), [0] if c == 1 else [-1, 1]))
+    others, model = generator.normal(size=(400, c)), Linear(generator.normal(size=(5, c)), l2=l2, intercept=True)
+    assert loss.curvature is not None
+    P = preconditioner(model.gram(X), len(X), loss.curvature, model.decay, who="p")
+    f = solve(model, loss, X, y, others, P, within=1e-12)
+    np.testing.assert_allclose(f, model.forward(X) + others, atol=1e-9)
+    gradient = model.regularised(model.vjp(X, loss.residual(f, y)) / len(X))
+    assert np.abs(gradient).max() < 1e-5
+    if loss.name == "logistic" and l2:
+        free = Linear(np.zeros((5, 1)), l2=l2, intercept=True)
+        solve(free, loss, X, y, np.zeros((400, 1)), P, within=1e-14)
+        known = LogisticRegression(C=1 / (l2 * 400), tol=1e-10, max_iter=10_000).fit(X, y[:, 0])
+        np.testing.assert_allclose(free.theta[:-1, 0], known.coef_[0], atol=1e-5)
+        np.testing.assert_allclose(free.theta[-1], known.intercept_, atol=1e-5)
+
+
+def pooled(own: vfl.Job, parties: list[vfl.Party], rounds: int) -> tuple[list[Floats], list[float]]:
+    """All parties' theta after so many rounds, and the active party's losses: the plain loop, by dense algebra."""
+    loss, y = own.model.loss, np.asarray(parties[0].y)
+    t, n, K, l2 = targets(loss, y), len(y), len(parties), own.model.l2
+    batches = own.schedule(n).visits()
+    X = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parties]
+    first = Linear(starting_weights(parties[0].X[:SAMPLE], X[0][:SAMPLE], t, own.seed), l2=l2, intercept=True)
+    theta = [np.zeros((block.shape[1], t.shape[1])) for block in X]
+    before, a, m, last, losses = [each.copy() for each in theta], [0] * K, OVER, {}, []
+    c = loss.curvature
+    assert c is not None
+    for visit in batches:
+        i = visit.rows
+        z = [theta[k] + a[k] / (a[k] + 3) * (theta[k] - before[k]) for k in range(K)]
+        others = sum(X[k][i] @ z[k] for k in range(1, K))
+        own_P = preconditioner(first.gram(X[0][i]), len(i), c, first.decay, who="p")
+        f = solve(first, loss, X[0][i], t[i], others, own_P, within=1e-7 * last.get(visit.index, 1.0))
+        if len(losses) == rounds:  # it has ended by itself
+            return [first.theta, *z[1:]], losses
+        value = loss.value(f, t[i]).mean() + l2 / 2 * (first.theta[:-1] ** 2).sum()
+        if value > last.get(visit.index, np.inf) * (1 + 1e-9):
+            m = max(1.0, CUT * m)
+        last[visit.index] = value
+        losses.append(value)
+        g = loss.residual(f, t[i])
+        for k in range(1, K):
+            B = c * X[k][i].T @ X[k][i] / len(i) + l2 * np.eye(len(theta[k]))
+            gradient = X[k][i].T @ g / len(i) + l2 * z[k]
+            new = z[k] - m / (K - 1) * np.linalg.solve(B, gradient)
+            a[k] = 0 if (gradient * (new - theta[k])).sum() > 0 else a[k] + 1
+            before[k], theta[k] = theta[k], new
+    return [first.theta, *theta[1:]], losses
+
+
+@pytest.mark.parametrize("batch_size", ["all", 90])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("parties", [2, 4])
+def test_equals_the_pooled_loop(model: vfl.Logistic, parties: int, batch_size: object) -> None:
+    parts = tables(parties, model.name)
+    own = job(model=model, batch_size=batch_size, epochs=6, optimizer=vfl.BlockNewton(tolerance=1e-4))
+    run = vfl.simulate(own, parts)
+    theta, losses = pooled(own, parts, len(run.history))
+    for part, expected in zip(run.parts.values(), theta, strict=True):
+        np.testing.assert_allclose(part.theta, expected, rtol=1e-6, atol=1e-8)
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("parties", [2, 3, 5])
+def test_it_ends_by_itself_at_the_optimum(model: vfl.Logistic, parties: int) -> None:
+    parts = tables(parties, model.name, rows=600)
+    run = vfl.simulate(job(model=model, epochs=100, optimizer=vfl.BlockNewton(tolerance=1e-6)), parts)
+    assert FLAT < len(run.history) < 60
+    assert run.costs.rounds == len(run.history) + 1  # the last exchange has no residual
+    X = np.hstack([(party.X - party.X.mean(0)) / party.X.std(0) for party in parts])
+    t = targets(model.loss, np.asarray(parts[0].y))
+    best = Linear(np.zeros((X.shape[1] + 1, t.shape[1])), l2=model.l2, intercept=True)
+    assert model.loss.curvature is not None
+    P = preconditioner(best.gram(X), len(X), model.loss.curvature, best.decay, who="all")
+    f = solve(best, model.loss, X, t, np.zeros_like(t), P, within=1e-14)
+    least = model.loss.value(f, t).mean() + best.penalty()
+    own = [part.theta for part in run.parts.values()]
+    found = sum(x @ theta for x, theta in zip(blocks(parts), own, strict=True))
+    value = model.loss.value(found, t).mean() + model.l2 / 2 * (
+        sum((w**2).sum() for w in own) - (own[0][-1] ** 2).sum()
+    )
+    assert least - 1e-9 < value < least + 1e-4
+
+
+def blocks(parts: list[vfl.Party]) -> list[Floats]:
+    scaled = [(party.X - party.X.mean(0)) / party.X.std(0) for party in parts]
+    return [np.column_stack([scaled[0], np.ones(len(scaled[0]))]), *scaled[1:]]
+
+
+def test_the_pace_falls_with_every_rise_and_ends_where_nothing_is_gained() -> None:
+    memory = BlockMemory(Linear(np.zeros((2, 1)), l2=0.0, intercept=False), None)
+    seen = [memory.judge(0, loss, 0.01) for loss in (1.0, 0.8, 0.9, 0.7, 0.75, 0.6999, 0.6998)]
+    assert [told.multiple for told in seen] == [OVER, OVER, CUT * OVER, CUT * OVER, 1.0, 1.0, 1.0]
+    assert [told.stop for told in seen] == [False] * 6 + [True]
+    again = BlockMemory(Linear(np.zeros((2, 1)), l2=0.0, intercept=False), memory.state)
+    assert again.judge(0, 0.5, 0.01) == Pace(1.0, False)
+    two = BlockMemory(Linear(np.zeros((2, 1)), l2=0.0, intercept=False), None)
+    flat = [two.judge(batch, 1.0, 0.01).stop for _ in range(5) for batch in (0, 1)]
+    assert flat.index(True) == 2 + 2 * FLAT - 1
+
+
+def test_everybody_stops_in_the_same_round_and_is_told_nothing_after() -> None:
+    kinds: list[str] = []
+    run = vfl.simulate(
+        job(protocol=vfl.Protocol(sum="pairwise", residual="open")),
+        tables(3, "logistic"),
+        observe=lambda e: kinds.append(type(e.message).__name__) if e.direction == "recv" else None,
+    )
+    rounds = len(run.history)
+    assert rounds < 30
+    assert kinds.count("Pace") == 2 * (rounds + 1)
+    assert kinds.count("Residual") == 2 * rounds
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize("batch_size", ["all", 200])
+def test_taken_up_again_it_ends_with_the_same_bits(at: int, batch_size: object, tmp_path: Path) -> None:
+    parts = vfl.datasets.breast_cancer(3)
+    protocol = vfl.Protocol(sum="pairwise", residual="open")
+    own = job(protocol=protocol, epochs=7, test_fraction=0.2, batch_size=batch_size)
+
+    def states() -> dict[str, Checkpoints]:
+        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parts}
+
+    def cut(done: int, of: int) -> None:
+        if done == at:
+            raise KeyboardInterrupt
+
+    whole = vfl.simulate(own, parts)
+    with pytest.raises(KeyboardInterrupt):
+        vfl.simulate(own, parts, checkpoints=states(), on_round=cut)
+    again = vfl.simulate(own, parts, checkpoints=states())
+    for name, part in whole.parts.items():
+        np.testing.assert_array_equal(again.parts[name].theta, part.theta)
+    assert again.metrics == whole.metrics
+    assert again.costs.rounds == whole.costs.rounds
+
+
+def test_early_stopping_and_evaluation_are_as_everywhere() -> None:
+    parts = vfl.datasets.breast_cancer(3)
+    own = job(test_fraction=0.25, target=vfl.Target(metric="auc", value=0.98))
+    run = vfl.simulate(own, parts)
+    assert run.history[-1]["auc"] >= 0.98
+    assert all(record["auc"] < 0.98 for record in run.history[:-1])
+
+
+def test_collinear_columns_are_held_by_a_ridge_on_the_step() -> None:
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    gram = np.hstack([X, X[:, :1]]).T @ np.hstack([X, X[:, :1]])
+    P = preconditioner(gram, 50, 0.25, np.zeros((4, 1)), who="shop")
+    steepest = 0.25 / 50 * np.linalg.eigvalsh(gram)[-1]
+    assert np.linalg.eigvalsh(P)[-1] == pytest.approx(1 / (FLOOR * steepest))
+    parts = tables(2, "logistic")
+    twice = vfl.Party("p1", np.hstack([parts[1].X, parts[1].X[:, ::-1]]), aligned=True)
+    one, other = (
+        vfl.simulate(job(model=vfl.Logistic(), protocol=vfl.Protocol(residual=vfl.Ckks())), [parts[0], passive])
+        for passive in (parts[1], twice)
+    )
+    assert other.metrics["loss"] == pytest.approx(one.metrics["loss"], abs=1e-4)
+    assert np.abs(other.parts["p1"].theta).max() < 10
+
+
+def test_what_cannot_work_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(LOSSES["smooth_hinge"]), "curvature", None)
+    with pytest.raises(ConfigError, match=r"loss smooth_hinge states no curvature.*state it, or use optimizer fedbcd"):
+        job(model=vfl.SmoothHinge())
+    with pytest.raises(ConfigError, match=r"optimizer block_newton trains .*logistic.*use optimizer fdskl"):
+        job(model=vfl.Kernel(gamma=0.1))
+    generator = np.random.default_rng(0)
+    wide = vfl.Party("shop", generator.normal(size=(40, 60)), aligned=True)
+    bank = vfl.Party("bank", generator.normal(size=(40, 3)), generator.integers(0, 2, 40), aligned=True)
+    with pytest.raises(TableError, match=r"shop: at most 40 columns.*60 came.*set l2 above 0.*batch_size"):
+        vfl.simulate(job(model=vfl.Logistic()), [bank, wide])
+    assert vfl.simulate(job(model=vfl.Logistic(l2=0.1)), [bank, wide]).metrics["auc"] > 0.9
+    few = vfl.Party("shop", wide.X[:, :2], aligned=True)
+    with pytest.raises(TableError, match=r"bank: at most 3 columns.*batches of 3 rows"):
+        vfl.simulate(job(model=vfl.Logistic(), batch_size=3), [bank, few])
+    with pytest.raises(ConfigError, match="lr: is no option here"):
+        vfl.Job.from_dict(job().to_dict() | {"optimizer": {"name": "block_newton", "lr": 0.1}})
