@@ -145,6 +145,28 @@ def fdskl(
     console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))
 
 
+@bench.command("credit-ftl")
+def credit_ftl(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds default_credit_hetero_*.csv.gz.")],
+    engines: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "open,ckks",
+    overlap: Annotated[int, typer.Option(min=50, help="Rows that the parties share; as many are held out.")] = 3000,
+    units: Annotated[int, typer.Option(min=1, help="Width of a representation.")] = 64,
+    bits: Bits = 2048,
+    json: JsonFile = None,
+) -> None:
+    """Transfer learning on default_credit: rounds and virtual seconds to an AUC, by engine and local steps."""
+    from securevfl.bench import credit_ftl as bench_ftl
+    from securevfl.cli.show import console, table
+
+    _check_json(json)
+    setting = bench_ftl.Setting(rows=overlap, units=units)
+    with _status() as on_row:
+        rows = bench_ftl.run(data, setting, _names(engines), bits=bits, on_row=on_row)
+    _write(json, bench_ftl.SCHEMA, rows)
+    keys = "engine", "algorithm", "q", "eta", "auc_target", "rounds", "comp_s", "comm_s", "total_s", "bytes", "auc"
+    console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))
+
+
 @bench.command()
 def start(
     repetitions: Annotated[int, typer.Option(min=1, help="Processes started for each figure.")] = 9,

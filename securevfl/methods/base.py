@@ -142,9 +142,11 @@ class Known:
 class Method(Named, ABC):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
-    weighs: whether rows may count differently (`securevfl.models.weights`).
+    most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
+    (`securevfl.models.weights`).
     """
 
+    most: ClassVar[int | None] = None
     weighs: ClassVar[bool] = False
 
     @abstractmethod
@@ -165,6 +167,10 @@ class Method(Named, ABC):
 
     def cast(self, parties: Sequence[Party]) -> Roles:
         """The roles of these parties, the leading one first. PartiesError if they make no run of this method."""
+        if self.most is not None and len(parties) > self.most:
+            raise PartiesError(
+                f"at most {self.most} parties were expected for {self.name}, {len(parties)} came; leave out others"
+            )
         roles = Roles.of((party.name, self.role(party)) for party in parties)
         wrong = [name for k, (name, role) in enumerate(roles.cast) if not self.admits(role, leads=k == 0)]
         if wrong:
@@ -286,6 +292,11 @@ class BatchPlayer(Player):
         if self._job.protocol.seals:
             self._watch.check_sealable(self._round, g, batch.y)
         return g
+
+    def book(self, loss: float) -> None:
+        """Notes the mean loss of a batch, the first time in a visit."""
+        if self._booked is None:
+            self._booked = loss
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
         """A round for each step of an optimizer's work."""
