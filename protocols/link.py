@@ -79,9 +79,11 @@ class PassiveLink(_Link):
         self._seat = seat
         self._sums = sums
         self._residual: PassiveResidual = residual
+        self.rounds = 0  # exchanges so far
 
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Sends this party's H_k (n x c) up."""
+        self.rounds += 1
         self._sums.contribute(H, Reals())
         self._seat.channel.note(Summed(batch.index))
 

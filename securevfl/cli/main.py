@@ -5,6 +5,7 @@ Errors of securevfl go to stderr as they are, one line a problem, and end the co
 
 from __future__ import annotations
 
+import errno
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
 from securevfl.cli import parties as cli_parties
 from securevfl.cli.bench import bench
-from securevfl.errors import ConfigError, DataNotice, SecureVFLError
+from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 from securevfl.version import __version__
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except SecureVFLError as error:
             typer.echo(str(error), err=True)
+            raise typer.Exit(2) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # whoever reads stdout has had enough
+            typer.echo(str(StorageError(error.filename or "a file", error)), err=True)
             raise typer.Exit(2) from None
 
 

@@ -93,7 +93,7 @@ class Trainee:
             metrics=measured,
             calibration=self._player.calibration,
             history=self._history,
-            rounds=self._player.exchanges if self._leads else 0,
+            rounds=self._player.exchanges or self.rounds,
             books=seat.channel.books,
             path=path,
             run=self._run,
