@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from securevfl.config import Config, read_nested
 from securevfl.data.preparation import Preparation
@@ -16,6 +17,7 @@ from securevfl.models.losses import Loss
 from securevfl.models.weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.base import Training
+from securevfl.optim.block_newton import BlockNewton
 from securevfl.protocols.choice import Protocol
 
 LeakName = Literal["rank", "fresh_equations", "single_passive", "label_auc", "columns", "sequential"]
@@ -47,7 +49,7 @@ class JobOptions(Config):
     model: SerializeAsAny[Model]
     """What is fitted."""
     optimizer: SerializeAsAny[Training]
-    """By which schedule of exchanges and local steps."""
+    """By which schedule of exchanges and local steps. Linear models go by block_newton on all rows unless told."""
     protocol: Protocol
     """How sums go up and residuals go down; a word alone says the residual."""
     batch_size: BatchSize = 256
@@ -79,6 +81,21 @@ class JobOptions(Config):
     accepts: tuple[LeakName, ...] = ()
     """Leaks that all parties agree to; what is not listed is refused (see the [threat model](threat-model.md))."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_optimizer(cls, given: Any) -> Any:
+        """A linear model needs no optimizer to be chosen, and no step size: each party knows its columns' curvature."""
+        if not isinstance(given, Mapping) or "optimizer" in given:
+            return given
+        try:
+            model, protocol = MODELS.read(given.get("model")), _protocol(given.get("protocol"))
+            BlockNewton().check(model)
+        except (AttributeError, ValueError):
+            return given  # the fields say what is wrong with them, and that there is no optimizer
+        if not isinstance(protocol, Protocol) or protocol.method:
+            return given
+        return {"batch_size": "all"} | dict(given) | {"optimizer": BlockNewton()}
+
     @field_validator("batch_size", mode="plain")
     @classmethod
     def _read_batch_size(cls, value: Any) -> BatchSize:
@@ -101,7 +118,7 @@ class JobOptions(Config):
     @field_validator("protocol", mode="before")
     @classmethod
     def _read_protocol(cls, value: Any) -> Any:
-        return read_nested(Protocol, {"residual": value} if isinstance(value, str) else value)
+        return _protocol(value)
 
     @field_validator("prepare", mode="before")
     @classmethod
@@ -165,3 +182,8 @@ class JobOptions(Config):
     def stops_early(self) -> bool:
         """Whether the leading party tells the others after each evaluation to go on or stop."""
         return self.target is not None or self.patience is not None
+
+
+def _protocol(value: Any) -> Any:
+    """A protocol from its object, its table, or the word for its residual."""
+    return read_nested(Protocol, {"residual": value} if isinstance(value, str) else value)
