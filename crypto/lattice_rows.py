@@ -103,6 +103,14 @@ class Blocks:
         """How many sample blocks."""
         return len(self.sealed[0])
 
+    def some(self, blocks: range) -> Blocks:
+        """These of them."""
+        return Blocks(blocks.start, [row[blocks.start - self.first : blocks.stop - self.first] for row in self.sealed])
+
+    def then(self, other: Blocks) -> Blocks:
+        """These, and the others that follow them."""
+        return Blocks(self.first, [row + more for row, more in zip(self.sealed, other.sealed, strict=True)])
+
 
 class Sums:
     """Ciphertexts [output block][column block]; they travel between processes as residues."""

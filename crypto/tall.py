@@ -103,6 +103,7 @@ class Part(ABC):
 
     start: int
     stop: int
+    least = 1  # sample blocks of a ciphertext that are worth a call
 
     @abstractmethod
     def run(self, work: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -168,6 +168,31 @@ def credit_ftl(
 
 
 @bench.command()
+def shares(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
+    sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows a batch x columns a party.")] = "256x15,256x100",
+    tables: Annotated[str | None, typer.Option(metavar="NAMES", help="Which tables; all if left out.")] = None,
+    large: Annotated[bool, typer.Option("--large", help="One epoch of 100,000 rows x (30 + 300) too.")] = False,
+    json: JsonFile = None,
+) -> None:
+    """Training on shares: a visit beside a sealed round, models beside floats, prediction."""
+    from securevfl.bench import shares as bench_shares
+    from securevfl.cli.show import console
+
+    _check_json(json)
+    names = list(bench_shares.TABLES) if tables is None else _names(tables)
+    if unknown := [name for name in names if name not in bench_shares.TABLES]:
+        known = ", ".join(bench_shares.TABLES)
+        raise ConfigError(f"--tables: some of {known} were expected, {', '.join(unknown)} came; correct them")
+    with _status() as on_row:
+        rows = bench_shares.run(data, _sizes(sizes), names, on_row, large=large)
+    _write(json, bench_shares.SCHEMA, rows)
+    for row in rows:
+        figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
+        console().print(", ".join(figures), soft_wrap=True)
+
+
+@bench.command()
 def start(
     repetitions: Annotated[int, typer.Option(min=1, help="Processes started for each figure.")] = 9,
     json: JsonFile = None,

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
+from securevfl.cli import line as cli_line
 from securevfl.cli import parties as cli_parties
 from securevfl.cli.bench import bench
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
@@ -82,6 +83,7 @@ app = typer.Typer(
 
 app.add_typer(bench, name="bench")
 certs.register(app)
+cli_line.register(app)
 cli_parties.register(app)
 cli_ledger.register(app)
 
@@ -163,6 +165,9 @@ def train(
     ] = None,
     mbps: Annotated[float, typer.Option(min=0.001, help="Megabits a second between the parties.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(min=0.0, help="Milliseconds there and back between the parties.")] = 20.0,
+    message_ms: Annotated[
+        float, typer.Option(min=0.0, help="Milliseconds that handing on adds to a message; see securevfl line.")
+    ] = 0.4,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -192,7 +197,7 @@ def train(
         if path is not None:
             check_writable(path, folder=folder)
     parties, missing = _read(_files(data, job_file), id_column, label_column, job)
-    network = Network(mbps=mbps, rtt_ms=rtt_ms)
+    network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     names = [party.name for party in parties]
     ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
     with progress(f"{job.optimizer.label}, {job.protocol.label(len(parties) - 1)}") as on_round:

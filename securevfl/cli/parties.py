@@ -1,4 +1,4 @@
-"""Commands of one party among several organisations: align, join, predict, relay."""
+"""Commands of one party among several organisations: align, prepare, join, predict, relay."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def align(
 
     terms = {"parties": list(others.parties), "task": "align"}
     keeps = f"what was done is kept in {work}"
-    with stoppable(lambda: keeps), _events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
+    with stoppable(lambda: keeps), events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
         count = converse(
             party,
             others,
@@ -144,7 +144,7 @@ def prepare(
     job = Job.load(job_file)
     with progress("reading") as on_rows:
         own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
-    with _events(verbose, log), progress("preparing") as on_round:
+    with events(verbose, log), progress("preparing") as on_round:
         run(
             job,
             own,
@@ -211,7 +211,7 @@ def join(
         own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
     states = Checkpoints(Path(f"{data}.states") if checkpoints is None else checkpoints, party, every=every)
     keeps = partial(_states_kept, states, run_key(job, own))
-    with stoppable(keeps), _events(verbose, log), progress(job.optimizer.label) as on_round:
+    with stoppable(keeps), events(verbose, log), progress(job.optimizer.label) as on_round:
         part = run(
             job,
             own,
@@ -280,7 +280,7 @@ def predict(
         check_writable(out)
     with progress("reading") as on_rows:
         rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
-    with stoppable(), _events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
+    with stoppable(), events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
         predict_rows(
             part,
             rows,
@@ -317,7 +317,7 @@ def relay(
     others, folder = read_peers(peers, certs)
     if name != others.hub or name in others.parties:
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
-    with stoppable(), _events(verbose, log):
+    with stoppable(), events(verbose, log):
         Relay(Credentials(folder, name), others, listen=listen, patience=patience).run(timeout)
 
 
@@ -377,7 +377,7 @@ def _pool(rows: int) -> AbstractContextManager[Executor | None]:
 
 
 @contextmanager
-def _events(verbose: bool, log: Path | None) -> Iterator[None]:
+def events(verbose: bool, log: Path | None) -> Iterator[None]:
     from securevfl.runtime import eventlog
 
     handlers = [eventlog.write_to(log)] if log is not None else []

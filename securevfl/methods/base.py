@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
 from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
@@ -236,6 +238,11 @@ class Method(Named, ABC):
     def drawn(self, state: State) -> State | None:
         """What a player had drawn for itself by the time it began, from what it keeps; None if it draws nothing."""
         return None
+
+    def weights(self, job: JobOptions, state: State, parties: int) -> Floats:
+        """What a party of a run of so many has of its own weights (d x c) at the end; (0 x 1) without any."""
+        weights: Floats = state.get("theta", np.zeros((0, 1)))
+        return weights
 
     @abstractmethod
     def ideal(self, job: J) -> J:

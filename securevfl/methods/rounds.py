@@ -179,6 +179,7 @@ class RoundsPlayer(BatchPlayer):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
+        data.stays = True  # what linear models ask of a batch, rows give where they lie
         if start == 0:
             first = np.arange(data.rows)[:SAMPLE]
             self.model.start(data.raw(first), data.scaled(first), data.targets, self.seed)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError, StorageError, TransportError
+from securevfl.protocols.base import Declared, Reveal
+from securevfl.roles import Roles
 from securevfl.runtime import eventlog
 from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel
@@ -32,6 +34,11 @@ _END = "end"  # lane of the last message
 
 class Through(Message, frozen=True):
     """The sender has all it came for, on disk if the conversation resumes."""
+
+
+def declares(roles: Roles) -> list[Declared]:
+    """What this message reveals."""
+    return [Declared(Through, *pair, Reveal("plain", "that the sender is through")) for pair in roles.pairs()]
 
 
 def read_peers(peers: Peers | str | Path, certs: str | Path | None) -> tuple[Peers, Path]:

@@ -147,9 +147,12 @@ class Host(Observer):
 
 
 def test_opened_gradients_tell_labels_as_the_sheet_says() -> None:
-    """Least squares for b, whose first direction is y Phi: the host ranks the labels after one opened gradient."""
+    """Least squares for b, whose first direction is y Phi: the host ranks the labels after one opened gradient.
+
+    How well goes with the random start: AUC .79 to .98 over the seeds 0 to 4, this one in the middle.
+    """
     parties, host = tables(), Host()
-    own = job("ckks", model=Transfer(units=6, gamma=0.005), test_fraction=0.0, epochs=2)
+    own = job("ckks", model=Transfer(units=6, gamma=0.005), test_fraction=0.0, epochs=2, seed=4)
     vfl.simulate(own, parties, observe=host)
     assert "equations about" in vfl.explain(own, parties)
     n, d, first = len(parties[0]), 6, host.learned[0]

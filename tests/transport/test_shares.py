@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, SecureVFLError
-from securevfl.methods.shares_plan import plan
+from securevfl.methods.shares import whole_weights
 from securevfl.organisations.join import join
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prepare import prepare
@@ -50,17 +49,10 @@ def each(meeting: Any, work: Callable[[vfl.Party, Path], Any]) -> dict[str, Any]
 
 
 def opened(parts: dict[str, ModelPart]) -> Any:
-    """The weights that nobody has, from all parts."""
-    job = vfl.Job.from_dict(next(iter(parts.values())).job)
-    lead = next(part for part in parts.values() if part.leads).state
-    made = plan(job, rows=lead["sizes"]["rows"], batches=lead["sizes"]["batches"], parties=len(parts))
-    ring, found = ShareRing(made.numbers.bits), []
-    for name in next(iter(parts.values())).parties:
-        part = parts[name]
-        held = [part.state["own"], *(p.state["others"][name] for p in parts.values() if name in p.state["others"])]
-        words = sum(made.rule.theta(share, lead["visits"]) for share in held)
-        found.append(made.numbers.weights(ring.reduce(words)))
-    return np.concatenate(found)
+    """The weights that nobody has, from all parts, in the order of the run's parties."""
+    lead = next(part for part in parts.values() if part.leads)
+    states = {name: parts[name].state for name in lead.parties}
+    return np.concatenate(list(whole_weights(vfl.Job.from_dict(lead.job), states, lead.name).values()))
 
 
 def of_simulate(meeting: Any) -> Any:

@@ -91,16 +91,18 @@ class LabelAttack(Attack):
     by = By.EACH
 
     def applies_to(self, job: Job) -> bool:
-        return job.model.loss.classifies and job.protocol.residual is not None
+        return job.model.loss.classifies and (job.protocol.residual is not None or job.protocol.method is not None)
 
     @abstractmethod
     def guess(self, view: View, worlds: Worlds) -> Floats:
         """A score (m x c) for every row: c = 1, higher for the second class; or a column a class. Unknown rows NaN."""
 
     def hidden(self, job: Job) -> bool:
-        return job.protocol.seals
+        return job.protocol.seals or job.protocol.method is not None
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        if job.protocol.method is not None:
+            return "none: it has nothing to go by"
         if not job.protocol.seals:
             return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
         sizes = known.sizes
@@ -109,7 +111,8 @@ class LabelAttack(Attack):
         if needed <= rows:
             return f"its gradient alone says little at {rows} rows a batch; columns that go with the label say the rest"
         share = p / (needed * sizes.outputs)
-        return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; fewer columns"
+        fewer = "fewer columns" if job.model.by_column else "a bottom trained without labels (LocalBottom)"
+        return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; {fewer}"
 
     def score(self, worlds: Worlds) -> Score:
         real, ideal = (label_auc(self.guess(view, worlds), worlds.labels) for view in (worlds.real(), worlds.ideal()))

@@ -25,6 +25,7 @@ from securevfl.audit.checks import (
     recompute_sums,
     repeats,
     session,
+    shares,
     simulators,
     theorem,
 )
@@ -183,5 +184,6 @@ CHECKS: dict[str, Check] = {
     **paillier_draws.CHECKS,
     **repeats.CHECKS,
     **theorem.CHECKS,
+    **shares.CHECKS,
     **simulators.CHECKS,
 }
