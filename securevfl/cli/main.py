@@ -19,6 +19,7 @@ from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
 from securevfl.cli import line as cli_line
 from securevfl.cli import parties as cli_parties
+from securevfl.cli import serve as cli_serve
 from securevfl.cli.bench import bench
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 from securevfl.version import __version__
@@ -85,6 +86,7 @@ app.add_typer(bench, name="bench")
 certs.register(app)
 cli_line.register(app)
 cli_parties.register(app)
+cli_serve.register(app)
 cli_ledger.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
