@@ -182,6 +182,9 @@ def join(
     every: Annotated[int, typer.Option(min=1, help="Rounds between two states.")] = 10,
     ledger: Ledger = None,
     ahead: Ahead = None,
+    accept: Annotated[
+        str | None, typer.Option(metavar="DIGEST", help="You agree to the consent sheet of this digest.")
+    ] = None,
     timeout: Timeout = 600.0,
     patience: Patience = 60.0,
     verbose: Verbose = False,
@@ -189,14 +192,20 @@ def join(
 ) -> None:
     """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
 
+    The first time your consent sheet is shown, once all parties are there, and you are asked to agree; without a
+    terminal --accept names it by its digest. It is not asked again for the same sheet.
+
     Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
     of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
+    from securevfl.cli.consent import agree
     from securevfl.data.load import forget, read_aligned
+    from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
+    from securevfl.privacy.agreed import Agreed
     from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.session import run_key
 
@@ -221,6 +230,7 @@ def join(
             save=save,
             ledger=ledger,
             ahead=_ahead(data, ahead),
+            consent=partial(agree, Agreed(DisclosureLedger.of(party, ledger)), accept, job_file),
             on_round=on_round,
         )
     forget(own, data)

@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from securevfl.errors import ConfigError, PeerLost, SecureVFLError, StorageError, TransportError
+from securevfl.errors import ConfigError, ConsentError, PeerLost, SecureVFLError, StorageError, TransportError
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.roles import Roles
 from securevfl.runtime import eventlog
@@ -134,7 +134,7 @@ def _reason(error: BaseException, resumes: bool) -> str:
         return f"{error}; {again}"
     if isinstance(error, KeyboardInterrupt):
         return f"its operator has stopped it; {again}"
-    if isinstance(error, StorageError):
+    if isinstance(error, StorageError | ConsentError):
         return error.told
     if isinstance(error, OSError):
         return StorageError("", error).told
