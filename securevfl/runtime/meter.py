@@ -99,9 +99,8 @@ class _MeteredHolder(KeyHolder):
         return self._meter("encrypt", lambda: self._inner.encrypt(g, bound=bound))
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
-        pieces = self._inner.encrypt_pieces(g, bound=bound)
-        last = False
-        while not last:  # so that a piece is one call, and none is made to find the end
+        pieces, last = self._inner.encrypt_pieces(g, bound=bound), False
+        while not last:  # asking once more would count as an operation that there was not
             piece, last = self._meter("encrypt", lambda: next(pieces))
             yield piece, last
 
