@@ -34,7 +34,7 @@ from securevfl.runtime.threads import run_threads
 
 VALUES = 4096
 PARTIES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-NETWORK = Network()
+NETWORK = Network(message_ms=0)  # as in the figure of the paper
 TOPOLOGIES = ("tree", "star", "ring")
 
 
@@ -42,8 +42,9 @@ class RestartedClock(VirtualClock):
     """Starts again at zero, so that all parties begin a sum together."""
 
     def restart(self) -> None:
-        self._path[:] = 0
-        self._up_free = self._down_free = 0.0
+        own = self._here.branch
+        own.path, own.now = np.zeros_like(own.path), 0.0
+        self._up, self._down = type(self._up)(), type(self._down)()
 
 
 def seat_of(channel: Channel, names: list[str]) -> Seat:

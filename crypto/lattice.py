@@ -234,6 +234,7 @@ class Product:
         self.bound = bound
         self.taken = 0
         self._parameters = parameters
+        self._held: dict[int, Blocks] = {}  # by part of J: too few for a call
         self._coming: list[Future[Sums]] = []
 
     @property
@@ -243,15 +244,19 @@ class Product:
 
     def take(self, blocks: Blocks, prepared: Prepared) -> None:
         """Sends the next blocks to the rows that they belong to."""
-        first = blocks.first
-        for part in prepared.J.parts:
-            if own := self.of(part, blocks):
-                mine = Blocks(own.start, [row[own.start - first : own.stop - first] for row in blocks.sealed])
-                self._coming.append(
-                    part.run(multiply, self._parameters, self.encoding, part.start, mine, prepared.room)
-                )
-                while len(self._coming) > 1 and self._coming[0].done() and self._coming[1].done():
-                    self._add_up()
+        for place, part in enumerate(prepared.J.parts):
+            if not (own := self.of(part, blocks)):
+                continue
+            mine = blocks.some(own)
+            if place in self._held:
+                mine = self._held.pop(place).then(mine)
+            if mine.count < part.least and own.stop * self.scale.layout.s < part.stop:
+                self._held[place] = mine
+                continue
+            args = self._parameters, self.encoding, part.start, mine, prepared.room
+            self._coming.append(part.run(multiply, *args))
+            while len(self._coming) > 1 and self._coming[0].done() and self._coming[1].done():
+                self._add_up()
         self.taken += blocks.count
 
     def of(self, part: Part, blocks: Blocks) -> range:

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 import tenseal.sealapi as seal
+from numpy.typing import NDArray
 
 from securevfl.crypto import sealio
 from securevfl.crypto.lattice_layout import Layout
 from securevfl.crypto.lattice_profile import Parameters
 from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Stretch
+from securevfl.crypto.tall import Sparse, Stretch
 from securevfl.errors import RangeError
 
 CHUNK = 256  # plaintexts encoded at a time
@@ -101,6 +102,14 @@ class Blocks:
     def count(self) -> int:
         """How many sample blocks."""
         return len(self.sealed[0])
+
+    def some(self, blocks: range) -> Blocks:
+        """These of them."""
+        return Blocks(blocks.start, [row[blocks.start - self.first : blocks.stop - self.first] for row in self.sealed])
+
+    def then(self, other: Blocks) -> Blocks:
+        """These, and the others that follow them."""
+        return Blocks(self.first, [row + more for row, more in zip(self.sealed, other.sealed, strict=True)])
 
 
 class Sums:
@@ -190,15 +199,18 @@ def multiply(
         fresh = dict(zip(missing, _encoded(stretch, parameters, encoding, start, missing), strict=True))
         for place in places:
             block = blocks.first + place
-            plains = fresh.get(block) or kept.get(block) or []
+            plains = fresh[block] if block in fresh else kept.get(block) or []
             for row, sealed in zip(sums, blocks.sealed, strict=True):
                 up = unsealed(parameters, sealed[place])
-                if not row:
-                    row.extend(_product(evaluator, up, plain) for plain in plains)
-                    continue
-                for total, plain in zip(row, plains, strict=True):
+                row.extend([None] * (len(plains) - len(row)))
+                for column, plain in enumerate(plains):
+                    if plain is None:
+                        continue
+                    if row[column] is None:
+                        row[column] = _product(evaluator, up, plain)
+                        continue
                     evaluator.multiply_plain(up, plain, term)
-                    evaluator.add_inplace(total, term)
+                    evaluator.add_inplace(row[column], term)
         for block, plains in fresh.items():
             kept.put(block, plains)
     return Sums(parameters, sums)
@@ -247,5 +259,23 @@ def _encoded(
     integers = np.rint(layout.plaintexts(rows.reshape(-1, d)))
     # SEAL raises on a product with a zero polynomial, which would show where J is zero.
     integers[..., layout.s - 1] += ~integers.any(axis=-1)
-    plains = parameters.ring.encode(integers.reshape(-1, layout.degree))
-    return [plains[place :: len(blocks)] for place in range(len(blocks))]
+    touched = _touched(stretch, encoding, start, blocks)
+    plains = np.full(touched.shape, None)
+    plains[touched] = parameters.ring.encode(integers[touched])
+    return [list(column) for column in plains.T]
+
+
+def _touched(stretch: Stretch, encoding: Encoding, start: int, blocks: Sequence[int]) -> NDArray[np.bool_]:
+    """Which polynomials [column block][sample block] are multiplied at all: where everyone knows of zeros, none is.
+
+    The first of each column block always is, so that every reply is a ciphertext.
+    """
+    layout, d = encoding.layout, len(encoding.scale)
+    touched = np.ones((layout.column_blocks(d), len(blocks)), bool)
+    if isinstance(stretch.rows, Sparse):
+        for place, block in enumerate(blocks):
+            begin, end = max(start, block * layout.s), min(start + len(stretch), (block + 1) * layout.s)
+            columns = stretch.rows.columns(begin - start, end - start)
+            touched[:, place] = block == 0
+            touched[columns // layout.columns, place] = True
+    return touched

@@ -38,6 +38,43 @@ class Rows(Protocol):
     def __getitem__(self, rows: slice, /) -> Floats: ...
 
 
+class Sparse(ABC):
+    """Rows (n x d) made when they are read, of which everyone may know where there are only zeros."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """n and d."""
+
+    @abstractmethod
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        """The columns (k,) in which these rows may have entries, and the rows in them (stop - start x k)."""
+
+    @abstractmethod
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        """The columns (k,) in which these rows may have entries, whatever the numbers are."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        start, stop, _ = rows.indices(len(self))
+        columns, part = self.part(start, stop)
+        found = np.zeros((stop - start, self.shape[1]))
+        found[:, columns] = part
+        return found
+
+    def backward(self, g: Floats) -> Floats:
+        """X^T g (d x c)."""
+        total = np.zeros((self.shape[1], g.shape[1]))
+        step = max(1, BLOCK // self.shape[1])
+        for start in range(0, len(self), step):
+            stop = min(start + step, len(self))
+            columns, part = self.part(start, stop)
+            total[columns] += part.T @ g[start:stop]
+        return total
+
+
 class Stretch:
     """Consecutive rows of a matrix in the process that holds them, and what that process keeps beside them."""
 
@@ -66,6 +103,7 @@ class Part(ABC):
 
     start: int
     stop: int
+    least = 1  # sample blocks of a ciphertext that are worth a call
 
     @abstractmethod
     def run(self, work: Callable[Concatenate[Stretch, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -165,6 +203,8 @@ def forward(stretch: Stretch, theta: Floats) -> Floats:
 
 def backward(stretch: Stretch, g: Floats) -> Floats:
     """X^T g (d x c) of a stretch, of its rows of g (k x c)."""
+    if isinstance(stretch.rows, Sparse):
+        return stretch.rows.backward(g)
     total = np.zeros((stretch.rows.shape[1], g.shape[1]))
     for block, X in stretch.blocks():
         total += X.T @ g[block]

@@ -18,8 +18,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import makespan
 from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
 from securevfl.protocols.notes import NotedReply, Summed
+from securevfl.runtime.clock import Kind
 from securevfl.runtime.codec import Message
 
 M = TypeVar("M", bound=Message)
@@ -56,6 +58,7 @@ class ActiveLink(_Link):
     def sum(self, batch: Batch) -> Floats:
         """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes."""
         self.rounds += 1
+        self._channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
         total: Floats = self._sums.collect_all((len(batch.X), self._outputs), Reals())
         self._channel.note(Summed(batch.index))
         return total
@@ -79,9 +82,12 @@ class PassiveLink(_Link):
         self._seat = seat
         self._sums = sums
         self._residual: PassiveResidual = residual
+        self.rounds = 0  # exchanges so far
 
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Sends this party's H_k (n x c) up."""
+        self.rounds += 1
+        self._seat.channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
         self._sums.contribute(H, Reals())
         self._seat.channel.note(Summed(batch.index))
 

@@ -45,6 +45,14 @@ class LearnedPhases:
     phases: Phases
 
 
+@dataclass(frozen=True)
+class SharedResidual:
+    """What the party knows of the residual of batch `index`: a share or a masked one (n x c), as signed numbers."""
+
+    index: int
+    words: Floats
+
+
 class NotedReply(Reply):
     """A reply of which every gradient learned is noted."""
 

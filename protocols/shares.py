@@ -40,6 +40,7 @@ from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols import shares_transfers
 from securevfl.protocols.base import Coalition, Declared, Reveal, Seat
+from securevfl.protocols.notes import SharedResidual
 from securevfl.protocols.share_numbers import LookUp, Numbers
 from securevfl.protocols.shares_ahead import Ahead, Terms, Visit
 from securevfl.runtime.codec import M, Message
@@ -176,6 +177,8 @@ class Side(ABC):
     def _step(self, visit: Visit, g: Words) -> State:
         """The state after a visit, given what this party knows of g (n x c)."""
         terms, ring, done = self._terms, self._ring, self.state.visits
+        if self._seat.channel.observed:
+            self._seat.channel.note(SharedResidual(visit.batch, ring.signed(ring.reduce(g)).astype(np.float64)))
         _, W = self._columns.factors(visit.batch)
         change = visit.step + W.transpose_times(ring.reduce(g))
         own = ring.reduce(terms.rule_of(self._seat.me).step(self.state.own, change, done))

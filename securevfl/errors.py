@@ -14,6 +14,7 @@
     |   `-- LimitError      more was asked for than had been agreed
     |-- TransportError      a peer is away, refused, too late, or has stopped
     |   `-- PeerLost        a peer that was there is gone, or has started anew; it may come back
+    |-- StorageError        a file that cannot be written or read: no room, no permission
     |-- DivergenceError     a training that moves away from any model
     `-- CryptoError         a key, ciphertext or plaintext that cannot be used
         |-- RangeError      a value outside the agreed fixed-point range
@@ -26,6 +27,8 @@ A message says who, what was expected, what came and what to do. It never shows 
 """
 
 from __future__ import annotations
+
+import errno
 
 __all__ = [
     "ConfigError",
@@ -46,6 +49,7 @@ __all__ = [
     "RangeError",
     "SecureVFLError",
     "ShapeMismatch",
+    "StorageError",
     "TableError",
     "TransportError",
 ]
@@ -105,6 +109,16 @@ class TransportError(SecureVFLError):
 
 class PeerLost(TransportError):
     """A peer that was there is gone, or has started anew; it may come back."""
+
+
+class StorageError(SecureVFLError):
+    """A file that cannot be written or read. `told` is what other parties may read of it: no path."""
+
+    def __init__(self, path: object, cause: OSError) -> None:
+        reason = cause.strerror or type(cause).__name__
+        remedy = "make room" if cause.errno in (errno.ENOSPC, errno.EDQUOT) else "name a place that can be used"
+        super().__init__(f"{path}: a file was expected to be written or read there ({reason}); {remedy}")
+        self.told = f"a file of its own could not be written or read ({reason}); start again once that is mended"
 
 
 class DataNotice(UserWarning):

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, StorageError
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Writes through a temporary file in the same folder and renames it. Only the owner may read the result.
 
-    Such files that killed processes have left behind go first.
+    Such files that killed processes have left behind go first. A link stays one: what it points to is written. What is
+    no regular file, as a pipe or a device, is written as it is. StorageError if it cannot be written.
     """
     with writing_whole(path) as file:
         file.write(data)
@@ -26,18 +27,38 @@ def write_whole(path: Path, data: bytes) -> None:
 @contextmanager
 def writing_whole(path: Path) -> Iterator[BinaryIO]:
     """`write_whole` piece by piece: the file takes its name when the block ends, and is dropped if the block raises."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left_behind(path)
+    path = _target(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        _keep_name(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
+        if _is_special(path):
+            with path.open("wb") as file:
+                yield file
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left_behind(path)
+        try:
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+            _keep_name(path.parent)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as cause:
+        if cause.filename not in (None, str(draft), str(path), str(path.parent)):
+            raise  # of another file that the block has used
+        raise StorageError(path, cause) from None
+
+
+def _target(path: Path) -> Path:
+    """What a link points to, there or not; any other path as it is."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _is_special(path: Path) -> bool:
+    """Whether there is a pipe, a device or another thing that a file must not take the place of."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _keep_name(folder: Path) -> None:
@@ -73,12 +94,14 @@ def _runs(process: int) -> bool:
 
 def check_writable(path: Path, *, folder: bool = False) -> None:
     """ConfigError unless a file (or a folder with files) can be written there."""
+    path = _target(path)
     if path.exists() and path.is_dir() != folder:
         raise ConfigError(f"{path}: a {'folder' if folder else 'file'} was expected there; name another path")
-    place = path.absolute() if folder else path.absolute().parent
+    place = path.absolute() if folder or _is_special(path) else path.absolute().parent
     while not place.exists():
         place = place.parent
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+    wanted = os.W_OK if _is_special(place) else os.W_OK | os.X_OK
+    if not (place.is_dir() or _is_special(place)) or not os.access(place, wanted):
         raise ConfigError(f"{path}: a place that can be written was expected, {place} is none; name another path")
 
 

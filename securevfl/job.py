@@ -50,7 +50,7 @@ class Job(JobOptions):
     @property
     def method(self) -> Method:
         """The family of training that this job is of. ConfigError if its optimizer names none that is registered."""
-        name = self.protocol.method or self.optimizer.method
+        name = self.protocol.method or self.model.method or self.optimizer.method
         if name not in METHODS:
             raise ConfigError(
                 f"optimizer {self.optimizer.name} belongs to method {name}, which is not registered; add it to METHODS"

@@ -1,18 +1,22 @@
 """Files that are there whole or not at all."""
 
 import os
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from securevfl.files import write_whole
+from securevfl.errors import ConfigError, StorageError
+from securevfl.files import check_writable, write_whole, writing_whole
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from securevfl.files import write_whole
+from securevfl.errors import ConfigError, StorageError
+from securevfl.files import check_writable, write_whole, writing_whole
 os.fsync = lambda file: os.kill(os.getpid(), 9)
 write_whole(Path(sys.argv[1]), b"half")
 """
@@ -41,8 +45,65 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StorageError, match=r"model.json: .*No space left on device.*make room"):
         write_whole(path, b"new")
     assert [each.name for each in tmp_path.iterdir()] == ["model.json"]
     assert path.read_bytes() == b"old"
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_regular_file_is_written_and_stays(tmp_path: Path) -> None:
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    check_writable(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    write_whole(pipe, b"whole")
+    reader.join(10)
+    assert got == [b"whole"]
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    """A device of its own on which nothing has room."""
+    path = tmp_path / "full"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 7))
+        path.write_bytes(b"")
+    except OSError:
+        pytest.skip("devices are made by root alone")
+    return path
+
+
+def test_a_device_is_not_replaced_and_what_it_lacks_is_told(full: Path) -> None:
+    check_writable(full)
+    with pytest.raises(StorageError, match=r"full: .*No space left on device.*make room") as caught:
+        write_whole(full, b"whole")
+    assert str(full) not in caught.value.told
+    assert stat.S_ISCHR(full.lstat().st_mode)
+
+
+def test_a_link_stays_and_its_file_is_written_whole(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    link, target = tmp_path / "link", tmp_path / "there" / "model.json"
+    link.symlink_to(target)
+    for content in (b"first", b"second"):  # the target is not there, then it is
+        check_writable(link)
+        write_whole(link, content)
+        assert link.is_symlink()
+        assert target.read_bytes() == content
+    assert target.stat().st_mode & 0o777 == 0o600
+    target.unlink()
+    target.mkdir()
+    with pytest.raises(ConfigError, match="a file was expected"):
+        check_writable(link)
+    with pytest.raises(StorageError, match="directory"):
+        write_whole(link, b"third")
+
+
+def test_errors_of_another_file_are_not_those_of_the_file_that_is_written(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), writing_whole(tmp_path / "out"):
+        (tmp_path / "nowhere").read_bytes()
+    assert not list(tmp_path.iterdir())

@@ -145,6 +145,53 @@ def fdskl(
     console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))
 
 
+@bench.command("credit-ftl")
+def credit_ftl(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds default_credit_hetero_*.csv.gz.")],
+    engines: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "open,ckks",
+    overlap: Annotated[int, typer.Option(min=50, help="Rows that the parties share; as many are held out.")] = 3000,
+    units: Annotated[int, typer.Option(min=1, help="Width of a representation.")] = 64,
+    bits: Bits = 2048,
+    json: JsonFile = None,
+) -> None:
+    """Transfer learning on default_credit: rounds and virtual seconds to an AUC, by engine and local steps."""
+    from securevfl.bench import credit_ftl as bench_ftl
+    from securevfl.cli.show import console, table
+
+    _check_json(json)
+    setting = bench_ftl.Setting(rows=overlap, units=units)
+    with _status() as on_row:
+        rows = bench_ftl.run(data, setting, _names(engines), bits=bits, on_row=on_row)
+    _write(json, bench_ftl.SCHEMA, rows)
+    keys = "engine", "algorithm", "q", "eta", "auc_target", "rounds", "comp_s", "comm_s", "total_s", "bytes", "auc"
+    console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))
+
+
+@bench.command()
+def shares(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
+    sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows a batch x columns a party.")] = "256x15,256x100",
+    tables: Annotated[str | None, typer.Option(metavar="NAMES", help="Which tables; all if left out.")] = None,
+    large: Annotated[bool, typer.Option("--large", help="One epoch of 100,000 rows x (30 + 300) too.")] = False,
+    json: JsonFile = None,
+) -> None:
+    """Training on shares: a visit beside a sealed round, models beside floats, prediction."""
+    from securevfl.bench import shares as bench_shares
+    from securevfl.cli.show import console
+
+    _check_json(json)
+    names = list(bench_shares.TABLES) if tables is None else _names(tables)
+    if unknown := [name for name in names if name not in bench_shares.TABLES]:
+        known = ", ".join(bench_shares.TABLES)
+        raise ConfigError(f"--tables: some of {known} were expected, {', '.join(unknown)} came; correct them")
+    with _status() as on_row:
+        rows = bench_shares.run(data, _sizes(sizes), names, on_row, large=large)
+    _write(json, bench_shares.SCHEMA, rows)
+    for row in rows:
+        figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
+        console().print(", ".join(figures), soft_wrap=True)
+
+
 @bench.command()
 def rounds(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables.")],

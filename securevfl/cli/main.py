@@ -5,6 +5,7 @@ Errors of securevfl go to stderr as they are, one line a problem, and end the co
 
 from __future__ import annotations
 
+import errno
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +17,10 @@ from typer.core import TyperGroup
 
 from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
+from securevfl.cli import line as cli_line
 from securevfl.cli import parties as cli_parties
 from securevfl.cli.bench import bench
-from securevfl.errors import ConfigError, DataNotice, SecureVFLError
+from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 from securevfl.version import __version__
 
 if TYPE_CHECKING:
@@ -62,6 +64,11 @@ class Commands(TyperGroup):
         except SecureVFLError as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(2) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # whoever reads stdout has had enough
+            typer.echo(str(StorageError(error.filename or "a file", error)), err=True)
+            raise typer.Exit(2) from None
 
 
 app = typer.Typer(
@@ -76,6 +83,7 @@ app = typer.Typer(
 
 app.add_typer(bench, name="bench")
 certs.register(app)
+cli_line.register(app)
 cli_parties.register(app)
 cli_ledger.register(app)
 
@@ -156,6 +164,9 @@ def train(
     ] = None,
     mbps: Annotated[float, typer.Option(min=0.001, help="Megabits a second between the parties.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(min=0.0, help="Milliseconds there and back between the parties.")] = 20.0,
+    message_ms: Annotated[
+        float, typer.Option(min=0.0, help="Milliseconds that handing on adds to a message; see securevfl line.")
+    ] = 0.4,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -185,7 +196,7 @@ def train(
         if path is not None:
             check_writable(path, folder=folder)
     parties, missing = _read(data, id_column, label_column, job)
-    network = Network(mbps=mbps, rtt_ms=rtt_ms)
+    network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     names = [party.name for party in parties]
     ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
     with progress(f"{job.optimizer.label}, {job.protocol.label(len(parties) - 1)}") as on_round:

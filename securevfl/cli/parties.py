@@ -1,4 +1,4 @@
-"""Commands of one party among several organisations: align, join, predict, relay."""
+"""Commands of one party among several organisations: align, prepare, join, predict, relay."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from securevfl.errors import ConfigError, PartiesError
+from securevfl.cli.stop import stoppable
+from securevfl.errors import PartiesError
 
 if TYPE_CHECKING:
     from securevfl.organisations.predict import Predicted
+    from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.model_part import ModelPart
     from securevfl.transport.peers import Peers
 
@@ -96,7 +99,8 @@ def align(
         return len(rows)
 
     terms = {"parties": list(others.parties), "task": "align"}
-    with _events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
+    keeps = f"what was done is kept in {work}"
+    with stoppable(lambda: keeps), events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
         count = converse(
             party,
             others,
@@ -140,7 +144,7 @@ def prepare(
     job = Job.load(job_file)
     with progress("reading") as on_rows:
         own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
-    with _events(verbose, log), progress("preparing") as on_round:
+    with events(verbose, log), progress("preparing") as on_round:
         run(
             job,
             own,
@@ -197,14 +201,17 @@ def join(
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
     from securevfl.training.checkpoint import Checkpoints
+    from securevfl.training.session import run_key
 
     job = Job.load(job_file)
     save = data.with_name(f"{party}.model.json") if save is None else save
     check_writable(save)
+    check_writable(Path(f"{data}.states") if checkpoints is None else checkpoints, folder=True)
     with progress("reading") as on_rows:
         own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
     states = Checkpoints(Path(f"{data}.states") if checkpoints is None else checkpoints, party, every=every)
-    with _events(verbose, log), progress(job.optimizer.label) as on_round:
+    keeps = partial(_states_kept, states, run_key(job, own))
+    with stoppable(keeps), events(verbose, log), progress(job.optimizer.label) as on_round:
         part = run(
             job,
             own,
@@ -224,10 +231,22 @@ def join(
 
 
 def _say_outcome(part: ModelPart, rows: str, save: Path) -> None:
+    from securevfl.training.model_part import Standing
+
+    if part.standing is not Standing.NEW:
+        typer.echo(f"nothing was trained: this model is {part.standing}; job and table are the same")
     if part.metrics:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in part.metrics.items())
         typer.echo(f"{figures} on the {rows} rows")
     typer.echo(f"{part.name}'s part of the model is in {save}")
+
+
+def _states_kept(states: Checkpoints, key: bytes) -> str:
+    """What is on disk of a training that was stopped."""
+    from securevfl.training.checkpoint import FINISHED
+
+    rounds = [each for each in states.rounds(key) if each != FINISHED]
+    return f"its state after {rounds[-1]} rounds is kept in {states.folder}" if rounds else "no round of it was kept"
 
 
 def predict(
@@ -261,7 +280,7 @@ def predict(
         check_writable(out)
     with progress("reading") as on_rows:
         rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
-    with _events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
+    with stoppable(), events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
         predict_rows(
             part,
             rows,
@@ -298,7 +317,7 @@ def relay(
     others, folder = read_peers(peers, certs)
     if name != others.hub or name in others.parties:
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
-    with _events(verbose, log):
+    with stoppable(), events(verbose, log):
         Relay(Credentials(folder, name), others, listen=listen, patience=patience).run(timeout)
 
 
@@ -317,12 +336,8 @@ def _predictions(part: ModelPart, out: Path | None) -> Iterator[Callable[[list[A
     elif out is None:
         yield _CsvWriter(sys.stdout.buffer)
     else:
-        try:
-            with writing_whole(out) as file:
-                yield _CsvWriter(file)
-        except OSError as cause:
-            reason = cause.strerror or cause
-            raise ConfigError(f"{out}: room for the predictions was expected there ({reason})") from None
+        with writing_whole(out) as file:
+            yield _CsvWriter(file)
 
 
 class _CsvWriter:
@@ -362,7 +377,7 @@ def _pool(rows: int) -> AbstractContextManager[Executor | None]:
 
 
 @contextmanager
-def _events(verbose: bool, log: Path | None) -> Iterator[None]:
+def events(verbose: bool, log: Path | None) -> Iterator[None]:
     from securevfl.runtime import eventlog
 
     handlers = [eventlog.write_to(log)] if log is not None else []

@@ -111,6 +111,15 @@ class Party:
             sums.add(self.X[start : start + step], weights[start : start + step])
         return sums.digest()
 
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that change with any value, label, id or column of the table, and with the order of its rows."""
+        levels = {column: list(texts) for column, texts in self.levels.items()}
+        table = hashlib.sha256(f"{len(self)} {self.columns} {self.content} {levels}".encode() + self.order)
+        if self.y is not None:
+            table.update(self.y.dtype.str.encode() + np.ascontiguousarray(self.y).tobytes())
+        return table.digest()
+
     def __len__(self) -> int:
         return len(self.X)
 

@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from typing import NamedTuple
+
 import numpy as np
 
 from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Stretch, Tall
+from securevfl.data.outside import Outside, ScaledRows
 from securevfl.data.schedule import Rows
 
-CHUNK = 1 << 21  # numbers at a time
 DRAWN = 1 << 16  # rows that quartiles are taken of
 QUARTILES = 1.3489795003921634  # between the quartiles of a normal distribution of deviation 1
 
 
-def moments(X: Floats, rows: Rows) -> tuple[Floats, Floats]:
+def moments(X: Floats | Outside, rows: Rows) -> tuple[Floats, Floats]:
     """Mean and standard deviation (d,) each of X[rows], as numpy's but for rounding; exactly 0 for a constant column.
 
-    One pass over chunks of rows in the order given, put together by the pairwise update of Chan, Golub and LeVeque
-    (1983). X is an array or a table on disk.
+    One pass over blocks of rows in the order given, put together by the pairwise update of Chan, Golub and LeVeque
+    (1983). X is an array, or a table outside of memory; rows that lie at workers are passed over there.
     """
-    step = max(1, CHUNK // X.shape[1])
-    origin = X[rows[:1]]
-    mean, squares = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for start in range(0, len(rows), step):
-        chunk = X[rows[start : start + step]] - origin
+    zero, one = np.zeros(X.shape[1]), np.ones(X.shape[1])
+    tall = X.tall(rows, zero, one) if isinstance(X, Outside) else None
+    matrix = Tall.here(ScaledRows(X, rows, zero, one)) if tall is None else tall
+    coming = [part.run(moments_of) for part in matrix.parts]
+    count, mean, squares = reduce(together, [each.result() for each in coming])
+    return mean, np.sqrt(squares / count)
+
+
+class Moments(NamedTuple):
+    """Of some rows: how many, their mean (d,), and the sum of squared differences from it (d,)."""
+
+    rows: int
+    mean: Floats
+    squares: Floats
+
+
+def moments_of(stretch: Stretch) -> Moments:
+    """Of the rows of a stretch."""
+    origin = stretch.rows[:1]
+    found = Moments(0, np.zeros(origin.shape[1]), np.zeros(origin.shape[1]))
+    for _, X in stretch.blocks():
+        chunk = X - origin
         own = chunk.mean(axis=0)
-        apart, total = own - mean, start + len(chunk)
-        squares += ((chunk - own) ** 2).sum(axis=0) + apart**2 * (start * len(chunk) / total)
-        mean += apart * (len(chunk) / total)
-    return origin[0] + mean, np.sqrt(squares / len(rows))
+        found = together(found, Moments(len(chunk), own, ((chunk - own) ** 2).sum(axis=0)))
+    return found._replace(mean=origin[0] + found.mean)
 
 
-def quartiles(X: Floats, rows: Rows) -> tuple[Floats, Floats]:
-    """Median and spread (d,) each of the first DRAWN of X[rows], which come in a random order.
+def together(one: Moments, other: Moments) -> Moments:
+    """Of the rows of both."""
+    apart, total = other.mean - one.mean, one.rows + other.rows
+    squares = one.squares + (other.squares + apart**2 * (one.rows * other.rows / total))
+    return Moments(total, one.mean + apart * (other.rows / total), squares)
+
+
+def quartiles(X: Floats | Outside, rows: Rows) -> tuple[Floats, Floats]:
+    """Median and spread (d,) each of DRAWN of X[rows], evenly spaced.
 
     The spread is the distance of the quartiles, of a normal distribution its deviation. A column whose quartiles are
     equal has its deviation instead, as one of 0/1 where fewer than a quarter are 1.
     """
-    drawn = X[rows[:DRAWN]]
+    drawn = X[rows[np.linspace(0, len(rows) - 1, min(DRAWN, len(rows))).astype(int)]]
     low, median, high = np.quantile(drawn, [0.25, 0.5, 0.75], axis=0)
     spread = (high - low) / QUARTILES
     return median, np.where(spread > 0, spread, drawn.std(axis=0))

@@ -111,7 +111,9 @@ class Schedule:
                 yield Visit(first + int(index), epoch, parts[index])
 
     def _parted(self, epoch: int) -> Rows:
-        """The training rows in the order in which they are cut into batches."""
+        """The training rows in the order in which they are cut into batches; one batch is in the order of the table."""
+        if self.batches == 1:
+            return self.train
         order = self._register.drawn("batches", len(self.test), self.batches, epoch)
         if not len(self.test):
             return order

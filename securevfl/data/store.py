@@ -35,7 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Tall
 from securevfl.data.ids import order_digest
+from securevfl.data.outside import Outside, ScaledRows
 from securevfl.data.parquet import ParquetSource
 from securevfl.data.party import ColumnSums, Party, row_weights
 from securevfl.data.readers import named
@@ -44,18 +46,14 @@ from securevfl.data.schedule import Batched, Rows
 from securevfl.data.table_head import Head, read_head, write_head
 from securevfl.errors import DataError, TableError
 
+WHOLE = 128 << 20  # bytes of a batch that is read at a time
 BUCKET = 128 << 20  # bytes of rows that are put in order at a time
 
 OnRows = Callable[[int, int], None]
 
 
-class StoredTable:
-    """Rows on disk that read like an array: `shape`, `len` and X[rows], which are copies in float64.
-
-    Reads are plain reads, no memory map: mapped pages would count as this process's memory.
-    """
-
-    ndim = 2
+class StoredTable(Outside):
+    """Rows on disk. Reads are plain reads, no memory map: mapped pages would count as this process's memory."""
 
     def __init__(self, path: Path, head: Head) -> None:
         self.shape = head.shape
@@ -66,11 +64,7 @@ class StoredTable:
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __getitem__(self, rows: Rows | slice) -> Floats:
-        """These rows (k x d)."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         at = np.asarray(rows) if self._place is None else self._place[rows]
@@ -82,6 +76,12 @@ class StoredTable:
         table = np.empty((len(at), self.shape[1]))
         table[order] = self._runs(at[order])
         return table
+
+    def tall(self, rows: Rows, mean: Floats, deviation: Floats) -> Tall | None:
+        """None for rows of at most `WHOLE` bytes."""
+        if len(rows) * self.shape[1] * 8 <= WHOLE:
+            return None
+        return Tall.here(ScaledRows(self, rows, mean, deviation))
 
     def numbers(self, offset: int) -> Rows:
         """A whole number for each row (n,), as it stands in the file from `offset` on."""
@@ -118,7 +118,7 @@ class StoredParty(Party):
         self.X = cast(Floats, table)  # training asks of X its shape, its length and X[rows]
         self.y = head.y
         self.ids, self.keys = None, None
-        self._head = head
+        self._head, self._table = head, table
 
     @property
     def order(self) -> bytes:
@@ -126,8 +126,8 @@ class StoredParty(Party):
 
     @property
     def register(self) -> Register:
-        table = cast(StoredTable, self.X)
-        return Register(len(table), self._head.key, self._head.least, table.numbers(self._head.register_at))
+        table, head = self._table, self._head
+        return Register(len(table), head.key, head.least, table.numbers(head.register_at))
 
     @property
     def content(self) -> str:

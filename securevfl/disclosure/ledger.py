@@ -275,10 +275,7 @@ def _now() -> str:
 
 def _write(path: Path, book: Book) -> None:
     body = msgspec.json.format(msgspec.json.encode(book), indent=1)
-    try:
-        write_whole(path, f"{SCHEMA} {hashlib.sha256(body).hexdigest()}\n".encode() + body)
-    except OSError as cause:
-        raise DataError(f"{path}: room for the ledger was expected there ({cause.strerror}); make room") from None
+    write_whole(path, f"{SCHEMA} {hashlib.sha256(body).hexdigest()}\n".encode() + body)
 
 
 def _read(path: Path) -> Book:

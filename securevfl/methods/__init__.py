@@ -7,5 +7,6 @@ from securevfl.methods.base import Method
 from securevfl.methods.phases import Phases
 from securevfl.methods.rounds import Rounds
 from securevfl.methods.shares import SharesMethod
+from securevfl.methods.transfer import TransferLearning
 
-METHODS: Registry[Method] = Registry("method", Rounds, Phases, SharesMethod)
+METHODS: Registry[Method] = Registry("method", Rounds, Phases, SharesMethod, TransferLearning)

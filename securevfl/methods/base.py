@@ -17,7 +17,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
 
 from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
@@ -136,7 +138,12 @@ class Known:
 
 
 class Method(Named, ABC):
-    """A family of training: what parties exchange, what that tells, and how one of them plays."""
+    """A family of training: what parties exchange, what that tells, and how one of them plays.
+
+    most: how many parties it is made for, if it is not for any number.
+    """
+
+    most: ClassVar[int | None] = None
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:
@@ -156,6 +163,10 @@ class Method(Named, ABC):
 
     def cast(self, parties: Sequence[Party]) -> Roles:
         """The roles of these parties, the leading one first. PartiesError if they make no run of this method."""
+        if self.most is not None and len(parties) > self.most:
+            raise PartiesError(
+                f"at most {self.most} parties were expected for {self.name}, {len(parties)} came; leave out others"
+            )
         roles = Roles.of((party.name, self.role(party)) for party in parties)
         wrong = [name for k, (name, role) in enumerate(roles.cast) if not self.admits(role, leads=k == 0)]
         if wrong:
@@ -222,6 +233,11 @@ class Method(Named, ABC):
         """What a player had drawn for itself by the time it began, from what it keeps; None if it draws nothing."""
         return None
 
+    def weights(self, job: JobOptions, state: State, parties: int) -> Floats:
+        """What a party of a run of so many has of its own weights (d x c) at the end; (0 x 1) without any."""
+        weights: Floats = state.get("theta", np.zeros((0, 1)))
+        return weights
+
     @abstractmethod
     def ideal(self, job: J) -> J:
         """The same training with nothing hidden or encrypted: what the declared outputs are computed from."""
@@ -277,6 +293,11 @@ class BatchPlayer(Player):
         if self._job.protocol.seals:
             self._watch.check_sealable(self._round, g, batch.y)
         return g
+
+    def book(self, loss: float) -> None:
+        """Notes the mean loss of a batch, the first time in a visit."""
+        if self._booked is None:
+            self._booked = loss
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
         """A round for each step of an optimizer's work."""

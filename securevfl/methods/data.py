@@ -5,12 +5,14 @@ Of a party whose columns stay on disk no more is read than is asked for.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
+from securevfl.data.outside import Outside
 from securevfl.data.party import Party
 from securevfl.data.scaling import moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
@@ -38,6 +40,8 @@ class TrainingData:
             self.classes = loss.classes(party.y)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
+        self.stays = False  # whether rows stay where they are: batches may then be tall
+        self._only: Batch | None = None
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
 
     def raw(self, rows: Rows) -> Floats:
@@ -53,15 +57,29 @@ class TrainingData:
         """The labels of these rows (k,), of a party that has them."""
         return None if self._party.y is None else self._party.y[rows]
 
+    def matrix(self, rows: Rows) -> Floats:
+        """These rows, scaled: an array, or where they stay where they are a `Tall` in its place."""
+        table: Floats | Outside = self._party.X
+        if self.stays and isinstance(table, Outside):
+            tall = table.tall(rows, self.mean, self.deviation)
+            if tall is not None:
+                return cast(Floats, tall)
+        return self.scaled(rows)
+
     def ids(self, rows: Rows) -> list[bytes]:
         """What names these rows (k): digests of their ids, or their numbers in a table without ids."""
         keys = self._party.keys
         return [b"row %d" % row for row in rows] if keys is None else [keys[row].tobytes() for row in rows]
 
     def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
-        """This party's side of a batch; without `columns` no row of them is read."""
+        """This party's side of a batch; without `columns` no row of them is read. The only one of an epoch is kept."""
+        if self._only is not None and columns:
+            return replace(self._only, index=visit.index, epoch=visit.epoch)
         targets = None if self.targets is None else self.targets[visit.rows]
-        return Batch(visit.index, visit.epoch, self.scaled(visit.rows if columns else visit.rows[:0]), targets)
+        batch = Batch(visit.index, visit.epoch, self.matrix(visit.rows if columns else visit.rows[:0]), targets)
+        if columns and self.schedule.batches == 1:
+            self._only = batch
+        return batch
 
     def first(self, rows: int) -> list[Visit]:
         """The first batches of the partition that hold as many rows, or all."""
@@ -86,7 +104,7 @@ class ScaledRows:
         return len(self.rows)
 
     def __getitem__(self, rows: slice, /) -> Floats:
-        return self._data.scaled(self.rows[rows])
+        return self._data.matrix(self.rows[rows])
 
 
 def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:

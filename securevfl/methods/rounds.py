@@ -164,7 +164,7 @@ class RoundsPlayer(BatchPlayer):
         self.memory = self._optimizer.remember(self.model, own.get("update"))
         self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
         self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
-        self._link: ActiveLink | None = None
+        self._link: ActiveLink | PassiveLink | None = None
 
     @property
     def exchanges(self) -> int:
@@ -178,6 +178,7 @@ class RoundsPlayer(BatchPlayer):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self.begin(data, start)
+        data.stays = True  # what linear models ask of a batch, rows give where they lie
         if start == 0:
             first = np.arange(data.rows)[:SAMPLE]
             self.model.start(data.raw(first), data.scaled(first), data.targets, self.seed)
@@ -188,8 +189,8 @@ class RoundsPlayer(BatchPlayer):
             with ActiveLink(seat, self._sums, residual.active(seat, agreement)) as self._link:
                 yield from self.rounds(self._optimizer.active(self, self._link))
         else:
-            with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as link:
-                yield from self.rounds(self._optimizer.passive(self, link))
+            with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as self._link:
+                yield from self.rounds(self._optimizer.passive(self, self._link))
 
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         if not self._active:

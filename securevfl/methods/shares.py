@@ -14,23 +14,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.errors import PartiesError
 from securevfl.methods.base import J, Known, MessageProtocol, Method, Player, Told
-from securevfl.methods.shares_plan import check_optimizer
+from securevfl.methods.shares_plan import check_optimizer, plan
 from securevfl.methods.shares_player import SharesPlayer
 from securevfl.methods.sizes import evaluations
 from securevfl.methods.state import State
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel, Logistic
-from securevfl.optim.base import Optimizer
-from securevfl.optim.fedbcd import FedBCD, FedSGD
+from securevfl.optim.fedbcd import FedSGD
 from securevfl.options import JobOptions
 from securevfl.protocols import shares, shares_ahead, shares_chunks, shares_measure, shares_predict
 from securevfl.protocols.base import Declared, Seat
 from securevfl.protocols.choice import Protocol
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.shares_ledger import FEWEST_VISITS
 from securevfl.protocols.shares_options import Shares
 from securevfl.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
@@ -80,7 +79,7 @@ class SharesMethod(Method):
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(), "optimizer": FedSGD(lr=0.3)}
-        return {"shares": own | {"protocol": Protocol(shares=Shares(chunk=2))}}
+        return {"shares": own | {"protocol": Protocol(shares=Shares(chunk=1))}}
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
         found = [
@@ -130,11 +129,13 @@ class SharesMethod(Method):
         return SharesPlayer(job, seat, columns, state)
 
     def ideal(self, job: J) -> J:
-        """Steps on one open residual, whose scores are the declared output."""
-        assert isinstance(job.optimizer, Optimizer), "Shares.check says so"
-        optimizer = job.optimizer if isinstance(job.optimizer, FedBCD) else FedSGD(lr=job.optimizer.lr)
-        protocol = Protocol(sum=DirectSum(), residual=OpenResidual())
-        return job.model_copy(update={"protocol": protocol, "optimizer": optimizer, "max_label_auc": None})
+        """The job itself: what a party holds after it, messages aside, is uniform words and the agreed scores."""
+        return job
+
+    def weights(self, job: JobOptions, state: State, parties: int) -> Floats:
+        """A party's share of its own weights, read as if it were these."""
+        made = plan(job, rows=state["sizes"]["rows"], batches=state["sizes"]["batches"], parties=parties)
+        return made.numbers.weights(ShareRing(made.numbers.bits).reduce(made.rule.theta(state["own"], state["visits"])))
 
 
 _SCORES = """\

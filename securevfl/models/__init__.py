@@ -7,7 +7,8 @@ from securevfl.models.base import Model
 from securevfl.models.kernel import Kernel
 from securevfl.models.linear import GeneralLinear, Logistic, OneVsRest, SmoothHinge, Softmax, Square
 from securevfl.models.neural import Neural
+from securevfl.models.transfer import Transfer
 
 MODELS: Registry[Model] = Registry(
-    "model", Logistic, SmoothHinge, Square, Softmax, OneVsRest, GeneralLinear, Neural, Kernel
+    "model", Logistic, SmoothHinge, Square, Softmax, OneVsRest, GeneralLinear, Neural, Kernel, Transfer
 )

@@ -19,11 +19,13 @@ from securevfl.protocols.differentiable import Differentiable
 class Model(Named, ABC):
     """`l2` is the weight of ||theta||^2 / 2.
 
-    by_column: whether forward outputs are X theta, with weights for each column. Where residuals go down,
-    `static_jacobian` and `shares_outputs` say what the Jacobians of the passive parties' parts are
-    (`securevfl.protocols.differentiable`): all parties know it from the job.
+    method: the family of training that it takes, whatever the optimizer; else the optimizer's. by_column: whether
+    forward outputs are X theta, with weights for each column. Where residuals go down, `static_jacobian` and
+    `shares_outputs` say what the Jacobians of the passive parties' parts are (`securevfl.protocols.differentiable`):
+    all parties know it from the job.
     """
 
+    method: ClassVar[str | None] = None
     by_column: ClassVar[bool] = False
     static_jacobian: ClassVar[bool]
     shares_outputs: ClassVar[bool]

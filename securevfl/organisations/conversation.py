@@ -13,7 +13,9 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from securevfl.errors import ConfigError, PeerLost, SecureVFLError, TransportError
+from securevfl.errors import ConfigError, PeerLost, SecureVFLError, StorageError, TransportError
+from securevfl.protocols.base import Declared, Reveal
+from securevfl.roles import Roles
 from securevfl.runtime import eventlog
 from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel
@@ -32,6 +34,11 @@ _END = "end"  # lane of the last message
 
 class Through(Message, frozen=True):
     """The sender has all it came for, on disk if the conversation resumes."""
+
+
+def declares(roles: Roles) -> list[Declared]:
+    """What this message reveals."""
+    return [Declared(Through, *pair, Reveal("plain", "that the sender is through")) for pair in roles.pairs()]
 
 
 def read_peers(peers: Peers | str | Path, certs: str | Path | None) -> tuple[Peers, Path]:
@@ -87,14 +94,19 @@ def converse(
             return outcome
         except BaseException as error:
             if resumes and _lost(error) and (channel is not None or time.monotonic() < deadline):
-                eventlog.warn(me, "lost", {"reason": str(error)})
+                eventlog.warn(me, "lost", {"reason": str(error), "waits": timeout})
                 if channel is not None:
                     channel.fail(error)  # to its other threads
                 goodbye = None
             else:
-                done = _stop(error, post, channel, others, kept)
+                reason = _reason(error, resumes)
+                done = _stop(error, reason, post, channel, others, kept)
                 if done is not None:
                     return done
+                if isinstance(error, OSError):
+                    raise StorageError(error.filename or "the disk", error) from error
+                if _lost(error):
+                    raise type(error)(reason) from error
                 raise
         finally:
             post.abandon() if goodbye is None else post.close(goodbye)
@@ -112,24 +124,38 @@ def _check_listen(me: str, listen: str | None) -> None:
             raise ConfigError(f"listen: host:port was expected, {listen} came; write it as in 0.0.0.0:7300") from None
 
 
+def _reason(error: BaseException, resumes: bool) -> str:
+    """Why this party stops, as the others may read it, and what all are to do."""
+    again = "run the same command again at every party" + (" to go on from the last state" if resumes else "")
+    if _lost(error):
+        return f"{error}; {again}"
+    if isinstance(error, KeyboardInterrupt):
+        return f"its operator has stopped it; {again}"
+    if isinstance(error, StorageError):
+        return error.told
+    if isinstance(error, OSError):
+        return StorageError("", error).told
+    return str(error) if isinstance(error, SecureVFLError) else type(error).__name__
+
+
 def _stop(
     error: BaseException,
+    reason: str,
     post: Post,
     channel: Channel | None,
     others: Sequence[str],
     kept: Callable[[], T | None] | None,
 ) -> T | None:
     """Tells the others that this party stops, and why; the outcome where one is kept and nobody was met."""
-    reason = str(error) if isinstance(error, SecureVFLError) else type(error).__name__
     if channel is not None:
         channel.abort(others, reason)
-    elif isinstance(error, PeerLost):
+    elif isinstance(error, PeerLost | KeyboardInterrupt | OSError | StorageError):
         post.stop(reason)
     alone = channel is None and isinstance(error, TransportError) and not post.unfinished
     done = kept() if kept is not None and alone else None
     if done is not None:
         eventlog.warn(post.me, "unconfirmed", {"reason": reason})
-    elif isinstance(error, SecureVFLError):
+    elif isinstance(error, SecureVFLError | KeyboardInterrupt | OSError):
         eventlog.warn(post.me, "stopped", {"error": type(error).__name__, "reason": reason})
     return done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -18,7 +19,7 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Kind, Stage
 from securevfl.training.checkpoint import Checkpoints
-from securevfl.training.model_part import ModelPart
+from securevfl.training.model_part import ModelPart, Standing
 from securevfl.training.session import run_key, take_part
 from securevfl.training.simulate import pool_for
 from securevfl.transport.peers import Peers
@@ -49,10 +50,11 @@ def join(
     for any one message, and at the end for the others. patience: seconds a party may be cut off. checkpoints: a folder
     of this party's own states; if every party has one, a party that was lost may be started again within `timeout`
     and the training goes on from the last round that all have; a party that had saved its part within the last
-    `patience` seconds, and meets nobody in as many, returns that. save: writes the part there; with checkpoints, before
-    these are removed. ledger: where this party counts what it tells; by default its file among the user's data
-    (`securevfl.disclosure.ledger.default_ledger`). ahead: the folder of what `prepare` has done ahead, and where more
-    is kept meanwhile; in memory without one. executor, workers, on_round and progress as in `simulate`.
+    `patience` seconds, of this job on this very table, and meets nobody in as many, returns that (`standing` says so).
+    save: writes the part there; with checkpoints, before these are removed. ledger: where this party counts what it
+    tells; by default its file among the user's data (`securevfl.disclosure.ledger.default_ledger`). ahead: the folder
+    of what `prepare` has done ahead, and where more is kept meanwhile; in memory without one. executor, workers,
+    on_round and progress as in `simulate`.
 
     Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
     key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
@@ -61,16 +63,11 @@ def join(
     check_role(job, party, peers)
     own_ledger = DisclosureLedger.of(party.name, ledger)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
-    key = b"" if states is None else run_key(job, party)
-    saved = _just_saved(save, job, party, patience) if states is not None else None
-
-    def kept() -> ModelPart | None:
-        assert states is not None
-        return states.final(key) or saved
+    before = None if states is None else _Before(job, party, states, save, patience)
 
     def talk(channel: Channel) -> ModelPart:
-        nonlocal saved
-        saved = None  # all are here for a training of its own
+        if before is not None:
+            before.saved = None  # all are here for a training of its own
         channel.clock.stage = Stage.SETUP
         return take_part(
             job,
@@ -95,27 +92,53 @@ def join(
             listen=listen,
             timeout=timeout,
             patience=patience,
-            resumes=states is not None,
-            kept=None if states is None else kept,
+            resumes=before is not None,
+            kept=None if before is None else before.kept,
         )
-    if save is not None:
+    if save is not None and (before is None or part is not before.saved):
         part.save(save)
-    if states is not None:
-        states.clear(key)
+    if before is not None:
+        before.clear()
     _finished(part)
     return part
 
 
-def _just_saved(save: str | Path | None, job: Job, party: Party, patience: float) -> ModelPart | None:
-    """The part of this job that was saved within the last `patience` seconds, by a process killed on its way out."""
-    if save is None or not Path(save).exists() or time.time() - Path(save).stat().st_mtime > patience:
-        return None
+class _Before:
+    """What this party has on disk of earlier tries at the same job on the same table.
+
+    saved: its part, as it was saved within the last `patience` seconds by a process that was killed on its way out.
+    """
+
+    def __init__(self, job: Job, party: Party, states: Checkpoints, save: str | Path | None, patience: float) -> None:
+        self._states = states
+        self._key = run_key(job, party)
+        self.saved: ModelPart | None = None
+        if save is not None and Path(save).is_file() and time.time() - Path(save).stat().st_mtime <= patience:
+            self.saved = _same(Path(save), job, party)
+
+    def kept(self) -> ModelPart | None:
+        """The outcome, where there is one that the others may have as well."""
+        part = self._states.final(self._key) or self.saved
+        if part is not None:
+            part.standing = Standing.UNCONFIRMED
+        return part
+
+    def clear(self) -> None:
+        """Forgets the states, once the outcome is where it belongs."""
+        self._states.clear(self._key)
+
+
+def _same(save: Path, job: Job, party: Party) -> ModelPart | None:
+    """The part in this file, if it is of this job on this very table; else the log says that it is not."""
     try:
         part = ModelPart.load(save)
-        same = Job.from_dict(part.job).digest == job.digest
+        if Job.from_dict(part.job).digest == job.digest and (part.name, part.data) == (party.name, party.digest.hex()):
+            return part
     except (ConfigError, DataError):
-        return None
-    return part if same and (part.name, part.columns) == (party.name, party.columns) else None
+        pass
+    why = f"the model in {save} is of another job, or of another table than is here now"
+    eventlog.emit(party.name, "trains anew", {"reason": why}, logging.ERROR)
+    return None
 
 
 def check_role(job: Job, party: Party, peers: Peers) -> None:

@@ -28,7 +28,7 @@ from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 from securevfl.job import Job
 from securevfl.methods.base import AskedRows, Player
 from securevfl.organisations.conversation import converse, read_peers
-from securevfl.protocols.base import Desk, Seat
+from securevfl.protocols.base import Declared, Desk, Reveal, Seat
 from securevfl.roles import Roles
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -46,6 +46,14 @@ class Asked(Message, frozen=True):
     rows: int
     order: bytes
     role: str
+
+
+def declares(roles: Roles) -> list[Declared]:
+    """What this message reveals."""
+    said = Reveal(
+        "plain", "which training the sender's part is of; its role; how many rows; keyed digest of their order"
+    )
+    return [Declared(Asked, *pair, said) for pair in roles.pairs()]
 
 
 @dataclass(frozen=True)

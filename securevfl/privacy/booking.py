@@ -11,7 +11,7 @@ from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.ledger import DisclosureLedger, Entry, told_to
 from securevfl.disclosure.limits import total
-from securevfl.errors import DataError
+from securevfl.errors import DataError, StorageError
 from securevfl.job import Job
 from securevfl.privacy.leaks import guard
 
@@ -51,7 +51,7 @@ class Booking:
         for item in now:
             same = replace(item, count=0)
             most[same] = max(most.get(same, item), item, key=lambda each: each.count)
-        with suppress(DataError):
+        with suppress(DataError, StorageError):
             self._ledger.settle(self._run, list(most.values()))
 
     def _told(self, epochs: int) -> list[Disclosure]:

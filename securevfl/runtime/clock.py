@@ -3,10 +3,12 @@
 `VirtualClock` tells what separate computers would take although all parties share one: a party's clock advances by
 the CPU time of its own thread, work handed to an executor by that work's own measured time, and a message arrives at
 
-    max(own clock, sender's clock + latency + bytes / bandwidth).
+    max(own clock, sender's clock + latency + cost a message + bytes / bandwidth).
 
-A party has one line: two messages sent (or received) at once follow each other on it. `WallClock` has the same face
-and measures what really passes; between organisations the table shows that.
+A party has one line: two messages sent (or received) at once follow each other on it with their bytes. The cost a
+message is what the threads between a sender and a receiver take to hand it on, most of it waking up; other messages
+are handed on meanwhile, so it delays each and occupies nothing (L and o of LogP, Culler et al. 1993, seen from
+outside). `WallClock` has the same face and measures what really passes; between organisations the table shows that.
 
 A path is a 4 x 3 array of seconds, stage by kind: whoever is waited for passes the split of its own path on, so
 the last clock of the run holds the split of the critical path.
@@ -57,19 +59,24 @@ Path = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Network:
-    """A symmetric line at every party: `mbps` megabits a second, `rtt_ms` milliseconds there and back."""
+    """A symmetric line at every party: `mbps` megabits a second, `rtt_ms` milliseconds there and back.
+
+    message_ms: milliseconds that the library adds to every message, from one party's `send` to the other's `recv`. The
+    default is of two idle machines on a line of 20 ms (docs/benchmarks.md); `securevfl line` measures all three.
+    """
 
     mbps: float = 300.0
     rtt_ms: float = 20.0
+    message_ms: float = 0.4
 
     def __post_init__(self) -> None:
-        if not (self.mbps > 0 and self.rtt_ms >= 0):
-            raise ValueError(f"Network needs mbps > 0 and rtt_ms >= 0, got mbps={self.mbps}, rtt_ms={self.rtt_ms}")
+        if not (self.mbps > 0 and self.rtt_ms >= 0 and self.message_ms >= 0):
+            raise ValueError(f"Network needs mbps > 0, rtt_ms >= 0 and message_ms >= 0, got {self}")
 
     @property
     def latency(self) -> float:
-        """Seconds one way."""
-        return self.rtt_ms / 2000.0
+        """Seconds one way for a message without its bytes."""
+        return (self.rtt_ms / 2.0 + self.message_ms) / 1000.0
 
     def transfer(self, nbytes: int) -> float:
         """Seconds that `nbytes` occupy a line."""

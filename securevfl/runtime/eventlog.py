@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,21 @@ from typing import TextIO
 
 LOGGER = logging.getLogger("securevfl")
 LOGGER.addHandler(logging.NullHandler())
+
+
+class _LogFile(logging.FileHandler):
+    """A file of events. That it cannot be written is said once; the run goes on."""
+
+    _said = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not self._said:
+            self._said = True
+            cause = sys.exc_info()[1]
+            reason = (cause.strerror if isinstance(cause, OSError) else None) or type(cause).__name__
+            print(
+                f"{self.baseFilename}: the log cannot be written ({reason}); the run goes on without", file=sys.stderr
+            )
 
 
 def emit(party: str, event: str, facts: Mapping[str, str | int | float], level: int = logging.INFO) -> None:
@@ -36,9 +52,7 @@ def write_to(target: TextIO | Path, level: int = logging.INFO) -> logging.Handle
     Returns the handler, for `LOGGER.removeHandler`.
     """
     handler: logging.Handler
-    handler = (
-        logging.FileHandler(target, encoding="utf-8") if isinstance(target, Path) else logging.StreamHandler(target)
-    )
+    handler = _LogFile(target, encoding="utf-8") if isinstance(target, Path) else logging.StreamHandler(target)
     handler.setFormatter(logging.Formatter("%(message)s"))
     handler.setLevel(level)
     LOGGER.addHandler(handler)

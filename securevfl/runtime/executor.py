@@ -14,6 +14,7 @@ Pieces hold secret keys: an executor belongs to one party, and the lines of a cl
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -197,4 +198,5 @@ def _die_with(parent: int) -> None:
             time.sleep(1.0)
         os._exit(1)
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C on a terminal goes to all; who started this one ends it
     threading.Thread(target=watch, daemon=True).start()

@@ -53,7 +53,7 @@ class Checkpoints:
         if every < 1:
             raise DataError(f"{party}: a checkpoint every 1 or more rounds was expected, got {every}")
         self.every = every
-        self._folder = Path(folder)
+        self.folder = Path(folder)
         self._party = party
 
     def due(self, rounds: int) -> bool:
@@ -65,7 +65,7 @@ class Checkpoints:
         rounds = self._states(job)
         if rounds and self.load(job, rounds[-1]).constant:
             rounds = list(range(0, rounds[-1] + 1, self.every))
-        return (*rounds, *([FINISHED] if (self._folder / self._name(job, FINISHED)).exists() else ()))
+        return (*rounds, *([FINISHED] if (self.folder / self._name(job, FINISHED)).exists() else ()))
 
     def save(self, job: bytes, saved: Saved) -> None:
         """Writes a state, whole or not at all and readable by its owner alone, and drops the oldest."""
@@ -78,14 +78,14 @@ class Checkpoints:
             "state": saved.state.plain(),
             "constant": saved.constant,
         }
-        write_whole(self._folder / self._name(job, saved.round), json.dumps(kept).encode())
+        write_whole(self.folder / self._name(job, saved.round), json.dumps(kept).encode())
         for old in self._states(job)[:-KEPT]:
-            (self._folder / self._name(job, old)).unlink(missing_ok=True)
+            (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
     def load(self, job: bytes, rounds: int) -> Saved:
         """The state after so many rounds, or the first after it. DataError if its file is missing or none of ours."""
         there = min((later for later in self._states(job) if later >= rounds), default=rounds)
-        path = self._folder / self._name(job, there)
+        path = self.folder / self._name(job, there)
         try:
             kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if kept["schema"] != SCHEMA:
@@ -117,36 +117,36 @@ class Checkpoints:
 
     def finish(self, job: bytes, part: ModelPart) -> None:
         """Keeps the outcome, until `clear` or `reopen`."""
-        part.save(self._folder / self._name(job, FINISHED))
+        part.save(self.folder / self._name(job, FINISHED))
 
     def final(self, job: bytes) -> ModelPart | None:
         """The outcome if the job has ended for this party, without its books. DataError if its file is spoilt."""
-        path = self._folder / self._name(job, FINISHED)
+        path = self.folder / self._name(job, FINISHED)
         return ModelPart.load(path) if path.exists() else None
 
     def reopen(self, job: bytes) -> None:
         """Forgets the outcome, as not everyone has one: the parts of one run must fit together."""
-        (self._folder / self._name(job, FINISHED)).unlink(missing_ok=True)
+        (self.folder / self._name(job, FINISHED)).unlink(missing_ok=True)
 
     def forget_after(self, job: bytes, rounds: int) -> None:
         """Removes later states than this one, from which the run goes on: where masks are drawn anew, what follows is
         not what it was, and states of two tries do not go together."""
         for later in self._states(job):
             if later > rounds:
-                (self._folder / self._name(job, later)).unlink(missing_ok=True)
+                (self.folder / self._name(job, later)).unlink(missing_ok=True)
 
     def clear(self, job: bytes) -> None:
         """Removes the states of a job that has ended."""
         for rounds in self._states(job):
-            (self._folder / self._name(job, rounds)).unlink(missing_ok=True)
+            (self.folder / self._name(job, rounds)).unlink(missing_ok=True)
         self.reopen(job)
-        for draft in self._folder.glob(f".{self._name(job, '*')}.*"):  # of a process that was killed while it wrote
+        for draft in self.folder.glob(f".{self._name(job, '*')}.*"):  # of a process that was killed while it wrote
             draft.unlink(missing_ok=True)
         with suppress(OSError):
-            self._folder.rmdir()
+            self.folder.rmdir()
 
     def _states(self, job: bytes) -> list[int]:
-        found = (path.stem.rsplit("-", 1)[1] for path in self._folder.glob(self._name(job, "[0-9]*")))
+        found = (path.stem.rsplit("-", 1)[1] for path in self.folder.glob(self._name(job, "[0-9]*")))
         return sorted(map(int, found))
 
     def _name(self, job: bytes, rounds: int | str) -> str:

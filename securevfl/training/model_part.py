@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,22 @@ from securevfl.runtime.clock import Path as CriticalPath
 SCHEMA = "securevfl.part/3"
 
 
+class Standing(StrEnum):
+    """What a part that `join` returns is: of this training, or of an earlier one of the same job on the same table."""
+
+    NEW = "new"
+    CONFIRMED = "of an earlier run, and all parties have confirmed that they hold theirs"
+    UNCONFIRMED = "of an earlier run, and the others were not there to confirm it"
+
+
 @dataclass
 class ModelPart:
     """One party's outcome: its role, and its part of the model as its player keeps it (`securevfl.methods`).
 
     `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
     drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, which
-    `mean` and `deviation` (d,) scale. `run` is the same in all parts of one training, and in no others.
+    `mean` and `deviation` (d,) scale. `run` is the same in all parts of one training, and in no others. `data` is the
+    digest of the table it was trained on (`Party.digest`), in hex.
     model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
     back needs it set anew unless its job names a file of it.
     """
@@ -51,6 +61,8 @@ class ModelPart:
     books: Books = field(default_factory=Books, repr=False)
     path: CriticalPath = field(default_factory=lambda: np.zeros((len(Stage), len(Kind))), repr=False)
     run: str = ""
+    data: str = ""
+    standing: Standing = field(default=Standing.NEW, repr=False)
     model: object = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -122,6 +134,7 @@ class ModelPart:
             "history": self.history,
             "rounds": self.rounds,
             "run": self.run,
+            "data": self.data,
         }
         write_whole(Path(path), json.dumps(state).encode())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from securevfl.runtime.clock import Network, Stage
 from securevfl.training.run import Run
 from securevfl.version import __version__
 
-SCHEMA = "securevfl.report/2"
+SCHEMA = "securevfl.report/3"
 
 
 def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, 
         "schema": SCHEMA,
         "version": __version__,
         **run.summary(),
-        "network": {"mbps": network.mbps, "rtt_ms": network.rtt_ms},
+        "network": asdict(network),
         "ids_lacking": lacking,
         "books": {name: _books(part.books) for name, part in run.parts.items()},
     }

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -38,7 +37,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Stage
 from securevfl.runtime.meter import Meter
 from securevfl.training.checkpoint import FINISHED, Checkpoints, Saved, common_round
-from securevfl.training.model_part import ModelPart
+from securevfl.training.model_part import ModelPart, Standing
 from securevfl.training.trainee import Trainee
 
 
@@ -67,7 +66,11 @@ def take_part(
     party, schedule, sizes = met.party, met.schedule, met.sizes
     start = _common_start(met.heard)
     if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
+        done.standing = Standing.CONFIRMED
         return done
+    if start is None and any(other.saved for other in met.heard.values()):
+        why = "not all have states of one training: of this job, on a table that has not changed since"
+        eventlog.warn(channel.me, "begins anew", {"reason": why})
     saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
     run = channel.session.hex() if saved is None else saved.run
     booking = Booking(ledger, run, party.name, party.register, job, sizes)
@@ -88,6 +91,7 @@ def take_part(
     finally:
         rounds = trainee.rounds if trainee is not None else start or 0
         booking.settle(rounds, silent=channel.books.messages_sent() == before)
+    part.data = met.raw.digest.hex()
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
@@ -196,9 +200,8 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
 
 
 def run_key(job: Job, party: Party) -> bytes:
-    """What the states of a party are filed under: the job and the table it trains on, 32 bytes."""
-    table = json.dumps([len(party), party.columns]).encode()
-    return hashlib.sha256(job.digest + party.order.ljust(32, b"\0") + table).digest()
+    """What the states of a party are filed under: the job and the contents of the table it trains on, 32 bytes."""
+    return hashlib.sha256(job.digest + party.digest).digest()
 
 
 def _introduce(

@@ -36,9 +36,10 @@ def simulate(
 ) -> Run:
     """Trains and returns every party's part.
 
-    network: what lies between the parties (300 Mbps, 20 ms there and back). executor: takes the heavy calls of every
-    party, `workers` of them at a time; without one, Paillier gets a pool of one process a core. on_round(done, of)
-    is called after each round. observe sees every message at both ends. checkpoints: each party's own, by name.
+    network: what lies between the parties; by default 300 Mbps, 20 ms there and back and .4 ms a message. executor:
+    takes the heavy calls of every party, `workers` of them at a time; without one, Paillier gets a pool of one process
+    a core. on_round(done, of) is called after each round. observe sees every message at both ends. checkpoints: each
+    party's own, by name.
     ledgers: each party's own, by name; without them nothing is counted, as all data are in this one process and none is
     told to anyone. progress: shows a bar on a terminal or below a notebook's cell.
     Raises ConfigError, DataError or LeakageError before anything runs.

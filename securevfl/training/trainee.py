@@ -92,7 +92,7 @@ class Trainee:
             classes=data.classes,
             metrics=measured,
             history=self._history,
-            rounds=self._player.exchanges if self._leads else 0,
+            rounds=self._player.exchanges or self.rounds,
             books=seat.channel.books,
             path=path,
             run=self._run,

@@ -22,6 +22,7 @@ from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.line import Line
 from securevfl.transport.line_messages import PIECE, Refusal
 from securevfl.transport.peers import Peers, split_address
+from securevfl.transport.ports import require_free
 from securevfl.transport.tls import Credentials, caller, diagnose, require_tls13
 
 METHOD = "/securevfl.Line/Stream"
@@ -125,6 +126,7 @@ class Endpoint:
             options=_OPTIONS,
             maximum_concurrent_rpcs=room,
         )
+        require_free(self.me, host, port)
         try:
             self._server.add_secure_port(bind, self._credentials.identity.server_credentials())
         except RuntimeError:

@@ -152,7 +152,7 @@ class Post:
         for name in self._others:
             agreed = self._next(name, Agreed, deadline, timeout)
             if agreed.session != session:
-                raise PeerLost(f"{name} and {self.me} have not heard the same greetings; start the job anew")
+                raise PeerLost(f"{name} and {self.me} have not heard the same greetings")
             check_peer(agreed.certificate, self._credentials.ca, name)
             self.keys[name] = verify(agreed.certificate, agreed.signature, _claim(session, name, self.me))
             eventlog.emit(self.me, "identified", {"peer": name, "key": self.keys[name]})
@@ -213,6 +213,8 @@ class Post:
             self._take(neighbour, found, packet)
         elif isinstance(found, Abort) and found.lost in self._others:
             self._fail(PeerLost(f"{found.lost} is lost to the hub: {found.reason[:500]}"))
+        elif isinstance(found, Abort) and not found.lost:
+            self._fail(TransportError(f"{neighbour}, the hub, has stopped: {found.reason[:2000]}"))
         else:
             raise FrameError(f"{self.me}: parcels were expected of the hub, {type(found).__name__} came")
 

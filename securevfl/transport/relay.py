@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 
 from securevfl.errors import FrameError, SecureVFLError, TransportError
@@ -16,6 +17,7 @@ from securevfl.transport.peers import Peers
 from securevfl.transport.tls import Credentials
 
 _LOOK = 0.2  # seconds between looks at the lines of a relay
+_LAST_WORD = 2.0  # seconds for the reason of an early end to reach the parties
 
 
 def route(endpoint: Endpoint, peers: Peers, neighbour: str, parcel: Parcel, packet: bytes) -> bool:
@@ -52,19 +54,28 @@ class Relay:
 
     def run(self, timeout: float) -> None:
         """Serves one run, for at most so many seconds after the start or the last loss."""
-        while True:
-            self._loss.clear()
-            deadline = time.monotonic() + timeout
-            self._endpoint.start()
-            while time.monotonic() < deadline and not self._loss.wait(_LOOK):
-                if all(line.finished for line in self._endpoint.lines.values()):
-                    break
-            if not self._loss.is_set():
-                self._endpoint.close(max(0.0, deadline - time.monotonic()))
-                return
-            time.sleep(_LOOK)  # for the others to hear of it
-            self._endpoint.abandon()
-            self._endpoint = self._open()
+        try:
+            while not self._serve(timeout):
+                time.sleep(_LOOK)  # for the others to hear of the loss
+                self._endpoint.abandon()
+                self._endpoint = self._open()
+        except KeyboardInterrupt:
+            self._tell(Abort("its operator has stopped it; start it and run the same command again at every party"))
+            self._endpoint.close(_LAST_WORD)
+            raise
+
+    def _serve(self, timeout: float) -> bool:
+        """Whether all have said goodbye, or the time is over; else a party is lost."""
+        self._loss.clear()
+        deadline = time.monotonic() + timeout
+        self._endpoint.start()
+        while time.monotonic() < deadline and not self._loss.wait(_LOOK):
+            if all(line.finished for line in self._endpoint.lines.values()):
+                break
+        if self._loss.is_set():
+            return False
+        self._endpoint.close(max(0.0, deadline - time.monotonic()))
+        return True
 
     def _deliver(self, neighbour: str, packet: bytes) -> None:
         me = self._endpoint.me
@@ -74,10 +85,12 @@ class Relay:
         route(self._endpoint, self._peers, neighbour, parcel, packet)
 
     def _lost(self, neighbour: str, error: SecureVFLError) -> None:
-        for name, line in self._endpoint.lines.items():
-            if name != neighbour:
-                try:
-                    line.send(encode_message(Abort(str(error), lost=neighbour)))
-                except TransportError:
-                    continue
+        self._tell(Abort(str(error), lost=neighbour))
         self._loss.set()
+
+    def _tell(self, abort: Abort) -> None:
+        """Says it to all parties but the one that is lost."""
+        for name, line in self._endpoint.lines.items():
+            if name != abort.lost:
+                with suppress(TransportError):
+                    line.send(encode_message(abort))

@@ -179,7 +179,7 @@ class Stream:
                 raise TransportError(f"{line.me}: another process of {line.peer} is connected; stop one of the two")
         if renewed or message.known not in (b"", line.start):
             who = line.peer if renewed else line.me
-            error = PeerLost(f"{who} was started anew while the other ran; start the job anew everywhere")
+            error = PeerLost(f"{who} was started anew while the other ran")
             self._anew = True
             if line.opened:
                 line.fail(error)

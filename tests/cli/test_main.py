@@ -91,7 +91,7 @@ def test_a_job_trains_from_files_and_names_what_does_not_match(tmp_path: Path, t
     assert lacking[1].endswith(": 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more")
 
     report = json.loads(out.read_text())
-    assert report["schema"] == "securevfl.report/2"
+    assert report["schema"] == "securevfl.report/3"
     assert report["ids_lacking"] == {"bank": 369, "shop": 12}
     assert report["metrics"]["auc"] > 0.9
     assert len(report["history"]) == report["costs"]["rounds"]

@@ -109,16 +109,16 @@ def test_a_row_order_of_another_file_is_refused(kits: Path, bank_csv: Path) -> N
     assert "align again" in told
 
 
-def test_events_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from securevfl.cli.parties import _events
+def testevents_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from securevfl.cli.parties import events
     from securevfl.runtime import eventlog
 
-    with _events(True, tmp_path / "log"):
+    with events(True, tmp_path / "log"):
         eventlog.emit("bank", "round", {"round": 3, "of": 8})
     eventlog.emit("bank", "later", {})
     told = capsys.readouterr().err
     assert told.endswith(" bank: round, round 3, of 8\n")
-    with _events(False, None):
+    with events(False, None):
         eventlog.emit("bank", "round", {"round": 4})
         eventlog.warn("bank", "cut", {"peer": "shop"})
         eventlog.emit("bank", "key changed", {"peer": "shop"}, logging.ERROR)

@@ -22,7 +22,7 @@ from securevfl.disclosure import ledger as ledger_module
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger, told_to
 from securevfl.disclosure.limits import Limit, Told, total
-from securevfl.errors import ConfigError, DataError, LeakageError
+from securevfl.errors import ConfigError, DataError, LeakageError, StorageError
 from securevfl.privacy.booking import Booking
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints
@@ -361,11 +361,11 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(full: DisclosureLedger, mo
     whole = full.path.read_bytes()
 
     def no_room(path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
+        raise StorageError(path, OSError(28, "No space left on device"))
 
     with monkeypatch.context() as patched:
         patched.setattr(ledger_module, "write_whole", no_room)
-        with pytest.raises(DataError, match="room for the ledger was expected there"):
+        with pytest.raises(StorageError, match="make room"):
             full.book(REGISTER, "another", [columns(1)])
     assert full.path.read_bytes() == whole
     full.book(REGISTER, "another", [columns(1)])

@@ -59,7 +59,7 @@ def test_the_page(tmp_path: Path) -> None:
     for port, free in ports.items():
         page = page.replace(f"localhost:{port}", f"localhost:{free}")
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    kit, *parties, new, by_hand = blocks
+    kit, *parties, new, lines, by_hand = blocks
     assert sum(block.count("securevfl ") for block in (kit, *parties)) <= 5
     assert "certs request" in by_hand
     together([kit], tmp_path)
@@ -75,6 +75,9 @@ def test_the_page(tmp_path: Path) -> None:
     write(bank.take(np.arange(3)), tmp_path / "new-bank.csv")
     write(shop.take(np.arange(3)), tmp_path / "new-shop.csv")
     together(new.splitlines(), tmp_path)
+    one, other = together(lines.splitlines(), tmp_path)
+    assert one == other
+    assert "vfl.Network(mbps=" in one
     found = csv.read_csv(tmp_path / "predictions.csv").to_pydict()
     assert found["id"] == list(bank.ids[:3])  # type: ignore[index]
     assert found["prediction"] == [round(p) for p in found["probability"]]

@@ -151,7 +151,7 @@ def test_virtual_time_of_two_parties_by_hand() -> None:
         sizes["pong"] = ch.books.bytes_sent()
         paths["shop"] = ch.clock.path()
 
-    run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(Network(mbps=8, rtt_ms=20)))
+    run_threads({"bank": bank, "shop": shop}, lambda: VirtualClock(Network(mbps=8, rtt_ms=19, message_ms=0.5)))
     assert 5000 < sizes["ping"] < 5100
     assert 8000 < sizes["pong"] < 8100
     arrived = 1.0 + 0.010 + sizes["ping"] * 1e-6
@@ -168,9 +168,9 @@ def test_virtual_time_of_two_parties_by_hand() -> None:
 
 
 def test_two_messages_at_once_follow_each_other_on_the_line() -> None:
-    clock = VirtualClock(Network(mbps=8, rtt_ms=20))
+    clock = VirtualClock(Network(mbps=8, rtt_ms=19, message_ms=0.5))
     first, second = clock.departs(1000), clock.departs(1000)
-    receiver = VirtualClock(Network(mbps=8, rtt_ms=20))
+    receiver = VirtualClock(Network(mbps=8, rtt_ms=19, message_ms=0.5))
     receiver.arrives(first, 1000)
     assert receiver.path().sum() == pytest.approx(0.011)
     receiver.arrives(second, 1000)

@@ -12,7 +12,7 @@ from securevfl.runtime.clock import Kind, Network, Path, Stage, VirtualClock, Wa
 from securevfl.runtime.codec import Message
 from securevfl.runtime.threads import run_threads
 
-NETWORK = Network(mbps=8, rtt_ms=20)  # 1 byte a microsecond, 10 ms one way
+NETWORK = Network(mbps=8, rtt_ms=20, message_ms=0)  # 1 byte a microsecond, 10 ms one way
 OWN_CPU = 0.05  # seconds: the threads' own milliseconds are real and counted
 
 
@@ -205,3 +205,20 @@ def test_a_thread_that_only_serves_does_not_turn_its_partys_work_into_waiting() 
     path = clock.path()
     assert path[Stage.SETUP, Kind.LOCAL] == pytest.approx(9.0)
     assert path[Stage.SETUP, Kind.COMMUNICATION] == pytest.approx(1.0)
+
+
+def test_handing_on_delays_each_message_and_holds_up_none() -> None:
+    network = Network(mbps=8, rtt_ms=20, message_ms=3)
+    sender, receiver = VirtualClock(network), VirtualClock(network)
+    stamps = [sender.departs(1000) for _ in range(5)]
+    for k, stamp in enumerate(stamps, 1):
+        receiver.arrives(stamp, 1000)
+        assert receiver.path()[Stage.SETUP, Kind.COMMUNICATION] == pytest.approx(0.010 + 0.003 + k * 0.001)
+    assert receiver.path().sum() == receiver.path()[Stage.SETUP, Kind.COMMUNICATION]
+    assert sender.path().sum() == 0.0
+
+
+@pytest.mark.parametrize("wrong", [{"mbps": 0}, {"rtt_ms": -1}, {"message_ms": -0.1}, {"message_ms": float("nan")}])
+def test_a_network_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="message_ms >= 0, got"):
+        Network(**wrong)

@@ -20,6 +20,7 @@ from securevfl.audit.attacks.rare_values import RareValues
 from securevfl.audit.attacks.residual_direction import ResidualDirection
 from securevfl.audit.attacks.residual_norm import ResidualNorm
 from securevfl.audit.attacks.residual_sign import ResidualSign
+from securevfl.audit.attacks.shared_residual import SharedResiduals
 from securevfl.audit.attacks.transcript import Transcript
 from securevfl.audit.attacks.two_values import TwoValues
 
@@ -36,6 +37,7 @@ ATTACKS: dict[str, Attack] = {
         TwoValues(),
         ModelCompletion(),
         OwnPart(),
+        SharedResiduals(),
         Transcript(),
         RareValues(),
         ColumnSpace(),

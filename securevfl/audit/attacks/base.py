@@ -91,16 +91,18 @@ class LabelAttack(Attack):
     by = By.EACH
 
     def applies_to(self, job: Job) -> bool:
-        return job.model.loss.classifies and job.protocol.residual is not None
+        return job.model.loss.classifies and (job.protocol.residual is not None or job.protocol.method is not None)
 
     @abstractmethod
     def guess(self, view: View, worlds: Worlds) -> Floats:
         """A score (m x c) for every row: c = 1, higher for the second class; or a column a class. Unknown rows NaN."""
 
     def hidden(self, job: Job) -> bool:
-        return job.protocol.seals
+        return job.protocol.seals or job.protocol.method is not None
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        if job.protocol.method is not None:
+            return "none: it has nothing to go by"
         if not job.protocol.seals:
             return 'seal the residual: residual = "ckks" or "paillier"; or blur it with a defence'
         sizes = known.sizes

@@ -38,7 +38,7 @@ class ColumnSpace(Attack):
     beyond = NEARLY_ALL
 
     def applies_to(self, job: Job) -> bool:
-        return job.model.by_column
+        return job.model.by_column and job.protocol.method is None
 
     def who(self, job: Job, attacker: str, lead: str) -> str:
         return lead if job.protocol.seals else str(By.ANYONE)

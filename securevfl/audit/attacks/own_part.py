@@ -23,7 +23,14 @@ class OwnPart(LabelAttack):
     def applies_to(self, job: Job) -> bool:
         return job.model.by_column and job.model.loss.classifies
 
+    def hidden(self, job: Job) -> bool:
+        """Weights that are shared leave a party a random direction of its columns, which ranks labels well or badly, by
+        chance: no single run can be held against another."""
+        return job.protocol.method is None and super().hidden(job)
+
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        if job.protocol.method is not None:
+            return "none: its share of its weights is random; the mean over many runs is a half"
         return "none: the party needs these weights to predict; keep columns that go with the label from it"
 
     def guess(self, view: View, worlds: Worlds) -> Floats:

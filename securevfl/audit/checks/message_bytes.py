@@ -67,7 +67,7 @@ def byte_fields(message: Message) -> list[bytes]:
     for value in msgspec.structs.astuple(message):
         if isinstance(value, bytes):
             found.append(value)
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             found += [item for item in value if isinstance(item, bytes)]
     return found
 

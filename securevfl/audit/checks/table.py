@@ -25,6 +25,7 @@ from securevfl.audit.checks import (
     recompute_sums,
     repeats,
     session,
+    shares,
     simulators,
     theorem,
 )
@@ -100,7 +101,8 @@ def small_parties(count: int = 4) -> list[Party]:
 
 def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
     """A whole job over two sessions, handshake and evaluation included, in which so many parties have labels."""
-    lead, *others = small_parties()
+    most = small_job(**keys).method.most
+    lead, *others = small_parties() if most is None else small_parties(most)
     table = [
         lead,
         *(Party(each.name, each.X, lead.y, aligned=True) for each in others[: labelled - 1]),
@@ -182,5 +184,6 @@ CHECKS: dict[str, Check] = {
     **paillier_draws.CHECKS,
     **repeats.CHECKS,
     **theorem.CHECKS,
+    **shares.CHECKS,
     **simulators.CHECKS,
 }

@@ -22,6 +22,7 @@ from securevfl.audit.mutants.protocols import MUTANTS as PROTOCOLS
 from securevfl.audit.mutants.related import MUTANTS as RELATED
 from securevfl.audit.mutants.repeats import MUTANTS as REPEATS
 from securevfl.audit.mutants.session import MUTANTS as SESSION
+from securevfl.audit.mutants.shares import MUTANTS as SHARES
 
 MUTANTS: list[Mutant] = [
     *MASKS,
@@ -36,6 +37,7 @@ MUTANTS: list[Mutant] = [
     *RELATED,
     *REPEATS,
     *BOUND,
+    *SHARES,
 ]
 
 

@@ -34,7 +34,7 @@ from securevfl.data.schedule import Rows, Schedule
 from securevfl.job import Job, Protocol
 from securevfl.privacy.leaks import LEAKS
 from securevfl.protocols.base import Phases
-from securevfl.protocols.notes import Began, Learned, LearnedPhases, Summed
+from securevfl.protocols.notes import Began, Learned, LearnedPhases, SharedResidual, Summed
 from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.codec import Message
 from securevfl.training.run import Run
@@ -85,7 +85,7 @@ class Receipt:
 class View:
     """One party's knowledge at the end. X (m x d) scaled as in training, theta (d x c), rows of batch `index`.
 
-    key: what its random features are drawn from, if it has any.
+    shared: its words about residuals, read as numbers. key: what its random features are drawn from, if it has any.
     """
 
     name: str
@@ -99,6 +99,7 @@ class View:
     receipts: tuple[Receipt, ...]
     events: tuple[Event, ...] = ()
     phases: tuple[PhaseTotal, ...] = ()
+    shared: tuple[Total, ...] = ()
     key: bytes = field(default=b"", repr=False)
 
     def residuals(self) -> list[tuple[Rows, Floats]]:
@@ -165,6 +166,7 @@ class Tape(Observer):
     receipts: dict[str, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
+    shared: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
     sums: Witness = field(default_factory=Witness)
     trained: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     blurred: list[Floats] = field(default_factory=list)  # what a defence has made of each g, in order
@@ -198,6 +200,8 @@ class Tape(Observer):
                 case Learned(index, J, gradient):
                     own = gradient.reshape(J.dense.shape[1], -1)
                     self.openings[me].append(Opening(visit, index, J.dense, own))
+                case SharedResidual(index, words):
+                    self.shared[me].append(Total(visit, index, words.copy()))
                 case LearnedPhases(k, bits, phases):
                     self.phases[me].append(PhaseTotal(visit, k, bits, phases.copy()))
 
@@ -269,7 +273,7 @@ class Worlds:
         return View(
             name=name,
             X=(party.X - part.mean) / part.deviation,
-            theta=part.state.get("theta", np.zeros((0, part.outputs))),
+            theta=self.job.method.weights(self.job, part.state, len(run.parts)),
             outputs=part.outputs,
             rows={visit.index: visit.rows for visit in self.schedule.visits()},
             visits=tuple(tape.visits[name]),
@@ -278,6 +282,7 @@ class Worlds:
             receipts=tuple(tape.receipts[name]),
             events=tuple(tape.events[name]),
             phases=tuple(tape.phases[name]),
+            shared=tuple(tape.shared[name]),
             key=self.real_run[0].parts[name].state.get("key", b""),
         )
 

@@ -15,7 +15,7 @@ def _messages(kind: type[Message]) -> set[type[Message]]:
 
 def test_every_message_of_a_protocol_is_declared() -> None:
     declared = {item.message for section in sections() for item in section.declared}
-    places = ("securevfl.protocols.", "securevfl.training.session", "securevfl.runtime.channel")
+    places = ("securevfl.protocols.", "securevfl.organisations.", "securevfl.runtime.channel")
     known = {kind for kind in _messages(Message) if kind.__module__.startswith(places)}
     assert {psi_work.Points, psi_many.Slots} <= known
     assert not known - declared

@@ -1,0 +1,303 @@
+"""Training on shares: what a visit costs beside a sealed round, and whether the model is that of floats.
+
+sizes        two parties with d columns each, work ahead apart from visits; `ratio` is the processor time of one party,
+             all in, to that of a sealed round (CKKS, both ends) of the same run
+tables       real tables against the same steps in floats with the exact residual, from the same start; of
+             block_descent against the optimum
+prediction   scores of new rows
+one epoch    of 100,000 rows and 330 columns, by the clock
+
+Processor times are of this process, over all its parties, divided by visits and parties; virtual times are for a line
+of 300 Mbps and 20 ms. `attack_auc` ranks labels by the mean of what the partner knows of each row's residuals.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.data.party import Party
+from securevfl.errors import DataError
+from securevfl.job import Job
+from securevfl.models import metrics
+from securevfl.models.linear import Linear, Logistic, OneVsRest, Square
+from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.shares_options import Shares
+from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.clock import Network, Stage, VirtualClock
+from securevfl.runtime.threads import run_threads
+from securevfl.training.model_part import ModelPart
+from securevfl.training.run import Run
+from securevfl.training.session import make_ahead, take_part
+from securevfl.training.simulate import simulate
+
+SCHEMA = "securevfl.bench.shares/1"
+SIZES = (256, 15), (256, 100), (4096, 100)
+BATCHES = 8
+Progress = Callable[[str], None]
+_SGD = {"model": Logistic(), "batch_size": 256, "epochs": 10, "optimizer": FedSGD(lr=0.1)}
+_BLOCKS = {"model": Logistic(), "batch_size": "all", "epochs": 12, "optimizer": BlockDescent()}
+_NUMBERS = {"model": Square(), "batch_size": "all", "epochs": 40, "optimizer": FedSGD(lr=0.3)}
+TABLES: dict[str, dict[str, Any]] = {
+    "breast": _SGD | {"batch_size": 128, "optimizer": FedSGD(lr=0.3)},
+    "default_credit": _SGD,
+    "a9a": _SGD,
+    "phishing": _SGD,
+    "ijcnn1": _SGD | {"batch_size": 1024, "optimizer": FedSGD(lr=0.4)},
+    "motor": _NUMBERS,
+    "dvisits": _NUMBERS,
+    "vehicle_scale": _SGD | {"model": OneVsRest(), "epochs": 20, "optimizer": FedSGD(lr=1.0)},
+    "default_credit/12": _BLOCKS,
+}
+
+
+def run(
+    data: Path, sizes: Sequence[tuple[int, int]], tables: Sequence[str], on_row: Progress, *, large: bool = False
+) -> list[dict[str, Any]]:
+    """All rows asked for; `large`: one epoch of 100,000 rows x (30 + 300). DataError if a table is not there."""
+    rows = []
+    for n, d in sizes:
+        on_row(f"{n} x {d}")
+        rows.append(size(n, d))
+    for name in tables:
+        on_row(name)
+        rows.append(table(data, name))
+    on_row("prediction")
+    rows.append(prediction())
+    if large:
+        on_row("100,000 rows")
+        rows.append(one_epoch())
+    return rows
+
+
+def made_up(n: int, d: int, parties: int = 2) -> list[Party]:
+    """Tables of noise (n x d each) and labels that lean on them."""
+    rng = np.random.default_rng([n, d])
+    X = [rng.normal(size=(n, d)) for _ in range(parties)]
+    y = (sum(x[:, 0] for x in X) + rng.normal(size=n) > 0).astype(int)
+    return [Party(f"p{k}", x, y if k == 0 else None, aligned=True) for k, x in enumerate(X)]
+
+
+def size(n: int, d: int) -> dict[str, Any]:
+    """What a visit of n rows costs, and what a sealed round of them does."""
+    epochs = 16 if n < 1024 else 8
+    batches = BATCHES if n < 1024 else 2
+    parties = made_up(n * batches, d)
+    options: dict[str, Any] = {"model": Logistic(), "optimizer": FedSGD(lr=0.1), "batch_size": n, "epochs": epochs}
+    job = Job(**options, protocol=Protocol(shares=Shares(chunk=epochs)))
+    ahead, visits, parts = _apart(job, parties)
+    sealed = Job(**options, protocol=Protocol(residual="ckks"), accepts=("columns",))
+    plain = Job(**options, protocol=Protocol(residual="open"), accepts=("columns",))
+    spent = [_processor(partial(simulate, each, parties, workers=1)) for each in (sealed, plain)]
+    rounds = batches * epochs
+    far = simulate(_few(job, 2), parties, network=Network(mbps=1e6, rtt_ms=1000.0))
+    books = [part.books for part in parts.values()]
+    path = max((part.path for part in parts.values()), key=lambda path: float(path[Stage.TRAIN].sum()))
+    one = 1e3 * (ahead[0] + visits) / rounds / len(parties)
+    of_sealed = 1e3 * (spent[0][0] - spent[1][0]) / rounds
+    return {
+        "what": f"{n}x{d}",
+        "parties": len(parties),
+        "mode": "shares",
+        "cpu_ahead_ms": 1e3 * ahead[0] / rounds / len(parties),
+        "cpu_visit_ms": 1e3 * visits / rounds / len(parties),
+        "cpu_sealed_ms": of_sealed,
+        "ratio": one / of_sealed,
+        "bytes_ahead": ahead[1] // rounds,
+        "bytes_visit": sum(each.bytes_sent(Stage.TRAIN) for each in books) // rounds,
+        "round_trips": round(float(far.costs.path[Stage.TRAIN].sum()) / len(far.history), 2),
+        "virtual_ms": 1e3 * float(path[Stage.TRAIN].sum()) / rounds,
+    }
+
+
+def _few(job: Job, epochs: int) -> Job:
+    return job.model_copy(update={"epochs": epochs})
+
+
+def _apart(job: Job, parties: Sequence[Party]) -> tuple[tuple[float, int], float, dict[str, ModelPart]]:
+    """Processor seconds and bytes of the work ahead, processor seconds of the training, and its parts."""
+    names = [party.name for party in parties]
+    sent: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def prepare(party: Party, channel: Any) -> None:
+            channel.clock.stage = Stage.AHEAD
+            make_ahead(job, party, channel, parties=names, folder=Path(folder) / party.name)
+            sent.append(channel.books.bytes_sent(Stage.AHEAD))
+
+        def clock() -> VirtualClock:
+            return VirtualClock(Network())
+
+        ahead, _ = _processor(lambda: run_threads({p.name: partial(prepare, p) for p in parties}, clock))
+        roles = {p.name: partial(take_part, job, p, parties=names, ahead=Path(folder) / p.name) for p in parties}
+        visits, parts = _processor(lambda: run_threads(roles, clock))
+    return (ahead, sum(sent)), visits, parts
+
+
+def _processor(work: Callable[[], Any]) -> tuple[float, Any]:
+    started = time.process_time()
+    result = work()
+    return time.process_time() - started, result
+
+
+class _Words(Observer):
+    """The mean, by batch, of what one party knows of residuals."""
+
+    def __init__(self, of: str) -> None:
+        self._of = of
+        self.by_batch: dict[int, list[Floats]] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Messages are of no interest."""
+
+    def note(self, me: str, fact: object) -> None:
+        if me == self._of and isinstance(fact, SharedResidual):
+            self.by_batch.setdefault(fact.index, []).append(fact.words[:, :1])
+
+
+def table(data: Path, name: str) -> dict[str, Any]:
+    """One real table: the model on shares, and the same steps in floats."""
+    options, parties = TABLES[name], read(data, name.partition("/")[0])
+    chunk = 10 if options["batch_size"] != "all" else options["epochs"]
+    job = Job(**options, protocol=Protocol(shares=Shares(chunk=chunk)), test_fraction=0.25)
+    words = _Words(parties[1].name)
+    started = time.perf_counter()
+    found = simulate(job, parties, workers=1, observe=words)
+    seconds = time.perf_counter() - started
+    exact = in_floats(job, found, parties)
+    loss = job.model.loss
+    ranked = "auc" if loss.classifies and loss.single else "r2" if not loss.classifies else "accuracy"
+    told: dict[str, Any] = {
+        "what": name,
+        "parties": len(parties),
+        "mode": f"{job.optimizer.name}, {found.costs.rounds} visits",
+        "metric": ranked,
+        "auc": found.metrics[ranked],
+        "auc_float": exact[ranked],
+        "loss": found.metrics["loss"],
+        "loss_float": exact["loss"],
+        "virtual_s": found.costs.total,
+        "ahead_s": found.costs.ahead,
+        "seconds": seconds,
+    }
+    if ranked == "auc":
+        told["attack_auc"] = _attacked(job, parties, words)
+    return told
+
+
+def _attacked(job: Job, parties: Sequence[Party], words: _Words) -> float:
+    rows = job.schedule(parties[0].register).partition(0)
+    y = np.asarray(parties[0].y)
+    found = [(y[rows[batch]], np.mean(each, axis=0)[:, 0]) for batch, each in words.by_batch.items()]
+    labels, scores = (np.concatenate(each) for each in zip(*found, strict=True))
+    return metrics.area_under_curve(labels == y.max(), scores)
+
+
+def in_floats(job: Job, found: Run, parties: Sequence[Party]) -> dict[str, float]:
+    """Metrics on the held-out rows of the same visits in floats; of block_descent, of the optimum."""
+    X = np.hstack([np.clip(found.parts[party.name].scaled(party.X), -8, 8) for party in parties])
+    X = np.column_stack([X, np.ones(len(X))])
+    loss, y = job.model.loss, np.asarray(parties[0].y)
+    classes = loss.classes(y)
+    targets = loss.targets(y, classes)
+    schedule = job.schedule(parties[0].register)
+    model = Linear(np.zeros((X.shape[1], targets.shape[1])), l2=0.0, intercept=False)
+    if isinstance(job.optimizer, BlockDescent):
+        rows = schedule.train
+        bound = np.linalg.inv(X[rows].T @ X[rows] / (4 * len(rows)) + 1e-6 * np.eye(X.shape[1]))
+        for _ in range(400):
+            g = loss.residual(X[rows] @ model.theta, targets[rows])
+            model.theta = model.theta - bound @ (X[rows].T @ g) / len(rows)
+    else:
+        steps = job.optimizer
+        assert isinstance(steps, FedSGD), "all other tables are trained by it"
+        for t, visit in enumerate(schedule.visits()):
+            g = loss.residual(X[visit.rows] @ model.theta, targets[visit.rows])
+            rate = steps.eta(t, len(parties)) / len(visit.rows)
+            model.theta = model.theta - rate * X[visit.rows].T @ g
+    return metrics.evaluate(loss, X[schedule.test] @ model.theta, y[schedule.test], classes)
+
+
+def prediction(rows: int = 10_000, d: int = 15) -> dict[str, Any]:
+    """Scores of new rows, by the clock, keys included."""
+    parties = made_up(2000, d)
+    shares = Protocol(shares=Shares(chunk=12))
+    job = Job(model=Logistic(), optimizer=FedSGD(lr=0.3), protocol=shares, batch_size="all", epochs=12)
+    model = simulate(job, parties)
+    new = {party.name: party.X for party in made_up(rows, d)}
+    started, cpu = time.perf_counter(), time.process_time()
+    model.decision(new)
+    return {
+        "what": f"prediction {rows}x{d}",
+        "parties": 2,
+        "mode": "shares",
+        "seconds": time.perf_counter() - started,
+        "cpu_s": time.process_time() - cpu,
+    }
+
+
+def one_epoch(rows: int = 100_000, own: int = 30, other: int = 300) -> dict[str, Any]:
+    """One epoch in batches of 4,096, work ahead included, by the clock."""
+    rng = np.random.default_rng(0)
+    X, further = rng.normal(size=(rows, own)), rng.normal(size=(rows, other))
+    y = (X[:, 0] + further[:, 0] + rng.normal(size=rows) > 0).astype(int)
+    parties = [Party("bank", X, y, aligned=True), Party("shop", further, aligned=True)]
+    shares = Protocol(shares=Shares(chunk=1))
+    job = Job(model=Logistic(), optimizer=FedSGD(lr=0.3), protocol=shares, batch_size=4096, epochs=1)
+    started, cpu = time.perf_counter(), time.process_time()
+    found = simulate(job, parties)
+    return {
+        "what": f"{rows}x({own}+{other}), one epoch",
+        "parties": 2,
+        "mode": "shares",
+        "loss": found.metrics["loss"],
+        "seconds": time.perf_counter() - started,
+        "cpu_s": time.process_time() - cpu,
+        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def read(folder: Path, name: str) -> list[Party]:
+    """Two parties of a table of the folder, the first with labels. DataError if it is not there."""
+    npz, guest = folder / f"{name}.npz", folder / f"{name}_hetero_guest.csv.gz"
+    if npz.exists():
+        with np.load(npz, allow_pickle=False) as file:
+            X, y = file["X"].astype(np.float64), file["y"]
+            sides = [_varying(X[:, file["g"]]), _varying(X[:, file["h"]])]
+        return [Party("bank", sides[0], y, aligned=True), Party("shop", sides[1], aligned=True)]
+    if not guest.exists():
+        raise DataError(f"{folder}: {name}.npz or {guest.name} was expected there; give --data the folder of tables")
+    head, own = _csv(guest)
+    label = next(k for k, column in enumerate(head) if column in ("y", "motor_speed", "doctorco"))
+    _, other = _csv(folder / f"{name}_hetero_host.csv.gz")
+    columns = [k for k in range(1, len(head)) if k != label]
+    return [
+        Party("bank", own[:, columns], own[:, label], ids=own[:, 0].astype(int), columns=[head[k] for k in columns]),
+        Party("shop", other[:, 1:], ids=other[:, 0].astype(int)),
+    ]
+
+
+def _varying(X: Floats) -> Floats:
+    return X[:, X.min(axis=0) < X.max(axis=0)]
+
+
+def _csv(path: Path) -> tuple[list[str], NDArray[np.float64]]:
+    """The heading, and the rows by rising id."""
+    with gzip.open(path, "rt") as file:
+        head, *rows = csv.reader(file)
+    found = np.array(rows, dtype=np.float64)
+    return head, found[np.argsort(found[:, 0])]

@@ -1,0 +1,164 @@
+"""The objective of transfer learning with every unknown of the other party in it once, and linearly.
+
+Secure Federated Transfer Learning (Liu et al. 2018), sections 3 and 4, on n overlapping rows, representations u_i^A,
+u_i^B (d) and labels y_i in {-1, 1}, with Phi = mean of y_i u_i^A over the labelled rows of A:
+
+    loss(theta) = 1/n sum_i [ log 2 - y_i Phi u_i^B / 2 + (Phi u_i^B)^2 / 8 + gamma |u_i^A - u_i^B|^2 ]
+
+the first three terms being log(1 + exp(-y_i Phi u_i^B)) to second order about 0. As y_i^2 = 1, all that the host needs
+of the guest is one vector, and all that the guest needs of the host another:
+
+    guest -> host    b_i = -y_i Phi / 2 - 2 gamma u_i^A (n d numbers)    Phi^T Phi, upper half (d (d + 1) / 2)
+    host -> guest    u_i^B (n d numbers)                                 sum_i u_i^B^T u_i^B / n, upper half
+
+Every gradient by parameters is linear in these: J^T v for a matrix J that its owner makes of what it alone knows. So
+the encrypted vector-Jacobian product serves transfer learning as it is. Existing code sends n (d^2 + 2 d) numbers.
+
+A vector holds the numbers of representation 0 of all rows, then those of representation 1, and so on: the rows of J
+that belong to a unit lie together, and a weight that feeds one unit has zeros in all other blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Sparse
+
+
+def length(n: int, d: int) -> int:
+    """How many numbers go each way: n d + d (d + 1) / 2."""
+    return n * d + d * (d + 1) // 2
+
+
+def bound(largest: float, gamma: float) -> float:
+    """What no number of either vector exceeds, where no representation exceeds `largest`."""
+    return max(largest * (0.5 + 2 * gamma), largest, largest**2)
+
+
+def upper(symmetric: Floats) -> Floats:
+    """The upper half of a symmetric matrix (d x d), row by row: d (d + 1) / 2 numbers."""
+    half: Floats = symmetric[np.triu_indices(len(symmetric))]
+    return half
+
+
+def from_guest(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
+    """What the host needs, from y (n,), Phi (d,) and U^A (n x d)."""
+    b = -0.5 * y[:, None] * phi - 2 * gamma * U
+    return np.concatenate([b.T.ravel(), upper(np.outer(phi, phi))])
+
+
+def from_host(U: Floats) -> Floats:
+    """What the guest needs, from U^B (n x d)."""
+    return np.concatenate([U.T.ravel(), upper(U.T @ U / len(U))])
+
+
+class HostJacobian(Sparse):
+    """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_own` knows.
+
+    own: the derivatives of U^B (n d x p), unit by unit. U: U^B (n x d).
+    """
+
+    def __init__(self, own: Sparse, U: Floats) -> None:
+        self._own = own
+        self._n, self._d = U.shape
+        self._tail = self._pairs(U)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return length(self._n, self._d), self._own.shape[1]
+
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        top = self._n * self._d
+        if stop > top:
+            columns = np.arange(self.shape[1])
+            above = [self._own[start:top] / self._n] if start < top else []
+            return columns, np.vstack([*above, self._tail[max(0, start - top) : stop - top]])
+        columns, found = self._own.part(start, stop)
+        scaled: Floats = found / self._n
+        return columns, scaled
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        return np.arange(self.shape[1]) if stop > self._n * self._d else self._own.columns(start, stop)
+
+    def _pairs(self, U: Floats) -> Floats:
+        """Rows of Phi_j Phi_k, j <= k: sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k."""
+        n, d = U.shape
+        by_unit = np.empty((d, d, self._own.shape[1]))  # [j, k]: sum_i u_ij J_ik
+        for k in range(d):
+            by_unit[:, k] = U.T @ self._own[k * n : (k + 1) * n]
+        found: Floats = _halved(by_unit) / (4 * n)
+        return found
+
+
+class GuestJacobian(Sparse):
+    """J (n d + d (d + 1) / 2 x p + 1) of the guest: J^T v is the gradient and, last, the loss, less what `guest_own`
+    knows.
+
+    own: the derivatives of U^A on the overlapping rows (n d x p), unit by unit. mean: those of Phi (d x p).
+    """
+
+    def __init__(self, own: Sparse, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
+        self._own = own
+        self._mean = mean
+        self._phi = phi
+        self._y = y
+        self._U = U
+        self._gamma = gamma
+        self._n, self._d = U.shape
+        by_unit = np.einsum("j,kp->jkp", phi, np.column_stack([mean, phi / 2]))  # the loss is half a derivative by Phi
+        tail = _halved(by_unit) / 4
+        on = np.triu_indices(self._d)
+        tail[on[0] == on[1], -1] += gamma  # the trace: the mean of |u_i^B|^2
+        self._tail = tail
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return length(self._n, self._d), self._own.shape[1] + 1
+
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        n, top, p = self._n, self._n * self._d, self._own.shape[1]
+        if start >= top:
+            return np.arange(p + 1), self._tail[start - top : stop - top]
+        unit, row = np.divmod(np.arange(start, min(stop, top)), n)
+        found = np.empty((len(unit), p + 1))
+        found[:, :p] = -0.5 * self._y[row, None] * self._mean[unit]
+        columns, own = self._own.part(start, min(stop, top))
+        found[:, columns] -= 2 * self._gamma * own
+        found[:, p] = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
+        if stop > top:
+            return np.arange(p + 1), np.vstack([found / n, self._tail[: stop - top]])
+        touched = self.columns(start, stop)
+        return touched, found[:, touched] / n
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        p = self._own.shape[1]  # a unit's rows touch the columns of that unit's network, and the loss
+        own = np.arange(p) if stop > self._n * self._d else self._own.columns(start, stop)
+        return np.append(own, p)
+
+
+def host_own(own: Sparse, U: Floats, gamma: float) -> Floats:
+    """What the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
+    return _squares(own, U, gamma)
+
+
+def guest_own(own: Sparse, U: Floats, gamma: float) -> Floats:
+    """What the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and that and log 2 to the loss."""
+    value = np.log(2) + gamma * (U**2).sum() / len(U)
+    return np.append(_squares(own, U, gamma), value)
+
+
+def _squares(own: Sparse, U: Floats, gamma: float) -> Floats:
+    n = len(U)
+    total: Floats = 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
+    return total
+
+
+def _halved(by_unit: Floats) -> Floats:
+    """Pairs [j, k] and [k, j] added up for j <= k, those with j = k once: (d (d + 1) / 2 x p)."""
+    d = len(by_unit)
+    both = by_unit + by_unit.transpose(1, 0, 2)
+    both[np.arange(d), np.arange(d)] /= 2
+    half: Floats = both[np.triu_indices(d)]
+    return half

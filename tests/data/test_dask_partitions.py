@@ -1,0 +1,123 @@
+"""A party on a real Dask cluster of two worker processes: its weights, who holds what, and a worker that is killed."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import securevfl as vfl
+from securevfl.data.partitions import partition_party
+from securevfl.data.store import open_table, store_table
+from securevfl.errors import ConfigError, TransportError
+from securevfl.runtime.dask_placing import DaskPlacing
+
+distributed = pytest.importorskip("distributed")
+
+ROWS = 3000
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("dask")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(folder)
+        ) as cluster,
+        distributed.Client(cluster) as own,
+    ):
+        yield own
+
+
+@pytest.fixture(scope="module")
+def parties(tmp_path_factory: pytest.TempPathFactory) -> tuple[vfl.Party, Path]:
+    """A bank, and the stored table of a shop."""
+    folder = tmp_path_factory.mktemp("tables")
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(ROWS, 16))
+    y = (X @ generator.normal(size=16) + generator.logistic(size=ROWS) > 0).astype(np.int8)
+    shop = {"id": np.arange(ROWS)} | {f"c{j}": column for j, column in enumerate(X[:, 4:].T)}
+    parquet.write_table(pa.table(shop), folder / "shop.parquet")
+    store_table("shop", folder / "shop.parquet", folder / "shop.table")
+    return vfl.Party("bank", X[:, :4], y, ids=np.arange(ROWS)), folder / "shop.table"
+
+
+def job() -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(l2=1e-3),
+        optimizer=vfl.FedBCD(lr=0.5, local_steps=2),
+        protocol=vfl.Protocol(residual=vfl.Ckks()),
+        batch_size="all",
+        epochs=4,
+        test_fraction=0.2,
+        accepts=["columns"],
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(parties: tuple[vfl.Party, Path]) -> Any:
+    bank, table = parties
+    return vfl.simulate(job(), [bank, open_table("shop", table)])
+
+
+def same(one: Any, other: Any) -> None:
+    for name, part in one.parts.items():
+        np.testing.assert_allclose(part.theta, other.parts[name].theta, atol=2e-5)
+    assert one.metrics["auc"] == pytest.approx(other.metrics["auc"], abs=1e-4)
+
+
+WHO = lambda stretch: (os.getpid(), len(stretch))  # noqa: E731  # travels by value: workers have no tests
+
+
+def test_two_processes_learn_the_weights_of_one(client: Any, parties: Any, alone: Any) -> None:
+    bank, table = parties
+    shop = partition_party("shop", table, DaskPlacing(client))
+    run = vfl.simulate(job(), [bank, shop])
+    same(alone, run)
+    assert sum(tally.amount for (_, op), tally in run.parts["shop"].books.ops.items() if op == "elsewhere") > 0
+
+
+def test_no_process_holds_all_rows(client: Any, parties: Any) -> None:
+    _, table = parties
+    shop: Any = partition_party("shop", table, DaskPlacing(client)).X
+    matrix = shop.tall(np.arange(ROWS), np.zeros(12), np.ones(12))
+    held = dict(part.run(WHO).result() for part in matrix.parts)
+    assert len(held) == 2
+    assert os.getpid() not in held
+    assert set(held.values()) == {ROWS // 2}
+    assert dict(part.run(WHO).result() for part in matrix.parts) == held
+
+
+def test_a_worker_that_is_killed_costs_time_alone(client: Any, parties: Any, alone: Any) -> None:
+    bank, table = parties
+    shop = partition_party("shop", table, DaskPlacing(client))
+    victims = list(client.run(os.getpid).values())
+
+    def on_round(done: int, of: int) -> None:
+        if done == 2:
+            assert victims[0] != os.getpid()
+            os.kill(victims[0], signal.SIGKILL)
+
+    same(alone, vfl.simulate(job(), [bank, shop], on_round=on_round))
+
+
+def test_what_a_worker_raises_is_told_without_its_values(client: Any, parties: Any) -> None:
+    _, table = parties
+    shop: Any = partition_party("shop", table, DaskPlacing(client)).X
+    matrix = shop.tall(np.arange(ROWS), np.zeros(12), np.ones(12))
+    with pytest.raises(TransportError, match=r"worker .* ValueError came"):
+        matrix @ np.full((7, 1), 987654.321)
+
+
+def test_a_cluster_without_workers_is_said() -> None:
+    class Empty:
+        def scheduler_info(self, n_workers: int) -> dict[str, dict[str, str]]:
+            return {"workers": {}}
+
+    with pytest.raises(ConfigError, match="it has none; start some"):
+        assert DaskPlacing(Empty()).workers

@@ -1,0 +1,190 @@
+"""A party whose rows are in partitions learns what it would learn of them in one process, and no process holds them."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import securevfl as vfl
+from securevfl.crypto import lattice
+from securevfl.crypto.tall import Tall
+from securevfl.data import store
+from securevfl.data.partitions import PartitionedParty, PartitionedTable, partition_party
+from securevfl.data.scaling import moments
+from securevfl.data.store import open_table, store_table
+from securevfl.errors import ConfigError, TableError
+from securevfl.protocols.engines import Engine
+from securevfl.runtime.placing import Errand, Placed, PlacedPart, Placing
+
+ROWS = 1000
+
+
+class Room(Placed[Any]):
+    """Something in this process, at a worker by name only."""
+
+    def __init__(self, worker: str, thing: Any) -> None:
+        self.worker = worker
+        self.thing = thing
+
+    def run(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        found: Future[Any] = Future()
+        try:
+            found.set_result(Errand(work, args, kwargs).run(self.thing))
+        except Exception as error:
+            found.set_exception(error)
+        return found
+
+    def derive(self, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Placed[Any]:
+        return Room(self.worker, make(self.thing, *args, **kwargs))
+
+
+class Rooms(Placing):
+    """Another engine than Dask: two workers that are no processes."""
+
+    workers = ("one", "two")
+
+    def place(self, worker: str, make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Placed[Any]:
+        return Room(worker, make(*args, **kwargs))
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bank.table with labels, shop.table."""
+    folder = tmp_path_factory.mktemp("tables")
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(ROWS, 12)) * np.linspace(0.5, 8, 12) + 3
+    y = (X @ generator.normal(size=12) + generator.logistic(size=ROWS) * 4 > 0).astype(np.int8)
+    for name, columns in (("bank", slice(0, 4)), ("shop", slice(4, 12))):
+        own = {"id": np.arange(ROWS)} | ({"y": y} if name == "bank" else {})
+        own |= {f"c{j}": column for j, column in enumerate(X[:, columns].T)}
+        parquet.write_table(pa.table(own), folder / f"{name}.parquet")
+        store_table(name, folder / f"{name}.parquet", folder / f"{name}.table")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lattice, "PIECE", 2)
+
+
+def job(residual: Engine | str, **keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {
+        "model": vfl.Logistic(l2=1e-3),
+        "optimizer": vfl.FedBCD(lr=0.5, local_steps=2),
+        "protocol": vfl.Protocol(residual=residual),  # type: ignore[arg-type]
+        "batch_size": "all",
+        "epochs": 3,
+        "test_fraction": 0.2,
+        "accepts": ["columns"],
+    }
+    return vfl.Job(**(own | keys))
+
+
+@pytest.mark.parametrize("residual", ["open", vfl.Ckks()], ids=str)
+@pytest.mark.parametrize("partitions", [2, 5])
+def test_the_weights_are_those_of_one_process(tables: Path, residual: Engine | str, partitions: int) -> None:
+    bank = open_table("bank", tables / "bank.table")
+    alone = vfl.simulate(job(residual), [bank, open_table("shop", tables / "shop.table")])
+    parted = partition_party("shop", tables / "shop.table", Rooms(), partitions=partitions)
+    run = vfl.simulate(job(residual), [bank, parted])
+    for name, part in alone.parts.items():
+        np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=1e-9 if residual == "open" else 2e-5)
+    assert run.metrics["auc"] == pytest.approx(alone.metrics["auc"], abs=1e-4)
+
+
+def test_curvature_adds_up_over_partitions(tables: Path) -> None:
+    bank, newton = open_table("bank", tables / "bank.table"), vfl.BlockNewton()
+    alone = vfl.simulate(job(vfl.Ckks(), optimizer=newton), [bank, open_table("shop", tables / "shop.table")])
+    parted = partition_party("shop", tables / "shop.table", Rooms(), partitions=3)
+    run = vfl.simulate(job(vfl.Ckks(), optimizer=newton), [bank, parted])
+    for name, part in alone.parts.items():
+        np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=5e-5)
+
+
+def test_both_parties_may_be_in_partitions(tables: Path) -> None:
+    parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
+    parted = [partition_party(name, tables / f"{name}.table", Rooms()) for name in ("bank", "shop")]
+    newton = job("open", optimizer=vfl.BlockNewton())
+    one, other = vfl.simulate(newton, parties), vfl.simulate(newton, parted)
+    for name, part in one.parts.items():
+        np.testing.assert_allclose(part.theta, other.parts[name].theta, atol=1e-9)
+
+
+def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, fetch = [0], PartitionedTable.__getitem__
+
+    def counted(self: PartitionedTable, rows: Any) -> Any:
+        found = fetch(self, rows)
+        asked.append(len(found))
+        return found
+
+    monkeypatch.setattr("securevfl.training.session.ROWS", 50)
+    monkeypatch.setattr("securevfl.methods.rounds.SAMPLE", 50)
+    monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
+    parted = partition_party("shop", tables / "shop.table", Rooms())
+    vfl.simulate(job(vfl.Ckks()), [open_table("bank", tables / "bank.table"), parted])
+    assert 0 < max(asked) <= 50
+
+
+def test_smaller_batches_are_read_from_the_partitions(tables: Path) -> None:
+    bank = open_table("bank", tables / "bank.table")
+    small = job("open", batch_size=100)
+    alone = vfl.simulate(small, [bank, open_table("shop", tables / "shop.table")])
+    run = vfl.simulate(small, [bank, partition_party("shop", tables / "shop.table", Rooms())])
+    for name, part in alone.parts.items():
+        np.testing.assert_allclose(part.theta, run.parts[name].theta, atol=1e-12)
+
+
+def test_a_table_on_disk_is_never_whole_in_memory(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a batch that is larger than what is read at a time, the model is the same but for rounding."""
+    parties = [open_table(name, tables / f"{name}.table") for name in ("bank", "shop")]
+    whole = vfl.simulate(job("open"), parties)
+    monkeypatch.setattr(store, "WHOLE", 0)
+    monkeypatch.setattr("securevfl.crypto.tall.BLOCK", 8 * 100)
+    blocks = vfl.simulate(job("open"), parties)
+    for name, part in whole.parts.items():
+        np.testing.assert_allclose(part.theta, blocks.parts[name].theta, atol=1e-9)
+
+
+def test_moments_of_partitions_are_those_of_the_table(tables: Path) -> None:
+    stored, parted = open_table("shop", tables / "shop.table"), partition_party("shop", tables / "shop.table", Rooms())
+    rows = np.arange(3, ROWS, 2)
+    for one, other in zip(moments(stored.X, rows), moments(parted.X, rows), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
+    parted = partition_party("shop", tables / "shop.table", Rooms(), partitions=3)
+    assert isinstance(parted, PartitionedParty)
+    table: Any = parted.X
+    matrix = table.tall(np.arange(ROWS), np.zeros(8), np.ones(8))
+    assert isinstance(matrix, Tall)
+    assert [part.place for part in matrix.parts] == ["one", "two", "one"]
+    assert all(isinstance(part, PlacedPart) for part in matrix.parts)
+    assert [(part.start, part.stop) for part in matrix.parts] == [*pairwise(table.edges)]
+    assert matrix.makespan() == 0.0
+    matrix @ np.ones((8, 1))
+    assert matrix.makespan() > 0.0
+    assert table.tall(np.array([2, 1]), np.zeros(8), np.ones(8)) is None
+
+
+@pytest.mark.parametrize("partitions", [-1, ROWS + 1])
+def test_a_number_of_partitions_that_cannot_be(tables: Path, partitions: int) -> None:
+    with pytest.raises(TableError, match="partitions were expected"):
+        partition_party("shop", tables / "shop.table", Rooms(), partitions=partitions)
+
+
+def test_paillier_says_that_it_takes_arrays(tables: Path) -> None:
+    parties = [open_table("bank", tables / "bank.table"), partition_party("shop", tables / "shop.table", Rooms())]
+    with pytest.raises(ConfigError, match="smaller batches, or Ckks"):
+        vfl.simulate(job(vfl.Paillier(bits=2048)), parties, workers=1)
+
+
+def test_an_errand_shows_nothing() -> None:
+    assert repr(Errand(print, ("a secret",), {})) == "<an errand>"

@@ -1,0 +1,110 @@
+"""The algebra of transfer learning against the objective differentiated by steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Sparse
+from securevfl.models import taylor
+
+N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
+
+
+class Rows(Sparse):
+    """A matrix at hand, read as one that is made."""
+
+    def __init__(self, matrix: Floats) -> None:
+        self._matrix = matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._matrix.shape[0], self._matrix.shape[1]
+
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        return self.columns(start, stop), self._matrix[start:stop]
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        return np.arange(self.shape[1])
+
+
+def network(X: Floats, theta: Floats) -> Floats:
+    """tanh(X W): U (n x d)."""
+    return np.tanh(X @ theta.reshape(COLUMNS, D))
+
+
+def by_steps(function: Callable[[Floats], Floats], theta: Floats, step: float = 1e-6) -> Floats:
+    """Derivatives (outputs x p) by central differences."""
+    moved = [
+        (np.ravel(function(theta + step * unit)) - np.ravel(function(theta - step * unit))) / (2 * step)
+        for unit in np.eye(len(theta))
+    ]
+    return np.column_stack(moved)
+
+
+def objective(y: Floats, further: tuple[Floats, Floats], XA: Floats, XB: Floats, a: Floats, b: Floats) -> Floats:
+    """The loss row by row, with Phi over the overlapping rows and further ones (labels, columns) of the guest."""
+    UA, UB = network(XA, a), network(XB, b)
+    everyone, labels = np.vstack([UA, network(further[1], a)]), np.append(y, further[0])
+    phi = (labels[:, None] * everyone).mean(axis=0)
+    total = 0.0
+    for i in range(len(y)):
+        f = float(phi @ UB[i])
+        total += np.log(2) - y[i] * f / 2 + f**2 / 8 + GAMMA * float(((UA[i] - UB[i]) ** 2).sum())
+    return np.array([total / len(y)])
+
+
+@pytest.fixture
+def both() -> dict[str, Floats]:
+    rng = np.random.default_rng(7)
+    own = {name: rng.normal(size=(N, COLUMNS)) for name in ("XA", "XB", "more")}
+    own |= {name: rng.normal(size=COLUMNS * D) for name in ("a", "b")}
+    return own | {name: np.sign(rng.normal(size=N)) for name in ("y", "further")}
+
+
+def test_products_of_what_the_other_sends_are_the_gradients_and_the_loss(both: dict[str, Floats]) -> None:
+    XA, XB, a, b, y = (both[name] for name in ("XA", "XB", "a", "b", "y"))
+    further = both["further"], both["more"]
+    UA, UB = network(XA, a), network(XB, b)
+    labels, rows = np.append(y, further[0]), np.vstack([XA, further[1]])
+
+    def mean(theta: Floats) -> Floats:
+        return np.asarray((labels[:, None] * network(rows, theta)).mean(axis=0))
+
+    JA, JB = (Rows(by_steps(lambda t, X=X: network(X, t).T, theta)) for X, theta in ((XA, a), (XB, b)))
+    phi = mean(a)
+    sent, back = taylor.from_guest(y, phi, UA, GAMMA), taylor.from_host(UB)
+    assert len(sent) == len(back) == taylor.length(N, D) == N * D + D * (D + 1) // 2
+
+    host = taylor.HostJacobian(JB, UB)[:].T @ sent + taylor.host_own(JB, UB, GAMMA)
+    np.testing.assert_allclose(host, by_steps(lambda t: objective(y, further, XA, XB, a, t), b)[0], atol=1e-8)
+
+    guest = taylor.GuestJacobian(JA, by_steps(mean, a), phi, y, UA, GAMMA)
+    found = guest[:].T @ back + taylor.guest_own(JA, UA, GAMMA)
+    np.testing.assert_allclose(found[:-1], by_steps(lambda t: objective(y, further, XA, XB, t, b), a)[0], atol=1e-8)
+    np.testing.assert_allclose(found[-1], objective(y, further, XA, XB, a, b)[0], atol=1e-12)
+
+
+def test_rows_are_the_same_however_they_are_read(both: dict[str, Floats]) -> None:
+    UA, UB = network(both["XA"], both["a"]), network(both["XB"], both["b"])
+    J = Rows(np.random.default_rng(1).normal(size=(N * D, 5)))
+    for matrix in (
+        taylor.HostJacobian(J, UB),
+        taylor.GuestJacobian(J, np.ones((D, 5)), np.ones(D), both["y"], UA, GAMMA),
+    ):
+        n = matrix.shape[0]
+        for step in (1, 4, N * D, n):
+            parts = [matrix[start : start + step] for start in range(0, n, step)]
+            np.testing.assert_array_equal(np.vstack(parts), matrix[:])
+
+
+def test_no_number_exceeds_the_bound(both: dict[str, Floats]) -> None:
+    U, y = np.sign(both["XA"][:, :D]), both["y"]
+    phi = (y[:, None] * U).mean(axis=0)
+    for largest in (0.5, 1.0, 3.0):
+        sent = [taylor.from_guest(y, largest * phi, largest * U, GAMMA), taylor.from_host(largest * U)]
+        assert max(np.abs(v).max() for v in sent) <= taylor.bound(largest, GAMMA) + 1e-12

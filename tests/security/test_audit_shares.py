@@ -1,0 +1,48 @@
+"""The audit of jobs on shares: nothing exceeds, and what a party has by itself says nothing of labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit.attacks import ATTACKS
+from securevfl.audit.recording.views import Worlds
+from securevfl.audit.report import run_audit
+
+BLIND = ("shared_residual", "own_part", "residual_sign", "residual_norm", "residual_direction", "batch_inversion")
+
+
+def job(**keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3), "batch_size": 150, "epochs": 6}
+    return vfl.Job(**(own | {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.25} | keys))
+
+
+def test_nothing_exceeds_what_is_declared() -> None:
+    audit = run_audit(job(), vfl.datasets.breast_cancer(3), seeds=(0,))
+    assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]
+    assert {each.name.replace(" ", "_") for each in audit.inferences} > set(BLIND)
+    assert set(audit.roles.values()) == {"active", "partner", "passive"}
+
+
+def test_weights_in_the_clear_would_rank_labels() -> None:
+    """The same attack on the same job with an open residual: what shares hide, and chance is not all it can find."""
+    opened = job(protocol=vfl.Protocol(residual="open"), accepts=["columns"])
+    assert ATTACKS["own_part"](opened, vfl.datasets.breast_cancer(2), 0).real > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attacker", ["shop", "telco"])
+@pytest.mark.parametrize("name", BLIND)
+def test_attacks_are_at_chance_over_twenty_seeds(name: str, attacker: str) -> None:
+    """A share of weights ranks rows at random along one direction of the columns, so its AUC is far from a half in
+    either direction and its mean over 20 seeds is within three errors; all others are within .03."""
+    parties = vfl.datasets.breast_cancer(3)
+    found = []
+    for seed in range(20):
+        worlds = Worlds(job(), parties, seed, attacker=attacker)
+        found.append(ATTACKS[name].score(worlds).real)
+    allowed = 3 * np.std(found) / 20**0.5 if name == "own_part" else 0.03
+    assert abs(np.mean(found) - 0.5) <= allowed, (np.mean(found), np.std(found))

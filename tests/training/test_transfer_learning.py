@@ -1,0 +1,165 @@
+"""Transfer learning as a job: the same model sealed and open, gradients those of torch, resumed, refused, attacked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.data.party import register_of
+from securevfl.errors import ConfigError, LabelError, LeakageError, PartiesError
+from securevfl.models.metrics import area_under_curve
+from securevfl.models.transfer import Transfer
+from securevfl.protocols.engines import Paillier
+from securevfl.protocols.notes import Learned
+from securevfl.runtime.channel import Event, Observer
+from securevfl.training.checkpoint import Checkpoints
+
+ACCEPTED = ("rank", "columns", "fresh_equations")
+
+
+def tables(rows: int = 120) -> list[vfl.Party]:
+    return [party.take(np.arange(rows, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
+
+
+def job(residual: Any = "open", **keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {
+        "model": Transfer(units=3, l2=1e-3),
+        "optimizer": vfl.FedBCD(lr=1.0, local_steps=2),
+        "protocol": vfl.Protocol(residual=residual),
+        "batch_size": "all",
+        "epochs": 4,
+        "test_fraction": 0.25,
+        "accepts": ACCEPTED,
+    }
+    return vfl.Job(**(own | keys))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rounds"),
+    [
+        (vfl.FedSGD(lr=1.0), 50),
+        (vfl.FedBCD(lr=0.5, local_steps=3), 6),
+        (vfl.FedPBCD(lr=0.5, local_steps=3, mu=0.1), 6),
+    ],
+)
+def test_sealed_training_gives_the_open_model(optimizer: Any, rounds: int) -> None:
+    open_, sealed = (
+        vfl.simulate(job(residual, optimizer=optimizer, epochs=rounds), tables(60)) for residual in ("open", "ckks")
+    )
+    for name in ("bank", "shop"):
+        one, other = (run.parts[name].state["theta"] for run in (open_, sealed))
+        assert np.linalg.norm(one - other) <= 1e-3 * np.linalg.norm(one)
+    assert sealed.metrics["auc"] == pytest.approx(open_.metrics["auc"], abs=0.01)
+    assert sealed.history[-1]["batch_loss"] < sealed.history[0]["batch_loss"]
+
+
+def test_paillier_gives_the_open_model() -> None:
+    small = {"model": Transfer(units=2), "epochs": 1, "optimizer": vfl.FedSGD(lr=1.0), "test_fraction": 0.0}
+    sealed = vfl.simulate(job(Paillier(bits=2048), **small), tables(24))
+    open_ = vfl.simulate(job("open", **small), tables(24))
+    np.testing.assert_allclose(sealed.parts["shop"].state["theta"], open_.parts["shop"].state["theta"], atol=1e-4)
+
+
+def test_steps_are_those_of_torch_on_pooled_rows() -> None:
+    torch = pytest.importorskip("torch")
+    own = job("ckks", optimizer=vfl.FedSGD(lr=1.0), epochs=3, test_fraction=0.0)
+    starts = vfl.simulate(own.model_copy(update={"epochs": 1, "optimizer": vfl.FedSGD(lr=1e-12)}), tables(40))
+    after = vfl.simulate(own, tables(40))
+    theta = {name: torch.tensor(starts.parts[name].state["theta"], requires_grad=True) for name in ("bank", "shop")}
+    X = {party.name: torch.tensor((party.X - party.X.mean(axis=0)) / party.X.std(axis=0)) for party in tables(40)}
+    bank = tables(40)[0]
+    y = torch.tensor(np.where(bank.y == np.unique(bank.y)[1], 1.0, -1.0))
+    model = own.model
+    assert isinstance(model, Transfer)
+    for _ in range(3):
+        U = {}
+        for name, own_theta in theta.items():
+            W = own_theta.reshape(model.units, -1)
+            U[name] = torch.tanh(torch.column_stack([X[name], torch.ones(40, dtype=torch.float64)]) @ W.T)
+        phi = (y[:, None] * U["bank"]).mean(dim=0)
+        f = U["shop"] @ phi
+        distance = ((U["bank"] - U["shop"]) ** 2).sum(dim=1).mean()
+        loss = (np.log(2) - y * f / 2 + f**2 / 8).mean() + model.gamma * distance
+        loss = loss + sum(model.l2 / 2 * (t.reshape(model.units, -1)[:, :-1] ** 2).sum() for t in theta.values())
+        loss.backward()
+        with torch.no_grad():
+            for each in theta.values():
+                each -= each.grad
+                each.grad = None
+    for name, each in theta.items():
+        found = after.parts[name].state["theta"]
+        assert np.linalg.norm(found - each.detach().numpy()) <= 1e-4 * np.linalg.norm(found)
+
+
+class Stop(Exception):
+    """What ends a run in the middle."""
+
+
+def test_resumes_where_it_was(tmp_path: Path) -> None:
+    kept = {name: Checkpoints(tmp_path / name, name, every=1) for name in ("bank", "shop")}
+
+    def until(done: int, of: int) -> None:
+        if done == 3:
+            raise Stop
+
+    whole = vfl.simulate(job(), tables())
+    with pytest.raises(Stop):
+        vfl.simulate(job(), tables(), checkpoints=kept, on_round=until)
+    again = vfl.simulate(job(), tables(), checkpoints=kept)
+    for name in ("bank", "shop"):
+        np.testing.assert_array_equal(again.parts[name].state["theta"], whole.parts[name].state["theta"])
+    assert again.metrics == whole.metrics
+
+
+def test_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(ConfigError, match="parallel"):
+        job(optimizer=vfl.FedBCD(lr=1.0, mode="sequential"))
+    with pytest.raises(ConfigError, match="residual: is missing"):
+        job(protocol=vfl.Protocol())
+    with pytest.raises(PartiesError, match="at most 2 parties were expected"):
+        vfl.simulate(job(), vfl.datasets.breast_cancer(parties=3))
+    bank, shop = tables()
+    several = vfl.Party("bank", bank.X, np.arange(len(bank)) % 3, ids=bank.ids)
+    with pytest.raises(LabelError, match="exactly two"):
+        vfl.simulate(job(), [several, shop])
+    with pytest.raises(LeakageError, match="its Jacobian moves"):
+        vfl.simulate(job("ckks", accepts=("columns", "rank")), tables())
+    with pytest.raises(LeakageError, match="its opened gradient has 80 parameters for 18 residuals"):
+        vfl.simulate(job("ckks", model=Transfer(units=5), accepts=("columns", "fresh_equations")), tables(24))
+
+
+class Host(Observer):
+    """Keeps what the host learns."""
+
+    def __init__(self) -> None:
+        self.learned: list[Learned] = []
+
+    def __call__(self, event: Event) -> None:
+        pass
+
+    def note(self, me: str, fact: object) -> None:
+        if me == "shop" and isinstance(fact, Learned):
+            self.learned.append(fact)
+
+
+def test_opened_gradients_tell_labels_as_the_sheet_says() -> None:
+    """Least squares for b, whose first direction is y Phi: the host ranks the labels after one opened gradient.
+
+    How well goes with the random start: AUC .79 to .98 over the seeds 0 to 4, this one in the middle.
+    """
+    parties, host = tables(), Host()
+    own = job("ckks", model=Transfer(units=6, gamma=0.005), test_fraction=0.0, epochs=2, seed=4)
+    vfl.simulate(own, parties, observe=host)
+    assert "equations about" in vfl.explain(own, parties)
+    n, d, first = len(parties[0]), 6, host.learned[0]
+    b = np.linalg.lstsq(first.J.dense.T, first.gradient, rcond=None)[0][: n * d].reshape(d, n)
+    score = np.linalg.svd(b, full_matrices=False)[2][0]
+    y = parties[0].y
+    assert y is not None
+    positive = (y == np.unique(y)[1])[own.schedule(register_of(parties)).flow]
+    auc = area_under_curve(positive, score)
+    assert max(auc, 1 - auc) > 0.9

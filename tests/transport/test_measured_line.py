@@ -1,0 +1,197 @@
+"""`securevfl line` in real processes: what it finds is what lies between them; and what peers must not do with it."""
+
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securevfl.errors import PartiesError, ProtocolError, TransportError
+from securevfl.organisations import measure
+from securevfl.organisations.measure import Found, MeasuredLine, Probe, Probed, Reached, measure_lines, slowest
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import Network, WallClock
+from securevfl.runtime.codec import Message
+from securevfl.runtime.threads import run_threads
+from securevfl.transport.endpoint import Endpoint
+from securevfl.transport.peers import Peers
+from securevfl.transport.round_trip import round_trips
+from securevfl.transport.tls import Credentials
+
+PEERS = Peers(active="bank", passives=("shop",), address={"bank": "localhost:1", "shop": "localhost:2"})
+
+
+def measuring(meeting: Any, party: str, *options: str) -> "subprocess.Popen[str]":
+    """The command of this party."""
+    own = ["line", "--party", party, "--peers", str(meeting.kit(party) / "peers.toml"), "--timeout", "60", *options]
+    return subprocess.Popen(
+        [sys.executable, "-m", "securevfl.cli.main", *own], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def told(processes: "list[subprocess.Popen[str]]") -> tuple[dict[str, list[float]], Network]:
+    """Mbps, round trip and cost a message of each line, and the network to simulate with: the same at all parties."""
+    found = []
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (0, "")
+        found.append(out)
+    assert len(set(found)) == 1
+    rows = re.findall(r"^(\w+ - \w+) +([\d.,e-]+) +([\d.,e-]+) +([\d.,e-]+) *$", found[0], re.MULTILINE)
+    lines = {name: [float(figure.replace(",", "")) for figure in figures] for name, *figures in rows}
+    mbps, rtt, message = re.findall(r"Network\(mbps=(.*), rtt_ms=(.*), message_ms=(.*)\)", found[0])[0]
+    assert f"--mbps {mbps} --rtt-ms {rtt} --message-ms {message}\n" in found[0]
+    return lines, Network(float(mbps), float(rtt), float(message))
+
+
+@pytest.mark.usefixtures("benchmarks")
+def test_a_slow_line_is_found_as_slow_as_it_is(meet: Any, running: list[Any]) -> None:
+    from delay import SlowLine
+
+    meeting, seen = meet(2, addressed=["bank"]), meet.free_port()
+    real = meeting.peers.address["bank"]
+    SlowLine(seen, int(real.split(":")[1]), delay=0.02, rate=40 * 125_000)
+    path = meeting.kit("shop") / "peers.toml"
+    path.write_text(path.read_text().replace(real, f"127.0.0.1:{seen}"))
+    running += [measuring(meeting, "bank"), measuring(meeting, "shop")]
+    lines, network = told(running)
+    assert list(lines) == ["bank - shop"]
+    assert 40 <= network.rtt_ms < 60  # never less than there is; others may have the processor
+    assert 20 < network.mbps < 44
+    assert 0 < network.message_ms < 20
+
+
+def test_three_parties_by_a_hub_find_the_same(meet: Any, running: list[Any]) -> None:
+    meeting = meet(3, hub="bank")
+    running += [measuring(meeting, name) for name in meeting.peers.parties]
+    lines, network = told(running)
+    assert list(lines) == ["bank - shop", "bank - telco", "shop - telco"]
+    assert all(figure > 0 for figures in lines.values() for figure in figures)
+    direct, through = lines["bank - shop"][1], lines["shop - telco"][1]
+    assert through == pytest.approx(direct + lines["bank - telco"][1], rel=0.02)  # shown to three digits
+    assert network.mbps == pytest.approx(min(figures[0] for figures in lines.values()), rel=0.02)
+    assert network.rtt_ms == pytest.approx(through, rel=0.02)
+
+
+def test_who_is_no_party_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PartiesError, match="bank, shop was expected, telco came"):
+        measure_lines("telco", PEERS, certs=tmp_path)
+
+
+def test_the_slowest_in_each_figure() -> None:
+    lines = [
+        MeasuredLine("a", "b", Network(100, 10, 0.5)),
+        MeasuredLine("a", "c", Network(50, 5, 0.2)),
+        MeasuredLine("b", "c", Network(90, 15, 0.4)),
+    ]
+    assert slowest(lines) == Network(50, 15, 0.5)
+
+
+def between(
+    monkeypatch: pytest.MonkeyPatch, shop: Callable[[Channel], object], reached: float = 1e-9
+) -> list[MeasuredLine]:
+    """What the bank finds with a shop that does something else, lines in this process."""
+    monkeypatch.setattr(measure, "_MOST", 1 << 17)
+    monkeypatch.setattr(measure, "round_trips", lambda *_: [reached] * 40)
+    credentials: Any = None
+    found = run_threads(
+        {"bank": lambda channel: measure._Turns(channel, PEERS, credentials, None).all(), "shop": shop},
+        WallClock,
+        timeout=20,
+    )
+    assert isinstance(found["bank"], list)
+    return found["bank"]
+
+
+def answering(change: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
+    """A shop that sends something else back."""
+
+    def shop(channel: Channel) -> None:
+        channel.recv("bank", Reached)
+        channel.send("bank", Reached({}))
+        kinds: tuple[type[Message], ...] = (Probe, Found)
+        while isinstance(message := channel.recv_any(("bank",), kinds)[1], Probe):
+            channel.send("bank", Probed(change(message.data)))
+
+    return shop
+
+
+def test_what_is_sent_back_must_be_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = between(monkeypatch, answering(lambda data: data))
+    assert line.network.message_ms > 0
+    with pytest.raises(ProtocolError, match="bytes, others came"):
+        between(monkeypatch, answering(lambda data: data[:-1] + bytes([data[-1] ^ 1])))
+
+
+@pytest.mark.parametrize("reached", [-1.0, float("nan"), float("inf")])
+def test_a_round_trip_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, reached: float) -> None:
+    with pytest.raises(ProtocolError, match="how long its line to shop takes"):
+        between(monkeypatch, answering(lambda data: data), reached)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Probe(bytes((1 << 17) + 1)),
+        Found(0.1, 0.1, 1 << 17),
+        Found(0.1, float("inf"), 1 << 17),
+        Found(float("nan"), 1.0, 1 << 17),
+        Found(0.1, 0.2, 0),
+    ],
+    ids=["too large", "no longer", "for ever", "no number", "nothing"],
+)
+def test_a_party_that_asks_refuses_what_cannot_be(monkeypatch: pytest.MonkeyPatch, message: Message) -> None:
+    monkeypatch.setattr(measure, "_MOST", 1 << 17)
+
+    def bank(channel: Channel) -> None:
+        channel.send("shop", Reached({"shop": 1e-3}))
+        channel.recv("shop", Reached)
+        channel.send("shop", message)
+        channel.recv("shop", Probed)
+
+    credentials: Any = None
+    refusing = {"bank": bank, "shop": lambda channel: measure._Turns(channel, PEERS, credentials, None).all()}
+    with pytest.raises(ProtocolError, match=r"bank was expected to (send at most|find that large)"):
+        run_threads(refusing, WallClock, timeout=20)
+
+
+def test_a_round_trip_to_who_is_not_the_peer_is_refused(meet: Any) -> None:
+    meeting = meet(2, addressed=["bank"])
+    bank, shop = (Credentials(meeting.kit(name), name) for name in ("bank", "shop"))
+    where = ("127.0.0.1", int(meeting.peers.address["bank"].split(":")[1]))
+    endpoint = Endpoint(bank, meeting.peers, lambda *_: None, lambda *_: None)
+    endpoint.start()
+    try:
+        assert all(0 < seconds < 5 for seconds in round_trips(shop, "bank", where, 5, 5.0))
+        with pytest.raises(TransportError, match="shop"):
+            round_trips(shop, "shop", where, 5, 5.0)
+    finally:
+        endpoint.abandon()
+    with pytest.raises(TransportError, match=r"a confirmation of bank at 127\.0\.0\.1:\d+ was expected, none came"):
+        round_trips(shop, "bank", where, 5, 5.0)
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0 hello, who is there?\r\n", b"\0\0\0\7\0\0\0\0\0"])
+def test_a_server_that_does_not_confirm_is_refused(meet: Any, answer: bytes) -> None:
+    meeting = meet(2)
+    shop = Credentials(meeting.kit("shop"), "shop")
+    folder = meeting.kit("bank")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "bank.pem", folder / "bank.key")
+
+    def serve() -> None:
+        line, _ = server.accept()
+        with context.wrap_socket(line, server_side=True) as secured:
+            secured.recv(100)
+            secured.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(TransportError, match=r"none came .* is something else than a party"):
+            round_trips(shop, "bank", server.getsockname(), 5, 5.0)

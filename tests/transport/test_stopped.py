@@ -1,0 +1,228 @@
+"""`securevfl join` that is stopped, has no room on disk or finds an earlier model: one line at both ends, at once."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import TransportError
+from securevfl.organisations.join import join
+from securevfl.organisations.kit import to_toml
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart, Standing
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def write(party: vfl.Party, path: Path) -> None:
+    labels = [] if party.y is None else ["y"]
+    lines = [",".join(["id", *labels, *party.columns])]
+    for row in range(len(party)):
+        y = [] if party.y is None else [str(party.y[row])]
+        lines.append(",".join([str(row), *y, *map(repr, party.X[row].tolist())]))
+    path.write_text("\n".join(lines))
+
+
+@pytest.fixture
+def meeting(meet: Any) -> Any:
+    found = meet(2, job=meet.job(epochs=400, batch_size=64))
+    for party in vfl.datasets.breast_cancer(2):
+        write(party, found.kit(party.name) / "own.csv")
+    return found
+
+
+@pytest.fixture
+def start(meeting: Any, running: list[Any]) -> Start:
+    """Starts `join` at a party."""
+
+    def begin(name: str, *options: str, before: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
+        own = ["join", "job.toml", "--party", name, "--data", "own.csv", "--log", "log.jsonl", *options]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "securevfl.cli.main", *own],
+            cwd=meeting.kit(name),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=before,
+        )
+        running.append(process)
+        return process
+
+    return begin
+
+
+def just_now(model: Path) -> None:
+    """The model counts as just saved, however busy the machine is."""
+    later = time.time() + 60
+    os.utime(model, (later, later))
+
+
+def until_round(meeting: Any, done: int) -> None:
+    deadline = time.monotonic() + 60
+    while meeting.log("bank").count('"event": "round"') < done:
+        assert time.monotonic() < deadline, meeting.log("bank")
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+def test_who_is_stopped_says_how_to_go_on_and_the_peer_reads_why(meeting: Any, start: Start, by: int) -> None:
+    bank, shop = start("bank"), start("shop")
+    until_round(meeting, 12)
+    shop.send_signal(by)
+    struck = time.monotonic()
+    _, told = shop.communicate(timeout=30)
+    _, heard = bank.communicate(timeout=30)
+    assert time.monotonic() - struck < 15
+    assert (shop.returncode, bank.returncode) == (128 + by, 2)
+    name = signal.Signals(by).name
+    assert told.startswith(f"stopped by {name}; its state after ")
+    assert "rounds is kept in own.csv.states. Run the same command again, at every party, to go on.\n" in told
+    assert heard.startswith("shop has stopped: its operator has stopped it; run the same command again at every party")
+    assert told.count("\n") == heard.count("\n") == 1
+    assert not (meeting.kit("shop") / "shop.model.json").exists()
+
+
+def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Start) -> None:
+    shop = start("shop")
+    deadline = time.monotonic() + 30
+    while '"listening"' not in meeting.log("shop"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    shop.send_signal(signal.SIGTERM)
+    _, told = shop.communicate(timeout=30)
+    assert (shop.returncode, told) == (
+        143,
+        "stopped by SIGTERM; no round of it was kept. Run the same command again, at every party, to go on.\n",
+    )
+
+
+def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start) -> None:
+    def little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+
+    bank, shop = start("bank"), start("shop", before=little_room)
+    _, told = shop.communicate(timeout=60)
+    _, heard = bank.communicate(timeout=60)
+    assert (shop.returncode, bank.returncode) == (2, 2)
+    assert "File too large" in told
+    assert heard.startswith("shop has stopped: a file of its own could not be written or read (File too large)")
+    assert heard.count("\n") == 1
+    assert str(meeting.folder) not in heard
+    lines = [line for line in told.splitlines() if "the log cannot be written" not in line]
+    assert len(lines) == 1, told
+
+
+def test_an_earlier_model_is_said_to_be_one_and_is_of_the_same_table(meeting: Any) -> None:
+    job = vfl.Job.from_dict(meeting.job.to_dict() | {"epochs": 2})
+    bank, shop = vfl.datasets.breast_cancer(2)
+
+    def own(party: vfl.Party, **options: Any) -> dict[str, Any]:
+        kit = meeting.kit(party.name)
+        return {"peers": kit / "peers.toml", "save": kit / "part.json", "checkpoints": kit / "states"} | options
+
+    parts: dict[str, ModelPart] = {}
+
+    def play(party: vfl.Party) -> None:
+        parts[party.name] = join(job, party, **own(party, timeout=20, patience=5))
+
+    roles = [threading.Thread(target=play, args=(party,)) for party in (bank, shop)]
+    for role in roles:
+        role.start()
+    for role in roles:
+        role.join(60)
+    assert {part.standing for part in parts.values()} == {Standing.NEW}
+    assert {part.rounds for part in parts.values()} == {parts["bank"].rounds}
+    assert parts["bank"].rounds > 0
+    just_now(meeting.kit("bank") / "part.json")
+    written = (meeting.kit("bank") / "part.json").stat().st_mtime_ns
+    alone = join(job, bank, **own(bank, timeout=10, patience=2))
+    assert alone.standing is Standing.UNCONFIRMED
+    assert (meeting.kit("bank") / "part.json").stat().st_mtime_ns == written
+    for change in (
+        lambda party: party.X.__setitem__((3, 1), 7.0),
+        lambda party: party.y.__setitem__(3, 1 - party.y[3]),
+    ):
+        edited = vfl.datasets.breast_cancer(2)[0]
+        change(edited)
+        assert edited.digest != bank.digest
+        assert edited.order == bank.order
+        with pytest.raises(TransportError, match="has waited 3 s for shop"):
+            join(job, edited, **own(edited, timeout=3, patience=60))
+
+
+def test_states_of_a_table_that_was_edited_are_not_taken_up(meeting: Any, start: Start) -> None:
+    bank, shop = start("bank"), start("shop")
+    until_round(meeting, 12)
+    shop.send_signal(signal.SIGTERM)
+    for process in (bank, shop):
+        process.communicate(timeout=30)
+    path = meeting.kit("shop") / "own.csv"
+    path.write_text(path.read_text().replace(path.read_text().splitlines()[5], "4," + ",".join(["1.5"] * 15)))
+    (meeting.kit("bank") / "log.jsonl").unlink()
+    bank, shop = start("bank"), start("shop")
+    until_round(meeting, 3)
+    events = [json.loads(line) for line in meeting.log("bank").splitlines()]
+    assert next(each["round"] for each in events if each["event"] == "round") == 1
+    assert any(each["event"] == "begins anew" for each in events)
+
+
+def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: Start) -> None:
+    job = meeting.job.to_dict() | {"epochs": 1}
+    for name in meeting.peers.parties:
+        (meeting.kit(name) / "job.toml").write_text(to_toml(job))
+    for process in [start("bank"), start("shop")]:
+        out, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert "earlier" not in out
+    just_now(meeting.kit("bank") / "bank.model.json")
+    out, errors = (bank := start("bank", "--patience", "2")).communicate(timeout=60)
+    assert bank.returncode == 0
+    assert out.startswith(
+        "nothing was trained: this model is of an earlier run, and the others were not there to confirm it; "
+        "job and table are the same\nauc 0."
+    )
+    path = meeting.kit("bank") / "own.csv"
+    path.write_text(path.read_text().replace("\n3,", "\n3000,"))
+    out, errors = (bank := start("bank", "--timeout", "3")).communicate(timeout=30)
+    assert (bank.returncode, out) == (2, "")
+    assert "is of another job, or of another table than is here now" in errors
+    assert "has waited 3 s for shop" in errors
+
+
+def test_a_port_of_another_program_is_named(meeting: Any, start: Start) -> None:
+    port = int(meeting.peers.address["shop"].rpartition(":")[2])
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind((host, port))
+            other.listen()
+            out, errors = (shop := start("shop", "--listen", f"[::]:{port}")).communicate(timeout=30)
+            assert (shop.returncode, out) == (2, "")
+            assert f"port {port} was expected to be free, another program listens on" in errors
+            assert '"listening"' not in meeting.log("shop")
+
+
+def test_the_log_of_recovery_gives_no_advice_that_is_not_meant(meeting: Any, start: Start) -> None:
+    _, shop = start("bank"), start("shop")
+    until_round(meeting, 12)
+    shop.kill()
+    shop.wait()
+    shop = start("shop")
+    done = meeting.log("bank").count('"event": "round"')
+    until_round(meeting, done + 3)
+    log = meeting.log("bank") + meeting.log("shop")
+    assert '"event": "lost"' in log
+    assert "run the same command" not in log
+    assert "anew everywhere" not in log
+    assert Checkpoints(meeting.kit("bank") / "own.csv.states", "bank").folder.exists()
