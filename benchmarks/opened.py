@@ -81,7 +81,7 @@ def main() -> None:
         "FedBCD-p, Q = 5, batches of 256": job(
             optimizer=vfl.FedBCD(local_steps=5, lr=0.1), batch_size=256, epochs=10, test_fraction=0.25
         ),
-        "BlockNewton, all rows": job(epochs=6, test_fraction=0.25),
+        "BlockNewton, all rows": job(epochs=8, test_fraction=0.25),
     }
     rows = []
     for name, each in settings.items():

@@ -11,6 +11,8 @@ from securevfl.bench.tables import READERS
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.metrics import area_under_curve
 
+REAL = Path(__file__).parents[3] / "shared" / "data"
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
@@ -65,3 +67,25 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     for name in ("support2", "phishing-3"):
         with pytest.raises(DataError, match="a table was expected there"):
             rounds.run(tmp_path, [name])
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.parametrize(("table", "most"), [("default_credit", 8), ("epsilon_5k", 4), ("support2", 4)])
+def test_real_tables_take_a_handful_of_rounds(table: str, most: int) -> None:
+    (row,) = rounds.run(REAL, [table])
+    assert row["residual"] == "ckks"
+    assert row["rounds"] <= most
+    assert row["auc"] > row["auc_pooled"] - rounds.WITHIN
+    assert row["end_rounds"] <= 60
+    assert row["gap"] < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.parametrize(("table", "most"), [("a9a-2", 8), ("a9a-3", 10), ("a9a-5", 12), ("phishing-3", 14)])
+def test_columns_dealt_to_several_parties_take_few_more(table: str, most: int) -> None:
+    (row,) = rounds.run(REAL, [table])
+    assert row["rounds"] <= most
+    assert row["gap"] < 1e-4
