@@ -9,9 +9,10 @@ Two ways that give the same numbers:
               all belong to dense layers, each used once on one row at a time.
 `by_torch`    any module: torch.func.vmap over rows of torch.func.jacrev over outputs.
 
-What the structure saves is computing J: at 4,096 rows and 1,500 parameters a few times the time of `by_torch`, and of
-memory all but the two factors, n c (a + b) numbers for a x b weights, until rows of J are asked for. It saves nothing
-under encryption for c = 1: every delta_a x_b is a plaintext of its own, since g is known to nobody who could sum first.
+What the structure saves is computing J, one core, two layers and 1,500 parameters: a fifth of the time of `by_torch`
+at 4,096 rows (32 ms against 39), three quarters in blocks of 64 rows (.7 against 2.9), as large J are read. It saves
+nothing under encryption for c = 1: every delta_a x_b is a plaintext of its own, since g is known to nobody who could
+sum first.
 """
 
 from __future__ import annotations

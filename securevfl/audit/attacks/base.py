@@ -111,7 +111,8 @@ class LabelAttack(Attack):
         if needed <= rows:
             return f"its gradient alone says little at {rows} rows a batch; columns that go with the label say the rest"
         share = p / (needed * sizes.outputs)
-        return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; fewer columns"
+        fewer = "fewer columns" if job.model.by_column else "a bottom trained without labels (LocalBottom)"
+        return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; {fewer}"
 
     def score(self, worlds: Worlds) -> Score:
         real, ideal = (label_auc(self.guess(view, worlds), worlds.labels) for view in (worlds.real(), worlds.ideal()))
