@@ -43,6 +43,7 @@ import securevfl as vfl
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.methods.phases import Phases
+from securevfl.methods.shares import whole_weights
 from securevfl.methods.state import State
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
@@ -61,7 +62,7 @@ ONE_AT_A_TIME = threading.Lock()  # for what is patched in this process
 
 @dataclass(frozen=True)
 class Setting:
-    """sums, residual: the protocol, of a kernel model where there is no residual. count: parties.
+    """sums, residual: the protocol, of a kernel model where there is no residual, or shares. count: parties.
 
     bound: how far weights may be from those of the undisturbed run. labelled: parties with labels.
     """
@@ -79,12 +80,18 @@ class Setting:
         return self.residual is None
 
     @property
+    def shared(self) -> bool:
+        return isinstance(self.residual, vfl.Shares)
+
+    @property
     def job(self) -> vfl.Job:
         bits = 16 if isinstance(self.sums, vfl.CipherSum) else 32  # exact there
         return vfl.Job(
             model=vfl.Kernel(gamma=0.05, blocks=3, block_size=16, bits=bits) if self.kernel else vfl.Logistic(l2=1e-3),
             optimizer=vfl.FDSKL(lr=0.4) if self.kernel else vfl.FedBCD(lr=0.3, local_steps=2),
-            protocol=vfl.Protocol(sum=self.sums, residual=self.residual),
+            protocol=vfl.Protocol(shares=self.residual)
+            if self.shared
+            else vfl.Protocol(sum=self.sums, residual=self.residual),
             batch_size=152,
             epochs=ROUNDS // 3,
             test_fraction=0.2,
@@ -102,6 +109,7 @@ class Setting:
 
 
 PAILLIER = vfl.Paillier(bits=2048)
+SHARES = vfl.Shares(chunk=2)
 DROPOUTS = vfl.PairwiseSum(threshold=2, patience=2.0)
 SETTINGS = (
     Setting("direct, open", "direct", "open"),
@@ -118,6 +126,9 @@ SETTINGS = (
     Setting("tree, FDSKL", "tree", None, 3),
     Setting("pairwise, FDSKL, hub", "pairwise", None, 3, "bank", labelled=2),
     Setting("cipher ckks, FDSKL", vfl.CipherSum(), None, 3),
+    Setting("shares", "auto", SHARES, bound=0.12),
+    Setting("shares, three parties", "auto", SHARES, 3, bound=0.12),
+    Setting("shares, four parties, hub", "auto", SHARES, 4, "bank", bound=0.12),
 )
 
 
@@ -319,6 +330,9 @@ def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
     if setting.kernel and parts and drawn is None:
         if any(part.theta.size for part in parts.values()):
             return "coefficients of a training that cannot have ended"
+    elif setting.shared:
+        if len(parts) == setting.count and apart(parts, setting) > setting.bound:
+            return "all: another model"
     elif parts:
         wanted = weights(setting, drawn)
         for name, part in parts.items():
@@ -344,6 +358,24 @@ def keys(folder: Path, setting: Setting) -> dict[str, bytes] | None:
             return None
         found[party.name] = (part if part is not None else states.load(job, max(states.rounds(job)))).state["key"]
     return found
+
+
+def apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
+    """How far the weights behind all parts are from those of the undisturbed run; each run rounds in its own way."""
+    exact = shared_weights({name: part.state for name, part in parts.items()}, setting)
+    with ONE_AT_A_TIME:
+        own = undisturbed_shares(setting)
+    return max(float(np.abs(exact[name] - own[name]).max()) for name in own)
+
+
+def shared_weights(states: Mapping[str, State], setting: Setting) -> dict[str, Any]:
+    return whole_weights(setting.job, states, setting.tables[0].name)
+
+
+@cache
+def undisturbed_shares(setting: Setting) -> dict[str, Any]:
+    run = vfl.simulate(setting.job, setting.tables, workers=1)
+    return shared_weights({name: part.state for name, part in run.parts.items()}, setting)
 
 
 @cache

@@ -30,6 +30,9 @@ class Shares(MessageProtocol):
     chunk: int = Field(default=8, ge=1)
     """For how many epochs work is done ahead at a time."""
 
+    open_weights: tuple[str, ...] = ()
+    """Parties that are told their own weights at the end; each can then rank the labels by itself."""
+
     @field_validator("step")
     @classmethod
     def _check_step(cls, value: float | None) -> float | None:

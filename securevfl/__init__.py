@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.models.local_bottom import LocalBottom
     from securevfl.models.neural import Neural
     from securevfl.models.torch_model import TorchModel
+    from securevfl.models.transfer import Transfer
     from securevfl.optim.adagrad import AdaGrad
     from securevfl.optim.adam import Adam
     from securevfl.optim.block_descent import BlockDescent
@@ -87,6 +88,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Square",
     "Target",
     "TorchModel",
+    "Transfer",
     "TreeSum",
     "align",
     "datasets",
@@ -105,6 +107,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.models.linear": ("GeneralLinear", "Logistic", "OneVsRest", "SmoothHinge", "Softmax", "Square"),
     "securevfl.models.local_bottom": ("LocalBottom",),
     "securevfl.models.neural": ("Neural",),
+    "securevfl.models.transfer": ("Transfer",),
     "securevfl.models.torch_model": ("TorchModel",),
     "securevfl.optim.adagrad": ("AdaGrad",),
     "securevfl.optim.adam": ("Adam",),

@@ -1,7 +1,8 @@
-"""Credit-FTL (FedBCD 2019, Table 2): transfer learning on default_credit, time to AUC by engine and local steps.
+"""Credit-FTL (FedBCD 2019, Table 2, Figure 4): transfer learning, rounds and time to AUC by engine and local steps.
 
-The bank has the labels and its own columns, the other party further columns of the same people; a few thousand of them
-overlap, and others are held out to take the AUC on. Every Q gets the step size of one grid that reaches the highest
+On default_credit the bank has the labels and its own columns, the other party further columns of the same people; on
+mnist each has one half of the pixels of a digit, and the label is whether it is even. A few thousand rows overlap, and
+as many others are held out to take the AUC on. Every Q gets the step size of one grid that reaches the highest
 target in the fewest rounds, which is found in the open with an evaluation after every round. Each engine then trains
 that many rounds without one, and its time to a lower target is its time a round times the rounds that took; `auc` is
 what the sealed model reaches itself. Times are virtual: each party has a machine like this one and a line between them.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +45,9 @@ ENGINES: dict[str, Callable[[int], ResidualProtocol]] = {
 LOCAL_STEPS = 1, 5, 10
 ETAS = 2.0, 4.0, 8.0, 16.0
 TARGETS = 0.70, 0.73, 0.74
-MOST = 120  # rounds after which a step size has failed
+MOST = 60  # local steps after which a step size has failed
 GAMMA, L2, MU = 0.005, 1e-4, 0.1
+FEWEST = 6  # rounds at least
 ACCEPTED: tuple[LeakName, ...] = ("rank", "columns", "fresh_equations")
 
 
@@ -68,6 +71,7 @@ class Tuned:
     algorithm: str
     local_steps: int
     eta: float
+    mu: float
     aucs: tuple[float, ...]
 
     def rounds(self, target: float) -> int | None:
@@ -82,25 +86,29 @@ def run(
     *,
     targets: Sequence[float] = TARGETS,
     local_steps: Sequence[int] = LOCAL_STEPS,
+    table: str = "default_credit",
+    proximal: bool = False,
     bits: int = 2048,
     on_row: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """One row for each engine, Q and target that was reached."""
+    """One row for each engine, algorithm, Q and target that was reached. proximal: FedPBCD beside FedBCD."""
     unknown = [name for name in engines if name not in ENGINES]
     if unknown:
         raise ConfigError(f"engines among {', '.join(ENGINES)} were expected, {', '.join(unknown)} came; correct them")
-    parties = read(data, setting.rows)
+    if table not in TABLES:
+        raise ConfigError(f"a table among {', '.join(TABLES)} was expected, {table} came; correct it")
+    parties = TABLES[table](data, setting.rows)
     rows = []
-    for q in local_steps:
+    for q, mu in itertools.product(local_steps, [0.0, MU] if proximal else [0.0]):
         on_row(f"step sizes for Q = {q}")
-        tuned = tune(parties, setting, q, targets)
+        tuned = tune(parties, setting, q, targets, mu)
         for engine in engines:
             on_row(f"{engine}, Q = {q}")
             rows += _rows(parties, setting, tuned, engine, targets, bits)
     return rows
 
 
-def read(data: Path, rows: int) -> list[Party]:
+def credit(data: Path, rows: int) -> list[Party]:
     """The bank and its partner with twice as many rows in common, the same ones always. DataError without the files."""
     tables = [_table(data / f"default_credit_hetero_{side}.csv.gz") for side in ("guest", "host")]
     shared = sorted(set(tables[0][1]) & set(tables[1][1]))
@@ -115,6 +123,23 @@ def read(data: Path, rows: int) -> list[Party]:
     return parties
 
 
+def digits(data: Path, rows: int) -> list[Party]:
+    """The left and the right halves of twice as many digits, those pixels that vary among them."""
+    path = data / "mnist.npz"
+    if not path.is_file():
+        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
+    with np.load(path, allow_pickle=False) as file:
+        chosen = np.random.default_rng(0).permutation(len(file["y"]))[: 2 * rows]
+        pixels, even = file["X"][chosen].reshape(-1, 28, 28).astype(np.float64), file["y"][chosen] % 2 == 0
+    halves = [half.reshape(len(chosen), -1) for half in np.split(pixels, 2, axis=2)]
+    left, right = (half[:, half.std(axis=0) > 0] for half in halves)
+    ids = chosen.tolist()
+    return [Party("left", left, even.astype(int), ids=ids), Party("right", right, ids=ids)]
+
+
+TABLES = {"default_credit": credit, "mnist": digits}
+
+
 def tune(parties: Sequence[Party], setting: Setting, q: int, targets: Sequence[float], mu: float = 0.0) -> Tuned:
     """The step size of the grid that reaches the highest targets, and these in the fewest rounds."""
     found = [_trial(parties, setting, q, eta, mu) for eta in ETAS]
@@ -126,9 +151,9 @@ def tune(parties: Sequence[Party], setting: Setting, q: int, targets: Sequence[f
 
 
 def _trial(parties: Sequence[Party], setting: Setting, q: int, eta: float, mu: float) -> Tuned:
-    job = _job(setting, q, eta, OpenResidual(), MOST // q if q > 1 else MOST, mu=mu, evaluate_every=1)
+    job = _job(setting, q, eta, OpenResidual(), max(MOST // q, FEWEST), mu=mu, evaluate_every=1)
     history = simulate(job, parties).history
-    return Tuned(job.optimizer.label, q, eta, tuple(entry["auc"] for entry in history))
+    return Tuned(job.optimizer.label, q, eta, mu, tuple(entry["auc"] for entry in history))
 
 
 def _job(
@@ -154,7 +179,8 @@ def _rows(
     if not reached:
         return []
     most = max(rounds for _, rounds in reached)
-    done = simulate(_job(setting, tuned.local_steps, tuned.eta, ENGINES[engine](bits), most), parties)
+    residual = ENGINES[engine](bits)
+    done = simulate(_job(setting, tuned.local_steps, tuned.eta, residual, most, mu=tuned.mu), parties)
     return [_row(setting, tuned, engine, target, rounds, done, most) for target, rounds in reached]
 
 

@@ -151,17 +151,31 @@ def credit_ftl(
     engines: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "open,ckks",
     overlap: Annotated[int, typer.Option(min=50, help="Rows that the parties share; as many are held out.")] = 3000,
     units: Annotated[int, typer.Option(min=1, help="Width of a representation.")] = 64,
+    steps: Annotated[str, typer.Option(metavar="Q,...", help="Local steps on an exchange.")] = "1,5,10",
+    targets: Annotated[str, typer.Option(metavar="AUC,...", help="Held-out AUCs to reach.")] = "0.70,0.73,0.74",
+    data_table: Annotated[str, typer.Option("--table", help="default_credit or mnist.")] = "default_credit",
+    proximal: Annotated[bool, typer.Option("--proximal", help="FedPBCD with mu = .1 too.")] = False,
     bits: Bits = 2048,
     json: JsonFile = None,
 ) -> None:
-    """Transfer learning on default_credit: rounds and virtual seconds to an AUC, by engine and local steps."""
+    """Transfer learning on two real tables: rounds and virtual seconds to an AUC, by engine and local steps."""
     from securevfl.bench import credit_ftl as bench_ftl
     from securevfl.cli.show import console, table
 
     _check_json(json)
     setting = bench_ftl.Setting(rows=overlap, units=units)
     with _status() as on_row:
-        rows = bench_ftl.run(data, setting, _names(engines), bits=bits, on_row=on_row)
+        rows = bench_ftl.run(
+            data,
+            setting,
+            _names(engines),
+            targets=[float(each) for each in _names(targets)],
+            local_steps=[int(each) for each in _names(steps)],
+            table=data_table,
+            proximal=proximal,
+            bits=bits,
+            on_row=on_row,
+        )
     _write(json, bench_ftl.SCHEMA, rows)
     keys = "engine", "algorithm", "q", "eta", "auc_target", "rounds", "comp_s", "comm_s", "total_s", "bytes", "auc"
     console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))

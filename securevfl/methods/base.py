@@ -126,15 +126,16 @@ class Player(ABC):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a run before it: the parties, the leading one first, sizes, and which rows come when."""
+    """What is known of a run before it: the parties whose tables are at hand, the leading one first if it is
+    among them, the sizes of all, and which rows come when."""
 
     parties: tuple[Party, ...]
     schedule: Schedule
     sizes: Sizes
 
-    def party(self, name: str) -> Party:
-        """The party of this name."""
-        return next(party for party in self.parties if party.name == name)
+    def table(self, name: str) -> Floats | None:
+        """The columns (n x d) of the party of this name, where they are at hand."""
+        return next((party.X for party in self.parties if party.name == name), None)
 
 
 class Method(Named, ABC):

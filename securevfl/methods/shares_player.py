@@ -35,6 +35,7 @@ from securevfl.protocols.shares_ahead import Ahead, Terms
 from securevfl.protocols.shares_chunks import is_ready
 from securevfl.protocols.shares_ledger import FEWEST_VISITS, Ledger
 from securevfl.protocols.shares_measure import FEWEST, MOST, Measured, measure
+from securevfl.protocols.shares_opened import opened
 from securevfl.protocols.shares_predict import Asking, Scores
 from securevfl.protocols.shares_products import Products
 from securevfl.protocols.shares_store import NAME_BYTES, InMemory, OnDisk, Ready
@@ -68,6 +69,7 @@ class SharesPlayer(Player):
         self._run: str = own.get("run", seat.desk.run)
         self._training: _Training | None = None
         self._scores: Scores | None = None
+        self._weights: Floats | None = own.get("theta")
         self._blocks = 0
         if self._sizes and len(self._sizes["columns"]) != len(seat.parties):
             raise ConfigError(f"{seat.me}: the parties of the training were expected, others have met; bring the same")
@@ -91,6 +93,10 @@ class SharesPlayer(Player):
                 raise
             training.ahead.drop(first)
 
+    def outcome(self) -> State:
+        state = self.state()
+        return state if self._weights is None else State(state, theta=self._weights)
+
     def prepare(self, data: TrainingData) -> Generator[Round]:
         """Makes every chunk of the training, on disk, as far as that is not done."""
         if self._seat.desk.ahead is None:
@@ -103,8 +109,8 @@ class SharesPlayer(Player):
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
         """Metrics of the scores of held-out rows once the training is over; else what one opened sum tells."""
         rows, held_out = data.evaluated, len(data.schedule.test) > 0
-        if last and self._training is not None and not self._active:
-            self._noted()
+        if last and self._training is not None:
+            self._end()
         if last and held_out and self.exchanges >= FEWEST_VISITS:
             return super().measure(loss, data, rounds, last=last)
         if self._training is None or self._state is None:
@@ -239,6 +245,14 @@ class SharesPlayer(Player):
         chunks = -(-self._job.epochs // shares_.chunk)
         columns = self._sizes["columns"]
         return Terms(made.numbers, rows, columns, self._partner, made.rule, seat.outputs, chunks, seat.active)
+
+    def _end(self) -> None:
+        """The training is over: notes the model, and opens the weights that the job names."""
+        state, shares_ = self._state, self._job.protocol.shares
+        assert state is not None and shares_ is not None, "it has been trained"  # noqa: PT018
+        if not self._active:
+            self._noted()
+        self._weights = opened(self._seat, self._terms, state, shares_.open_weights)
 
     def _begin_scores(self, rows: int) -> Scores:
         seat, state, training = self._seat, self._state, self._training

@@ -139,7 +139,7 @@ class TransferLearning(Method):
 
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         sealed, steps = _residual(job).seals, job.optimizer.steps
-        p = "p" if known is None else str(_model(job).parameters(known.party(party).X.shape[1], 1))
+        p = "p" if known is None else str(_model(job).parameters(known.sizes.columns[party], 1))
         n = "n" if known is None else str(known.sizes.smallest_batch)
         if roles.role(party) == ACTIVE:
             told = (
@@ -187,18 +187,18 @@ class Asked:
     shares_outputs = False
 
     def __init__(self, matrix: Sparse) -> None:
-        whole = len(matrix) * matrix.shape[1] <= HELD
-        self._J = Jacobian(matrix[:] if whole else Tall.here(matrix), shares_outputs=False)
+        self._matrix = matrix
 
     @property
     def parameters(self) -> int:
-        return int(self._J.matrix.shape[1])
+        return self._matrix.shape[1]
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
-        return self._J.vjp(g)
+        return self._matrix.backward(g)[:, 0]
 
     def jacobian(self, X: Floats) -> Jacobian:
-        return self._J
+        n, p = self._matrix.shape
+        return Jacobian(self._matrix[:] if n * p <= HELD else Tall.here(self._matrix), shares_outputs=False)
 
 
 class Exchange:
@@ -342,8 +342,12 @@ class TransferPlayer(BatchPlayer):
 
     def _slope(self) -> Floats:
         """The derivatives of Phi (d x p)."""
-        shares, units = self._labels / len(self._labels), np.eye(self._model.units)
-        return np.stack([self.network.vjp(self._rows, np.outer(shares, unit)) for unit in units])
+        own, n = self.network.derivatives(self._rows), len(self._labels)
+        found = np.zeros((self._model.units, self.network.parameters))
+        for j, row in enumerate(found):
+            columns, part = own.part(j * n, (j + 1) * n)
+            row[columns] = self._labels @ part / n
+        return found
 
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         """Phi u_j^B (m x 1) at the guest, by blocks of rows of one length: what is asked is the same in each."""

@@ -122,15 +122,16 @@ class GuestJacobian(Sparse):
         if start >= top:
             return np.arange(p + 1), self._tail[start - top : stop - top]
         unit, row = np.divmod(np.arange(start, min(stop, top)), n)
-        found = np.empty((len(unit), p + 1))
-        found[:, :p] = -0.5 * self._y[row, None] * self._mean[unit]
         columns, own = self._own.part(start, min(stop, top))
-        found[:, columns] -= 2 * self._gamma * own
-        found[:, p] = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
-        if stop > top:
-            return np.arange(p + 1), np.vstack([found / n, self._tail[: stop - top]])
-        touched = self.columns(start, stop)
-        return touched, found[:, touched] / n
+        gradient = -0.5 * self._y[row, None] * self._mean[:, columns][unit] - 2 * self._gamma * own
+        loss = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
+        found: Floats = np.column_stack([gradient, loss]) / n
+        if stop <= top:
+            return np.append(columns, p), found
+        whole = np.zeros((stop - start, p + 1))
+        whole[: len(found), np.append(columns, p)] = found
+        whole[len(found) :] = self._tail[: stop - top]
+        return np.arange(p + 1), whole
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
         p = self._own.shape[1]  # a unit's rows touch the columns of that unit's network, and the loss

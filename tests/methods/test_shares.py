@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError, LeakageError, PartiesError
-from securevfl.methods.shares_plan import plan
+from securevfl.methods.shares import whole_weights
 from securevfl.optim.update import Updater
 from securevfl.protocols.shares_measure import MeasuredSum
 from securevfl.protocols.shares_predict import OpenedScores
@@ -38,15 +37,8 @@ def parties(count: int = 2, rows: int = 400) -> list[vfl.Party]:
 
 
 def opened(run: vfl.Run) -> Mapping[str, Any]:
-    """The weights (d x c) that nobody has, by party, from all parts together; an intercept last."""
-    lead = run.active.state
-    made = plan(run.job, rows=lead["sizes"]["rows"], batches=lead["sizes"]["batches"], parties=len(run.parts))
-    ring, found = ShareRing(made.numbers.bits), {}
-    for name, part in run.parts.items():
-        held = [part.state["own"], *(p.state["others"][name] for p in run.parts.values() if name in p.state["others"])]
-        rule = made.rule.sparing() if part.leads else made.rule
-        found[name] = made.numbers.weights(ring.reduce(sum(rule.theta(each, lead["visits"]) for each in held)))
-    return found
+    """The weights (d x c) that nobody has, by party; an intercept last."""
+    return whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, run.active.name)
 
 
 class Pooled:
@@ -237,3 +229,19 @@ def test_sums_near_the_tables_end_are_told() -> None:
     small = vfl.Protocol(shares=vfl.Shares(table_bits=4, chunk=4))
     run = vfl.simulate(job(protocol=small, optimizer=vfl.FedSGD(lr=2.0), test_fraction=0.0, epochs=4), parties())
     assert run.metrics["far"] > 0.2
+
+
+def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
+    own = parties(3)
+    named = job(protocol=vfl.Protocol(shares=vfl.Shares(chunk=2, open_weights=("telco", "bank"))))
+    run = vfl.simulate(named, own)
+    exact = opened(run)
+    for name in ("telco", "bank"):
+        np.testing.assert_array_equal(run.parts[name].theta, exact[name])
+    assert "theta" not in run.parts["shop"].state
+    sheet = vfl.explain(named, own)
+    assert sheet.count("its own weights, as the job says") == 2
+    assert "OpenedWeights" in sheet
+    assert "OpenedWeights" not in vfl.explain(job(), own)
+    with pytest.raises(PartiesError, match="open_weights"):
+        vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("nobody",)))), own)

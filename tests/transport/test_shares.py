@@ -1,5 +1,7 @@
 """Training on shares between organisations: two to four parties over mutual TLS, prepared, killed, scored."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,10 +12,9 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.share_ring import ShareRing
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, SecureVFLError
-from securevfl.methods.shares_plan import plan
+from securevfl.methods.shares import whole_weights
 from securevfl.organisations.join import join
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prepare import prepare
@@ -50,17 +51,10 @@ def each(meeting: Any, work: Callable[[vfl.Party, Path], Any]) -> dict[str, Any]
 
 
 def opened(parts: dict[str, ModelPart]) -> Any:
-    """The weights that nobody has, from all parts."""
-    job = vfl.Job.from_dict(next(iter(parts.values())).job)
-    lead = next(part for part in parts.values() if part.leads).state
-    made = plan(job, rows=lead["sizes"]["rows"], batches=lead["sizes"]["batches"], parties=len(parts))
-    ring, found = ShareRing(made.numbers.bits), []
-    for name in next(iter(parts.values())).parties:
-        part = parts[name]
-        held = [part.state["own"], *(p.state["others"][name] for p in parts.values() if name in p.state["others"])]
-        words = sum(made.rule.theta(share, lead["visits"]) for share in held)
-        found.append(made.numbers.weights(ring.reduce(words)))
-    return np.concatenate(found)
+    """The weights that nobody has, from all parts, in the order of the run's parties."""
+    lead = next(part for part in parts.values() if part.leads)
+    states = {name: parts[name].state for name in lead.parties}
+    return np.concatenate(list(whole_weights(vfl.Job.from_dict(lead.job), states, lead.name).values()))
 
 
 def of_simulate(meeting: Any) -> Any:
@@ -204,3 +198,37 @@ def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_pa
         Checkpoints.finish = finish  # type: ignore[method-assign]
     run = vfl.simulate(job, parties, checkpoints=states, ledgers=ledgers)
     assert run.metrics["auc"] > 0.97
+
+
+def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    meeting = meet(2, None, a_job())
+    for party in vfl.datasets.breast_cancer(2):
+        columns = {"id": party.ids} | ({} if party.y is None else {"y": party.y})
+        columns |= dict(zip(party.columns, party.X.T, strict=True))
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+        (tmp_path / f"{party.name}.csv").write_text("\n".join(lines))
+        new = [lines[0], *(f"new{line}" for line in lines[1:31])]
+        (tmp_path / f"{party.name}-new.csv").write_text("\n".join(new))
+
+    def both(*line: str, data: str) -> list[str]:
+        processes = []
+        for name in ("bank", "shop"):
+            named = [*(part.format(name) for part in line), "--data", str(tmp_path / data.format(name))]
+            command = [sys.executable, "-m", "securevfl.cli.main", *named, "--peers", f"{meeting.kit(name)}/peers.toml"]
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        told = [process.communicate(timeout=90) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], told
+        return [out for out, _ in told]
+
+    job = str(meeting.kit("bank") / "job.toml")
+    told = both("prepare", job, "--party", "{}", data="{}.csv")
+    assert "what shop has prepared is in" in told[1]
+    assert len([*tmp_path.glob("*.csv.ahead/*/chunk-*.ready")]) == 4
+    told = both("join", job, "--party", "{}", data="{}.csv")
+    assert "auc 0.99" in told[0]
+    assert "held-out rows" in told[0]
+    assert not [*tmp_path.glob("*.csv.ahead/*/chunk-*")]
+    told = both("predict", str(tmp_path / "{}.model.json"), data="{}-new.csv")
+    assert told[0].count("\n") == 31
+    assert "30 rows predicted, for bank to see" in told[1]
