@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.runtime.clock import Network
     from securevfl.training.run import Run
     from securevfl.training.simulate import simulate
+    from securevfl.training.stratified import stratified
 
 __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "AdaGrad",
@@ -97,6 +98,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "join",
     "predict_with",
     "simulate",
+    "stratified",
 ]
 
 _NAMES = {  # where the public names live; each is loaded when it is asked for
@@ -132,6 +134,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.runtime.clock": ("Network",),
     "securevfl.training.run": ("Run",),
     "securevfl.training.simulate": ("simulate",),
+    "securevfl.training.stratified": ("stratified",),
 }
 _MODULES = {
     "datasets": "securevfl.data.samples",

@@ -110,7 +110,7 @@ def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     """Two epochs on rows for a few batches."""
     rows, size = len(parties[0]), _ROWS if job.batch_size == "all" else job.batch_size
     few = min(rows, max(4 * size, 200), max(_ROWS, size))
-    short = job.model_copy(update={"epochs": min(2, job.epochs), "target": None})
+    short = job.model_copy(update={"epochs": min(2, job.epochs), "target": None, "patience": None})
     if few == rows:
         return short, list(parties)
     chosen = np.sort(np.random.default_rng(job.seed).permutation(rows)[:few]).astype(np.intp)

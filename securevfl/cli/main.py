@@ -165,7 +165,8 @@ def explain(
         out.print(sheet(told, sheet_width(out)), soft_wrap=True)
         out.print(f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})")
         return
-    parties = _read(data, id_column, label_column, job)[0] if data else None
+    files = _files(data, job_file)
+    parties = _read(files, id_column, label_column, job)[0] if files else None
     out.print(sheet(consent.explain(job, parties, ledgers=_ledgers(ledger, parties)), sheet_width(out)), soft_wrap=True)
 
 
@@ -215,7 +216,7 @@ def train(
     for path, folder in ((report_json, False), (html, False), (save, True)):
         if path is not None:
             check_writable(path, folder=folder)
-    parties, missing = _read(data, id_column, label_column, job)
+    parties, missing = _read(_files(data, job_file), id_column, label_column, job)
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     names = [party.name for party in parties]
     ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
@@ -281,16 +282,13 @@ def audit(
         own, others = cli_alone.one_side(job, job_file, data, size, id_column=id_column, label_column=label_column)
         parties, made_up = with_stand_ins(job, own, others, classes or 2), list(others)
     else:
-        parties = _read(data, id_column, label_column)[0]
+        parties = _read(_files(data, job_file), id_column, label_column)[0]
     raise typer.Exit(audit_command(job, parties, html, made_up))
 
 
-def _read(
-    data: list[str] | None, id_column: str, label_column: str, job: Job | None = None
-) -> tuple[list[Party], dict[str, list[str]]]:
-    """The parties and the ids that each lacks; with a job large Parquet files are read from disk as it trains."""
-    from securevfl.data.load import read_parties
-    from securevfl.display.progress import progress
+def _files(data: list[str] | None, job_file: Path) -> dict[str, Path]:
+    """Each party's file: those given, or else those that the job file names."""
+    from securevfl.job import tables_of
 
     files: dict[str, Path] = {}
     for item in data or []:
@@ -300,9 +298,20 @@ def _read(
         if name in files:
             raise ConfigError(f"--data: one file for each party was expected, {name} has two; rename or drop one")
         files[name] = Path(path)
+    return files or tables_of(job_file)
+
+
+def _read(
+    files: dict[str, Path], id_column: str, label_column: str, job: Job | None = None
+) -> tuple[list[Party], dict[str, list[str]]]:
+    """The parties and the ids that each lacks; with a job large Parquet files are read from disk as it trains."""
+    from securevfl.data.load import read_parties
+    from securevfl.display.progress import progress
+
     if len(files) < 2:
         raise ConfigError(
-            f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each"
+            f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each, or name "
+            "their files in the job file under data"
         )
     with progress("reading") as on_rows:
         parties, missing = read_parties(files, id_column=id_column, label_column=label_column, job=job, on_rows=on_rows)

@@ -87,7 +87,7 @@ def take_part(
     save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     trainee, before = None, channel.books.messages_sent()
     try:
-        data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
+        data = TrainingData(party, schedule, job.model.loss, scale=job.scale, weights=job.weights)
         trainee = Trainee(job, party, seat, data, run, on_round, save, saved)
         channel.clock.stage = Stage.TRAIN
         trainee.train()
@@ -177,7 +177,7 @@ def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Se
         roles=met.roles,
         meter=meter,
         outputs=met.heard[met.roles.lead].outputs,
-        residual_bound=job.model.residual_bound,
+        residual_bound=job.residual_bound,
         parameters=met.sizes.parameters,
         seed=job.seed,
         columns=met.sizes.columns,

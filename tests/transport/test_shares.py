@@ -62,7 +62,14 @@ def of_simulate(meeting: Any) -> Any:
     return opened(run.parts), run.metrics
 
 
-@pytest.mark.parametrize(("count", "kills"), [(2, ["shop"]), (3, ["bank", "telco"]), (4, [])])
+@pytest.mark.parametrize(
+    ("count", "kills"),
+    [
+        (2, ["shop"]),
+        pytest.param(3, ["bank", "telco"], marks=pytest.mark.slow),
+        pytest.param(4, [], marks=pytest.mark.slow),
+    ],
+)
 def test_processes_train_the_model_of_simulate_though_killed(
     meet: Any, running: list[Any], count: int, kills: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
