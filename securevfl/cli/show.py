@@ -52,7 +52,8 @@ def costs_table(runs: Sequence[Costs]) -> Table:
     return grid
 
 
-_HEADS = "algorithm", "protocol", "Q", "rounds", "encrypt\ns", "local\ns", "network\ns", "total\ns", "sent\nMB"
+_TIMES = "encrypt\ns", "local\ns", "network\ns", "total\ns", "ahead\ns"
+_HEADS = "algorithm", "protocol", "Q", "rounds", *_TIMES, "sent\nMB"
 
 
 def _costs(row: dict[str, str | int | float]) -> list[Cell]:
