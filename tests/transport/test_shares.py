@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,24 +218,28 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
         new = [lines[0], *(f"new{line}" for line in lines[1:31])]
         (tmp_path / f"{party.name}-new.csv").write_text("\n".join(new))
 
-    def both(*line: str, data: str) -> list[str]:
+    def both(*line: str, data: str, accept: Sequence[str] = (), ends: int = 0) -> list[tuple[str, str]]:
         processes = []
-        for name in ("bank", "shop"):
+        for number, name in enumerate(("bank", "shop")):
             named = [*(part.format(name) for part in line), "--data", str(tmp_path / data.format(name))]
+            named += ["--accept", accept[number]] if accept else []
             command = [sys.executable, "-m", "securevfl.cli.main", *named, "--peers", f"{meeting.kit(name)}/peers.toml"]
             processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         told = [process.communicate(timeout=90) for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], told
-        return [out for out, _ in told]
+        assert [process.returncode for process in processes] == [ends, ends], told
+        return told
 
     job = str(meeting.kit("bank") / "job.toml")
     told = both("prepare", job, "--party", "{}", data="{}.csv")
-    assert "what shop has prepared is in" in told[1]
+    assert "what shop has prepared is in" in told[1][0]
     assert len([*tmp_path.glob("*.csv.ahead/*/chunk-*.ready")]) == 4
-    told = both("join", job, "--party", "{}", data="{}.csv")
-    assert "auc 0.99" in told[0]
-    assert "held-out rows" in told[0]
+    sheets = [error for _, error in both("join", job, "--party", "{}", data="{}.csv", ends=2)]
+    assert all("additive shares" in sheet for sheet in sheets)
+    accept = [sheet.rsplit("--accept ", 1)[1].split()[0] for sheet in sheets]
+    told = both("join", job, "--party", "{}", data="{}.csv", accept=accept)
+    assert "auc 0.99" in told[0][0]
+    assert "held-out rows" in told[0][0]
     assert not [*tmp_path.glob("*.csv.ahead/*/chunk-*")]
     told = both("predict", str(tmp_path / "{}.model.json"), data="{}-new.csv")
-    assert told[0].count("\n") == 31
-    assert "30 rows predicted, for bank to see" in told[1]
+    assert told[0][0].count("\n") == 31
+    assert "30 rows predicted, for bank to see" in told[1][0]
