@@ -82,7 +82,7 @@ def _axes(x_ticks: list[float], y_ticks: list[float], across: _Place, down: _Pla
 def _legend(names: Iterable[str]) -> str:
     words = zip(names, cycle(COLOURS), strict=False)
     marks = (f'<span style="color: {colour}; margin-right: 1em">{escape(name)}</span>' for name, colour in words)
-    return f'<div style="font-size: .85rem; text-align: center">{"".join(marks)}</div>'
+    return f'<div style="font-size: .85rem; text-align: center">{" ".join(marks)}</div>'
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", colour: str = "#5b6675") -> str:
