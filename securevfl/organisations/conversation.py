@@ -7,6 +7,7 @@ they are through, or with the reason for which one of them has given up.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -21,6 +22,7 @@ from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Kind, WallClock
 from securevfl.runtime.codec import Message
+from securevfl.transport.expiry import ends_soon
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.post import Post
 from securevfl.transport.tls import Credentials
@@ -74,6 +76,8 @@ def converse(
     """
     _check_listen(me, listen)
     credentials = Credentials(certs, me)
+    for line in ends_soon(certs, me):
+        eventlog.emit(me, "certificate", {"reason": line}, logging.ERROR)
     clock, books = WallClock(), Books()
     others = [name for name in peers.parties if name != me]
     wait = timeout if wait is None else wait
