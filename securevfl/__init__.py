@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.data import samples as datasets
     from securevfl.data.party import Helper, Party, align
     from securevfl.data.preparation import Preparation
+    from securevfl.estimators import VerticalClassifier, VerticalRegressor
     from securevfl.job import Job, Protocol, Target
     from securevfl.models.kernel import Kernel
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
@@ -91,6 +92,8 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "TorchModel",
     "Transfer",
     "TreeSum",
+    "VerticalClassifier",
+    "VerticalRegressor",
     "align",
     "datasets",
     "defences",
@@ -104,6 +107,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
 _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.data.party": ("Helper", "Party", "align"),
     "securevfl.data.preparation": ("Preparation",),
+    "securevfl.estimators": ("VerticalClassifier", "VerticalRegressor"),
     "securevfl.job": ("Job", "Protocol", "Target"),
     "securevfl.models.kernel": ("Kernel",),
     "securevfl.models.linear": ("GeneralLinear", "Logistic", "OneVsRest", "SmoothHinge", "Softmax", "Square"),

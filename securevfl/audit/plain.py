@@ -19,7 +19,7 @@ _HOW = {
     "some": "can often tell",
     "weak": "can guess a little better than by chance",
 }
-_FOUND = {"strong": "nearly all of", "some": "much of", "weak": "a little of"}
+_FOUND = {"strong": "most of", "some": "much of", "weak": "a little of"}
 
 
 def summary(audit: Audit) -> list[str]:

@@ -3,7 +3,7 @@
 A weighted loss is that of a row times its weight, and so is its residual. Weights have the mean 1 over the training
 rows, so that l2 and step sizes mean what they mean without. They ride beside the targets, as a last column, and no
 message has them: what others see is g. Their largest, `most`, is agreed, as it is part of the bound on g, which the
-scale of encrypted numbers follows.
+scale of encrypted numbers follows, and of the curvature, which steps follow: the smallest that fits trains fastest.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Weights(Config):
     """"balanced" lets each class count the same in all, or a weight for each class by its label."""
     column: str | None = None
     """A column of the party with labels that holds a weight of each row; no model sees it."""
-    most: float = Field(default=16.0, ge=1)
-    """No row counts more than so many times the mean. All parties know it, and encrypted numbers have room for it."""
+    most: float = Field(default=4.0, ge=1)
+    """No row counts more than so many times the mean. All know it: numbers have room for it, steps allow for it."""
 
 
 class WeightedLoss(Loss):
@@ -39,7 +39,8 @@ class WeightedLoss(Loss):
     def __init__(self, loss: Loss, most: float) -> None:
         self._loss = loss
         self.name, self.classifies, self.single = loss.name, loss.classifies, loss.single  # type: ignore[misc]
-        self.curvature, self.bound = loss.curvature, most * loss.bound  # type: ignore[misc]
+        self.curvature = None if loss.curvature is None else most * loss.curvature  # type: ignore[misc]
+        self.bound = most * loss.bound  # type: ignore[misc]
 
     def value(self, f: Floats, y: Floats) -> Floats:
         value: Floats = y[:, -1] * self._loss.value(f, y[:, :-1])

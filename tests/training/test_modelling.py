@@ -46,7 +46,7 @@ def parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
         (None, None, None),
         ({"classes": "balanced"}, "balanced", None),
         ({"classes": {"no": 1, "yes": 5}}, {"no": 1, "yes": 5}, None),
-        ({"classes": "balanced", "column": "w"}, "balanced", ROWS),
+        ({"classes": "balanced", "column": "w", "most": 8}, "balanced", ROWS),
     ],
 )
 def test_weighted_models_and_coefficients_are_scikit_learns(
