@@ -17,11 +17,11 @@ import gzip
 from pathlib import Path
 
 import numpy as np
-from tables import shuffled
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.recording.views import Worlds
+from securevfl.bench.tables import shuffled
 from securevfl.protocols.base import ResidualProtocol
 from securevfl.protocols.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tables import default_credit
 
 import securevfl as vfl
+from securevfl.bench.tables import default_credit
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.model_part import ModelPart

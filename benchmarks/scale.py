@@ -6,8 +6,10 @@ Each party has a Parquet file of its own (float32, the second one in another ord
 `securevfl.data.store` in the order of the job's batches, and trains by `securevfl.organisations.join` until the epoch
 or --seconds are over; a finished epoch ends with the evaluation of all held-out rows. A model that is through then
 predicts the whole files by the command `predict`: the bank's as it stands, the shop's by a copy in the bank's order.
-One row of the result a step and party, each step a process of its own: rows a second, and the largest resident memory
-of the process, after imports and at its end. Files are made in a temporary folder and removed.
+With --batch 0 it trains on all rows at once instead, two rounds of BlockNewton, and says how long each took, the first
+one with all that came before it. One row of the result a step and party, each step a process of its own: rows a second,
+and the largest resident memory of the process, after imports and at its end. Files are made in a temporary folder and
+removed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,7 @@ from securevfl.transport.peers import Peers
 
 PARTIES = ("bank", "shop")
 GROUP = 250_000  # rows of Parquet written at a time
+ROUNDS = 2  # on all rows at once
 WAIT = 1800.0  # seconds a party waits for the other
 
 
@@ -71,10 +75,10 @@ def generate(folder: Path, rows: int, columns: int) -> None:
 def job(residual: str, batch: int) -> vfl.Job:
     return vfl.Job(
         model=vfl.Logistic(l2=1e-4),
-        optimizer=vfl.FedBCD(lr=0.1, local_steps=5),
+        optimizer=vfl.FedBCD(lr=0.1, local_steps=5) if batch else vfl.BlockNewton(),
         protocol=vfl.Protocol(residual=vfl.Ckks() if residual == "ckks" else "open"),
-        batch_size=batch,
-        epochs=1,
+        batch_size=batch or "all",
+        epochs=1 if batch else ROUNDS,
         test_fraction=0.1,
         accepts=["columns"],
     )
@@ -123,7 +127,9 @@ def train(folder: Path, name: str, residual: str, batch: int, seconds: float) ->
     except TransportError:
         if name == "bank":
             raise
-    if len(times) > 2:
+    if not batch:
+        found |= {"rounds_s": [round(after - before, 1) for before, after in pairwise(times)]}
+    elif len(times) > 2:
         found |= {"rounds": len(times) - 1, "rows_per_s": round((len(times) - 2) * batch / (times[-1] - times[1]))}
     return found
 
@@ -184,7 +190,8 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rows", type=int, default=400_000)
     options.add_argument("--columns", type=int, default=50)
-    options.add_argument("--batch", type=int, default=4096)
+    options.add_argument("--batch", type=int, default=4096, help="rows a batch; 0 takes all at once, by BlockNewton")
+    options.add_argument("--no-predict", action="store_true", help="ends with the training")
     options.add_argument("--seconds", type=float, default=150, help="of training, per protocol")
     options.add_argument("--residual", nargs="+", choices=("open", "ckks"), default=("open", "ckks"))
     options.add_argument("--json", type=Path, default=Path("out/scale.json"))
@@ -211,6 +218,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         generate(Path(name), given.rows, given.columns)
         for step in ("store", *given.residual, "predict"):
+            if step == "predict" and given.no_predict:
+                break
             if step == "predict" and not (Path(name) / "bank.json").exists():
                 break
             kits(Path(name))

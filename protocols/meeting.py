@@ -45,7 +45,7 @@ class Meeting(Message, frozen=True):
 
 
 class Verdict(Message, frozen=True):
-    """Whether the target is reached."""
+    """Whether the training stops here, as the target is reached or patience is at its end."""
 
     stop: bool
 
@@ -64,6 +64,6 @@ def declares(roles: Roles) -> list[Declared]:
     rest = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     return [
         *(Declared(Meeting, sender, receiver, Reveal("plain", _SIZES)) for sender, receiver in roles.pairs()),
-        *(Declared(Verdict, LEAD, role, Reveal("plain", "whether the target metric is reached")) for role in rest),
+        *(Declared(Verdict, LEAD, role, Reveal("plain", "whether the training is to stop")) for role in rest),
         *(Declared(Abort, sender, receiver, Reveal("plain", _STOPPED)) for sender, receiver in roles.pairs()),
     ]

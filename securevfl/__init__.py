@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.data import samples as datasets
     from securevfl.data.party import Helper, Party, align
     from securevfl.data.preparation import Preparation
+    from securevfl.estimators import VerticalClassifier, VerticalRegressor
     from securevfl.job import Job, Protocol, Target
     from securevfl.models.kernel import Kernel
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.runtime.clock import Network
     from securevfl.training.run import Run
     from securevfl.training.simulate import simulate
+    from securevfl.training.stratified import stratified
 
 __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "AdaGrad",
@@ -90,6 +92,8 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "TorchModel",
     "Transfer",
     "TreeSum",
+    "VerticalClassifier",
+    "VerticalRegressor",
     "align",
     "datasets",
     "defences",
@@ -97,11 +101,13 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "join",
     "predict_with",
     "simulate",
+    "stratified",
 ]
 
 _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.data.party": ("Helper", "Party", "align"),
     "securevfl.data.preparation": ("Preparation",),
+    "securevfl.estimators": ("VerticalClassifier", "VerticalRegressor"),
     "securevfl.job": ("Job", "Protocol", "Target"),
     "securevfl.models.kernel": ("Kernel",),
     "securevfl.models.linear": ("GeneralLinear", "Logistic", "OneVsRest", "SmoothHinge", "Softmax", "Square"),
@@ -132,6 +138,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.runtime.clock": ("Network",),
     "securevfl.training.run": ("Run",),
     "securevfl.training.simulate": ("simulate",),
+    "securevfl.training.stratified": ("stratified",),
 }
 _MODULES = {
     "datasets": "securevfl.data.samples",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
@@ -22,6 +22,15 @@ class Config(BaseModel):
             super().__init__(**options)
         except ValidationError as cause:
             raise ConfigError(problems(cause, type(self))) from None
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The same options but for those in `update`, checked as at the start. ConfigError, one line a problem."""
+        if not update:
+            return super().model_copy(deep=deep)
+        fields = type(self).model_fields
+        own = {field.alias or name: getattr(self, name) for name, field in fields.items()}
+        new = {fields[name].alias or name if name in fields else name: value for name, value in update.items()}
+        return type(self)(**own | new)
 
 
 class Named(Config):

@@ -4,6 +4,7 @@
     |-- ConfigError         a job or an option that cannot be used
     |   |-- KeySizeError    a key or ring below 128-bit practice
     |   |-- PartiesError    one party, two with labels, none with labels, two of one name
+    |   |-- ConsentError    a sheet that its party has not agreed to
     |   `-- LeakageError    a choice that protects nothing, or a leak the job has not accepted
     |-- DataError           what a party brings
     |   |-- TableError      NaN, infinities, strings, constant or empty columns, row counts
@@ -32,6 +33,7 @@ import errno
 
 __all__ = [
     "ConfigError",
+    "ConsentError",
     "CryptoError",
     "DataError",
     "DataNotice",
@@ -69,6 +71,12 @@ class KeySizeError(ConfigError):
 
 class PartiesError(ConfigError):
     """The parties of a job do not fit together."""
+
+
+class ConsentError(ConfigError):
+    """A consent sheet that its party has not agreed to. `told` is what other parties may read of it: no figure."""
+
+    told = "it has not agreed to its consent sheet of this job; run the same command again at every party once it has"
 
 
 class LeakageError(ConfigError):

@@ -4,6 +4,7 @@ parquet   pyarrow: Parquet files
 sklearn   scikit-learn and scipy: the audit, the sample tables, the baselines of the benchmark
 phe       python-paillier: conversion and comparison
 plot      matplotlib: pictures of a run
+serve     prometheus-client: figures of a party that stays up
 bench     sklearn and plot: the benchmark
 torch     PyTorch: neural parties
 dask      distributed: a cluster as executor

@@ -24,14 +24,18 @@ from securevfl.protocols.choice import Protocol
 __all__ = ["Job", "Protocol", "Target"]
 
 
+TABLES = "data"  # the key of a job file that is for the computer it lies on
+
+
 class Job(JobOptions):
     """One training: what `JobOptions` says, checked by its method."""
 
     @model_validator(mode="after")
     def _check_target(self) -> Job:
         known = metrics.names(self.model.loss)
-        if self.target is not None and self.target.metric not in known:
-            raise ValueError(f"target.metric must be one of {', '.join(known)} for this model; choose one of these")
+        for name, own in (("target", self.target), ("patience", self.patience)):
+            if own is not None and own.metric not in known:
+                raise ValueError(f"{name}.metric must be one of {', '.join(known)} for this model; choose one of these")
         return self
 
     @model_validator(mode="after")
@@ -43,6 +47,11 @@ class Job(JobOptions):
             raise ValueError(
                 f"optimizer {self.optimizer.name} trains {', '.join(own)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
+            )
+        if self.weights is not None and not (method.weighs and self.model.by_column):
+            raise ValueError(
+                f"weights: rows count the same in {method.name} of a {self.model.name} model; "
+                "leave weights out, or train a linear model"
             )
         method.check(self)
         return self
@@ -76,11 +85,27 @@ class Job(JobOptions):
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
-        """Reads a TOML file. ConfigError, one line a problem."""
-        try:
-            keys = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as cause:
-            raise ConfigError(f"{path}: a job file was expected there ({cause.strerror}); check the path") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
-            raise ConfigError(f"{path}: TOML was expected; {cause}; correct it") from None
-        return cls.from_dict(keys)
+        """Reads a TOML file, but for its tables (`tables_of`). ConfigError, one line a problem."""
+        return cls.from_dict({key: value for key, value in _read(path).items() if key != TABLES})
+
+
+def tables_of(path: str | Path) -> dict[str, Path]:
+    """The files that a job file names under `data`, by party, for a run on one computer; relative to its folder.
+
+    They are no part of the job: parties agree on what is done, and each knows where its own table is. ConfigError.
+    """
+    found = _read(path).get(TABLES, {})
+    if not isinstance(found, dict) or not all(isinstance(file, str) for file in found.values()):
+        raise ConfigError(
+            f'{path}: {TABLES}: a file for each party was expected, as {{ bank = "bank.csv" }}; correct it'
+        )
+    return {name: Path(path).parent / file for name, file in found.items()}
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as cause:
+        raise ConfigError(f"{path}: a job file was expected there ({cause.strerror}); check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+        raise ConfigError(f"{path}: TOML was expected; {cause}; correct it") from None

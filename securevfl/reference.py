@@ -26,11 +26,12 @@ from securevfl.job import Job
 from securevfl.models import MODELS, metrics
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES
+from securevfl.models.weights import Weights
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.base import Training
 from securevfl.optim.rules import RULES
 from securevfl.optim.update import Rule
-from securevfl.options import Target
+from securevfl.options import Patience, Target
 from securevfl.protocols.base import ResidualProtocol, SumProtocol
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.defences import DEFENCES, Defence
@@ -43,6 +44,8 @@ TABLES: dict[type[Config], str] = {
     Shares: "shares",
     Preparation: "prepare",
     Target: "target",
+    Patience: "patience",
+    Weights: "weights",
 }  # keys that hold a table of one kind
 KINDS: dict[type[Config], tuple[str, Registry[Any]]] = {  # keys that name one of several kinds
     Model: ("model", MODELS),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from securevfl.job import Job
 from securevfl.methods import METHODS
-from securevfl.organisations import conversation, measure, predict
+from securevfl.organisations import conversation, measure, predict, scoring
 from securevfl.protocols import meeting, psi
 from securevfl.protocols.base import Declared
 from securevfl.protocols.registry import RESIDUALS, SUMS
@@ -59,10 +59,15 @@ def sections() -> list[Section]:
     ]
     found += _methods({item.message for section in found for item in section.declared})
     found += [_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3)]
-    beside = [each for source in (conversation, predict, measure) for each in source.declares(_ROLES)]
+    beside = [each for source in (conversation, predict, scoring, measure) for each in source.declares(_ROLES)]
     return [
         *found,
-        Section("Between organisations: ends, predictions, lines", "authenticated lines", "none needed: plain", beside),
+        Section(
+            "Between organisations: ends, predictions, scores, lines",
+            "authenticated lines",
+            "none needed: plain",
+            beside,
+        ),
     ]
 
 

@@ -60,6 +60,8 @@ class Audit:
     tests: int = 0
     seeds: int = 0
     seconds: float = 0.0
+    lead: str = ""  # who holds the labels
+    facts: dict[str, str] = field(default_factory=dict)  # when, of what and with what it was made
 
     @property
     def exceeding(self) -> list[str]:
@@ -74,6 +76,14 @@ class Audit:
     @property
     def exit_code(self) -> int:
         return 1 if self.exceeding or self.failed else 0
+
+    @property
+    def level(self) -> str:
+        """How bad it is for who brings data, whatever was declared: red, amber or green."""
+        strengths = {each.strength for each in self.inferences}
+        if self.exit_code or "strong" in strengths:
+            return "red"
+        return "amber" if "some" in strengths or self.leaks else "green"
 
     @property
     def verdict(self) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html as markup
 import textwrap
+from collections.abc import Mapping
 
 from securevfl.audit.findings import Audit, Inference
+from securevfl.audit.plain import GLOSSARY, summary
 
 _STYLE = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --real: #b23a2e; --sim: #3a6ea5; --chance: #9aa5b1; }
@@ -17,7 +19,10 @@ h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2.
 p { margin: .3rem 0; } .soft { color: var(--soft); }
 .verdict { border-left: 6px solid #3c8d5a; background: #fff; padding: .9rem 1.1rem; margin: 1.25rem 0;
   font-weight: 600; }
-.verdict.bad { border-color: var(--real); }
+.verdict.amber { border-color: #d99a1c; background: #fff8e8; }
+.verdict.red { border-color: var(--real); background: #fdf0ee; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem .9rem; margin: .6rem 0; }
+dt { font-weight: 600; color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 .card { background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .4rem 1.1rem 1rem;
   margin: 1rem 0; }
 .card h2 { margin: .7rem 0 .5rem; }
@@ -33,14 +38,22 @@ td.fig { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .tag.strong { background: #f7ddd9; } .tag.some { background: #fbf0d5; }
 .tag.exceeds { background: var(--real); color: #fff; }
 .key span { display: inline-block; width: .8rem; height: .6rem; margin: 0 .3rem 0 .9rem; }
+@media (max-width: 40rem) {
+  main { padding: 1rem .7rem 3rem; }
+  table, tbody, tr, td { display: block; width: 100%; } th { display: none; }
+  td { border: 0; padding: .15rem 0; overflow-wrap: anywhere; } tr { border-bottom: 1px solid var(--line); }
+  td.fig { white-space: normal; } dl { grid-template-columns: 1fr; } dt { margin-top: .4rem; }
+}
 @media print { body { background: #fff; } }
 """
 
 
 def text(audit: Audit, width: int = 100) -> str:
     """The page for a terminal."""
-    lines = [f"Audit of {audit.label}", "", audit.verdict]
+    lines = [f"Audit of {audit.label}", *(f"{name}: {fact}" for name, fact in audit.facts.items())]
+    lines += ["", audit.verdict]
     lines += [f"  {line}" for line in [*audit.exceeding, *audit.failed]]
+    lines += [line for each in summary(audit) for line in _wrap(each, width, "  ")]
     for name, role in audit.roles.items():
         lines += ["", f"{name} ({role})"]
         for item in audit.declared:
@@ -82,13 +95,14 @@ def _wrap(line: str, width: int, indent: str) -> list[str]:
 
 def html(audit: Audit) -> str:
     """The page as one HTML file."""
-    bad = " bad" if audit.exit_code else ""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Audit</title><style>{_STYLE}</style></head><body><main>",
         f'<h1>What each party could infer</h1><p class="soft">{_say(audit.label)}</p>',
-        f'<div class="verdict{bad}">{_say(audit.verdict[:1].upper() + audit.verdict[1:])}.</div>',
+        _terms(audit.facts),
+        f'<div class="verdict {audit.level}">{_say(audit.verdict[:1].upper() + audit.verdict[1:])}.</div>',
+        f"<h2>In plain words</h2>{_list(summary(audit))}",
         _list([*audit.exceeding, *audit.failed]),
         '<p class="soft key">Scores: <span class="real"></span>from the real messages'
         '<span class="sim"></span>from own gradients or sums alone <b>&nbsp;|</b> chance</p>',
@@ -107,6 +121,7 @@ def html(audit: Audit) -> str:
         f"carried out on whole runs over {audit.seeds} seeds, once with the real messages and once with no more than",
         "the party's own gradients, or the sums it collects. Parties follow the protocol and study what they",
         f"receive. It took {audit.seconds:.0f} s.</p>",
+        f"<h2>Words</h2>{_terms(GLOSSARY)}",
         "</main></body></html>",
     ]
     return "\n".join(parts)
@@ -114,6 +129,10 @@ def html(audit: Audit) -> str:
 
 def _say(value: str) -> str:
     return markup.escape(value)
+
+
+def _terms(terms: Mapping[str, str]) -> str:
+    return "<dl>" + "".join(f"<dt>{_say(term)}</dt><dd>{_say(text)}</dd>" for term, text in terms.items()) + "</dl>"
 
 
 def _list(lines: list[str]) -> str:

@@ -14,9 +14,11 @@ accept by name, on these tables, whatever the guards count. All runs here accept
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
+from datetime import UTC, datetime
 
 import numpy as np
 
@@ -35,6 +37,7 @@ from securevfl.methods.known import known_run
 from securevfl.methods.prepared import as_prepared
 from securevfl.privacy.leaks import LEAKS, leaks
 from securevfl.roles import Roles
+from securevfl.version import __version__
 
 MARGIN = 0.03
 
@@ -61,6 +64,7 @@ def run_audit(
     """
     started, say = time.monotonic(), on_step or (lambda step: None)
     active, passives = check_parties(parties)
+    asked, brought = job, parties
     job, parties = as_prepared(job, [active, *passives])
     active, *passives = parties
     roles = job.method.cast([active, *passives])
@@ -86,14 +90,27 @@ def run_audit(
         tests=outcome.tests,
         seeds=len(seeds),
         seconds=time.monotonic() - started,
+        lead=active.name,
+        facts=_facts(asked, brought),
     )
+
+
+def _facts(job: Job, parties: Sequence[Party]) -> dict[str, str]:
+    """When, of what and with what an audit was made."""
+    tables = [f"{party.name} ({len(party):,} rows x {len(party.columns)} columns)" for party in parties]
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="minutes"),
+        "job": job.digest.hex()[:16],
+        "tables": ", ".join(tables),
+        "versions": f"securevfl {__version__}, Python {platform.python_version()}, numpy {np.__version__}",
+    }
 
 
 def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     """Two epochs on rows for a few batches."""
     rows, size = len(parties[0]), _ROWS if job.batch_size == "all" else job.batch_size
     few = min(rows, max(4 * size, 200), max(_ROWS, size))
-    short = job.model_copy(update={"epochs": min(2, job.epochs), "target": None})
+    short = job.model_copy(update={"epochs": min(2, job.epochs), "target": None, "patience": None})
     if few == rows:
         return short, list(parties)
     chosen = np.sort(np.random.default_rng(job.seed).permutation(rows)[:few]).astype(np.intp)

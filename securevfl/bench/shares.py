@@ -92,9 +92,9 @@ def made_up(n: int, d: int, parties: int = 2) -> list[Party]:
     return [Party(f"p{k}", x, y if k == 0 else None, aligned=True) for k, x in enumerate(X)]
 
 
-def size(n: int, d: int) -> dict[str, Any]:
-    """What a visit of n rows costs, and what a sealed round of them does."""
-    epochs = 16 if n < 1024 else 8
+def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
+    """What a visit of n rows costs, and what a sealed round of them does; over 16 epochs, or 8 of large batches."""
+    epochs = epochs or (16 if n < 1024 else 8)
     batches = BATCHES if n < 1024 else 2
     parties = made_up(n * batches, d)
     options: dict[str, Any] = {"model": Logistic(), "optimizer": FedSGD(lr=0.1), "batch_size": n, "epochs": epochs}

@@ -207,6 +207,39 @@ def shares(
 
 
 @bench.command()
+def rounds(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables.")],
+    tables: Annotated[
+        str, typer.Option(metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default.")
+    ] = "",
+    residuals: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "ckks",
+    against: Annotated[str, typer.Option(metavar="NAMES", help="Minibatches beside it, among fedbcd, fedsgd.")] = "",
+    mbps: Annotated[float, typer.Option(help="Bandwidth between parties.")] = 300.0,
+    rtt_ms: Annotated[float, typer.Option(help="There and back, in milliseconds.")] = 20.0,
+    json: JsonFile = None,
+) -> None:
+    """Rounds to the pooled AUC, their cost and what they open: BlockNewton on all rows, and minibatches."""
+    from securevfl.bench import rounds as bench_rounds
+    from securevfl.cli.show import console, table
+    from securevfl.runtime.clock import Network
+
+    _check_json(json)
+    with _status() as on_row:
+        rows = bench_rounds.run(
+            data,
+            _names(tables),
+            residuals=_names(residuals),
+            against=_names(against),
+            network=Network(mbps=mbps, rtt_ms=rtt_ms),
+            on_row=on_row,
+        )
+    _write(json, bench_rounds.SCHEMA, rows)
+    heads = [key.replace("_", "\n", 1) for key in rows[0]]
+    cells = [["" if value is None else value for value in row.values()] for row in rows]
+    console().print(table(heads, cells))
+
+
+@bench.command()
 def start(
     repetitions: Annotated[int, typer.Option(min=1, help="Processes started for each figure.")] = 9,
     json: JsonFile = None,

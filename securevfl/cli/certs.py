@@ -138,6 +138,12 @@ def kit(
         path = write_kit(folder / name, name, work, peers, folder / "authority")
         own = "" if (path / f"{name}.key").exists() else f": put {name}.key, which {name} has, beside {name}.pem"
         typer.echo(f"{path}{own}")
+    keys = [name for name in peers.everyone if (folder / "authority" / f"{name}.key").exists()]
+    typer.echo("send each party its own folder and no other, by a way that nobody reads: its key is in it")
+    typer.echo(f"{folder / 'authority'} stays with you; whoever has its ca.key can be any party")
+    if keys:
+        made = ", ".join(str(folder / "authority" / f"{name}.key") for name in keys)
+        typer.echo(f"delete once they have arrived: {made}, and the folders sent")
 
 
 def _peers(parties: list[str], hub: str | None) -> Peers:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _LEGEND = """\
 labels   equations about the labels of a batch; the share is of its residuals
 columns  numbers about each row; the share is of the columns
-scores   predictions, of rows of the table or by a model that was trained on it"""
+scores   predictions, of rows of the table or by a model that was trained on it
+ids      of how many ids a peer that asked for scores was told whether they are in the table"""
 
 
 def register(app: typer.Typer) -> None:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from securevfl.cli import alone as cli_alone
 from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
 from securevfl.cli import line as cli_line
 from securevfl.cli import parties as cli_parties
+from securevfl.cli import serve as cli_serve
 from securevfl.cli.bench import bench
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
 from securevfl.version import __version__
@@ -85,6 +87,7 @@ app.add_typer(bench, name="bench")
 certs.register(app)
 cli_line.register(app)
 cli_parties.register(app)
+cli_serve.register(app)
 cli_ledger.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
@@ -95,6 +98,13 @@ DataFiles = Annotated[
     ),
 ]
 IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column that rows are joined on.")]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size", metavar="NAME=COLUMNS", help="A party whose table is not here, and how many columns it has."
+    ),
+]
+Classes = Annotated[int | None, typer.Option(min=2, help="How many classes there are, if you have no labels.")]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, at one party only.")]
 
 
@@ -130,6 +140,8 @@ def explain(
     data: DataFiles = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
+    size: Sizes = None,
+    classes: Classes = None,
     ledger: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A party's disclosure ledger, if not among your user's data. Repeatable."),
@@ -138,14 +150,23 @@ def explain(
     """Say what each party would send, receive and learn, before anything runs.
 
     With --data the sheet has each party's own figures and names every leak that would be refused. What was told before
-    counts, as the disclosure ledgers on this computer have it.
+    counts, as the disclosure ledgers on this computer have it. A party alone gives its own table, and --size for every
+    other party; the digest below that sheet is what `securevfl join --accept` takes.
     """
     from securevfl.cli.show import console, sheet, sheet_width
     from securevfl.privacy import consent
 
-    job = _load(job_file)
-    parties = _read(data, id_column, label_column, job)[0] if data else None
-    out = console()
+    job, out = _load(job_file), console()
+    if size or (data and len(data) == 1):
+        own, others = cli_alone.one_side(job, job_file, data, size, id_column=id_column, label_column=label_column)
+        text = consent.explain(job, [own], others=others, outputs=classes)
+        found = _ledgers(ledger, [own])
+        told = consent.explain(job, [own], others=others, outputs=classes, ledgers=found) if found else text
+        out.print(sheet(told, sheet_width(out)), soft_wrap=True)
+        out.print(f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})")
+        return
+    files = _files(data, job_file)
+    parties = _read(files, id_column, label_column, job)[0] if files else None
     out.print(sheet(consent.explain(job, parties, ledgers=_ledgers(ledger, parties)), sheet_width(out)), soft_wrap=True)
 
 
@@ -195,7 +216,7 @@ def train(
     for path, folder in ((report_json, False), (html, False), (save, True)):
         if path is not None:
             check_writable(path, folder=folder)
-    parties, missing = _read(data, id_column, label_column, job)
+    parties, missing = _read(_files(data, job_file), id_column, label_column, job)
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     names = [party.name for party in parties]
     ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
@@ -241,21 +262,33 @@ def audit(
     data: DataFiles = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
+    size: Sizes = None,
+    classes: Classes = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here as HTML.")] = None,
 ) -> None:
-    """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted."""
+    """Check, simulate and attack a job on its tables; exit code 1 if anything exceeds what is declared and accepted.
+
+    A party alone gives its own table, and --size for every other party: in their place stand columns of noise, and
+    labels that follow all columns a little.
+    """
+    from securevfl.audit.stand_ins import with_stand_ins
     from securevfl.cli.audit import audit_command
-    from securevfl.job import Job
+    from securevfl.files import check_writable
 
-    raise typer.Exit(audit_command(Job.load(job_file), _read(data, id_column, label_column)[0], html))
+    job, made_up = _load(job_file), []
+    if html is not None:
+        check_writable(html)
+    if size or (data and len(data) == 1):
+        own, others = cli_alone.one_side(job, job_file, data, size, id_column=id_column, label_column=label_column)
+        parties, made_up = with_stand_ins(job, own, others, classes or 2), list(others)
+    else:
+        parties = _read(_files(data, job_file), id_column, label_column)[0]
+    raise typer.Exit(audit_command(job, parties, html, made_up))
 
 
-def _read(
-    data: list[str] | None, id_column: str, label_column: str, job: Job | None = None
-) -> tuple[list[Party], dict[str, list[str]]]:
-    """The parties and the ids that each lacks; with a job large Parquet files are read from disk as it trains."""
-    from securevfl.data.load import read_parties
-    from securevfl.display.progress import progress
+def _files(data: list[str] | None, job_file: Path) -> dict[str, Path]:
+    """Each party's file: those given, or else those that the job file names."""
+    from securevfl.job import tables_of
 
     files: dict[str, Path] = {}
     for item in data or []:
@@ -265,9 +298,20 @@ def _read(
         if name in files:
             raise ConfigError(f"--data: one file for each party was expected, {name} has two; rename or drop one")
         files[name] = Path(path)
+    return files or tables_of(job_file)
+
+
+def _read(
+    files: dict[str, Path], id_column: str, label_column: str, job: Job | None = None
+) -> tuple[list[Party], dict[str, list[str]]]:
+    """The parties and the ids that each lacks; with a job large Parquet files are read from disk as it trains."""
+    from securevfl.data.load import read_parties
+    from securevfl.display.progress import progress
+
     if len(files) < 2:
         raise ConfigError(
-            f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each"
+            f"--data: two or more parties were expected, {len(files)} came; give --data NAME=FILE for each, or name "
+            "their files in the job file under data"
         )
     with progress("reading") as on_rows:
         parties, missing = read_parties(files, id_column=id_column, label_column=label_column, job=job, on_rows=on_rows)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +19,6 @@ from securevfl.cli.stop import stoppable
 from securevfl.errors import PartiesError
 
 if TYPE_CHECKING:
-    from securevfl.organisations.predict import Predicted
     from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.model_part import ModelPart
     from securevfl.transport.peers import Peers
@@ -185,6 +182,9 @@ def join(
     every: Annotated[int, typer.Option(min=1, help="Rounds between two states.")] = 10,
     ledger: Ledger = None,
     ahead: Ahead = None,
+    accept: Annotated[
+        str | None, typer.Option(metavar="DIGEST", help="You agree to the consent sheet of this digest.")
+    ] = None,
     timeout: Timeout = 600.0,
     patience: Patience = 60.0,
     verbose: Verbose = False,
@@ -192,14 +192,20 @@ def join(
 ) -> None:
     """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
 
+    The first time your consent sheet is shown, once all parties are there, and you are asked to agree; without a
+    terminal --accept names it by its digest. It is not asked again for the same sheet.
+
     Rows are taken in the order that `securevfl align` has left beside the data. A large Parquet file is copied into one
     of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
+    from securevfl.cli.consent import agree
     from securevfl.data.load import forget, read_aligned
+    from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
+    from securevfl.privacy.agreed import Agreed
     from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.session import run_key
 
@@ -224,6 +230,7 @@ def join(
             save=save,
             ledger=ledger,
             ahead=_ahead(data, ahead),
+            consent=partial(agree, Agreed(DisclosureLedger.of(party, ledger)), accept, job_file),
             on_round=on_round,
         )
     forget(own, data)
@@ -269,6 +276,7 @@ def predict(
 
     The party with labels gets id, prediction and probability (of the later class, or one column a class).
     """
+    from securevfl.cli.predictions import predictions
     from securevfl.display.progress import progress
     from securevfl.files import check_writable
     from securevfl.organisations.predict import predict_rows
@@ -280,7 +288,7 @@ def predict(
         check_writable(out)
     with progress("reading") as on_rows:
         rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
-    with stoppable(), events(verbose, log), _predictions(part, out) as on_block, progress("predicting") as on_rows:
+    with stoppable(), events(verbose, log), predictions(part, out) as on_block, progress("predicting") as on_rows:
         predict_rows(
             part,
             rows,
@@ -324,46 +332,6 @@ def relay(
 def _check_name(party: str, peers: Peers) -> None:
     if party not in peers.parties:
         raise PartiesError(f"--party: one of {', '.join(peers.parties)} was expected, {party} came; correct it")
-
-
-@contextmanager
-def _predictions(part: ModelPart, out: Path | None) -> Iterator[Callable[[list[Any] | None, Predicted], None]]:
-    """Takes predictions block by block, to a CSV file that is there whole or not at all, or to stdout."""
-    from securevfl.files import writing_whole
-
-    if not part.leads:
-        yield lambda _, __: None
-    elif out is None:
-        yield _CsvWriter(sys.stdout.buffer)
-    else:
-        with writing_whole(out) as file:
-            yield _CsvWriter(file)
-
-
-class _CsvWriter:
-    """Appends blocks of predictions; a heading goes before the first."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._begun = False
-
-    def __call__(self, ids: list[Any] | None, found: Predicted) -> None:
-        assert ids is not None, "rows of a file have ids"
-        columns = {"id": ids, "prediction": found.label.tolist()}
-        if found.proba is not None and len(found.classes) == 2:
-            columns["probability"] = found.proba[:, 1].tolist()
-        elif found.proba is not None:
-            columns |= {
-                f"probability {each}": column.tolist()
-                for each, column in zip(found.classes, found.proba.T, strict=True)
-            }
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        if not self._begun:
-            lines.writerow(columns)
-            self._begun = True
-        lines.writerows(zip(*columns.values(), strict=True))
-        self._file.write(text.getvalue().encode())
 
 
 def _pool(rows: int) -> AbstractContextManager[Executor | None]:

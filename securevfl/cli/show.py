@@ -45,14 +45,26 @@ def _cell(value: Cell) -> str:
 
 
 def costs_table(runs: Sequence[Costs]) -> Table:
-    """The columns of FedBCD Table 2 in seconds, one row a run, with the megabytes that all parties sent."""
-    grid = table(_HEADS, [_costs(run.row()) for run in runs])
+    """The columns of FedBCD Table 2 in seconds, one row a run, with the megabytes that all parties sent.
+
+    Seconds of work ahead have a column where there were any.
+    """
+    left_out = set() if any(run.ahead for run in runs) else {"ahead_s"}
+    rows = [{key: value for key, value in run.row().items() if key not in left_out} for run in runs]
+    grid = table([_HEADS.get(key, key) for key in rows[0]], [_costs(row) for row in rows])
     for column in grid.columns[2:]:
         column.justify = "right"
     return grid
 
 
-_HEADS = "algorithm", "protocol", "Q", "rounds", "encrypt\ns", "local\ns", "network\ns", "total\ns", "sent\nMB"
+_HEADS = {
+    "encryption_s": "encrypt\ns",
+    "local_s": "local\ns",
+    "communication_s": "network\ns",
+    "total_s": "total\ns",
+    "ahead_s": "ahead\ns",
+    "bytes": "sent\nMB",
+}
 
 
 def _costs(row: dict[str, str | int | float]) -> list[Cell]:

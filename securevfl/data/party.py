@@ -38,6 +38,7 @@ class Party:
 
     levels: Levels = MappingProxyType({})  # of the columns of texts, by name
     preparation: Prepared | None = None  # how X came to be, once a job has prepared it
+    weights: Floats | None = None  # of each row (n,), once a job has taken them out of the columns
     model: object = None
 
     role: Role | None = None  # what it says it is in a run; else its method goes by its labels
@@ -88,6 +89,20 @@ class Party:
         own.X, own.columns, own.levels, own.preparation = by.apply(self.table), by.features, {}, by
         return own
 
+    def weighed_by(self, column: str) -> Party:
+        """The same party with this column as the weights of its rows. TableError if it has none of this name, or no
+        other."""
+        if column not in self.columns or column in self.levels or len(self.columns) < 2:
+            raise TableError(
+                f"party {self.name}: a column {column} of numbers was expected beside others, as weights of the rows; "
+                "correct weights.column"
+            )
+        own, at = copy(self), self.columns.index(column)
+        own.weights = self.X[:, at]
+        own.X, own.columns = np.delete(self.X, at, axis=1), [name for name in self.columns if name != column]
+        own.constant = [name for name in self.constant if name != column]
+        return own
+
     @property
     def order(self) -> bytes:
         """A digest of its ids in their order, by which parties compare; empty without ids."""
@@ -132,6 +147,7 @@ class Party:
         kept = object.__new__(Party)
         kept.name, kept.columns, kept.levels, kept.X = self.name, self.columns, self.levels, self.X[rows]
         kept.preparation, kept.constant, kept.model = self.preparation, self.constant, self.model
+        kept.weights = None if self.weights is None else self.weights[rows]
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
         kept.keys = None if self.keys is None else self.keys[rows]

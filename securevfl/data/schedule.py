@@ -5,11 +5,11 @@ being the whole set of ids. The seed of a job orders its visits and does nothing
 rows and batches on one table visit the same batches, whatever their seeds, the order of the rows or of the parties: a
 linear model opens the same equations about the labels again, and thirty jobs tell what one tells.
 
-What changes the partition is another number of held-out rows (`test_fraction`), another number of batches
-(`batch_size`), and another set of rows. Each gives a partition drawn anew, and other columns give other equations on
-the same batches: all of these are new equations about the labels, and count as such (`securevfl.disclosure.counts`).
-Drawn anew, and not moved a little, since the difference of two batches that share all rows but a few is about these
-few.
+What changes the partition is another number of held-out rows (`test_fraction`), another `split`, another number of
+batches (`batch_size`), and another set of rows. Each gives a partition drawn anew, and other columns give other
+equations on the same batches: all of these are new equations about the labels, and count as such
+(`securevfl.disclosure.counts`). Drawn anew, and not moved a little, since the difference of two batches that share all
+rows but a few is about these few.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class Batched(Protocol):
     def test_fraction(self) -> float:
         """The share of rows that is held out."""
 
+    @property
+    def split(self) -> int:
+        """Which of the ways to hold rows out."""
+
     def schedule(self, rows: int | Register) -> Schedule:
         """Which rows are held out, and which make a batch."""
 
@@ -58,7 +62,8 @@ class Schedule:
 
     `rows` is the register of the table, or the number of rows of a table without ids. A `batch_size` of "all" makes one
     batch of all training rows, so that an epoch is one visit. With `reshuffle` the rows are
-    parted anew every epoch, again the same way in every job.
+    parted anew every epoch, again the same way in every job. `split` numbers the ways to hold rows out; another one
+    parts the others anew too.
     """
 
     def __init__(
@@ -70,10 +75,12 @@ class Schedule:
         seed: int,
         test_fraction: float,
         reshuffle: bool,
+        split: int = 0,
     ) -> None:
         self._register = Register.of_numbers(rows) if isinstance(rows, int) else rows
         held_out = round(self._register.rows * test_fraction)
-        order = self._register.drawn("held out", held_out)
+        self._split = [split] if split else []
+        order = self._register.drawn("held out", held_out, *self._split)
         self.test: Rows = np.sort(order[:held_out])
         self.train: Rows = np.sort(order[held_out:])
         self.epochs = epochs
@@ -89,7 +96,7 @@ class Schedule:
     @property
     def name(self) -> str:
         """32 hex digits, equal for two schedules if and only if they part the same rows in the same way."""
-        return derive_key(self._register.key, "partition", len(self.test), self.batches).hex()[:32]
+        return derive_key(self._register.key, "partition", len(self.test), self.batches, *self._split).hex()[:32]
 
     @cached_property
     def flow(self) -> Rows:
@@ -114,7 +121,7 @@ class Schedule:
         """The training rows in the order in which they are cut into batches; one batch is in the order of the table."""
         if self.batches == 1:
             return self.train
-        order = self._register.drawn("batches", len(self.test), self.batches, epoch)
+        order = self._register.drawn("batches", len(self.test), self.batches, epoch, *self._split)
         if not len(self.test):
             return order
         trains = np.ones(len(order), dtype=bool)

@@ -198,7 +198,7 @@ def _stamp(parquet: Path, rows: Rows | None, job: Batched | None, id_column: str
     with named(parquet):
         found = parquet.stat()
     facts = [found.st_size, found.st_mtime_ns, id_column, label_column]
-    facts += [] if job is None else [job.batch_size, job.test_fraction]  # what `_batch_order` depends on
+    facts += [] if job is None else [job.batch_size, job.test_fraction, job.split]  # what `_batch_order` depends on
     stamp = hashlib.sha256(json.dumps(facts).encode())
     if rows is not None:
         stamp.update(np.ascontiguousarray(rows).data)

@@ -1,6 +1,6 @@
-"""What a whole run adds up to, counted from public sizes: equations about labels, numbers about columns, scores.
+"""What a whole run adds up to, counted from public sizes: equations about labels, numbers about columns, scores, ids.
 
-No single message tells much; a run does, and several runs on one table do more. Three things are counted:
+No single message tells much; a run does, and several runs on one table do more. Four things are counted:
 
 labels    A passive party that opens J^T g learns p_k equations about the n c residuals of a batch. One fixed
           partition repeats the same equations every epoch, so they count once; rows reshuffled every epoch bring new
@@ -14,6 +14,7 @@ columns   Whoever collects a sum learns c numbers a row in every exchange, each 
           part off and has the sum of all others, the active party's among them.
           Rows that are held out take part in evaluations only, so they are counted apart.
 scores    How many numbers f the joint evaluations tell the active party.
+ids       Of how many ids a party that asks for scores is told whether they are in the table of a party that serves.
 
 A job's method counts them (`securevfl.methods`); guards, the consent sheet and the ledger read the counts.
 """
@@ -26,7 +27,7 @@ from typing import Literal
 
 from securevfl.disclosure.exposure import HALF
 
-Kind = Literal["labels", "columns", "scores"]
+Kind = Literal["labels", "columns", "scores", "ids"]
 
 
 Group = Literal["training", "held out"]
@@ -80,6 +81,7 @@ class Disclosure:
     labels    `count` equations of `of` residuals of a batch (n c)
     columns   `count` numbers a row of `of` columns that are added up, on the rows of the `group`
     scores    `count` numbers f; `of` is 0, as there is no number at which they were all
+    ids       `count` ids; `of` is 0 likewise
 
     `basis` names the equations: a job that asks the same ones again (same partition, same columns, linear model) tells
     nothing more, so counts of an equal basis do not add up. An empty basis equals no other: such counts always add.

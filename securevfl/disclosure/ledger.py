@@ -177,7 +177,7 @@ class DisclosureLedger:
                 change.book = replace(change.book, entries=kept + _entries(table, run, told))
 
     def answer(self, training: str, run: str, told: Disclosure) -> None:
-        """Enters scores that a prediction (`run`) tells, on the table of the training that made the model."""
+        """Enters scores or ids that a prediction (`run`) tells, on the table of the training that made the model."""
         with self._changing() as change:
             book = change.book
             table = next((entry.table for entry in book.entries if entry.run == training), f"model {training[:16]}")
@@ -242,6 +242,7 @@ _LESS = {
     "labels": "use the same batches and columns as before",
     "columns": "run fewer epochs",
     "scores": "evaluate or predict less",
+    "ids": "ask about fewer ids",
 }
 
 

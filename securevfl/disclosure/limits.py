@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from securevfl.disclosure.counts import Disclosure, Kind
 from securevfl.errors import ConfigError
 
-KINDS: tuple[Kind, ...] = ("labels", "columns", "scores")
+KINDS: tuple[Kind, ...] = ("labels", "columns", "scores", "ids")
 UNITS: dict[Kind, str] = {
     "labels": "equations about the labels of a batch",
     "columns": "numbers about each row",
     "scores": "scores",
+    "ids": "answers to whether an id is in the table",
 }
 WHOLE: dict[Kind, str] = {"labels": "residuals", "columns": "columns"}  # what `Disclosure.of` counts
 
 
 @dataclass(frozen=True)
 class Told:
-    """A total over runs: `count`, and `share` of what there is to tell (0 for scores, of which there is no end)."""
+    """A total over runs: `count`, and `share` of what there is to tell (0 for scores and ids, which have no end)."""
 
     count: int
     share: float

@@ -8,7 +8,7 @@ from itertools import cycle
 
 from securevfl.display.html import escape, shown
 
-COLOURS = "#3a6ea5", "#b23a2e", "#3c8d5a", "#8a5fa8", "#b8862b", "#5b6675"
+COLOURS = "#3a6ea5", "#b23a2e", "#3c8d5a", "#8a5fa8", "#b8862b", "#5b6675", "#1b9e9e", "#d1669a", "#7a7a1f"
 WIDTH, HEIGHT = 480.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 26.0, 40.0
 POINTS = 600  # of a line; more would not show
@@ -82,7 +82,7 @@ def _axes(x_ticks: list[float], y_ticks: list[float], across: _Place, down: _Pla
 def _legend(names: Iterable[str]) -> str:
     words = zip(names, cycle(COLOURS), strict=False)
     marks = (f'<span style="color: {colour}; margin-right: 1em">{escape(name)}</span>' for name, colour in words)
-    return f'<div style="font-size: .85rem; text-align: center">{"".join(marks)}</div>'
+    return f'<div style="font-size: .85rem; text-align: center">{" ".join(marks)}</div>'
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", colour: str = "#5b6675") -> str:

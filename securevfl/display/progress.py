@@ -57,9 +57,20 @@ def _terminal(label: str) -> Iterator[OnStep]:
     out = Console(stderr=True, highlight=False, markup=False, emoji=False)
     times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *times
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of or None)
+    if not out.is_terminal:
+        yield lambda done, of: None
+        return
+    bar = Progress(*columns, console=out, transient=True)
+    task = bar.add_task(label, total=None)
+
+    def on_step(done: int, of: int) -> None:
+        bar.start()  # not before: a question may be asked until then
+        bar.update(task, completed=done, total=of or None)
+
+    try:
+        yield on_step
+    finally:
+        bar.stop()
 
 
 def _in_notebook() -> bool:

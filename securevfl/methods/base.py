@@ -72,6 +72,8 @@ class Round:
 class Player(ABC):
     """One party at work under one method."""
 
+    calibration: Sequence[list[float]] = ()  # of two classes, as of the last measurement (`metrics.calibration`)
+
     @abstractmethod
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         """Trains, `start` rounds having been done before, and hands over after every round.
@@ -96,6 +98,8 @@ class Player(ABC):
         if f is None or labels is None or data.classes is None:
             return {}
         check_outcome(loss, f, loss.targets(labels, data.classes), rounds)
+        if loss.classifies and len(data.classes) == 2:
+            self.calibration = metrics.calibration(labels == data.classes[1], loss.proba(f)[:, 1]).tolist()
         return metrics.evaluate(loss, f, labels, data.classes)
 
     def prepare(self, data: TrainingData) -> Generator[Round]:
@@ -126,24 +130,27 @@ class Player(ABC):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a run before it: the parties, the leading one first, sizes, and which rows come when."""
+    """What is known of a run before it: the parties whose tables are at hand, the leading one first if it is
+    among them, the sizes of all, and which rows come when."""
 
     parties: tuple[Party, ...]
     schedule: Schedule
     sizes: Sizes
 
-    def party(self, name: str) -> Party:
-        """The party of this name."""
-        return next(party for party in self.parties if party.name == name)
+    def table(self, name: str) -> Floats | None:
+        """The columns (n x d) of the party of this name, where they are at hand."""
+        return next((party.X for party in self.parties if party.name == name), None)
 
 
 class Method(Named, ABC):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
-    most: how many parties it is made for, if it is not for any number.
+    most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
+    (`securevfl.models.weights`).
     """
 
     most: ClassVar[int | None] = None
+    weighs: ClassVar[bool] = False
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:
@@ -252,7 +259,7 @@ class BatchPlayer(Player):
         self.start = 0  # rounds done before, where it goes on from a state
         self._job = job
         self._channel = seat.channel
-        self.loss = job.model.loss
+        self.loss = job.loss
         self._visit: Visit | None = None
         self._booked: float | None = None
         self._watch: Divergence | None = None

@@ -17,6 +17,7 @@ from securevfl.data.party import Party
 from securevfl.data.scaling import moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
 from securevfl.models.losses import Loss, check_split
+from securevfl.models.weights import Weights, row_weights
 from securevfl.protocols.base import Batch
 
 
@@ -25,10 +26,12 @@ class TrainingData:
 
     columns: d. rows: n of the whole table. mean, deviation (d,): of the training rows, or median and spread; (0, 1)
     without scaling.
-    classes, targets (m x c): of a party with labels. evaluated: the rows that metrics are taken on.
+    classes, targets (m x c), weights (m,) of a party with labels. evaluated: the rows that metrics are taken on.
     """
 
-    def __init__(self, party: Party, schedule: Schedule, loss: Loss, *, scale: str) -> None:
+    def __init__(
+        self, party: Party, schedule: Schedule, loss: Loss, *, scale: str, weights: Weights | None = None
+    ) -> None:
         self.schedule = schedule
         self.columns = party.X.shape[1]
         self.rows = len(party)
@@ -36,10 +39,15 @@ class TrainingData:
         self.mean, self.deviation = _scaling(party, schedule.flow, scale)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
+        self.weights: Floats | None = None
         if party.y is not None:
             self.classes = loss.classes(party.y)
             check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
             self.targets = loss.targets(party.y, self.classes)
+            if weights is not None:
+                self.weights = row_weights(
+                    party.name, weights, loss, party.y, self.classes, party.weights, schedule.flow
+                )
         self.stays = False  # whether rows stay where they are: batches may then be tall
         self._only: Batch | None = None
         self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
@@ -76,6 +84,8 @@ class TrainingData:
         if self._only is not None and columns:
             return replace(self._only, index=visit.index, epoch=visit.epoch)
         targets = None if self.targets is None else self.targets[visit.rows]
+        if targets is not None and self.weights is not None:
+            targets = np.column_stack([targets, self.weights[visit.rows]])
         batch = Batch(visit.index, visit.epoch, self.matrix(visit.rows if columns else visit.rows[:0]), targets)
         if columns and self.schedule.batches == 1:
             self._only = batch

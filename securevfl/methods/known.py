@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from securevfl.data.party import Party, register_of
 from securevfl.disclosure.exposure import ROWS, enough
+from securevfl.errors import ConfigError
 from securevfl.methods.base import Known
-from securevfl.methods.prepared import prepare_all
+from securevfl.methods.prepared import prepare, prepare_all
 from securevfl.methods.sizes import sizes_of
 from securevfl.models.losses import check_split
 from securevfl.options import JobOptions
@@ -32,3 +33,37 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
         enough={party.name: enough(party.X[schedule.flow[:ROWS]]) for party in tables},
     )
     return Known(tuple(parties), schedule, sizes)
+
+
+def known_alone(
+    job: JobOptions,
+    own: Party,
+    columns: Mapping[str, int],
+    *,
+    outputs: int | None = None,
+    brought: Mapping[str, int] | None = None,
+) -> Known:
+    """What a party knows of a run from its own table, and d_k `columns` of all parties by name, the leading one first.
+
+    outputs: c, which a party without labels is told by others; 1 for a loss that has one. ConfigError without it for
+    another loss, LabelError as `known_run`.
+    """
+    party = prepare(job, own, own.register)
+    loss, lead = job.model.loss, next(iter(columns))
+    schedule = job.schedule(party.register)
+    if party.y is not None:
+        classes = loss.classes(party.y)
+        check_split(loss, party.y[schedule.train], party.y[schedule.test], classes)
+        outputs = loss.outputs(classes)
+    elif outputs is None and not loss.single:
+        raise ConfigError(f"{own.name}: the number of classes was expected, which {lead} knows; give --classes NUMBER")
+    sizes = sizes_of(
+        job,
+        schedule,
+        active=lead,
+        columns={name: d for name, d in (dict(columns) | {party.name: len(party.columns)}).items() if d},
+        outputs=outputs or 1,
+        brought=dict(brought or {}) | {party.name: job.model.brought(party.name, party.model)},
+        enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
+    )
+    return Known((party,), schedule, sizes)

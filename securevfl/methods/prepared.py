@@ -21,13 +21,21 @@ def prepare(job: JobOptions, party: Party, register: Register) -> Party:
     """
     if party.preparation is not None or not party.columns:
         return party
+    column = None if job.weights is None or not party.active or party.weights is not None else job.weights.column
     if isinstance(party, StoredParty):
+        if column is not None:
+            raise TableError(
+                f"party {party.name}: weights in a table in memory were expected, it is read from disk; weigh classes, "
+                "or bring a smaller table"
+            )
         if job.prepare.clip is not None or job.prepare.bins is not None:
             raise TableError(
                 f"party {party.name}: a table in memory was expected to clip or part columns, it is read from disk; "
                 "prepare such large tables beforehand"
             )
         return party.prepared(Prepared(party.columns))
+    if column is not None:
+        party = party.weighed_by(column)
     return party.prepared(fit(party.name, party.table, job.schedule(register).flow, job.prepare))
 
 

@@ -60,6 +60,7 @@ class Rounds(Method):
     """A sum up and a residual down, for models that every party has a block of weights of."""
 
     name: ClassVar[str] = "rounds"
+    weighs: ClassVar[bool] = True
 
     def trains(self, model: type[Model]) -> bool:
         return issubclass(model, BlockModel)

@@ -111,7 +111,7 @@ def _equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
             "its own gradient: p equations about the n x c residuals of a batch; the share p / (n c)",
             "projects the labels and is a leak that larger batches make smaller",
         ]
-    sizes, schedule, X = known.sizes, known.schedule, known.party(party).X
+    sizes, schedule, X = known.sizes, known.schedule, known.table(party)
     p, share = sizes.parameters[party], sizes.parameters[party] / sizes.residuals
     batches = "batch" if schedule.batches == 1 else f"{schedule.batches} batches"
     times = f"new in each of {job.epochs} epochs"
@@ -125,7 +125,7 @@ def _equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
         f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller.",
         f"In {job.epochs} epochs it opens {job.epochs * schedule.batches * p:,} numbers, about residuals that move.",
         f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
-        *(_alone(job, X, schedule) if job.model.by_column else ()),
+        *(_alone(job, X, schedule) if job.model.by_column and X is not None else ()),
     ]
 
 
@@ -143,14 +143,16 @@ def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
     for item in counts(job, sizes):
         if item.kind != "columns" or item.learner != learner:
             continue
-        behind = [known.party(name).X for name in item.about]
-        most = max(held(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
+        behind = [X for name in item.about if (X := known.table(name)) is not None]
+        most = ""
+        if len(behind) == len(item.about):
+            share = max(held(np.hstack([X[rows] for X in behind]), item.count) for rows in groups[item.group])
+            most = f", up to {share:.2f} of their variance"
         enough, few = "enough to find them", "too few to find most, but what goes with the label shows from the first"
         lines += [
             f"T c = {item.count // c} x {c} numbers about each {item.group} row: "
             f"{min(1.0, item.share):.2f} of the dimensions of the {item.of} columns",
-            f"of {', '.join(item.about)}, up to {most:.2f} of their variance: "
-            + (enough if item.count >= sizes.enough_for(item.about) else few),
+            f"of {', '.join(item.about)}{most}: " + (enough if item.count >= sizes.enough_for(item.about) else few),
         ]
     return lines
 

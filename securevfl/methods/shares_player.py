@@ -24,6 +24,7 @@ from securevfl.methods.shares_plan import Plan, plan
 from securevfl.methods.state import State
 from securevfl.models.losses import Loss
 from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.curvature import preconditioner
 from securevfl.options import JobOptions
 from securevfl.protocols import shares, shares_predict
 from securevfl.protocols.base import Seat
@@ -215,8 +216,8 @@ class SharesPlayer(Player):
         for start in range(0, len(rows), BLOCK):
             X = self._own(data.scaled(rows[start : start + BLOCK])).clip(-self._clip, self._clip)
             gram += X.T @ X
-        held_back = (optimizer.ridge + self._job.model.l2) * np.eye(d)
-        return np.linalg.inv(loss.curvature * gram / len(rows) + held_back).astype(np.float64)
+        held_back = np.full((d, 1), optimizer.ridge + self._job.model.l2)
+        return preconditioner(gram, len(rows), loss.curvature, held_back, who=self._seat.me)
 
     def _own(self, X: Floats) -> Floats:
         """This party's columns, with those of ones behind them at the active party."""

@@ -139,7 +139,7 @@ class TransferLearning(Method):
 
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         sealed, steps = _residual(job).seals, job.optimizer.steps
-        p = "p" if known is None else str(_model(job).parameters(known.party(party).X.shape[1], 1))
+        p = "p" if known is None else str(_model(job).parameters(known.sizes.columns[party], 1))
         n = "n" if known is None else str(known.sizes.smallest_batch)
         if roles.role(party) == ACTIVE:
             told = (

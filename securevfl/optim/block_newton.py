@@ -53,7 +53,8 @@ class BlockNewton(RoundsTraining):
 
     name: ClassVar[str] = "block_newton"
     tolerance: float = Field(default=1e-4, ge=0, lt=1)
-    """Ends the training when the active party's loss has not fallen by this share in 3 rounds; all learn in which."""
+    """Ends the training when the active party's loss has not fallen by this share in 3 rounds, which all learn; 0 never
+    does."""
 
     @property
     def label(self) -> str:
@@ -164,7 +165,7 @@ class BlockMemory:
         gained = not np.isfinite(lowest) or lowest - loss > tolerance * abs(lowest)
         self._flat = 0 if gained else self._flat + 1
         self._last[batch], self._lowest[batch] = loss, min(lowest, loss)
-        return Pace(self._multiple, self._flat >= FLAT * len(self._last))
+        return Pace(self._multiple, tolerance > 0 and self._flat >= FLAT * len(self._last))
 
 
 class Preconditioners:

@@ -7,13 +7,14 @@ they are through, or with the reason for which one of them has given up.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from securevfl.errors import ConfigError, PeerLost, SecureVFLError, StorageError, TransportError
+from securevfl.errors import ConfigError, ConsentError, PeerLost, SecureVFLError, StorageError, TransportError
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.roles import Roles
 from securevfl.runtime import eventlog
@@ -21,6 +22,7 @@ from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Kind, WallClock
 from securevfl.runtime.codec import Message
+from securevfl.transport.expiry import ends_soon
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.post import Post
 from securevfl.transport.tls import Credentials
@@ -60,11 +62,13 @@ def converse(
     patience: float,
     resumes: bool = False,
     kept: Callable[[], T | None] | None = None,
+    wait: float | None = None,
 ) -> T:
     """What `talk` returns, told all others over the channel that it is given.
 
     terms: compared with everyone's, plain data that all may see. timeout: seconds to wait for all parties at the start
     and after a loss, for any one message, and at the end for the others. patience: seconds a party may be cut off.
+    wait: seconds for all parties to be there at the start, if not `timeout`; infinity waits for whoever comes.
     resumes: `talk` can begin anew after a loss. kept: the outcome if it is on disk from an earlier try; it counts if
     the others are gone, or have theirs as well.
 
@@ -72,9 +76,12 @@ def converse(
     """
     _check_listen(me, listen)
     credentials = Credentials(certs, me)
+    for line in ends_soon(certs, me):
+        eventlog.emit(me, "certificate", {"reason": line}, logging.ERROR)
     clock, books = WallClock(), Books()
     others = [name for name in peers.parties if name != me]
-    deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else timeout)
+    wait = timeout if wait is None else wait
+    deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else wait)
     while True:
         through = kept is not None and kept() is not None
         post = Post(credentials, peers, terms, through=through, listen=listen, patience=patience)
@@ -131,7 +138,7 @@ def _reason(error: BaseException, resumes: bool) -> str:
         return f"{error}; {again}"
     if isinstance(error, KeyboardInterrupt):
         return f"its operator has stopped it; {again}"
-    if isinstance(error, StorageError):
+    if isinstance(error, StorageError | ConsentError):
         return error.told
     if isinstance(error, OSError):
         return StorageError("", error).told

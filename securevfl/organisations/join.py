@@ -15,6 +15,7 @@ from securevfl.display.progress import watched
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
 from securevfl.organisations.conversation import converse, read_peers
+from securevfl.privacy.consent import Sheet
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Kind, Stage
@@ -38,6 +39,7 @@ def join(
     save: str | Path | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
     ahead: str | Path | None = None,
+    consent: Callable[[Sheet], None] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
     on_round: Callable[[int, int], None] | None = None,
@@ -53,8 +55,9 @@ def join(
     `patience` seconds, of this job on this very table, and meets nobody in as many, returns that (`standing` says so).
     save: writes the part there; with checkpoints, before these are removed. ledger: where this party counts what it
     tells; by default its file among the user's data (`securevfl.disclosure.ledger.default_ledger`). ahead: the folder
-    of what `prepare` has done ahead, and where more is kept meanwhile; in memory without one. executor, workers,
-    on_round and progress as in `simulate`.
+    of what `prepare` has done ahead, and where more is kept meanwhile; in memory without one. consent: is given this
+    party's sheet once all have met and before anything of its data is told; raises ConsentError to take no part.
+    executor, workers, on_round and progress as in `simulate`.
 
     Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
     key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
@@ -80,6 +83,7 @@ def join(
             checkpoints=states,
             ledger=own_ledger,
             ahead=None if ahead is None else Path(ahead),
+            consent=consent,
         )
 
     with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as told:

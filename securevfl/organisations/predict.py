@@ -129,28 +129,45 @@ def predict_rows(
     on_block(ids, outcome) is called at the leading party with each block in order; on_rows(rows done, of) at all.
     """
     peers, folder = read_peers(peers, certs)
+    check_parties_of(part, peers)
+    own_ledger = DisclosureLedger.of(part.name, ledger)
+
+    def talk(channel: Channel) -> None:
+        answer_rows(part, rows, channel, own_ledger, on_block=on_block, on_rows=on_rows)
+
+    terms = {"job": part.job, "parties": list(peers.parties), "task": "predict"}
+    converse(part.name, peers, terms, talk, certs=folder, listen=listen, timeout=timeout, patience=patience)
+    eventlog.emit(part.name, "predicted", {"rows": rows.count})
+
+
+def check_parties_of(part: ModelPart, peers: Peers) -> None:
+    """PartiesError unless the peers are those of the training."""
     if tuple(part.parties) != peers.parties:
         raise PartiesError(
             f"the model of {', '.join(part.parties)} was expected to meet these parties, the file of peers names "
             f"{', '.join(peers.parties)}; bring the peers of the training"
         )
 
-    own_ledger = DisclosureLedger.of(part.name, ledger)
 
-    def talk(channel: Channel) -> None:
-        player, done = _meet(part, rows, channel, own_ledger), 0
-        for ids, X in rows.blocks():
-            scaled = part.scaled(X)
-            f = player.decision(scaled, _asked(part.name, ids, X))  # 2
-            if f is not None:
-                on_block(ids, predicted(part, f))
-            done += len(scaled)
-            if on_rows is not None:
-                on_rows(done, rows.count)
-
-    terms = {"job": part.job, "parties": list(peers.parties), "task": "predict"}
-    converse(part.name, peers, terms, talk, certs=folder, listen=listen, timeout=timeout, patience=patience)
-    eventlog.emit(part.name, "predicted", {"rows": rows.count})
+def answer_rows(
+    part: ModelPart,
+    rows: NewRows,
+    channel: Channel,
+    ledger: DisclosureLedger,
+    *,
+    on_block: Callable[[list[Any] | None, Predicted], None],
+    on_rows: OnRows | None = None,
+) -> None:
+    """This party's side of one prediction over a channel where all parties are there; the rest as `predict_rows`."""
+    player, done = _meet(part, rows, channel, ledger), 0
+    for ids, X in rows.blocks():
+        scaled = part.scaled(X)
+        f = player.decision(scaled, _asked(part.name, ids, X))  # 2
+        if f is not None:
+            on_block(ids, predicted(part, f))
+        done += len(scaled)
+        if on_rows is not None:
+            on_rows(done, rows.count)
 
 
 def predicted(part: ModelPart, f: Floats) -> Predicted:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.html import escape
-from securevfl.errors import LabelError
+from securevfl.errors import ConfigError, LabelError
 from securevfl.job import Job
 from securevfl.methods.base import Known
 from securevfl.methods.declared import declared_of
-from securevfl.methods.known import known_run
+from securevfl.methods.known import known_alone, known_run
+from securevfl.methods.prepared import prepare
 from securevfl.privacy.booking import foretell
 from securevfl.privacy.leaks import leaks
 from securevfl.protocols.base import Declared
@@ -26,31 +28,82 @@ class Sheet(str):
 
     __slots__ = ()
 
+    @property
+    def digest(self) -> str:
+        """16 hex digits by which its reader agrees to it."""
+        return hashlib.sha256(self.encode()).hexdigest()[:16]
+
     def _repr_html_(self) -> str:
         return f'<pre style="white-space: pre-wrap">{escape(self)}</pre>'
 
 
 def explain(
-    job: Job, parties: Sequence[Party] | None = None, *, ledgers: Mapping[str, DisclosureLedger] | None = None
+    job: Job,
+    parties: Sequence[Party] | None = None,
+    *,
+    others: Mapping[str, int] | None = None,
+    outputs: int | None = None,
+    ledgers: Mapping[str, DisclosureLedger] | None = None,
 ) -> Sheet:
     """The sheet as text. Without parties it speaks of one active and one passive party and gives shares as formulas.
 
-    ledgers: of some of the parties, by name; the sheet then says what was told before, and counts it.
+    others: the sheet of a party alone, from its own table and the numbers of columns of all others by name; the first
+    of them holds the labels unless the party does. outputs: c, where the party has no labels and a loss more outputs
+    than one. ledgers: of some of the parties, by name; the sheet then says what was told before, and counts it.
     """
+    if others is not None:
+        if parties is None or len(parties) != 1:
+            raise ConfigError("one table was expected beside the sizes of all other parties; give one, or all tables")
+        (own,) = parties
+        columns = dict(others) | {own.name: 0}
+        lead = own.name if own.active else next(iter(columns))
+        cast = Roles.labelled(lead, [name for name in columns if name != lead])
+        return own_sheet(job, own, cast, columns, outputs=outputs, ledgers=ledgers)
     method = job.method
-    roles, known = method.assigned(job, Roles.labelled(ACTIVE, [PASSIVE]), {}), None
-    refused = ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else []
-    if parties is not None:
-        lead, others = check_parties(parties)
-        roles, refused = method.cast([lead, *others]), []
-        roles = method.assigned(job, roles, {party.name: len(party.columns) for party in (lead, *others)})
-        try:
-            known = known_run(job, [lead, *others])
-            refused = _leaks(job, known, ledgers or {})
-        except LabelError as error:
-            refused = ["", f"would be refused: {error}"]
+    if parties is None:
+        roles = method.assigned(job, Roles.labelled(ACTIVE, [PASSIVE]), {})
+        return _sheet(job, roles, None, ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else [])
+    lead_party, rest = check_parties(parties)
+    roles = method.cast([lead_party, *rest])
+    roles = method.assigned(job, roles, {party.name: len(party.columns) for party in (lead_party, *rest)})
+    try:
+        known = known_run(job, [lead_party, *rest])
+    except LabelError as error:
+        return _sheet(job, roles, None, ["", f"would be refused: {error}"])
+    return _sheet(job, roles, known, _leaks(job, known, ledgers or {}))
+
+
+def own_sheet(
+    job: Job,
+    own: Party,
+    cast: Roles,
+    columns: Mapping[str, int],
+    *,
+    outputs: int | None = None,
+    brought: Mapping[str, int] | None = None,
+    ledgers: Mapping[str, DisclosureLedger] | None = None,
+) -> Sheet:
+    """The sheet of a party alone: who takes part in which role, d_k `columns` of each by name; more as `known_alone`.
+
+    The same facts give the same text, in whatever order the other parties are named.
+    """
+    own = prepare(job, own, own.register)
+    names = [cast.lead, *sorted(cast.others(cast.lead))]
+    sizes = {name: columns[name] for name in names} | {own.name: len(own.columns)}
+    roles = job.method.assigned(job, Roles.of((name, cast.role(name)) for name in names), sizes)
+    whose = f"for {own.name}, by its own table ({len(own):,} x {len(own.columns)}), job {job.digest.hex()[:16]}"
+    try:
+        known = known_alone(job, own, sizes, outputs=outputs, brought=brought)
+    except LabelError as error:
+        return _sheet(job, roles, None, ["", f"would be refused: {error}"], whose)
+    return _sheet(job, roles, known, _leaks(job, known, ledgers or {}), whose)
+
+
+def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], whose: str = "") -> Sheet:
+    method = job.method
     declared = declared_of(method, job, roles)
     lines = [
+        *([whose] if whose else []),
         f"{job.optimizer.label} on a {job.model.name} model, protocol {method.title(job, roles)}",
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {method.strength(job)}",
@@ -64,7 +117,7 @@ def explain(
             before = word
         if name == roles.lead:
             lines += _told("pooling", method.pooling(job, roles))
-    return Sheet("\n".join(lines + refused))
+    return Sheet("\n".join([*lines, *refused]))
 
 
 def _heading(roles: Roles, name: str) -> str:

@@ -99,9 +99,10 @@ class _MeteredHolder(KeyHolder):
         return self._meter("encrypt", lambda: self._inner.encrypt(g, bound=bound))
 
     def encrypt_pieces(self, g: Floats, *, bound: float) -> Iterator[tuple[bytes, bool]]:
-        pieces = self._inner.encrypt_pieces(g, bound=bound)
-        while (piece := self._meter("encrypt", lambda: next(pieces, None))) is not None:
-            yield piece
+        pieces, last = self._inner.encrypt_pieces(g, bound=bound), False
+        while not last:  # asking once more would count as an operation that there was not
+            piece, last = self._meter("encrypt", lambda: next(pieces))
+            yield piece, last
 
     def open(self, blinded: bytes, shape: Shape) -> bytes:
         return self._meter("decrypt", lambda: self._inner.open(blinded, shape))

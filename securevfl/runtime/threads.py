@@ -42,11 +42,14 @@ def run_threads(
     """
     session = secrets.token_bytes(SESSION_BYTES)
     inboxes = {name: Inbox(name, [peer for peer in roles if peer != name], session) for name in roles}
+    clocks = {name: clock() for name in roles}
     results: dict[str, T] = {}
     failures: list[BaseException] = []
 
     def play(name: str, role: Callable[[Channel], T]) -> None:
-        channel = Channel(ThreadWire(name, inboxes), inboxes[name], clock(), Books(), timeout=timeout, observe=observe)
+        channel = Channel(
+            ThreadWire(name, inboxes), inboxes[name], clocks[name], Books(), timeout=timeout, observe=observe
+        )
         channel.clock.tick(Kind.LOCAL)
         try:
             results[name] = role(channel)

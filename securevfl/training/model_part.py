@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -56,6 +57,7 @@ class ModelPart:
     outputs: int
     classes: NDArray[Any] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    calibration: Sequence[list[float]] = ()
     history: list[dict[str, float]] = field(default_factory=list)
     rounds: int = 0
     books: Books = field(default_factory=Books, repr=False)
@@ -90,6 +92,20 @@ class ModelPart:
             raise DataError(f"{self.name}: weights were expected in its part of the model, it has {self.state!r}")
         theta: Floats = self.state["theta"]
         return theta
+
+    def coefficients(self) -> dict[str, list[float]]:
+        """What f (c) gains by one unit of each of its features, as the columns come: weights over deviations.
+
+        DataError of a model that has no weights for columns.
+        """
+        theta = self.theta[: len(self.features)] / self.deviation[:, None]
+        return dict(zip(self.features, theta.tolist(), strict=True))
+
+    def constant(self) -> list[float]:
+        """What this part adds to f (c) where all its features are 0: its intercept, if it has one, less the means."""
+        theta = self.theta
+        offset = theta[len(self.features) :].sum(axis=0)
+        return list((offset - (self.mean / self.deviation) @ theta[: len(self.features)]).tolist())
 
     def rows(self, X: ArrayLike) -> Floats:
         """New rows (m x d), checked and scaled as in training. TableError names what is wrong."""
@@ -131,6 +147,7 @@ class ModelPart:
             "classes": None if self.classes is None else self.classes.tolist(),
             "state": self.state.plain(),
             "metrics": self.metrics,
+            "calibration": list(self.calibration),
             "history": self.history,
             "rounds": self.rounds,
             "run": self.run,

@@ -41,6 +41,29 @@ class NewRows:
     blocks: Callable[[], Iterator[tuple[list[Any] | None, NDArray[Any]]]]
 
 
+@dataclass(frozen=True)
+class HeldRows:
+    """A party's rows in memory, to be picked by their ids: ids of any type, numbers (m x d), checked but not scaled."""
+
+    name: str
+    ids: list[Any]
+    X: NDArray[Any]
+
+    @classmethod
+    def of(cls, name: str, rows: NewRows) -> HeldRows:
+        """All rows at once. IdError if there are none or they have no ids."""
+        blocks = list(rows.blocks())
+        ids = [each for own, _ in blocks if own is not None for each in own]
+        if not ids:
+            raise IdError(f"party {name}: rows with ids were expected, none came; name the column of ids")
+        return cls(name, ids, np.concatenate([X for _, X in blocks]))
+
+    def take(self, order: NDArray[np.intp]) -> NewRows:
+        """These rows in this order, in blocks."""
+        ids, X = [self.ids[row] for row in order.tolist()], self.X[order]
+        return NewRows(len(X), order_digest(id_keys(self.name, [ids])), lambda: _zipped(_slices(X), ids))
+
+
 def rows_of_array(part: ModelPart, X: ArrayLike | Columns, ids: Sequence[Any] | NDArray[Any] | None) -> NewRows:
     """X (m x d) or one row (d,); with column names they are found by name. TableError or IdError."""
     table = part.table(X)

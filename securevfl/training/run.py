@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.crypto.scheme import Floats
-from securevfl.errors import PartiesError, TableError
+from securevfl.data.given import check_labels
+from securevfl.errors import LabelError, PartiesError, TableError
 from securevfl.files import write_whole
 from securevfl.job import Job
+from securevfl.models import metrics
 from securevfl.protocols.base import Seat
 from securevfl.roles import Roles
 from securevfl.runtime.channel import Channel
@@ -74,6 +76,44 @@ class Run:
             path=max((part.path for part in self.parts.values()), key=lambda path: float(path[: Stage.EVALUATE].sum())),
             books={name: part.books for name, part in self.parts.items()},
         )
+
+    @property
+    def calibration(self) -> list[list[float]]:
+        """Of two classes: mean probability, share of the later class and rows, by rising probability, in ten parts."""
+        return list(self.active.calibration)
+
+    @property
+    def coefficients(self) -> dict[str, dict[str, list[float]]]:
+        """What one unit of each party's columns adds to f (c); in a regression, to the label itself."""
+        unit = self._unit
+        return {
+            name: {feature: [unit * each for each in own] for feature, own in part.coefficients().items()}
+            for name, part in self.parts.items()
+            if part.columns
+        }
+
+    @property
+    def intercept(self) -> list[float]:
+        """f (c) where all columns are 0; in a regression the label."""
+        total = np.sum([part.constant() for part in self.parts.values() if part.columns], axis=0) * self._unit
+        classes = self.active.classes
+        shift = 0.0 if self.job.model.loss.classifies or classes is None else float(classes[0])
+        return [float(each) + shift for each in total]
+
+    @property
+    def _unit(self) -> float:
+        """The labels' deviation in a regression, in which f is of deviation 1; else 1."""
+        classes = self.active.classes
+        return 1.0 if self.job.model.loss.classifies or classes is None else float(classes[1])
+
+    def evaluate(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, float]:
+        """All metrics on other rows than those of the job, with their labels y (m,). TableError or LabelError."""
+        f, classes = self.decision(tables), self.active.classes
+        assert classes is not None, "the leading party knows the classes"
+        labels = check_labels(self.active.name, y, len(f))
+        if self.job.model.loss.classifies and not np.isin(labels, classes).all():
+            raise LabelError("labels of the classes of the training were expected, others came; leave those rows out")
+        return metrics.evaluate(self.job.model.loss, f, labels, classes)
 
     def predict_proba(self, tables: Mapping[str, ArrayLike]) -> Floats:
         """Probability of each class (m x classes) on new rows, by the job's own sum protocol."""

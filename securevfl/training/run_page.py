@@ -95,6 +95,7 @@ def cost_facts(costs: Costs) -> dict[str, html.Cell]:
         "local steps a round": costs.local_steps,
         "rounds": costs.rounds,
         "seconds of training": costs.total,
+        "seconds of work ahead": costs.ahead,
         "bytes of all messages": costs.bytes,
     }
 

@@ -29,6 +29,7 @@ from securevfl.methods.data import TrainingData
 from securevfl.methods.prepared import prepare
 from securevfl.methods.sizes import sizes_of
 from securevfl.privacy.booking import Booking
+from securevfl.privacy.consent import Sheet, own_sheet
 from securevfl.protocols.base import Desk, Seat
 from securevfl.protocols.meeting import Meeting, meet
 from securevfl.roles import Roles
@@ -53,13 +54,15 @@ def take_part(
     checkpoints: Checkpoints | None = None,
     ledger: DisclosureLedger | None = None,
     ahead: Path | None = None,
+    consent: Callable[[Sheet], None] | None = None,
 ) -> ModelPart:
     """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
 
     `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
     parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
     party what the run tells is entered there before it is told, and earlier runs count. `ahead`: a folder of work
-    that was done ahead (`make_ahead`).
+    that was done ahead (`make_ahead`). `consent` is given this party's sheet before anything of its data is told, and
+    raises to take no part.
     """
     key = run_key(job, party)
     met = _met(job, party, channel, parties, checkpoints, ledger)
@@ -71,6 +74,8 @@ def take_part(
     if start is None and any(other.saved for other in met.heard.values()):
         why = "not all have states of one training: of this job, on a table that has not changed since"
         eventlog.warn(channel.me, "begins anew", {"reason": why})
+    if consent is not None:
+        consent(_sheet(job, met))
     saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
     run = channel.session.hex() if saved is None else saved.run
     booking = Booking(ledger, run, party.name, party.register, job, sizes)
@@ -82,7 +87,7 @@ def take_part(
     save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     trainee, before = None, channel.books.messages_sent()
     try:
-        data = TrainingData(party, schedule, job.model.loss, scale=job.scale)
+        data = TrainingData(party, schedule, job.model.loss, scale=job.scale, weights=job.weights)
         trainee = Trainee(job, party, seat, data, run, on_round, save, saved)
         channel.clock.stage = Stage.TRAIN
         trainee.train()
@@ -154,13 +159,25 @@ def _met(
     return _Met(raw, party, heard, roles, schedule, _sizes(job, party, schedule, heard, roles.lead))
 
 
+def _sheet(job: Job, met: _Met) -> Sheet:
+    heard = met.heard
+    return own_sheet(
+        job,
+        met.party,
+        Roles.of((name, other.role) for name, other in heard.items()),
+        {name: other.columns for name, other in heard.items()},
+        outputs=heard[met.roles.lead].outputs,
+        brought={name: other.parameters for name, other in heard.items()},
+    )
+
+
 def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Seat:
     return Seat(
         channel=channel,
         roles=met.roles,
         meter=meter,
         outputs=met.heard[met.roles.lead].outputs,
-        residual_bound=job.model.residual_bound,
+        residual_bound=job.residual_bound,
         parameters=met.sizes.parameters,
         seed=job.seed,
         columns=met.sizes.columns,

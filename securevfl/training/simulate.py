@@ -11,6 +11,7 @@ from functools import partial
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
+from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
@@ -46,6 +47,10 @@ def simulate(
     """
     lead, others = check_parties(parties)
     cast = job.method.cast([lead, *others])
+    if network is not None and not isinstance(network, Network):
+        raise ConfigError(
+            f"network: a Network was expected, {type(network).__name__} came; pass vfl.Network(mbps=300, rtt_ms=20)"
+        )
     lines = network or Network()
     label = f"{job.optimizer.label}, {job.protocol.label(len(others))}"
     with pool_for(job, executor, workers) as (pool, size), watched(label, progress, on_round) as told:

@@ -91,6 +91,7 @@ class Trainee:
             outputs=seat.outputs,
             classes=data.classes,
             metrics=measured,
+            calibration=self._player.calibration,
             history=self._history,
             rounds=self._player.exchanges or self.rounds,
             books=seat.channel.books,
@@ -128,17 +129,28 @@ class Trainee:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
         return self._player.measure(self._job.model.loss, self._data, self.rounds, last=last)
 
+    def _enough(self, measured: dict[str, float]) -> bool:
+        """Whether the target is reached, or patience is at its end."""
+        target, patience = self._job.target, self._job.patience
+        if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
+            return True
+        if patience is None or patience.metric not in measured:
+            return False
+        past = [record[patience.metric] for record in self._history if patience.metric in record]
+        now = [*past, measured[patience.metric]]
+        return metrics.stale(patience.metric, now, patience.evaluations, patience.tolerance)
+
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
-        """Metrics, and whether the target is reached, which the leading party tells the others."""
-        channel, roles, target = self._seat.channel, self._seat.roles, self._job.target
+        """Metrics, and whether to stop, which the leading party tells the others."""
+        channel, roles = self._seat.channel, self._seat.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
         measured, stop = self._evaluate(), False
-        if target is not None and self._leads:
-            stop = metrics.reached(target.metric, measured[target.metric], target.value)
+        if self._job.stops_early and self._leads:
+            stop = self._enough(measured)
             for name in roles.others(roles.lead):
                 channel.send(name, Verdict(stop))
-        elif target is not None:
+        elif self._job.stops_early:
             stop = channel.recv(roles.lead, Verdict).stop
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.TRAIN

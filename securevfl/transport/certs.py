@@ -35,6 +35,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, TransportError
 from securevfl.transport import pem
+from securevfl.transport.expiry import revocations, serial, warning
 from securevfl.transport.revocation import read_authority, revoked_on, signed_by
 
 __all__ = ["Identity", "Summary", "certify", "check_own", "check_peer", "init", "issue", "server_name", "show"]
@@ -60,6 +61,8 @@ class Summary:
     valid_from: datetime
     valid_until: datetime
     days_left: int
+    serial: str
+    revokes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """For people, one fact a line."""
@@ -72,6 +75,9 @@ class Summary:
             f"valid from   {self.valid_from:%Y-%m-%d %H:%M} UTC",
             f"valid until  {self.valid_until:%Y-%m-%d %H:%M} UTC",
             f"days left    {self.days_left}",
+            f"serial       {self.serial}",
+            *(f"revokes      {line}" for line in self.revokes),
+            *([f"warning      {line}"] if (line := warning(self.name, self.days_left)) else []),
         ]
 
 
@@ -203,7 +209,8 @@ def certify(
 
 def show(path: Path, now: datetime | None = None) -> Summary:
     """What the certificate in a file says. ConfigError if there is none."""
-    certificate = pem.parse(pem.read(path))
+    data = pem.read(path)
+    certificate = pem.parse(data)
     until = certificate.not_valid_after_utc
     own = _party(certificate)
     hosts = [host for host in _hosts(certificate) if own is None or host != server_name(own)]
@@ -216,6 +223,8 @@ def show(path: Path, now: datetime | None = None) -> Summary:
         valid_from=certificate.not_valid_before_utc,
         valid_until=until,
         days_left=(until - _now(now)) // timedelta(days=1),
+        serial=serial(certificate),
+        revokes=tuple(revocations(data)),
     )
 
 

@@ -44,6 +44,9 @@ class Peers(Config):
             if name not in self.everyone:
                 raise ValueError(f"address.{name}: is no party here; remove it or name it in passives")
             split_address(name, address)
+        for (one, here), (other, there) in combinations(self.address.items(), 2):
+            if here == there:
+                raise ValueError(f"address: {one} and {other} have the same, {here}; give each a port of its own")
         if self.hub is not None and self.hub not in self.address:
             raise ValueError(f"address.{self.hub}: the hub's address is missing; add it as host:port")
         if self.hub is None:

@@ -14,7 +14,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 def test_a_size_has_work_ahead_apart_and_one_round_trip() -> None:
-    row = shares.size(40, 4)
+    row = shares.size(40, 4, epochs=2)
     assert row["round_trips"] == 1.0
     assert row["bytes_ahead"] > 0
     assert row["cpu_ahead_ms"] > 0

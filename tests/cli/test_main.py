@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
+from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.models.metrics import area_under_curve
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Stage
 
@@ -254,3 +256,28 @@ def test_audit_of_a_job_on_its_tables(tmp_path: Path, tables: list[str]) -> None
     assert result.exit_code == 0, result.output
     assert "nothing exceeds the declaration" in result.output
     assert "<html" in (tmp_path / "audit.html").read_text().lower()
+
+
+def test_a_job_of_three_lines_says_what_to_add_and_then_trains(tmp_path: Path) -> None:
+    """Model, protocol, tables; the rest by default. What it tells is not accepted silently."""
+    parties = vfl.datasets.breast_cancer()
+    for party in parties:
+        text = {"id": range(len(party)), **dict(zip(party.columns, party.X.T, strict=True))}
+        text |= {"y": party.y} if party.y is not None else {}
+        rows = zip(*text.values(), strict=True)
+        lines = [",".join(text), *(",".join(map(str, row)) for row in rows)]
+        (tmp_path / f"{party.name}.csv").write_text("\n".join(lines))
+    path = tmp_path / "job.toml"
+    path.write_text('model = "logistic"\nprotocol = "open"\ndata = { bank = "bank.csv", shop = "shop.csv" }\n')
+    refused = CliRunner().invoke(app, ["train", str(path)])
+    assert refused.exit_code == 2
+    assert 'accept it with accepts = ["columns"]' in refused.output
+    path.write_text(path.read_text() + 'accepts = ["columns"]\n')
+    done = CliRunner().invoke(app, ["train", str(path)])
+    assert done.exit_code == 0, done.output
+    X = np.hstack([(party.X - party.X.mean(axis=0)) / party.X.std(axis=0) for party in parties])
+    pooled = LogisticRegression(max_iter=1000).fit(X, parties[0].y)
+    expected = area_under_curve(parties[0].y == 1, pooled.decision_function(X))
+    assert float(done.output.split("auc ")[1].split(",")[0]) == pytest.approx(expected, abs=0.005)
+    path.write_text('model = "logistic"\nprotocol = "open"\ndata = ["bank.csv"]\n')
+    assert "a file for each party was expected" in CliRunner().invoke(app, ["train", str(path)]).output

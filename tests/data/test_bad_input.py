@@ -190,3 +190,24 @@ def test_new_rows_that_do_not_fit_are_named() -> None:
         run.predict({"bank": bank.X, "shop": shop.X[:3]})
     with pytest.raises(errors.DataError, match=r"securevfl\.part/3"):
         ModelPart.load(__file__)
+
+
+def test_a_copy_with_other_options_is_checked_as_the_first_was() -> None:
+    assert JOB.model_copy(update={"epochs": 3}) == vfl.Job.from_dict(JOB.to_dict() | {"epochs": 3})
+    assert JOB.model_copy() == JOB
+    square = vfl.GeneralLinear(loss="square").model_copy(update={"l2": 0.5})
+    assert (square.loss_name, square.l2) == ("square", 0.5)
+    for update, text in (
+        ({"epochs": -1}, "epochs: "),
+        ({"epoch": 3}, "epoch: is no option here"),
+        ({"optimizer": vfl.FDSKL()}, "optimizer fdskl trains kernel models only"),
+        ({"target": vfl.Target(metric="r2", value=1)}, "target.metric must be one of auc"),
+    ):
+        with pytest.raises(errors.ConfigError, match=text):
+            JOB.model_copy(update=update)
+
+
+def test_a_network_by_name_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(errors.ConfigError, match=r"network: a Network was expected, str came; pass vfl\.Network"):
+        vfl.simulate(JOB, vfl.datasets.breast_cancer(), network="lan")  # type: ignore[arg-type]
+    assert capfd.readouterr().err == ""

@@ -61,7 +61,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.stem: path for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize(("page", "width"), [("run", 1280), ("run", 400), ("audit", 1280)])
+@pytest.mark.parametrize(("page", "width"), [("run", 1280), ("run", 400), ("audit", 1280), ("audit", 400)])
 def test_pages_open(page: str, width: int, pages: dict[str, Path], tmp_path: Path) -> None:
     check(pages[page], width, tmp_path)
 

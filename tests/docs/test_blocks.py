@@ -3,6 +3,7 @@
 Pages whose commands take seconds are run in `test_start.py` and tests/organisations/test_docs_two_organisations.py.
 """
 
+import json
 import re
 import shlex
 import tomllib
@@ -129,6 +130,19 @@ def _parse(words: list[str]) -> None:
     command.make_context(command.name, words, parent=context)
 
 
+@pytest.mark.skipif(not (ROOT / "examples").exists(), reason="not beside a checkout")
+def test_examples_of_services_run_commands_that_there_are() -> None:
+    unit = (ROOT / "examples" / "securevfl-serve.service").read_text()
+    (start,) = re.findall(r"^ExecStart=\S*/securevfl (.*)$", unit, re.MULTILINE)
+    image = (ROOT / "examples" / "Containerfile").read_text()
+    (run,) = re.findall(r"^CMD (\[.*\])$", image, re.MULTILINE)
+    for words in (start.split(), json.loads(run)):
+        assert words[0] == "serve"
+        _parse(words)
+    for job in ROOT.glob("examples/*.toml"):
+        assert vfl.Job.load(job).to_dict()
+
+
 def given(page: str) -> dict[str, Any]:
     """What a page takes for granted."""
     bank, shop = vfl.datasets.breast_cancer(parties=2)
@@ -144,7 +158,7 @@ def given(page: str) -> dict[str, Any]:
 
 RUN_ELSEWHERE = {"start.md"}  # test_start.py
 PYTHON = sorted({block.page for block in ALL if block.language == "python"} - RUN_ELSEWHERE)
-SLOW = {"scale.md"}  # starts pools of processes and a cluster
+SLOW = {"scale.md", "neural.md"}  # start pools of processes and a cluster; train networks
 
 
 @pytest.mark.parametrize(

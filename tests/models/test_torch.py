@@ -197,3 +197,14 @@ def test_a_module_where_there_is_no_place_for_one_is_refused() -> None:
     shop.model = nn.Linear(15, 1)
     with pytest.raises(ConfigError, match="shop: model: a TorchModel was expected, a Linear came"):
         vfl.simulate(vfl.Job(model=vfl.Neural(), **keys), [bank, shop])
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr("securevfl.extras.import_module", missing)
+    with pytest.raises(ConfigError, match=r"torch was expected, it is not installed; pip install 'securevfl\[torch\]'"):
+        vfl.TorchModel(lambda: nn.Linear(D, C))
+    with pytest.raises(ConfigError, match="it is not installed"):
+        vfl.Neural().build(Place("shop", False, D, C))

@@ -61,6 +61,13 @@ def test_the_page(tmp_path: Path) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     kit, *parties, new, lines, by_hand = blocks
     assert sum(block.count("securevfl ") for block in (kit, *parties)) <= 5
+    (agreed,) = re.findall(r"^(accept=.*)$", page, re.MULTILINE)
+    for k, (name, other) in enumerate([("bank", "shop"), ("shop", "bank")]):  # as in a script, without a terminal
+        own = agreed.replace("bank", "NAME").replace("shop", other).replace("NAME", name)
+        own = own.replace("=15", f"={len({'bank': bank, 'shop': shop}[other].columns)}")
+        parties[k] = re.sub(
+            r"^(securevfl join .*)$", lambda line, own=own: f"{own}\n{line[1]} --accept $accept", parties[k], flags=re.M
+        )
     assert "certs request" in by_hand
     together([kit], tmp_path)
     told, _ = together(parties, tmp_path)

@@ -1,14 +1,16 @@
 """An audit says what a job tells, ends with 0 where that is declared, and with 1 where the code is broken."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.findings import Audit
+from securevfl.audit.findings import Audit, Inference
 from securevfl.audit.mutants.table import MUTANTS
 from securevfl.audit.page import html, text
+from securevfl.audit.plain import summary
 from securevfl.audit.report import run_audit
 from securevfl.cli import audit as cli_audit
 
@@ -53,6 +55,35 @@ def test_an_open_job_is_told_to_seal(parties: list[vfl.Party]) -> None:
     assert sign.strength == "strong"
     assert "seal the residual" in sign.remedy
     assert audit.exit_code == 0  # g in the clear is declared
+    assert audit.level == "red"  # and tells every label all the same
+    page = html(audit)
+    assert '<div class="verdict red">' in page
+    assert "The party shop can tell, for each person, the label of bank (1.00; chance 0.50)." in page
+    assert "The party shop can tell, for each person, the label of bank" in text(audit)
+
+
+def test_the_page_says_when_of_what_and_with_what_it_was_made(sealed: Audit, parties: list[vfl.Party]) -> None:
+    assert sealed.facts["job"] == job(vfl.Ckks()).digest.hex()[:16]
+    for page in (text(sealed), html(sealed)):
+        assert datetime.now(UTC).isoformat()[:10] in page
+        assert f"securevfl {vfl.__version__}" in page
+        assert sealed.facts["job"] in page
+        for party in parties:
+            assert f"{party.name} ({len(party)} rows x {len(party.columns)} columns)" in page
+    assert "<dt>AUC</dt>" in html(sealed)
+    assert "@media (max-width: 40rem)" in html(sealed)
+
+
+@pytest.mark.parametrize(
+    ("real", "level", "says"), [(0.99, "red", "can tell"), (0.75, "amber", "can often tell"), (0.5, "green", "chance")]
+)
+def test_the_colour_goes_by_what_can_be_inferred(real: float, level: str, says: str) -> None:
+    found = Inference("shop", "some attack", "AUC of the labels", "", real, real, 0.5, 0.0, False, "seal it")
+    audit = Audit("a job", {"bank": "active", "shop": "passive"}, [], [], [found], [], lead="bank")
+    assert audit.exit_code == 0
+    assert audit.level == level
+    assert says in " ".join(summary(audit))
+    assert f'<div class="verdict {level}">' in html(audit)
 
 
 def test_a_broken_protocol_ends_with_one(parties: list[vfl.Party]) -> None:

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
 from securevfl.audit.attacks import ATTACKS  # noqa: E402
+from securevfl.audit.recording.views import Worlds  # noqa: E402
 from securevfl.errors import ConfigError, LeakageError  # noqa: E402
 from securevfl.training.checkpoint import Checkpoints  # noqa: E402
 
@@ -102,8 +103,15 @@ def test_a_network_as_wide_as_its_batches_is_refused_with_the_remedies() -> None
         vfl.simulate(job("ckks"), wide)
     accepted = job("ckks", epochs=1, accepts=["rank", "columns"])
     assert "accepted: shop: its opened gradient has 171 parameters" in vfl.explain(accepted, wide)
-    score = ATTACKS["residual_sign"](accepted, wide, 0)
-    assert score.real > 0.999  # g is solved for, and its signs are the labels
+    worlds = Worlds(accepted, wide, 0)
+    assert ATTACKS["residual_sign"].score(worlds).real > 0.999  # g is solved for, and its signs are the labels
+
+
+def test_the_outputs_of_a_partys_own_network_rank_the_labels() -> None:
+    found = Worlds(job("ckks", epochs=12), parties(3, 2), 0)
+    assert ATTACKS["own_part"].score(found).real > 0.9
+    apart = vfl.Protocol(sum="direct", residual="open")
+    assert not ATTACKS["own_part"].applies_to(job(model=vfl.Neural(joint="top"), protocol=apart))
 
 
 def test_equations_of_a_jacobian_that_moves_are_counted() -> None:

@@ -80,6 +80,12 @@ class Meeting:
         options = [str(self.kit(party)), *map(str, (count, timeout, patience, pause, every))]
         return subprocess.Popen([sys.executable, "-c", PROCESS, *options], stderr=subprocess.PIPE, text=True)
 
+    def accepts(self, party: vfl.Party, job: vfl.Job | None = None) -> list[str]:
+        """The option by which this party agrees to its sheet."""
+        others = {each.name: len(each.columns) for each in vfl.datasets.breast_cancer(len(self.peers.parties))}
+        others.pop(party.name)
+        return ["--accept", vfl.explain(job or self.job, [party], others=others).digest]
+
     def log(self, party: str) -> str:
         path = self.kit(party) / "log.jsonl"
         return path.read_text() if path.exists() else ""

@@ -57,6 +57,9 @@ def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subp
         "join": ["join", f"{party}/job.toml", "--party", party, "--every", "5", "--log", f"{party}/log.jsonl"],
         "predict": ["predict", f"{party}.model.json"],
     }[verb]
+    if verb == "join":
+        (party_here,) = (each for each in vfl.datasets.breast_cancer() if each.name == party)
+        own += meeting.accepts(party_here)
     return subprocess.Popen(
         [sys.executable, "-c", LARGE, *own, "--peers", f"{party}/peers.toml", "--data", f"{party}.parquet", *options],
         cwd=meeting.folder,

@@ -261,7 +261,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "two-organisations.md"
 @pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
 def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    asked, made, signed = re.findall(r"^    securevfl (certs .*)$", PAGE.read_text(), re.MULTILINE)
+    asked, made, signed = re.findall(r"^securevfl (certs .*)$", PAGE.read_text(), re.MULTILINE)
     assert run(*asked.split()).exit_code == 0
     shutil.copy("own/bank.csr", "bank.csr")  # by mail
     assert run(*made.split()).exit_code == 0

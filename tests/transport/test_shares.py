@@ -1,8 +1,10 @@
 """Training on shares between organisations: two to four parties over mutual TLS, prepared, killed, scored."""
 
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,14 @@ def of_simulate(meeting: Any) -> Any:
     return opened(run.parts), run.metrics
 
 
-@pytest.mark.parametrize(("count", "kills"), [(2, ["shop"]), (3, ["bank", "telco"]), (4, [])])
+@pytest.mark.parametrize(
+    ("count", "kills"),
+    [
+        (2, ["shop"]),
+        pytest.param(3, ["bank", "telco"], marks=pytest.mark.slow),
+        pytest.param(4, [], marks=pytest.mark.slow),
+    ],
+)
 def test_processes_train_the_model_of_simulate_though_killed(
     meet: Any, running: list[Any], count: int, kills: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -196,3 +205,41 @@ def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_pa
         Checkpoints.finish = finish  # type: ignore[method-assign]
     run = vfl.simulate(job, parties, checkpoints=states, ledgers=ledgers)
     assert run.metrics["auc"] > 0.97
+
+
+def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    meeting = meet(2, None, a_job())
+    for party in vfl.datasets.breast_cancer(2):
+        columns = {"id": party.ids} | ({} if party.y is None else {"y": party.y})
+        columns |= dict(zip(party.columns, party.X.T, strict=True))
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+        (tmp_path / f"{party.name}.csv").write_text("\n".join(lines))
+        new = [lines[0], *(f"new{line}" for line in lines[1:31])]
+        (tmp_path / f"{party.name}-new.csv").write_text("\n".join(new))
+
+    def both(*line: str, data: str, accept: Sequence[str] = (), ends: int = 0) -> list[tuple[str, str]]:
+        processes = []
+        for number, name in enumerate(("bank", "shop")):
+            named = [*(part.format(name) for part in line), "--data", str(tmp_path / data.format(name))]
+            named += ["--accept", accept[number]] if accept else []
+            command = [sys.executable, "-m", "securevfl.cli.main", *named, "--peers", f"{meeting.kit(name)}/peers.toml"]
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        told = [process.communicate(timeout=90) for process in processes]
+        assert [process.returncode for process in processes] == [ends, ends], told
+        return told
+
+    job = str(meeting.kit("bank") / "job.toml")
+    told = both("prepare", job, "--party", "{}", data="{}.csv")
+    assert "what shop has prepared is in" in told[1][0]
+    assert len([*tmp_path.glob("*.csv.ahead/*/chunk-*.ready")]) == 4
+    sheets = [error for _, error in both("join", job, "--party", "{}", data="{}.csv", ends=2)]
+    assert all("additive shares" in sheet for sheet in sheets)
+    accept = [sheet.rsplit("--accept ", 1)[1].split()[0] for sheet in sheets]
+    told = both("join", job, "--party", "{}", data="{}.csv", accept=accept)
+    assert "auc 0.99" in told[0][0]
+    assert "held-out rows" in told[0][0]
+    assert not [*tmp_path.glob("*.csv.ahead/*/chunk-*")]
+    told = both("predict", str(tmp_path / "{}.model.json"), data="{}-new.csv")
+    assert told[0][0].count("\n") == 31
+    assert "30 rows predicted, for bank to see" in told[1][0]

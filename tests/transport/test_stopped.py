@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import securevfl as vfl
+from securevfl.data.readers import read_party
 from securevfl.errors import TransportError
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import to_toml
@@ -47,10 +48,13 @@ def start(meeting: Any, running: list[Any]) -> Start:
     """Starts `join` at a party."""
 
     def begin(name: str, *options: str, before: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
-        own = ["join", "job.toml", "--party", name, "--data", "own.csv", "--log", "log.jsonl", *options]
+        kit = meeting.kit(name)
+        accepted = meeting.accepts(read_party(name, kit / "own.csv"), vfl.Job.load(kit / "job.toml"))
+        own = [*accepted, *options]
+        own = ["join", "job.toml", "--party", name, "--data", "own.csv", "--log", "log.jsonl", *own]
         process = subprocess.Popen(
             [sys.executable, "-m", "securevfl.cli.main", *own],
-            cwd=meeting.kit(name),
+            cwd=kit,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

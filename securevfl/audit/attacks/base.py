@@ -109,7 +109,7 @@ class LabelAttack(Attack):
         p, rows = sizes.parameters[attacker], sizes.smallest_batch
         needed = smallest_batch(p, sizes.outputs, job.equations, job.equations > 1, MODEST)
         if needed <= rows:
-            return f"its gradient alone says little at {rows} rows a batch; columns that go with the label say the rest"
+            return f"leave out columns that go with the label: its gradient alone says little at {rows} rows a batch"
         share = p / (needed * sizes.outputs)
         fewer = "fewer columns" if job.model.by_column else "a bottom trained without labels (LocalBottom)"
         return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; {fewer}"

@@ -1,8 +1,9 @@
 """Labels ranked by one's own part of the finished model (Fu et al. 2022, passive label inference, without the labels).
 
 A passive party ends with its weights theta_k, in every mode, as it needs them to predict. X_k theta_k is what its
-columns say about the label, fitted with the help of all labels. No message is needed beyond those that train, and no
-known label: the sign is the model's. The ideal attacker holds the same weights.
+columns say about the label, fitted with the help of all labels; so are the outputs of a network of its own. No message
+is needed beyond those that train, and no known label: the sign is the model's. The ideal attacker holds the same
+weights.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from securevfl.audit.recording.views import View, Worlds
 from securevfl.crypto.scheme import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
+from securevfl.models.base import BlockModel
 
 
 class OwnPart(LabelAttack):
@@ -21,7 +23,8 @@ class OwnPart(LabelAttack):
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
 
     def applies_to(self, job: Job) -> bool:
-        return job.model.by_column and job.model.loss.classifies
+        adds_up = isinstance(job.model, BlockModel) and not job.model.shows_parts
+        return job.model.loss.classifies and (job.model.by_column or adds_up)
 
     def hidden(self, job: Job) -> bool:
         """Weights that are shared leave a party a random direction of its columns, which ranks labels well or badly, by
@@ -34,5 +37,15 @@ class OwnPart(LabelAttack):
         return "none: the party needs these weights to predict; keep columns that go with the label from it"
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
+        if not worlds.job.model.by_column:
+            return last_outputs(view)
         own: Floats = view.X @ view.theta
         return own if np.any(own) else np.full_like(own, np.nan)
+
+
+def last_outputs(view: View) -> Floats:
+    """What a network of the party's own gave for each row (m x c) when it was last asked; NaN for rows never asked."""
+    own = np.full((len(view.X), view.outputs), np.nan)
+    for part in view.totals:
+        own[view.rows[part.index]] = part.values
+    return own

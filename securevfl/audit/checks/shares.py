@@ -68,13 +68,13 @@ class _Seen(Observer):
 
 
 def _run() -> tuple[_Seen, ShareRing]:
-    """Ten visits to 180 rows of three parties, each with work of its own ahead."""
+    """Five visits to 180 rows of three parties, each with work of its own ahead."""
     job = Job(
         model=Logistic(),
         optimizer=FedSGD(lr=0.3),
         protocol=Protocol(shares=Shares(chunk=1)),
         batch_size="all",
-        epochs=10,
+        epochs=5,
     )
     seen = _Seen()
     parties = [party.take(np.arange(180, dtype=np.intp)) for party in samples.breast_cancer(parties=3)]

@@ -225,7 +225,7 @@ class Worlds:
 
     def __init__(self, job: Job, parties: Sequence[Party], seed: int, *, attacker: str | None = None) -> None:
         """`attacker` is the passive party that attacks labels: the one without any with the most columns if None."""
-        plain = {"seed": seed, "evaluate_every": 0, "target": None, "accepts": LEAKS}
+        plain = {"seed": seed, "evaluate_every": 0, "target": None, "patience": None, "accepts": LEAKS}
         self.job = job.model_copy(update=plain)
         self._interval = job.evaluation_interval
         self.parties = list(parties)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl import Party
+from securevfl.data.party import Party, align
+from securevfl.errors import DataError
 
 Floats = NDArray[np.float64]
 NAMES = ("bank", "shop")
 
 
 def read(path: Path) -> dict[str, list[str]]:
-    """A CSV file (gz or not) by column."""
+    """A CSV file (gz or not) by column. DataError if it is missing."""
+    if not path.is_file():
+        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         rows = csv.reader(file)
         head = next(rows)
@@ -72,10 +76,46 @@ def support2(data: Path, parties: int = 2) -> list[Party]:
 
 def default_credit(data: Path) -> list[Party]:
     """30,000 credit card clients, default next month; FATE's split, joined on id by whoever asks."""
+    return _two_files(data, "default_credit")
+
+
+def epsilon_5k(data: Path) -> list[Party]:
+    """5,000 rows of 20 and 80 columns, made-up; FATE's split."""
+    return _two_files(data, "epsilon_5k")
+
+
+def dealt(data: Path, name: str, parties: int) -> list[Party]:
+    """A table of 0/1 columns (`name`.npz), those that vary dealt at random to so many parties."""
+    path = data / f"{name}.npz"
+    if not path.is_file():
+        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
+    with np.load(path, allow_pickle=False) as file:
+        X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
+    vary = np.random.default_rng(0).permutation(np.flatnonzero(X.min(axis=0) < X.max(axis=0)))
+    hands = np.array_split(vary, parties)
+    return [Party(f"p{k}", X[:, hand], None if k else y, aligned=True) for k, hand in enumerate(hands)]
+
+
+def _two_files(data: Path, name: str) -> list[Party]:
     made = []
-    for name, file in zip(NAMES, ("guest", "host"), strict=True):
-        columns = read(data / f"default_credit_hetero_{file}.csv.gz")
+    for party, file in zip(NAMES, ("guest", "host"), strict=True):
+        columns = read(data / f"{name}_hetero_{file}.csv.gz")
         names, X = table(columns, [c for c in columns if c.startswith("x")])
         y = np.array(columns["y"], float).astype(int) if "y" in columns else None
-        made.append(Party(name, X, y, ids=np.array(columns["id"]), columns=names))
+        made.append(Party(party, X, y, ids=np.array(columns["id"]), columns=names))
     return made
+
+
+def _joined(parties: list[Party]) -> list[Party]:
+    return align(parties)[0]
+
+
+READERS: dict[str, Callable[[Path], list[Party]]] = {
+    "default_credit": lambda data: _joined(default_credit(data)),
+    "epsilon_5k": lambda data: _joined(epsilon_5k(data)),
+    "support2": support2,
+    "a9a-2": partial(dealt, name="a9a", parties=2),
+    "a9a-3": partial(dealt, name="a9a", parties=3),
+    "a9a-5": partial(dealt, name="a9a", parties=5),
+    "phishing-3": partial(dealt, name="phishing", parties=3),
+}

@@ -1,6 +1,6 @@
 """Rounds to a target AUC: FedSGD against FedBCD with Q local steps, step size tuned for each on one grid.
 
-    python benchmarks/rounds.py --data ../shared/data --json out/rounds.json
+    python benchmarks/step_sizes.py --data ../shared/data --json out/step_sizes.json
 
 The setting of FedBCD 2019, Table 1, with logistic regression on support2 in place of MIMIC-III. The target is a share
 of the AUC that scikit-learn reaches on the pooled columns of the same split. Every cell is a mean over seeds; a seed
@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from tables import shuffled, support2
 
 import securevfl as vfl
+from securevfl.bench.tables import shuffled, support2
 from securevfl.data.schedule import Schedule
 from securevfl.optim.base import Optimizer
 from securevfl.training.costs import format_table
@@ -62,7 +62,7 @@ def rounds_to(parties: Sequence[vfl.Party], optimizer: Optimizer, batch: int, ta
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, default=Path("../shared/data"))
-    options.add_argument("--json", type=Path, default=Path("out/rounds.json"))
+    options.add_argument("--json", type=Path, default=Path("out/step_sizes.json"))
     options.add_argument("--parties", type=int, default=2)
     options.add_argument("--batch", type=int, default=256)
     options.add_argument("--share", type=float, default=0.995, help="of the pooled AUC")
@@ -103,7 +103,7 @@ def main() -> None:
     given.json.parent.mkdir(parents=True, exist_ok=True)
     machine = {"platform": platform.platform(), "python": platform.python_version()}
     given.json.write_text(
-        json.dumps({"schema": "securevfl.bench.rounds/1", "machine": machine, "rows": rows}, indent=1)
+        json.dumps({"schema": "securevfl.bench.step_sizes/1", "machine": machine, "rows": rows}, indent=1)
     )
 
 

@@ -1,0 +1,82 @@
+"""The settings of the fault campaign: small jobs of every kind of sum, residual, kernel model and shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import securevfl as vfl
+
+ROUNDS = 12  # of every job here
+
+
+@dataclass(frozen=True)
+class Setting:
+    """sums, residual: the protocol, of a kernel model where there is no residual, or shares. count: parties.
+
+    bound: how far weights may be from those of the undisturbed run. labelled: parties with labels.
+    """
+
+    name: str
+    sums: Any
+    residual: Any
+    count: int = 2
+    hub: str | None = None
+    bound: float = 0.0
+    labelled: int = 1
+
+    @property
+    def kernel(self) -> bool:
+        return self.residual is None
+
+    @property
+    def shared(self) -> bool:
+        return isinstance(self.residual, vfl.Shares)
+
+    @property
+    def job(self) -> vfl.Job:
+        bits = 16 if isinstance(self.sums, vfl.CipherSum) else 32  # exact there
+        return vfl.Job(
+            model=vfl.Kernel(gamma=0.05, blocks=3, block_size=16, bits=bits) if self.kernel else vfl.Logistic(l2=1e-3),
+            optimizer=vfl.FDSKL(lr=0.4) if self.kernel else vfl.FedBCD(lr=0.3, local_steps=2),
+            protocol=vfl.Protocol(shares=self.residual)
+            if self.shared
+            else vfl.Protocol(sum=self.sums, residual=self.residual),
+            batch_size=152,
+            epochs=ROUNDS // 3,
+            test_fraction=0.2,
+            evaluate_every=5,
+            seed=3,
+            accepts=["columns"],
+        )
+
+    @property
+    def tables(self) -> list[vfl.Party]:
+        first, *others = vfl.datasets.breast_cancer(self.count)
+        for other in others[: self.labelled - 1]:
+            other.y = first.y
+        return [first, *others]
+
+
+PAILLIER = vfl.Paillier(bits=2048)
+SHARES = vfl.Shares(chunk=2)
+DROPOUTS = vfl.PairwiseSum(threshold=2, patience=2.0)
+SETTINGS = (
+    Setting("direct, open", "direct", "open"),
+    Setting("pairwise, open", "pairwise", "open", 3),
+    Setting("tree, open, hub", "tree", "open", 3, "bank"),
+    Setting("direct, paillier", "direct", PAILLIER),
+    Setting("direct, ckks", "direct", vfl.Ckks(), bound=1e-3),
+    Setting("tree, ckks", "tree", vfl.Ckks(), 3, bound=1e-3),
+    Setting("cipher ckks, open", vfl.CipherSum(), "open", 3, bound=1e-3),
+    Setting("cipher ckks, ckks, hub", vfl.CipherSum(), vfl.Ckks(), 3, "bank", bound=1e-3),
+    Setting("cipher paillier, paillier", vfl.CipherSum(engine=PAILLIER), PAILLIER, 3),
+    Setting("dropouts, open", DROPOUTS, "open", 4),
+    Setting("dropouts, ckks, hub", DROPOUTS, vfl.Ckks(), 4, "shop", bound=1e-3),
+    Setting("tree, FDSKL", "tree", None, 3),
+    Setting("pairwise, FDSKL, hub", "pairwise", None, 3, "bank", labelled=2),
+    Setting("cipher ckks, FDSKL", vfl.CipherSum(), None, 3),
+    Setting("shares", "auto", SHARES, bound=0.12),
+    Setting("shares, three parties", "auto", SHARES, 3, bound=0.12),
+    Setting("shares, four parties, hub", "auto", SHARES, 4, "bank", bound=0.12),
+)

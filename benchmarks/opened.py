@@ -1,0 +1,94 @@
+"""What opened gradients tell of labels under BlockNewton: against the rows, and beside minibatches of the same data.
+
+    python benchmarks/opened.py --data ../shared/data
+
+A third party that brings 15 columns of pure noise attacks: all label attacks of the audit that apply, from everything
+it has received in a run under CKKS; the highest AUC counts. First on a made-up table of n rows, then beside the two
+parties of default_credit, where FedBCD on batches of 256 rows and BlockNewton on all rows train to the same AUC.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import securevfl as vfl
+from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
+from securevfl.audit.recording.views import Worlds
+from securevfl.bench.tables import default_credit
+from securevfl.errors import SecureVFLError
+from securevfl.training.costs import format_table
+
+COLUMNS = 15
+STRANGER = "stranger"
+
+
+def noise(like: vfl.Party, seed: int) -> vfl.Party:
+    """A party of the same rows with columns of noise."""
+    X = np.random.default_rng([seed, 1]).normal(size=(len(like), COLUMNS))
+    return vfl.Party(STRANGER, X, ids=like.ids, aligned=like.ids is None)
+
+
+def made_up(rows: int, seed: int) -> list[vfl.Party]:
+    """A party whose ten columns go with the labels, and the stranger."""
+    generator = np.random.default_rng([seed, 0])
+    X = generator.normal(size=(rows, 10))
+    y = (X.sum(axis=1) + 2 * generator.normal(size=rows) > 0).astype(int)
+    bank = vfl.Party("bank", X, y, aligned=True)
+    return [bank, noise(bank, seed)]
+
+
+def attacked(job: vfl.Job, parties: Sequence[vfl.Party]) -> tuple[float, str, float, int]:
+    """The best attack's label AUC, its name, the model's AUC and the exchanges."""
+    worlds = Worlds(job, parties, job.seed, attacker=STRANGER)
+    run, found = worlds.real_run[0], [(0.5, "none")]
+    for name, attack in ATTACKS.items():
+        if isinstance(attack, LabelAttack) and attack.applies_to(job):
+            try:
+                found.append((label_auc(attack.guess(worlds.real(), worlds), worlds.labels), name))
+            except SecureVFLError as error:
+                print(f"{name}: {error}")
+    return *max(found), run.metrics["auc"], run.costs.rounds
+
+
+def job(**keys: object) -> vfl.Job:
+    """BlockNewton on all rows under CKKS."""
+    own: dict[str, object] = {"optimizer": vfl.BlockNewton(tolerance=1e-5), "batch_size": "all", "epochs": 8}
+    own |= {"model": vfl.Logistic(l2=1e-3), "protocol": vfl.Protocol(residual=vfl.Ckks()), "accepts": ["columns"]}
+    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", type=Path, default=Path("../shared/data"))
+    options.add_argument("--rows", type=int, nargs="*", default=[300, 1000, 3000, 10_000, 20_000, 50_000])
+    options.add_argument("--seeds", type=int, default=3)
+    given = options.parse_args()
+    rows: list[dict[str, str | int | float]] = []
+    for n in given.rows:
+        tried = [attacked(job(seed=seed), made_up(n, seed)) for seed in range(given.seeds)]
+        best = max(tried)
+        mean = float(np.mean([each[0] for each in tried]))
+        rows.append({"rows": n, "exchanges": best[3], "label AUC, mean": mean, "most": best[0], "by": best[1]})
+        print(rows[-1], flush=True)
+    print(format_table(rows))
+    own = vfl.align(default_credit(given.data))[0]
+    parties = [*own, noise(own[0], 0)]
+    settings = {
+        "FedBCD-p, Q = 5, batches of 256": job(
+            optimizer=vfl.FedBCD(local_steps=5, lr=0.1), batch_size=256, epochs=10, test_fraction=0.25
+        ),
+        "BlockNewton, all rows": job(epochs=8, test_fraction=0.25),
+    }
+    rows = []
+    for name, each in settings.items():
+        best, by, auc, exchanges = attacked(each, parties)
+        rows.append({"algorithm": name, "exchanges": exchanges, "AUC": auc, "label AUC": best, "by": by})
+    print(format_table(rows))
+
+
+if __name__ == "__main__":
+    main()

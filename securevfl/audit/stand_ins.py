@@ -1,0 +1,51 @@
+"""Tables in the place of parties that show theirs to nobody: noise of their sizes, for one party's audit of its own.
+
+What the audit then says of the party's own columns is of these; what it says of labels is of labels that were made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.data.party import Party
+from securevfl.job import Job
+from securevfl.methods.prepared import prepare
+
+
+def with_stand_ins(job: Job, own: Party, others: Mapping[str, int], classes: int) -> list[Party]:
+    """The party among others of so many columns of noise; without labels of its own, the first of them has some.
+
+    These follow a few columns of every party, the party's own among them, with as much noise: in so many `classes`, or
+    as numbers where the job's loss takes these.
+    """
+    draw = np.random.default_rng(job.seed)
+    tables = {name: draw.normal(size=(len(own), d)) for name, d in others.items()}
+    ids = {"aligned": True} if own.ids is None else {"ids": own.ids}
+    y = None if own.active else _labels(job, [prepare(job, own, own.register).X, *tables.values()], classes, draw)
+    lead = own.name if own.active else next(iter(others))
+    made = {name: Party(name, X, y if name == lead else None, **ids) for name, X in tables.items()}
+    return (
+        [made[lead], own, *(each for name, each in made.items() if name != lead)]
+        if not own.active
+        else [own, *made.values()]
+    )
+
+
+def _labels(job: Job, tables: list[Floats], classes: int, draw: np.random.Generator) -> NDArray[np.float64]:
+    scores = sum(_column(X, draw) for X in tables) + draw.normal(size=len(tables[0])) * len(tables) ** 0.5
+    if not job.model.loss.classifies:
+        return np.asarray(scores, dtype=np.float64)
+    edges = np.quantile(scores, np.arange(1, classes) / classes)
+    labels: NDArray[np.float64] = np.searchsorted(edges, scores).astype(np.float64)
+    return labels
+
+
+def _column(X: Floats, draw: np.random.Generator) -> Floats:
+    """One direction of the columns, of deviation 1 where they vary."""
+    own = (X - X.mean(axis=0)) @ draw.normal(size=X.shape[1])
+    scaled: Floats = own / (own.std() or 1.0)
+    return scaled

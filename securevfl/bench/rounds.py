@@ -1,0 +1,212 @@
+"""Rounds to the AUC of the pooled columns and what they cost: BlockNewton on all rows, FedBCD, FedSGD on minibatches.
+
+For each table logistic regression, a quarter of the rows held out:
+
+auc_pooled    of scikit-learn on the columns of all parties, the same objective and rows
+rounds        the first after which the AUC stays within WITHIN of it; for minibatches, the first seen there
+costs         of a run of so many rounds, in virtual time on the network given: encryption, local work, network, bytes
+opened        equations that a passive party opened in it, and the label AUC of least squares over all of them, by the
+              passive party with the most columns; what its columns tell of the labels by themselves is in it
+gap           how far the objective of BlockNewton is from its least value after LAST rounds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securevfl.bench.tables import READERS
+from securevfl.crypto.scheme import Floats
+from securevfl.data.party import Party
+from securevfl.errors import ConfigError
+from securevfl.extras import extra
+from securevfl.job import Job, Target
+from securevfl.models.linear import Linear, Logistic
+from securevfl.models.metrics import area_under_curve
+from securevfl.optim.base import Training
+from securevfl.optim.block_newton import BlockNewton
+from securevfl.optim.fedbcd import FedBCD, FedSGD
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.engines import Ckks, Paillier
+from securevfl.protocols.notes import Learned
+from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.clock import Kind, Network
+from securevfl.training.run import Run
+from securevfl.training.simulate import simulate
+
+SCHEMA = "securevfl.bench.rounds/1"
+WITHIN = 1e-3  # of the pooled AUC
+L2 = 1e-3
+TEST = 0.25
+MOST = 20  # rounds of BlockNewton that are looked at
+LAST = 60
+EPOCHS = 10  # of minibatches, at most
+EVERY = 5  # rounds of minibatches between evaluations
+RESIDUALS: dict[str, Any] = {"open": "open", "ckks": Ckks(), "paillier": Paillier(bits=2048)}
+MINIBATCHES: dict[str, Training] = {
+    "fedsgd": FedSGD(lr=3.0, decay="sqrt_t"),  # the best of benchmarks/step_sizes.py on support2
+    "fedbcd": FedBCD(local_steps=5, lr=1.0, decay="sqrt_t"),
+}
+
+
+@dataclass
+class Opened(Observer):
+    """What one passive party has learned of gradients, by batch: J (n x d), and the sum of J^T g (d x 1) so far."""
+
+    name: str
+    matrix: dict[int, Floats] = field(default_factory=dict)
+    total: dict[int, Floats] = field(default_factory=dict)
+
+    def __call__(self, event: Event) -> None:
+        pass
+
+    def note(self, me: str, fact: object) -> None:
+        if me == self.name and isinstance(fact, Learned):
+            assert isinstance(fact.J.matrix, np.ndarray), "these tables are in memory"
+            self.matrix[fact.index] = fact.J.matrix
+            self.total[fact.index] = self.total.get(fact.index, 0.0) + fact.gradient
+
+    @property
+    def equations(self) -> int:
+        """Equations about residuals, those of later visits not counted again."""
+        return sum(matrix.shape[1] for matrix in self.matrix.values())
+
+    def label_auc(self, positive: Mapping[int, Any]) -> float:
+        """AUC of least squares on each batch, over all batches, against what is `positive` there (n,)."""
+        guess = {index: np.linalg.lstsq(self.matrix[index].T, total)[0] for index, total in self.total.items()}
+        scores = np.concatenate([-guess[index][:, 0] for index in guess])
+        return area_under_curve(np.concatenate([positive[index] for index in guess]), scores)
+
+
+def run(
+    data: Path,
+    tables: Sequence[str] = (),
+    *,
+    residuals: Sequence[str] = ("ckks",),
+    against: Sequence[str] = (),
+    network: Network | None = None,
+    on_row: Callable[[str], None] = lambda what: None,
+) -> list[dict[str, Any]]:
+    """The rows of the tables named, of all if none is. ConfigError for a name that is not known, DataError for a table
+    that is missing."""
+    known = {"table": READERS, "residual": RESIDUALS, "algorithm": MINIBATCHES}
+    for what, names in (("table", tables), ("residual", residuals), ("algorithm", against)):
+        if unknown := [name for name in names if name not in known[what]]:
+            raise ConfigError(f"{what} must be one of {', '.join(known[what])}, {unknown[0]} came; choose one of these")
+    rows = []
+    for name in tables or READERS:
+        parties = READERS[name](data)
+        pooled, least = reference(parties)
+        for residual in residuals:
+            on_row(f"{name}, {len(parties)} parties, BlockNewton, {residual}")
+            rows.append(_few(name, parties, residual, pooled, least, network))
+            for other in against:
+                on_row(f"{name}, {len(parties)} parties, {other}, {residual}")
+                rows.append(_many(name, parties, other, residual, pooled, network))
+    return rows
+
+
+def reference(parties: Sequence[Party]) -> tuple[float, float]:
+    """The held-out AUC of scikit-learn on the pooled columns, and the least value of the objective."""
+    regression = extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
+    X, y, split = _pooled(parties)
+    fitted = regression(C=1 / (L2 * len(split.train)), tol=1e-8, max_iter=10_000).fit(X[split.train], y[split.train])
+    auc = area_under_curve(y[split.test], fitted.decision_function(X[split.test]))
+    return auc, _objective(fitted.decision_function(X[split.train]), y[split.train], float((fitted.coef_**2).sum()))
+
+
+def _few(
+    name: str, parties: Sequence[Party], residual: str, pooled: float, least: float, network: Network | None
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"batch_size": "all"}
+    opened, engine = Opened(_widest(parties)), RESIDUALS[residual]
+    looked = "open" if isinstance(engine, Paillier) else residual  # where a round takes seconds
+    seen = simulate(
+        _job(BlockNewton(tolerance=0), looked, epochs=MOST, evaluate_every=1, **options), parties, observe=opened
+    )
+    rounds = settled([record["auc"] for record in seen.history], pooled)
+    costs = simulate(_job(BlockNewton(tolerance=0), residual, epochs=rounds, **options), parties, network=network)
+    last = simulate(_job(BlockNewton(tolerance=0), "open", epochs=LAST, **options), parties)
+    return _row(name, parties, residual, costs, pooled, opened) | {"gap": _reached(last, parties) - least}
+
+
+def _many(
+    name: str, parties: Sequence[Party], algorithm: str, residual: str, pooled: float, network: Network | None
+) -> dict[str, Any]:
+    own = _job(
+        MINIBATCHES[algorithm],
+        residual,
+        batch_size=256,
+        epochs=EPOCHS,
+        evaluate_every=EVERY,
+        target=Target(metric="auc", value=pooled - WITHIN),
+    )
+    costs, opened = simulate(own, parties, network=network), Opened(_widest(parties))
+    simulate(own, parties, observe=opened)
+    return _row(name, parties, residual, costs, pooled, opened) | {"gap": None}
+
+
+def settled(aucs: Sequence[float], pooled: float) -> int:
+    """The first round, from 1, from which on the AUC stays within WITHIN below `pooled`, or better; else the last."""
+    short = [number for number, auc in enumerate(aucs, 1) if auc < pooled - WITHIN]
+    return min(len(aucs), short[-1] + 1 if short else 1)
+
+
+def _row(name: str, parties: Sequence[Party], residual: str, run: Run, pooled: float, opened: Opened) -> dict[str, Any]:
+    costs, schedule, y = run.costs, run.job.schedule(parties[0].register), np.asarray(parties[0].y)
+    return {
+        "table": name,
+        "parties": len(parties),
+        "algorithm": costs.algorithm,
+        "residual": residual,
+        "rounds": costs.rounds,
+        "auc": run.metrics["auc"],
+        "auc_pooled": pooled,
+        "encrypt_s": costs.seconds(Kind.ENCRYPTION),
+        "local_s": costs.seconds(Kind.LOCAL),
+        "network_s": costs.seconds(Kind.COMMUNICATION),
+        "total_s": costs.total,
+        "bytes": costs.bytes,
+        "opened_equations": opened.equations,
+        "attack_auc": opened.label_auc({index: y[rows] == 1 for index, rows in enumerate(schedule.partition(0))}),
+    }
+
+
+def _job(optimizer: Training, residual: str, **options: Any) -> Job:
+    return Job(
+        model=Logistic(l2=L2),
+        optimizer=optimizer,
+        protocol=Protocol(residual=RESIDUALS[residual]),
+        test_fraction=TEST,
+        accepts=("columns",),
+        **options,
+    )
+
+
+def _widest(parties: Sequence[Party]) -> str:
+    return max(parties[1:], key=lambda party: len(party.columns)).name
+
+
+def _pooled(parties: Sequence[Party]) -> tuple[Floats, Any, Any]:
+    """The columns of all, scaled by the training rows, whether the label is 1, and the split."""
+    split = _job(BlockNewton(), "open", batch_size="all").schedule(parties[0].register)
+    X = np.hstack([party.X for party in parties])
+    mean, deviation = X[split.train].mean(axis=0), X[split.train].std(axis=0)
+    return (X - mean) / np.where(deviation > 0, deviation, 1.0), np.asarray(parties[0].y) == 1, split
+
+
+def _reached(run: Run, parties: Sequence[Party]) -> float:
+    """The objective on the training rows at the weights of a run."""
+    X, y, split = _pooled(parties)
+    theta = np.vstack([part.theta[: len(part.columns)] for part in run.parts.values()])
+    whole = Linear(np.vstack([theta, run.active.theta[-1:]]), l2=L2, intercept=True)
+    return _objective(whole.forward(X[split.train])[:, 0], y[split.train], float((theta**2).sum()))
+
+
+def _objective(f: Floats, positive: Any, squares: float) -> float:
+    loss = Logistic().loss
+    return float(loss.value(f[:, None], np.where(positive, 1.0, -1.0)[:, None]).mean()) + L2 / 2 * squares

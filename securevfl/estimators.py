@@ -1,0 +1,240 @@
+"""scikit-learn estimators over a vertical training: one table, its columns dealt to parties of one process.
+
+For experiments on pooled data, which whoever holds the table sees anyway: the job accepts every leak, and `leaks_`
+names those that a job between organisations would have to accept. A pipeline or a grid search takes them like any
+estimator. A fitted one is not to be pickled: what it has learned goes to a file a party by `run_.save(folder)`.
+
+    model = VerticalClassifier(parties={"bank": ["age", "income"], "shop": ["visits", "spent"]})
+    cross_val_score(model, frame, labels, scoring="roc_auc")
+
+The first party holds the labels. Frames keep their column names; texts and gaps are prepared at each party, by its own
+training rows (`securevfl.data.preparation`). Needs the extra `sklearn`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.scheme import Floats
+from securevfl.data.columns import Columns, columns_of, has_names
+from securevfl.data.party import Party
+from securevfl.errors import DataNotice, SecureVFLError
+from securevfl.extras import extra
+from securevfl.job import Job
+from securevfl.methods.known import known_run
+from securevfl.models.linear import Logistic, Softmax, Square
+from securevfl.options import LeakName
+from securevfl.privacy.leaks import leaks
+from securevfl.training.run import Run
+from securevfl.training.simulate import simulate
+
+extra("sklearn", "sklearn", "the estimators")
+
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # noqa: E402
+from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
+from sklearn.utils.validation import (  # noqa: E402
+    _num_samples,
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+
+class _Vertical(BaseEstimator):  # type: ignore[misc]  # scikit-learn comes without types
+    """What classifier and regressor share.
+
+    parties: names to columns, by name or by number; without, two parties have half of the columns each. protocol: how
+    residuals go down, as in a job. optimizer: as in a job, block_newton on all rows without. l2, epochs, seed: as in a
+    job.
+    """
+
+    def __init__(
+        self,
+        parties: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        protocol: Any = "open",
+        optimizer: Any = None,
+        l2: float = 1e-3,
+        epochs: int = 30,
+        seed: int = 0,
+    ) -> None:
+        self.parties = parties
+        self.protocol = protocol
+        self.optimizer = optimizer
+        self.l2 = l2
+        self.epochs = epochs
+        self.seed = seed
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _fit(self, X: Any, y: NDArray[Any], kind: type, weights: Any = None) -> None:
+        own = self._columns(X, reset=True)
+        dealt = self._dealt(own)
+        keys: dict[str, Any] = {"model": kind(l2=self.l2), "protocol": self.protocol, "weights": weights}
+        keys |= {} if self.optimizer is None else {"optimizer": self.optimizer}
+        tables = [
+            Party(name, _taken(own, at), y if place == 0 else None, aligned=True)
+            for place, (name, at) in enumerate(dealt.items())
+        ]
+        job = Job(**keys, epochs=self.epochs, seed=self.seed, accepts=get_args(LeakName))
+        self.leaks_: list[str] = [str(leak) for leak in leaks(job, known_run(job, tables).sizes)]
+        self.run_: Run = simulate(job, tables)
+        self.dealt_: dict[str, list[int]] = dealt
+
+    def _decision(self, X: Any) -> Floats:
+        """f (m x c)."""
+        check_is_fitted(self)
+        own = self._columns(X, reset=False)
+        tables: dict[str, Any] = {name: _taken(own, at) for name, at in self.dealt_.items()}
+        try:
+            return self.run_.decision(tables)
+        except SecureVFLError as error:
+            raise ValueError(str(error)) from error
+
+    def _columns(self, X: Any, *, reset: bool) -> Columns:
+        """The table as it comes, its columns and their names held against those of the training."""
+        if has_names(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return columns_of("X", X)
+        return columns_of("X", validate_data(self, X, reset=reset, ensure_all_finite="allow-nan", dtype=np.float64))
+
+    def _dealt(self, own: Columns) -> dict[str, list[int]]:
+        """The numbers of each party's columns. ValueError if some are unknown or there are too few."""
+        d = len(own.names)
+        if self.parties is None:
+            if d < 2:
+                raise ValueError(
+                    "1 feature(s) is too few for two parties with columns of their own; at least 2 are needed"
+                )
+            return {"first": list(range(-(-d // 2))), "second": list(range(-(-d // 2), d))}
+        place: dict[Any, int] = {name: j for j, name in enumerate(own.names)}
+        place |= {j: j for j in range(d)}
+        unknown = [str(each) for columns in self.parties.values() for each in columns if each not in place]
+        if unknown:
+            raise ValueError(f"parties: columns of X were expected, unknown: {', '.join(unknown[:5])}; correct them")
+        return {name: [place[each] for each in columns] for name, columns in self.parties.items()}
+
+
+def _taken(own: Columns, at: list[int]) -> Columns:
+    """Some of the columns."""
+    names = [own.names[j] for j in at]
+    return Columns(own.X[:, at], names, {name: own.levels[name] for name in names if name in own.levels})
+
+
+class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
+    """Logistic regression of two classes, softmax regression of more, over parties with columns of their own.
+
+    class_weight: None, "balanced", or a weight for each class. After `fit`: classes_, run_ (metrics, costs, parts of
+    the model) and leaks_.
+    """
+
+    def __init__(
+        self,
+        parties: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        protocol: Any = "open",
+        optimizer: Any = None,
+        l2: float = 1e-3,
+        epochs: int = 30,
+        seed: int = 0,
+        class_weight: Any = None,
+    ) -> None:
+        super().__init__(parties, protocol=protocol, optimizer=optimizer, l2=l2, epochs=epochs, seed=seed)
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any) -> VerticalClassifier:
+        """Trains on X (n x d) and labels y (n,). ValueError for what cannot be used."""
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
+        _, labels = _checked(self, X, y)
+        check_classification_targets(labels)
+        self.classes_, place = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("labels of at least two classes were expected, only one class came")
+        weights = _weights(self.class_weight, self.classes_, place)
+        with _as_value_errors():
+            self._fit(X, place, Logistic if len(self.classes_) == 2 else Softmax, weights)
+        return self
+
+    def decision_function(self, X: Any) -> Floats:
+        """f: (m,) of two classes, (m x c) of more."""
+        f = self._decision(X)
+        return f[:, 0] if f.shape[1] == 1 else f
+
+    def predict_proba(self, X: Any) -> Floats:
+        """The probability of each class (m x classes)."""
+        f = self._decision(X)
+        return self.run_.job.model.loss.proba(f)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest class of each row (m,)."""
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[likeliest])
+
+
+class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
+    """Ridge regression over parties with columns of their own. After `fit`: run_ and leaks_."""
+
+    def fit(self, X: Any, y: Any) -> VerticalRegressor:
+        """Trains on X (n x d) and numbers y (n,). ValueError for what cannot be used."""
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
+        _, labels = _checked(self, X, y, numeric=True)
+        with _as_value_errors():
+            self._fit(X, labels, Square)
+        return self
+
+    def predict(self, X: Any) -> Floats:
+        """The label of each row (m,)."""
+        check_is_fitted(self)
+        f, classes = self._decision(X), self.run_.active.classes
+        assert classes is not None, "the leading party knows mean and deviation of the labels"
+        return np.asarray(f[:, 0] * classes[1] + classes[0])
+
+
+class _as_value_errors(warnings.catch_warnings):
+    """Errors of securevfl as scikit-learn has them, and no notice of columns that do not vary in a fold."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore", DataNotice)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, SecureVFLError) and not isinstance(error, ValueError):
+            raise ValueError(str(error)) from error
+
+
+def _checked(own: Any, X: Any, y: Any, *, numeric: bool = False) -> tuple[Any, NDArray[Any]]:
+    """X and y of one length, y a column of labels."""
+    if not has_names(X):
+        check_array(X, ensure_all_finite="allow-nan", dtype=np.float64, estimator=own, ensure_min_samples=2)
+    labels = column_or_1d(y, warn=True)
+    if numeric:
+        labels = check_array(labels, ensure_2d=False, dtype=np.float64, input_name="y", estimator=own)
+    check_consistent_length(X, labels)
+    if _num_samples(X) < 2:
+        raise ValueError("at least 2 rows were expected, 1 sample came")
+    return X, labels
+
+
+def _weights(chosen: Any, classes: NDArray[Any], place: NDArray[Any]) -> dict[str, Any] | None:
+    """Class weights as a job has them, by the place of the class."""
+    if chosen is None:
+        return None
+    if chosen == "balanced":
+        counts = np.bincount(place)
+        return {"classes": "balanced", "most": float(max(1.0, len(place) / (len(counts) * counts.min()))) * 1.01}
+    own = {str(k): float(chosen.get(each, 1.0)) for k, each in enumerate(classes.tolist())}
+    mean = sum(own[str(k)] for k in place.tolist()) / len(place)
+    return {"classes": own, "most": max(1.0, max(own.values()) / mean) * 1.01}

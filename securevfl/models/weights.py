@@ -1,0 +1,108 @@
+"""Weights of rows in a loss: of classes, and a column of the active party's own.
+
+A weighted loss is that of a row times its weight, and so is its residual. Weights have the mean 1 over the training
+rows, so that l2 and step sizes mean what they mean without. They ride beside the targets, as a last column, and no
+message has them: what others see is g. Their largest, `most`, is agreed, as it is part of the bound on g, which the
+scale of encrypted numbers follows, and of the curvature, which steps follow: the smallest that fits trains fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from securevfl.config import Config
+from securevfl.crypto.scheme import Floats
+from securevfl.data.schedule import Rows
+from securevfl.errors import LabelError, TableError
+from securevfl.models.losses import Loss
+
+
+class Weights(Config):
+    """How much each row counts. The party with labels knows, and nobody else."""
+
+    classes: Literal["balanced"] | dict[str, float] | None = None
+    """"balanced" lets each class count the same in all, or a weight for each class by its label."""
+    column: str | None = None
+    """A column of the party with labels that holds a weight of each row; no model sees it."""
+    most: float = Field(default=4.0, ge=1)
+    """No row counts more than so many times the mean. All know it: numbers have room for it, steps allow for it."""
+
+
+class WeightedLoss(Loss):
+    """A loss whose targets (n x c + 1) hold the weight of each row in their last column."""
+
+    def __init__(self, loss: Loss, most: float) -> None:
+        self._loss = loss
+        self.name, self.classifies, self.single = loss.name, loss.classifies, loss.single  # type: ignore[misc]
+        self.curvature = None if loss.curvature is None else most * loss.curvature  # type: ignore[misc]
+        self.bound = most * loss.bound  # type: ignore[misc]
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        value: Floats = y[:, -1] * self._loss.value(f, y[:, :-1])
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = y[:, -1:] * self._loss.residual(f, y[:, :-1])
+        return g
+
+    def classes(self, y: NDArray[Any]) -> NDArray[Any]:
+        return self._loss.classes(y)
+
+    def outputs(self, classes: NDArray[Any]) -> int:
+        return self._loss.outputs(classes)
+
+    def proba(self, f: Floats) -> Floats:
+        return self._loss.proba(f)
+
+
+def row_weights(
+    name: str, options: Weights, loss: Loss, y: NDArray[Any], classes: NDArray[Any], own: Floats | None, train: Rows
+) -> Floats:
+    """The weight of each row (n,) of party `name`, of mean 1 over the training rows.
+
+    own: its column of weights. LabelError or TableError for weights that cannot be used; no message has one of them.
+    """
+    found = np.ones(len(y)) if own is None else np.asarray(own, dtype=np.float64)
+    if not (np.isfinite(found).all() and (found >= 0).all() and found[train].any()):
+        raise TableError(
+            f"party {name}: weights of 0 or more in every row were expected in column {options.column}, some are "
+            "missing or negative, or all are 0; correct them"
+        )
+    if options.classes is not None:
+        found = found * _of_classes(name, options.classes, loss, y, classes, train)
+    found = np.asarray(found / found[train].mean())
+    if float(found[train].max()) > options.most:
+        raise TableError(
+            f"party {name}: weights of at most {options.most:g} times their mean were expected, larger ones came; "
+            "raise weights.most, which makes encrypted numbers coarser, or even the weights out"
+        )
+    return found
+
+
+def _of_classes(
+    name: str,
+    chosen: Literal["balanced"] | Mapping[str, float],
+    loss: Loss,
+    y: NDArray[Any],
+    classes: NDArray[Any],
+    train: Rows,
+) -> Floats:
+    """The weight of each row's class (n,)."""
+    if not loss.classifies:
+        raise LabelError(f"party {name}: classes were expected to weigh, {loss.name} loss fits numbers; leave them out")
+    place = np.searchsorted(classes, y)
+    if chosen == "balanced":
+        counts = np.bincount(place[train], minlength=len(classes))
+        return np.asarray((1 / np.maximum(counts, 1))[place])
+    labels = [str(each) for each in classes.tolist()]
+    if set(chosen) != set(labels) or min(chosen.values()) <= 0:
+        raise LabelError(
+            f"party {name}: a positive weight for each of {len(labels)} classes was expected in weights.classes, by "
+            "its label; correct them"
+        )
+    return np.array([chosen[label] for label in labels])[place]

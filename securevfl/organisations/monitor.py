@@ -1,0 +1,126 @@
+"""What a standing party shows its operator on a local port: /health as JSON, /metrics for Prometheus.
+
+Counts, seconds and bytes, never an id or a value of anyone's data, and nothing that can be changed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from securevfl.errors import ConfigError
+from securevfl.extras import extra
+from securevfl.organisations.serve import Ended, Server
+from securevfl.transport.peers import split_address
+from securevfl.version import __version__
+
+
+class Monitor:
+    """Counts requests and serves what it has counted, while it is entered.
+
+    party: who is up. expires: seconds since 1970 at which its certificate ends. ConfigError if prometheus-client is not
+    installed or the address cannot be had.
+    """
+
+    def __init__(self, address: str, party: str, expires: float) -> None:
+        self._party = party
+        self._expires = expires
+        self._server: Server | None = None
+        self._last: Ended | None = None
+        library = extra("prometheus_client", "serve", "--monitor")
+        self._registry = library.CollectorRegistry()
+        self._text = library.generate_latest
+        self.content_type: str = library.CONTENT_TYPE_LATEST
+        own = {"registry": self._registry, "namespace": "securevfl"}
+        library.Info("party", "Who is up.", **own).info({"party": party, "version": __version__})
+        self._requests = library.Counter("requests", "Requests that are over, by outcome.", ["outcome"], **own)
+        for outcome in ("answered", "refused", "failed"):
+            self._requests.labels(outcome)
+        self._asked = library.Counter("ids_asked", "Ids that answered requests asked about.", **own)
+        self._scored = library.Counter("rows_scored", "Rows that were scored.", **own)
+        self._sent = library.Counter("sent_bytes", "Bytes of all messages sent.", **own)
+        self._seconds = library.Histogram("request_seconds", "Seconds of requests that were answered.", **own)
+        library.Gauge("answering", "1 while a request is being answered.", **own).set_function(
+            lambda: float(self._server is not None and self._server.answering)
+        )
+        library.Gauge("certificate_expiry_timestamp_seconds", "When its certificate ends.", **own).set(expires)
+        try:
+            self._http = ThreadingHTTPServer(split_address("--monitor", address), _handler(self))
+        except (OSError, ValueError) as cause:
+            raise ConfigError(f"--monitor: a free host:port of this machine was expected, {address}: {cause}") from None
+
+    def watch(self, server: Server) -> None:
+        """Says whose state is shown."""
+        self._server = server
+
+    def count(self, ended: Ended) -> None:
+        """Notes a request that is over."""
+        self._last = ended
+        self._requests.labels(ended.outcome).inc()
+        self._sent.inc(ended.sent)
+        if ended.answered is not None:
+            self._asked.inc(ended.answered.asked)
+            self._scored.inc(ended.answered.scored)
+            self._seconds.observe(ended.seconds)
+
+    def health(self) -> tuple[HTTPStatus, dict[str, Any]]:
+        """What /health says: 503 before it serves and once its certificate has ended, as peers refuse it then."""
+        valid = time.time() < self._expires
+        up = self._server is not None and valid
+        state = {
+            "status": "ok" if up else "down",
+            "party": self._party,
+            "answering": self._server is not None and self._server.answering,
+            "certificate": "valid" if valid else "ended",
+            "last": None if self._last is None else self._last.outcome,
+        }
+        return HTTPStatus.OK if up else HTTPStatus.SERVICE_UNAVAILABLE, state
+
+    def metrics(self) -> bytes:
+        """What /metrics says."""
+        text: bytes = self._text(self._registry)
+        return text
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._http.serve_forever, name="monitor", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        """Two pages to read; everything else is not there."""
+
+        timeout = 10  # seconds for a caller to say what it wants
+
+        def do_GET(self) -> None:
+            match self.path:
+                case "/health":
+                    status, state = monitor.health()
+                    self._say(status, "application/json", json.dumps(state).encode())
+                case "/metrics":
+                    self._say(HTTPStatus.OK, monitor.content_type, monitor.metrics())
+                case _:
+                    self._say(HTTPStatus.NOT_FOUND, "text/plain", b"/health and /metrics are here\n")
+
+        def _say(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing: the log is for what happens between parties."""
+
+    return Handler

@@ -1,0 +1,138 @@
+"""A party that stays up and answers one scoring request after the other (`securevfl.organisations.scoring`).
+
+A request that is refused, broken off or malformed ends for everyone with its reason, and the party waits for the next.
+Between requests nothing of the last one is kept but counts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
+from securevfl.organisations.conversation import converse, read_peers
+from securevfl.organisations.predict import check_parties_of
+from securevfl.organisations.scoring import Answered, answer_request, terms
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Channel
+from securevfl.training.model_part import ModelPart
+from securevfl.training.new_rows import HeldRows
+from securevfl.transport.peers import Peers
+
+Outcome = Literal["answered", "refused", "failed"]
+
+AGAIN = 1.0  # seconds before it listens again after a request that failed
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One request that is over. seconds: since all parties were there, 0 if that never came about."""
+
+    outcome: Outcome
+    seconds: float
+    answered: Answered | None = None
+    sent: int = 0
+    reason: str = ""
+
+
+class Server:
+    """A party without labels that answers. ConfigError or PartiesError if what it brings does not fit, and ConfigError
+    unless the ledger's owner has set limits to scores and ids.
+
+    most: ids that one request may ask about. on_request is called after each request, also one that failed.
+    """
+
+    def __init__(
+        self,
+        part: ModelPart,
+        rows: HeldRows,
+        peers: Peers | str | Path = "peers.toml",
+        *,
+        most: int = 10_000,
+        ledger: DisclosureLedger | str | Path | None = None,
+        certs: str | Path | None = None,
+        listen: str | None = None,
+        timeout: float = 60.0,
+        patience: float = 60.0,
+        on_request: Callable[[Ended], None] | None = None,
+    ) -> None:
+        if part.leads:
+            raise PartiesError(
+                f"a party that answers was expected to serve, {part.name} leads and asks; run securevfl score there"
+            )
+        self._peers, self._folder = read_peers(peers, certs)
+        check_parties_of(part, self._peers)
+        self._part = part
+        self._rows = rows
+        self._most = most
+        self._ledger = DisclosureLedger.of(part.name, ledger)
+        _check_limits(self._ledger)
+        self._listen = listen
+        self._timeout = timeout
+        self._patience = patience
+        self._on_request = on_request
+        self._met = 0.0  # when all parties were there, of the request that is being answered
+        self._sent = 0
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request is being answered, and not waited for."""
+        return self._met > 0
+
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Answers until `stopping` says so after a request. While it waits, only an exception ends it."""
+        eventlog.emit(self._part.name, "serving", {"rows": len(self._rows.ids), "most": self._most})
+        while not stopping():
+            ended = self._next()
+            self._met = 0.0
+            if self._on_request is not None:
+                self._on_request(ended)
+            if ended.outcome == "failed":
+                time.sleep(AGAIN)
+
+    def _next(self) -> Ended:
+        """Waits for a request and answers it."""
+        try:
+            answered = converse(
+                self._part.name,
+                self._peers,
+                terms(self._part),
+                self._answer,
+                certs=self._folder,
+                listen=self._listen,
+                timeout=self._timeout,
+                patience=self._patience,
+                wait=math.inf,
+            )
+        except LeakageError as error:
+            return Ended("refused", self._since(), sent=self._sent, reason=str(error))
+        except SecureVFLError as error:
+            return Ended("failed", self._since(), sent=self._sent, reason=str(error))
+        return Ended("answered", self._since(), answered, self._sent)
+
+    def _answer(self, channel: Channel) -> Answered:
+        self._met, self._sent = time.monotonic(), 0
+        try:
+            return answer_request(self._part, self._rows, channel, self._ledger, most=self._most)
+        finally:
+            self._sent = channel.books.bytes_sent()
+
+    def _since(self) -> float:
+        return time.monotonic() - self._met if self._met else 0.0
+
+
+def _check_limits(ledger: DisclosureLedger) -> None:
+    """Who stays up for whoever asks must have said for how long: nobody looks on as it answers."""
+    limits = ledger.read().limits
+    lacking = [kind for kind in ("scores", "ids") if kind not in limits]
+    if lacking:
+        wanted = " ".join(f"--limit {kind}=10000" for kind in lacking)
+        raise ConfigError(
+            f"{ledger.party}: limits to {' and '.join(lacking)} were expected in {ledger.path} before it serves, there "
+            f"are none; set them, as in: securevfl ledger --party {ledger.party} {wanted}"
+        )

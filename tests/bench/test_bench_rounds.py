@@ -1,0 +1,92 @@
+"""The benchmark of rounds on a made-up table: its rows, and what its figures mean."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.bench import rounds
+from securevfl.bench.tables import READERS
+from securevfl.errors import ConfigError, DataError
+from securevfl.models.metrics import area_under_curve
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """1,200 rows of 24 columns of 0 and 1, and labels that go with their sum."""
+    generator = np.random.default_rng(0)
+    X = generator.integers(0, 2, (1200, 24))
+    y = np.where(X.sum(axis=1) + 2 * generator.normal(size=1200) > 12, 1, -1)
+    np.savez(tmp_path / "phishing.npz", X=X.astype(np.uint8), y=y)
+    return tmp_path
+
+
+def test_rows(data: Path) -> None:
+    few, many = rounds.run(data, ["phishing-3"], residuals=["open"], against=["fedbcd"])
+    assert json.loads(json.dumps([few, many])) == [few, many]
+    assert (few["algorithm"], many["algorithm"]) == ("BlockNewton", "FedBCD-p")
+    assert few["rounds"] <= 6
+    assert few["auc"] > few["auc_pooled"] - rounds.WITHIN
+    assert -1e-8 < few["gap"] < 1e-4
+    assert few["opened_equations"] == 8
+    assert many["opened_equations"] == 4 * 8  # of as many batches
+    assert few["total_s"] >= few["network_s"] > few["rounds"] * 0.02
+    assert few["encrypt_s"] == 0
+
+
+def test_the_reference_is_the_pooled_optimum_and_the_attack_is_least_squares(data: Path) -> None:
+    parties = READERS["phishing-3"](data)
+    auc, least = rounds.reference(parties)
+    assert 0.7 < auc < 1
+    assert 0 < least < np.log(2)
+    opened = rounds.Opened("p1")
+    generator = np.random.default_rng(1)
+    J, positive = generator.normal(size=(20, 18)), generator.integers(0, 2, 20) == 1
+    opened.matrix[0], opened.total[0] = J, J.T @ (0.5 - positive)[:, None]
+    assert opened.equations == 18
+    assert opened.label_auc({0: positive}) == area_under_curve(
+        positive, -np.linalg.lstsq(J.T, opened.total[0])[0][:, 0]
+    )
+    assert opened.label_auc({0: positive}) > 0.9
+
+
+def test_settled_is_where_the_auc_stays() -> None:
+    assert rounds.settled([0.6, 0.8, 0.7, 0.7995, 0.9], 0.8) == 4
+    assert rounds.settled([0.81, 0.82], 0.8) == 1
+    assert rounds.settled([0.6, 0.7], 0.8) == 2
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="table must be one of default_credit"):
+        rounds.run(tmp_path, ["iris"])
+    with pytest.raises(ConfigError, match="residual must be one of open"):
+        rounds.run(tmp_path, ["support2"], residuals=["none"])
+    for name in ("support2", "phishing-3"):
+        with pytest.raises(DataError, match="a table was expected there"):
+            rounds.run(tmp_path, [name])
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+def test_a_real_table_takes_a_handful_of_rounds() -> None:
+    (row,) = rounds.run(REAL, ["support2"])
+    assert row["residual"] == "ckks"
+    assert row["rounds"] <= 4
+    assert row["auc"] > row["auc_pooled"] - rounds.WITHIN
+    assert row["gap"] < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.parametrize(
+    ("table", "most"),
+    [("default_credit", 8), ("epsilon_5k", 4), ("a9a-2", 8), ("a9a-3", 10), ("a9a-5", 12), ("phishing-3", 14)],
+)
+def test_all_of_them_do(table: str, most: int) -> None:
+    (row,) = rounds.run(REAL, [table])
+    assert row["rounds"] <= most
+    assert row["gap"] < 1e-4

@@ -1,0 +1,205 @@
+"""A party sees its own sheet alone, and nothing of its table is told before it has agreed to it."""
+
+import os
+import pty
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import securevfl as vfl
+from securevfl.audit.stand_ins import with_stand_ins
+from securevfl.cli.consent import agree
+from securevfl.cli.main import app
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, ConsentError
+from securevfl.privacy.agreed import Agreed
+from securevfl.privacy.consent import Sheet
+from securevfl.protocols.meeting import Meeting
+from securevfl.runtime.clock import Network, VirtualClock
+from securevfl.runtime.threads import run_threads
+from securevfl.training.session import take_part
+
+KIT = ["--party", "bank=localhost:7301", "--party", "shop=localhost:7302", "--party", "telco=localhost:7303"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def kits(tmp_path: Path) -> Path:
+    assert run("kit", tmp_path / "kits", *KIT, "--accept", "columns").exit_code == 0
+    for party in vfl.datasets.breast_cancer(3):
+        labels = {} if party.y is None else {"y": party.y}
+        np.savez(tmp_path / f"{party.name}.npz", X=party.X, ids=party.ids, columns=np.array(party.columns), **labels)
+    return tmp_path / "kits"
+
+
+def sizes(*names: str) -> list[str]:
+    return [f"--size={each.name}={len(each.columns)}" for each in vfl.datasets.breast_cancer(3) if each.name in names]
+
+
+def a_job(**options: Any) -> vfl.Job:
+    return vfl.Job(
+        **{
+            "model": vfl.Logistic(l2=1e-3),
+            "optimizer": vfl.FedBCD(lr=0.3),
+            "protocol": vfl.Protocol(residual=vfl.Ckks()),
+            "test_fraction": 0.2,
+            "accepts": ["columns"],
+        }
+        | options
+    )
+
+
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: str) -> None:
+    others = [each for each in ("bank", "shop", "telco") if each != name]
+    data = f"--data={name}={kits.parent / name}.npz"
+    done = run("explain", kits / name / "job.toml", data, *sizes(*others))
+    assert done.exit_code == 0, done.output
+    job = vfl.Job.load(kits / name / "job.toml")
+    seen: dict[str, Sheet] = {}
+    all_here = threading.Barrier(3)
+
+    def play(party: vfl.Party) -> Any:
+        def look(sheet: Sheet) -> None:
+            seen[party.name] = sheet
+            all_here.wait(30)
+            raise ConsentError("no")
+
+        return lambda channel: take_part(job, party, channel, parties=["bank", "shop", "telco"], consent=look)
+
+    with pytest.raises(ConsentError):
+        run_threads({each.name: play(each) for each in vfl.datasets.breast_cancer(3)}, lambda: VirtualClock(Network()))
+    assert f"digest: {seen[name].digest} " in done.stdout
+    assert str(seen[name]) in done.stdout
+    assert "telco" in done.stdout
+
+
+def test_nothing_but_the_meeting_is_told_before_consent() -> None:
+    told: list[str] = []
+    job = a_job()
+
+    def refuse(sheet: Sheet) -> None:
+        raise ConsentError(f"{sheet}")
+
+    parties = vfl.datasets.breast_cancer(2)
+    roles = {
+        each.name: lambda channel, each=each: take_part(job, each, channel, parties=["bank", "shop"], consent=refuse)
+        for each in parties
+    }
+    with pytest.raises(ConsentError):
+        run_threads(
+            roles, lambda: VirtualClock(Network()), observe=lambda event: told.append(type(event.message).__name__)
+        )
+    assert set(told) <= {Meeting.__name__, "Abort"}
+
+
+def test_sizes_and_classes_that_are_missing_are_asked_for(kits: Path) -> None:
+    data = f"--data=shop={kits.parent / 'shop.npz'}"
+    done = run("explain", kits / "shop" / "job.toml", data, *sizes("bank"))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "add --size telco=COLUMNS" in done.stderr
+    assert "NAME=COLUMNS was expected" in run("explain", kits / "shop" / "job.toml", data, "--size", "bank").stderr
+    shop = vfl.datasets.breast_cancer(2)[1]
+    with pytest.raises(ConfigError, match="give --classes"):
+        vfl.explain(a_job(model=vfl.Softmax()), [shop], others={"bank": 3})
+    assert "n x c" in vfl.explain(a_job(model=vfl.Softmax()), [shop], others={"bank": 3}, outputs=4)
+    with pytest.raises(ConfigError, match="one table was expected"):
+        vfl.explain(a_job(), vfl.datasets.breast_cancer(2), others={"telco": 3})
+
+
+def test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others() -> None:
+    bank, shop, _ = vfl.datasets.breast_cancer(3)
+    one = vfl.explain(a_job(), [shop], others={"bank": 10, "telco": 4, "grocer": 3})
+    assert one.digest == vfl.explain(a_job(), [shop], others={"bank": 10, "grocer": 3, "telco": 4}).digest
+    for other in (
+        vfl.explain(a_job(epochs=11), [shop], others={"bank": 10, "telco": 4, "grocer": 3}),
+        vfl.explain(a_job(), [bank], others={"shop": 10, "telco": 4, "grocer": 3}),
+        vfl.explain(a_job(), [shop.take(np.arange(300))], others={"bank": 10, "telco": 4, "grocer": 3}),
+    ):
+        assert one.digest != other.digest
+
+
+def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed(tmp_path: Path) -> None:
+    agreed = Agreed(DisclosureLedger(tmp_path / "shop.ledger", "shop"))
+    sheet = Sheet("what is told")
+    for accept in (None, "0" * 16):
+        with pytest.raises(ConsentError) as caught:
+            agree(agreed, accept, Path("job.toml"), sheet)
+        assert str(caught.value).startswith("what is told\n\n")
+        assert f"securevfl join job.toml ... --accept {sheet.digest}" in str(caught.value)
+        assert "what is told" not in caught.value.told
+    agree(agreed, sheet.digest, Path("job.toml"), sheet)
+    agree(agreed, None, Path("job.toml"), sheet)  # not asked again
+    with pytest.raises(ConsentError, match="of another sheet"):
+        agree(agreed, sheet.digest, Path("job.toml"), Sheet("something else is told"))
+    assert (tmp_path / "shop.ledger.agreed").stat().st_mode & 0o777 == 0o600
+
+
+ASKED = """
+import sys
+from pathlib import Path
+from securevfl.cli.consent import agree
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.privacy.agreed import Agreed
+from securevfl.privacy.consent import Sheet
+agree(Agreed(DisclosureLedger(Path(sys.argv[1]), "shop")), None, Path("job.toml"), Sheet("what is told"))
+"""
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1)])
+def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ASKED, str(tmp_path / "shop.ledger")],
+        stdin=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    os.close(theirs)
+    shown = b""
+    while b"Do you agree?" not in shown:
+        shown += os.read(ours, 4096)
+    os.write(ours, answer)
+    reader = threading.Thread(target=lambda: _drain(ours), daemon=True)
+    reader.start()
+    assert process.wait(30) == code
+    assert b"what is told" in shown
+    assert (tmp_path / "shop.ledger.agreed").exists() == (code == 0)
+
+
+def _drain(terminal: int) -> None:
+    try:
+        while os.read(terminal, 4096):
+            pass
+    except OSError:
+        pass
+
+
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_stand_ins_have_the_sizes_and_labels_that_were_asked_for(name: str) -> None:
+    own = next(each for each in vfl.datasets.breast_cancer(2) if each.name == name)
+    parties = with_stand_ins(a_job(), own, {"other": 7, "third": 2}, 2)
+    assert [each.name for each in parties if each.active] == [parties[0].name]
+    assert {each.name: len(each.columns) for each in parties} == {"other": 7, "third": 2, name: len(own.columns)}
+    assert next(each for each in parties if each.name == name) is own
+    assert vfl.simulate(a_job(protocol=vfl.Protocol(residual="open"), epochs=3), parties).metrics["auc"] > 0.6
+
+
+def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("securevfl.cli.audit.audit_command", lambda *given: seen.append(given) or 1)
+    data = f"--data=shop={kits.parent / 'shop.npz'}"
+    assert run("audit", kits / "shop" / "job.toml", data, *sizes("bank", "telco")).exit_code == 1
+    ((_, parties, _, made_up),) = seen
+    assert made_up == ["bank", "telco"]
+    assert [each.name for each in parties] == ["bank", "shop", "telco"]
+    np.testing.assert_array_equal(parties[1].X, vfl.datasets.breast_cancer(3)[1].X)

@@ -1,0 +1,67 @@
+"""Metrics are scikit-learn's, on scores with ties, for two classes and for several."""
+
+import numpy as np
+import pytest
+from sklearn import metrics as oracle
+from sklearn.calibration import calibration_curve
+
+from securevfl.models import metrics
+from securevfl.models.losses import LOSSES
+
+GENERATOR = np.random.default_rng(3)
+N = 500
+SCORE = np.round(GENERATOR.normal(size=N), 1)  # with ties
+POSITIVE = GENERATOR.random(N) < 1 / (1 + np.exp(-2 * SCORE))
+
+
+@pytest.mark.parametrize("name", ["logistic", "smooth_hinge"])
+def test_two_classes(name: str) -> None:
+    loss, y = LOSSES[name], np.where(POSITIVE, "yes", "no")
+    found = metrics.evaluate(loss, SCORE[:, None], y, loss.classes(y))
+    assert list(found) == metrics.names(loss)
+    proba = loss.proba(SCORE[:, None])[:, 1]
+    false, true, _ = oracle.roc_curve(POSITIVE, SCORE, drop_intermediate=False)
+    expected = {
+        "auc": oracle.roc_auc_score(POSITIVE, SCORE),
+        "log_loss": oracle.log_loss(POSITIVE, proba),
+        "brier": oracle.brier_score_loss(POSITIVE, proba),
+        "ks": np.max(true - false),
+        "pr_auc": oracle.average_precision_score(POSITIVE, SCORE),
+    }
+    for each, value in expected.items():
+        assert found[each] == pytest.approx(value, abs=1e-12), each
+
+
+def test_several_classes() -> None:
+    loss, y = LOSSES["softmax"], GENERATOR.integers(0, 3, N)
+    f = GENERATOR.normal(size=(N, 3)) + (y[:, None] == np.arange(3))
+    found = metrics.evaluate(loss, f, y, np.arange(3))
+    assert found["auc"] == pytest.approx(oracle.roc_auc_score(y, loss.proba(f), multi_class="ovr"), abs=1e-12)
+    assert found["log_loss"] == pytest.approx(oracle.log_loss(y, loss.proba(f)), abs=1e-12)
+    squares = (loss.proba(f) - np.eye(3)[y]) ** 2
+    assert found["brier"] == pytest.approx(squares.sum(axis=1).mean(), abs=1e-12)
+
+
+def test_lift_is_the_share_among_the_first_rows_against_the_share_among_all() -> None:
+    score = np.arange(N)[::-1].astype(float)
+    positive = np.arange(N) < 100
+    assert metrics.lift(positive, score) == pytest.approx(5.0)
+    assert metrics.lift(positive, -score) == 0.0
+    assert metrics.lift(positive, np.zeros(N)) == pytest.approx(1.0)  # ties tell nothing
+    assert metrics.lift(positive, score, top=0.5) == pytest.approx(2.0)
+
+
+def test_calibration_is_scikit_learns_of_equal_parts() -> None:
+    proba = GENERATOR.random(N)
+    found = metrics.calibration(GENERATOR.random(N) < proba, proba)
+    assert found[:, 2].sum() == N
+    positive = GENERATOR.random(N) < proba**2
+    share, mean = calibration_curve(positive, proba, n_bins=10, strategy="quantile")
+    np.testing.assert_allclose(metrics.calibration(positive, proba)[:, :2], np.column_stack([mean, share]), atol=1e-12)
+
+
+def test_rows_of_one_kind_have_no_rank() -> None:
+    for positive in (np.ones(5, bool), np.zeros(5, bool)):
+        assert np.isnan(metrics.kolmogorov_smirnov(positive, np.arange(5.0)))
+    assert np.isnan(metrics.average_precision(np.zeros(5, bool), np.arange(5.0)))
+    assert np.isnan(metrics.lift(np.zeros(5, bool), np.arange(5.0)))

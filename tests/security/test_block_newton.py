@@ -1,0 +1,122 @@
+"""What rounds on all rows tell: of labels by everything opened, of columns by few exchanges, and what a start hides."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import securevfl as vfl
+from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
+from securevfl.audit.attacks.two_values import subset
+from securevfl.audit.recording.received import received
+from securevfl.audit.recording.views import Worlds
+from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.models import linear
+from securevfl.optim.block_newton import OVER
+from securevfl.runtime.channel import Event
+
+NOISE = 15  # columns of the attacker
+READ = ("batch_inversion", "cross_round", "own_part")  # these read openings, and take seconds
+
+
+def job(**keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.BlockNewton(), "batch_size": "all"}
+    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": 6, "accepts": ["columns"]}
+    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+
+
+def tables(rows: int, columns: int = NOISE, seed: int = 0) -> list[vfl.Party]:
+    """A bank whose columns go with the labels, and a shop of pure noise."""
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(rows, 8))
+    y = (X.sum(axis=1) + 2 * generator.normal(size=rows) > 0).astype(int)
+    shop = vfl.Party("shop", generator.normal(size=(rows, columns)), aligned=True)
+    return [vfl.Party("bank", X, y, aligned=True), shop]
+
+
+def best_attack(own: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] = READ) -> float:
+    """The highest label AUC of these attacks of the audit on what the shop has received."""
+    worlds, found = Worlds(own, parties, 0, attacker="shop"), []
+    for name in attacks:
+        attack = ATTACKS[name]
+        assert isinstance(attack, LabelAttack)
+        if attack.applies_to(own):
+            found.append(label_auc(attack.guess(worlds.real(), worlds), worlds.labels))
+    return max(found)
+
+
+def test_what_is_opened_tells_less_of_labels_the_more_rows_there_are() -> None:
+    few = np.mean([best_attack(job(), tables(150, seed=seed)) for seed in range(3)])
+    many = best_attack(job(), tables(3000))
+    assert 0.55 < few < expected_label_auc(NOISE, 150, 1, 6, reshuffle=False) + 0.05  # the sheet does not understate it
+    assert many < expected_label_auc(NOISE, 3000, 1, 6, reshuffle=False) + 0.03
+    assert many < 0.56
+
+
+@pytest.mark.slow
+def test_labels_of_many_rows_are_safe_from_every_attack() -> None:
+    every = [name for name, attack in ATTACKS.items() if isinstance(attack, LabelAttack)]
+    assert best_attack(job(), tables(20_000), every) <= 0.55
+
+
+def test_minibatches_of_the_same_data_tell_more() -> None:
+    parties = tables(1500)
+    minibatches = job(optimizer=vfl.FedBCD(lr=0.3), batch_size=100, epochs=2)
+    all_rows, batches = (best_attack(each, parties) for each in (job(), minibatches))
+    assert batches > all_rows + 0.04
+
+
+def test_few_exchanges_span_few_dimensions_of_the_columns() -> None:
+    own = job(epochs=5, optimizer=vfl.BlockNewton(tolerance=0))
+    worlds = Worlds(own, tables(1000), 0)
+    (batch,) = received(worlds, worlds.real_run[1])
+    exchanges = worlds.real_run[0].costs.rounds
+    assert exchanges == 5
+    trained = batch.numbers[:, :exchanges]
+    assert np.linalg.matrix_rank(trained) == exchanges - 1  # the first is zero
+    assert "T c = 5 x 1 numbers about each training row" in vfl.explain(own, tables(1000))  # 4, and the evaluation
+
+
+def labels_from_two_values(start: Callable[..., NDArray[np.float64]] | None, l2: float) -> float:
+    """How well the first opened gradient gives the labels of 24 rows to who knows their share, by lattice reduction."""
+    generator = np.random.default_rng(0)
+    y = (generator.random(24) < 0.5).astype(int)
+    bank = vfl.Party("bank", generator.normal(size=(24, 2)), y, aligned=True)
+    shop = vfl.Party("shop", generator.normal(size=(24, 8)), aligned=True)
+    with pytest.MonkeyPatch.context() as patch:
+        if start is not None:
+            patch.setattr(linear, "starting_weights", start)
+        worlds = Worlds(job(model=vfl.Logistic(l2=l2), epochs=1), [bank, shop], 0, attacker="shop")
+        rows, A, b = worlds.real().equations()[0]
+    found = subset(A, A.sum(axis=1) * worlds.labels.mean() - b[:, 0])
+    return 0.5 if found is None else float(np.mean(found == worlds.labels[rows]))
+
+
+def test_the_random_start_neither_hides_nor_is_needed() -> None:
+    """The active party's block is solved before g goes, so g and the model are the same from any start.
+
+    Where its columns say nothing (held down by l2 here), g takes two values from any start, and few rows are read;
+    where they say something g does not, from zero weights either.
+    """
+
+    def zero(X: NDArray[np.float64], scaled: object, targets: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+        return np.zeros((X.shape[1] + 1, targets.shape[1]))
+
+    assert labels_from_two_values(None, l2=1e3) == labels_from_two_values(zero, l2=1e3) == 1.0
+    assert labels_from_two_values(zero, l2=1e-3) < 0.9
+    own = job(protocol=vfl.Protocol(residual="open"))
+    drawn = vfl.simulate(own, tables(500))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "starting_weights", zero)
+        plain = vfl.simulate(own, tables(500))
+    for name, part in drawn.parts.items():
+        np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=2e-3)
+
+
+def test_the_pace_is_one_of_three_numbers_and_says_no_more() -> None:
+    told: list[Event] = []
+    vfl.simulate(job(epochs=20), tables(500), observe=told.append)
+    paces = [event.message for event in told if type(event.message).__name__ == "Pace"]
+    assert {pace.multiple for pace in paces} <= {OVER, 0.75 * OVER, 1.0}  # type: ignore[attr-defined]
+    assert all(type(pace).__struct_fields__ == ("multiple", "stop") for pace in paces)

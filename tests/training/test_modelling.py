@@ -1,0 +1,145 @@
+"""What a data scientist sets and reads beside the protocol: weights, splits, early stopping, coefficients, metrics."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+
+import securevfl as vfl
+from securevfl import errors
+
+N = 400
+GENERATOR = np.random.default_rng(11)
+OWN = GENERATOR.normal(size=(N, 2)) * [1, 30] + [5, -20]
+OTHER = GENERATOR.normal(size=(N, 2)) * [0.1, 4] + [1, 100]
+BOTH = np.hstack([OWN, OTHER])
+SCORE = (BOTH - BOTH.mean(axis=0)) / BOTH.std(axis=0) @ [1.0, -1.0, 0.7, 0.4]
+Y = np.where(SCORE + GENERATOR.logistic(size=N) > 1.6, "yes", "no")
+ROWS = GENERATOR.uniform(0.2, 3.0, N)
+L2 = 1e-2
+
+
+def job(model: object = None, **options: object) -> vfl.Job:
+    return vfl.Job(
+        **{
+            "model": model or vfl.Logistic(l2=L2),
+            "optimizer": vfl.FedBCD(lr=0.5),
+            "protocol": "open",
+            "batch_size": "all",
+            "epochs": 400,
+            "accepts": ["columns", "rank"],
+        }
+        | options
+    )
+
+
+def parties(y: np.ndarray = Y, weights: bool = False) -> list[vfl.Party]:
+    own = np.column_stack([OWN, ROWS]) if weights else OWN
+    bank = vfl.Party("bank", own, y, columns=["a", "b", "w"][: own.shape[1]], ids=range(N))
+    return [bank, vfl.Party("shop", OTHER, columns=["c", "d"], ids=range(N))]
+
+
+@pytest.mark.parametrize(
+    ("weights", "class_weight", "rows"),
+    [
+        (None, None, None),
+        ({"classes": "balanced"}, "balanced", None),
+        ({"classes": {"no": 1, "yes": 5}}, {"no": 1, "yes": 5}, None),
+        ({"classes": "balanced", "column": "w", "most": 8}, "balanced", ROWS),
+    ],
+)
+def test_weighted_models_and_coefficients_are_scikit_learns(
+    weights: object, class_weight: object, rows: object
+) -> None:
+    run = vfl.simulate(job(weights=weights), parties(weights=rows is not None))
+    scaled = (BOTH - BOTH.mean(axis=0)) / BOTH.std(axis=0)
+    total = (np.ones(N) if rows is None else ROWS) * (np.ones(N) if class_weight is None else _of_class(class_weight))
+    sample = total / total.mean()
+    own = LogisticRegression(C=1 / (N * L2), tol=1e-10, max_iter=1000).fit(scaled, Y, sample_weight=sample)
+    theta = np.vstack([run.parts["bank"].theta[:2], run.parts["shop"].theta])[:, 0]
+    np.testing.assert_allclose(theta, own.coef_[0], atol=2e-4)
+    units = own.coef_[0] / BOTH.std(axis=0)
+    found = [value for part in run.coefficients.values() for each in part.values() for value in each]
+    np.testing.assert_allclose(found, units, rtol=2e-3)
+    assert list(run.coefficients["bank"]) == ["a", "b"]
+    f = run.decision({"bank": OWN, "shop": OTHER})[:, 0]
+    np.testing.assert_allclose(BOTH @ found + run.intercept[0], f, atol=1e-9)
+
+
+def _of_class(class_weight: object) -> np.ndarray:
+    if isinstance(class_weight, dict):
+        return np.array([class_weight[each] for each in Y])
+    return np.where(Y == "yes", N / (2 * (Y == "yes").sum()), N / (2 * (Y == "no").sum()))
+
+
+def test_coefficients_of_a_regression_are_in_units_of_the_label() -> None:
+    y = 7 * SCORE + 1000
+    run = vfl.simulate(job(vfl.Square(), optimizer=vfl.FedBCD(lr=0.2)), parties(y))
+    own = Ridge(alpha=1e-9).fit(BOTH, y)
+    found = [value for part in run.coefficients.values() for each in part.values() for value in each]
+    np.testing.assert_allclose(found, own.coef_, rtol=1e-3)
+    assert run.intercept[0] == pytest.approx(own.intercept_, rel=1e-3)
+
+
+def test_weights_are_sealed_like_any_residual() -> None:
+    """Under encryption the same model comes out, though g goes beyond the loss's own bound."""
+    options = {"weights": {"classes": {"no": 1, "yes": 9}}, "epochs": 3}
+    sealed, plain = (vfl.simulate(job(**options, protocol=each), parties()) for each in ("ckks", "open"))
+    np.testing.assert_allclose(sealed.parts["shop"].theta, plain.parts["shop"].theta, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        ({"classes": {"no": 1, "yes": 500}, "most": 2}, "at most 2 times their mean .* raise weights.most"),
+        ({"classes": {"no": 1}}, "a positive weight for each of 2 classes"),
+        ({"column": "z"}, "a column z of numbers was expected"),
+    ],
+)
+def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> None:
+    with pytest.raises(errors.DataError, match=says):
+        vfl.simulate(job(weights=weights, epochs=1), parties())
+
+
+def test_weights_are_for_linear_models() -> None:
+    with pytest.raises(errors.ConfigError, match="rows count the same in phases of a kernel model"):
+        vfl.Job(model=vfl.Kernel(gamma=1.0), optimizer=vfl.FDSKL(), protocol={}, weights={"classes": "balanced"})
+
+
+def test_a_training_stops_when_a_metric_gets_no_better() -> None:
+    run = vfl.simulate(job(test_fraction=0.25, patience={"metric": "loss", "evaluations": 3}), parties())
+    losses = [record["loss"] for record in run.history]
+    assert 4 < len(losses) < 400
+    assert all(min(losses[: k - 3]) - min(losses[k - 3 : k]) > 1e-4 for k in range(4, len(losses)))
+    assert min(losses[:-3]) - min(losses[-3:]) <= 1e-4
+    with pytest.raises(errors.ConfigError, match=r"patience\.metric must be one of auc"):
+        job(patience={"metric": "r2"})
+
+
+def test_classes_are_held_out_evenly() -> None:
+    rare = np.where(np.arange(N) % 40 == 0, "rare", "common")
+    bank, shop = parties(rare)
+    even = vfl.stratified(job(test_fraction=0.3, epochs=1), bank)
+    test = even.schedule(bank.register).test
+    assert (rare[test] == "rare").sum() == 3
+    assert len(test) == 120
+    assert set(test) != set(job(test_fraction=0.3).schedule(bank.register).test)
+    run = vfl.simulate(even, [bank, shop])
+    assert run.metrics["auc"] > 0
+    with pytest.raises(errors.PartiesError, match="labels were expected to stratify by"):
+        vfl.stratified(even, shop)
+
+
+def test_other_rows_are_evaluated_and_probabilities_held_against_labels(tmp_path: Path) -> None:
+    run = vfl.simulate(job(epochs=20), parties())
+    found = run.evaluate({"bank": OWN, "shop": OTHER}, Y)
+    assert found == pytest.approx(run.metrics)
+    calibration = np.array(run.calibration)
+    assert calibration.shape == (10, 3)
+    assert calibration[:, 2].sum() == N
+    assert (calibration[:, 1] @ calibration[:, 2]) / N == pytest.approx((Y == "yes").mean())
+    run.save(tmp_path)
+    assert vfl.Run.load(tmp_path).calibration == run.calibration
+    with pytest.raises(errors.LabelError, match="classes of the training"):
+        run.evaluate({"bank": OWN, "shop": OTHER}, np.where(Y == "yes", "maybe", "no"))

@@ -1,0 +1,69 @@
+"""Certificates that end soon are told of, revocations are listed, and a kit says where its pieces go."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.errors import TransportError
+from securevfl.organisations.join import join
+from securevfl.runtime import eventlog
+from securevfl.transport import certs, pem
+from securevfl.transport.expiry import SOON, ends_soon, warning
+from securevfl.transport.revocation import revoke
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_from_thirty_days_on() -> None:
+    assert warning("bank", SOON + 1) == ""
+    assert "ends in 30 days" in warning("bank", SOON)
+    assert "has ended" in warning("bank", -1)
+
+
+def test_show_warns_and_lists_what_is_revoked(tmp_path: Path) -> None:
+    certs.init(tmp_path)
+    certs.issue(tmp_path, "bank", [], days=20)
+    certs.issue(tmp_path, "shop", [], days=200)
+    assert "warning      the certificate of bank ends in" in run("certs", "show", tmp_path / "bank.pem").stdout
+    assert "warning" not in run("certs", "show", tmp_path / "shop.pem", tmp_path / "ca.pem").stdout
+    assert "revokes" not in run("certs", "show", tmp_path / "ca.pem").stdout
+    number = f"{pem.parse(pem.read(tmp_path / 'shop.pem')).serial_number:x}"
+    assert f"serial       {number}" in run("certs", "show", tmp_path / "shop.pem").stdout
+    revoke(tmp_path, "shop")
+    assert f"revokes      {number} since 2" in run("certs", "show", tmp_path / "ca.pem").stdout
+
+
+def test_join_warns_on_the_screen_and_in_the_log(meet: Any, tmp_path: Path) -> None:
+    meeting = meet(2)
+    kit = meeting.kit("bank")
+    assert ends_soon(kit, "bank") == []
+    authority = meeting.folder / "authority"
+    certs.issue(authority, "bank", ["127.0.0.1"], days=10, replace=True)
+    for name in ("bank.pem", "bank.key"):
+        (kit / name).write_bytes((authority / name).read_bytes())
+    handler = eventlog.write_to(tmp_path / "log")
+    try:
+        with pytest.raises(TransportError):
+            join(meeting.job, vfl.datasets.breast_cancer()[0], kit / "peers.toml", timeout=1)
+    finally:
+        eventlog.LOGGER.removeHandler(handler)
+        handler.close()
+    events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    (said,) = (each["reason"] for each in events if each["event"] == "certificate")
+    assert said.startswith("the certificate of bank ends in ")
+
+
+def test_a_kit_says_what_goes_where_and_has_a_port_a_party(tmp_path: Path) -> None:
+    done = run("kit", tmp_path / "kits", "--party", "bank=localhost:7301", "--party", "shop=localhost:7302")
+    for word in ("send each party its own folder", "authority stays with you", "authority/shop.key"):
+        assert word in done.stdout
+    done = run("kit", tmp_path / "more", "--party", "bank=localhost:7301", "--party", "shop=localhost:7301")
+    assert done.exit_code == 2
+    assert "bank and shop have the same, localhost:7301; give each a port of its own" in done.stderr

@@ -1,0 +1,194 @@
+"""A party that stays up answers what a meeting would have said, within its owner's limits, whatever happened before."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import ConfigError, IdError, LeakageError, PartiesError, TransportError
+from securevfl.organisations.predict import predict_with
+from securevfl.organisations.scoring import Answered, score_rows
+from securevfl.organisations.serve import Ended, Server
+from securevfl.training.new_rows import HeldRows, rows_of_array
+
+PARTIES = vfl.datasets.breast_cancer(3)
+
+
+@pytest.fixture(scope="module")
+def run() -> vfl.Run:
+    job = vfl.Job(
+        model=vfl.Logistic(l2=1e-3),
+        optimizer=vfl.FedBCD(lr=0.3),
+        protocol=vfl.Protocol(sum="pairwise", residual="open"),
+        batch_size=200,
+        epochs=2,
+    )
+    return vfl.simulate(job, PARTIES)
+
+
+def held(run: vfl.Run, name: str, rows: Any = slice(None)) -> HeldRows:
+    party = next(each for each in PARTIES if each.name == name)
+    part = run.parts[name]
+    return HeldRows.of(name, rows_of_array(part, party.X[rows], np.arange(len(party))[rows]))
+
+
+def limits(ledger: DisclosureLedger, **most: int) -> DisclosureLedger:
+    for kind, each in ({"scores": 10_000, "ids": 10_000} | most).items():
+        ledger.set_limit(kind, Limit(each))  # type: ignore[arg-type]
+    return ledger
+
+
+@contextmanager
+def serving(meeting: Any, run: vfl.Run, answers: int, **options: Any) -> Iterator[dict[str, list[Ended]]]:
+    """All parties but the leading one stay up until they have answered so often; what became of each request."""
+    ended: dict[str, list[Ended]] = {name: [] for name in meeting.peers.passives}
+
+    def play(name: str) -> None:
+        ledger = DisclosureLedger(meeting.folder / f"{name}.ledger", name)
+        server = Server(
+            run.parts[name],
+            held(run, name),
+            meeting.kit(name) / "peers.toml",
+            ledger=ledger if ledger.path.exists() else limits(ledger),
+            timeout=20,
+            patience=5,
+            on_request=ended[name].append,
+            **options,
+        )
+        server.run(lambda: sum(each.outcome == "answered" for each in ended[name]) >= answers)
+
+    servers = [threading.Thread(target=play, args=(name,), daemon=True) for name in ended]
+    for each in servers:
+        each.start()
+    yield ended
+    for each in servers:
+        each.join(30)
+        assert not each.is_alive()
+
+
+def ask(meeting: Any, run: vfl.Run, rows: HeldRows) -> tuple[Answered, dict[int, float]]:
+    found: dict[int, float] = {}
+
+    def keep(ids: list[Any] | None, block: Any) -> None:
+        assert ids is not None
+        found.update(zip(ids, block.proba[:, 1].tolist(), strict=True))
+
+    part, peers = run.parts["bank"], meeting.kit("bank") / "peers.toml"
+    return score_rows(part, rows, peers, on_block=keep, timeout=20, patience=5), found
+
+
+def test_scores_are_those_of_the_run_for_rows_that_all_have(meet: Any, run: vfl.Run) -> None:
+    meeting = meet(3)
+    expected = run.predict_proba({party.name: party.X for party in PARTIES})[:, 1]
+    strangers = held(run, "bank", slice(0, 5))
+    with serving(meeting, run, 2) as ended:
+        answered, found = ask(meeting, run, held(run, "bank", slice(100, 140)))
+        assert answered == Answered(40, 40)
+        assert found == pytest.approx({row: expected[row] for row in range(100, 140)}, abs=1e-9)
+        mixed = HeldRows("bank", [0, 1, 2, 100_003, 100_004], strangers.X)
+        answered, found = ask(meeting, run, mixed)
+        assert answered == Answered(5, 3)
+        assert found == pytest.approx({row: expected[row] for row in range(3)}, abs=1e-9)
+    assert [each.outcome for each in ended["shop"]] == ["answered", "answered"]
+    assert ended["telco"][1].answered == Answered(5, 3)
+    told = {
+        (each.told.kind, each.told.count)
+        for each in DisclosureLedger.find(meeting.folder / "shop.ledger").read().entries
+    }
+    assert told == {("ids", 40), ("scores", 40), ("ids", 5), ("scores", 3)}
+
+
+@pytest.mark.parametrize(
+    ("options", "most", "said"),
+    [
+        ({"most": 9}, {}, "answers about at most 9 ids a request, bank asks about 10; ask in parts"),
+        ({}, {"ids": 9}, "its ledger lets bank be told 9 answers to whether an id is in the table at most"),
+        ({}, {"scores": 9}, "its ledger lets bank be told 9 scores at most"),
+    ],
+)
+def test_limits_hold_and_the_next_request_is_answered(
+    meet: Any, run: vfl.Run, options: dict[str, int], most: dict[str, int], said: str
+) -> None:
+    meeting = meet(3)
+    limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), **most)
+    with serving(meeting, run, 1, **options) as ended:
+        with pytest.raises(TransportError, match="has stopped") as refused:
+            ask(meeting, run, held(run, "bank", slice(0, 10)))
+        assert said in str(refused.value)
+        assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
+    assert [each.outcome for each in ended["shop"]] == ["refused", "answered"]
+    assert said in ended["shop"][0].reason
+    assert ended["telco"][-1].outcome == "answered"
+
+
+def test_what_is_no_request_ends_with_its_reason_and_the_next_is_answered(meet: Any, run: vfl.Run) -> None:
+    meeting = meet(3)
+    with serving(meeting, run, 1) as ended:
+        with pytest.raises((ConfigError, TransportError), match="task"):
+            predict_with(
+                run.parts["bank"], PARTIES[0].X[:3], meeting.kit("bank") / "peers.toml", timeout=20, patience=5
+            )
+        strangers = HeldRows("bank", [10**6], held(run, "bank", slice(0, 1)).X)
+        with pytest.raises(IdError, match="at least one id that all parties have"):
+            ask(meeting, run, strangers)
+        assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
+    assert {each.outcome for each in ended["shop"][:-1]} == {"failed"}
+
+
+@pytest.mark.parametrize(
+    ("do", "said"),
+    [
+        (lambda run, peers: Server(run.parts["bank"], held(run, "bank"), peers), "run securevfl score there"),
+        (lambda run, peers: score_rows(run.parts["shop"], held(run, "shop"), peers, on_block=print), "securevfl serve"),
+    ],
+)
+def test_who_leads_asks_and_who_does_not_answers(meet: Any, run: vfl.Run, do: Callable[..., Any], said: str) -> None:
+    with pytest.raises(PartiesError, match=said):
+        do(run, meet(3).kit("bank") / "peers.toml")
+
+
+def test_nobody_serves_without_limits(meet: Any, run: vfl.Run) -> None:
+    meeting = meet(3)
+    ledger = DisclosureLedger(meeting.folder / "shop.ledger", "shop")
+    ledger.set_limit("scores", Limit(10))
+    with pytest.raises(ConfigError, match=r"limits to ids were expected .* --limit ids=10000"):
+        Server(run.parts["shop"], held(run, "shop"), meeting.kit("shop") / "peers.toml", ledger=ledger)
+
+
+def test_asking_tells_who_is_in_the_table_and_every_id_is_counted(meet: Any, run: vfl.Run) -> None:
+    """An attack: the leading party makes ids up and is told who is there, up to the owner's limit."""
+    meeting, X = meet(3), held(run, "bank", slice(0, 60)).X
+    limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=60)
+    guessed = [int(each) for each in np.random.default_rng(5).permutation(1200)[:60]]
+    with serving(meeting, run, 1) as ended:
+        _, found = ask(meeting, run, HeldRows("bank", guessed, X))
+        assert set(found) == {each for each in guessed if each < len(PARTIES[1])}  # every guess is confirmed or not
+        assert 0 < len(found) < len(guessed)
+    assert ended["shop"][0].answered == Answered(60, len(found))
+    before = DisclosureLedger.find(meeting.folder / "shop.ledger")
+    with pytest.raises(LeakageError, match="60 answers to whether an id is in the table at most"):
+        before.answer(run.parts["shop"].run, "next", Disclosure("ids", "bank", ("shop",), 1, 0))
+
+
+def test_scores_of_a_party_with_one_column_tell_the_column() -> None:
+    """An attack: f less one's own part is a line in a peer's only column; two rows that are known give the rest."""
+    bank, shop = vfl.datasets.breast_cancer(2)
+    shop = vfl.Party("shop", shop.X[:, :1], ids=shop.ids)
+    job = vfl.Job(
+        model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(residual="open"), epochs=2,
+        accepts=["columns"],
+    )  # fmt: skip
+    run = vfl.simulate(job, [bank, shop])
+    f = run.decision({"bank": bank.X, "shop": shop.X})[:, 0]
+    part = run.parts["bank"]
+    other = f - part.rows(bank.X) @ part.theta[:-1, 0]
+    slope = (shop.X[1, 0] - shop.X[0, 0]) / (other[1] - other[0])
+    read = shop.X[0, 0] + slope * (other - other[0])
+    np.testing.assert_allclose(read, shop.X[:, 0], rtol=1e-6)  # so scores are counted, and have a limit
