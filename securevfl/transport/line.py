@@ -20,7 +20,6 @@ from securevfl.transport.stream import Stream
 
 KEPT = 1 << 26  # unconfirmed bytes at which a sender waits
 HELD = 1 << 31  # unconfirmed bytes at which a line is given up; reached only where nobody can wait
-_MOMENT = 0.005  # seconds that a sender gives way for, at most
 _LATECOMER = 2.0  # seconds that a line which never opened is kept for a last word
 
 
@@ -44,17 +43,10 @@ class Line(LineState):
                 raise TransportError(f"{self.me}: {self.peer if self.peer_done else self.me} has finished already")
             self.out.append(packet)
             self.kept += len(packet)
-            self.roused = self.roused or self.idle
             full = self.kept > HELD
             self.changed.notify_all()
         if full:
             self.fail(TransportError(f"{self.peer} takes too little in: {HELD >> 20} MiB wait for it; is it stalled?"))
-
-    def give_way(self) -> None:
-        """Lets an idle stream take what was sent. A thread that goes on computing holds the interpreter's lock, and the
-        stream's thread would get it up to 5 ms late. A stream that is busy is not waited for."""
-        with self.changed:
-            self.changed.wait_for(lambda: not self.roused, _MOMENT)
 
     def begin(self, *, calling: bool) -> Stream:
         """A new stream. It takes over from an earlier one when it opens; the end that calls opens first."""

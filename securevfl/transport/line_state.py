@@ -53,8 +53,6 @@ class LineState:
         self.expected = 0
         self.stream: Carrier | None = None
         self.down_since: float | None = None
-        self.idle = False  # whether a stream waits for something to send
-        self.roused = False  # whether it was given something since and has not run yet
         self.closing = False
         self.peer_done = False
         self.failure: SecureVFLError | None = None

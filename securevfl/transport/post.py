@@ -100,11 +100,9 @@ class Post:
         """Hands a frame over; see `Wire`."""
         if to not in self._others:
             raise TransportError(f"{self.me}: a party of this run was expected as receiver, {to!r} is none")
-        line = self._line(to)
-        line.room()
+        self._line(to).room()
         try:
             self._put(to, frame)
-            line.give_way()
         except TransportError as error:
             with self._changed:
                 raise self._failure or error from None  # the reason, if one was given before the goodbye

@@ -75,12 +75,7 @@ class Stream:
                     due = self._due()
                     if due <= 0:
                         return encode_message(Ack(self._tell()))
-                line.idle = True
                 line.changed.wait(due)
-                line.idle = False
-                if line.roused:
-                    line.roused = False
-                    line.changed.notify_all()
         return None
 
     def _piece(self) -> bytes:

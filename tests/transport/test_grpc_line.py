@@ -93,29 +93,6 @@ def test_both_ways_and_goodbye() -> None:
         ends.a.send(b"late")
 
 
-def test_a_sender_gives_way_to_an_idle_stream_and_to_no_other() -> None:
-    ends = Ends()
-    ends.a.send(b"before there is a stream")
-    ends.a.give_way()
-    assert not ends.a.roused
-    stream, _, jobs = ends.stream()
-    for number in range(1, 50):
-        deadline = time.monotonic() + 10
-        while not ends.a.idle and time.monotonic() < deadline:
-            time.sleep(0.001)
-        ends.a.send(b"")
-        assert ends.a.roused
-        with ends.a.changed:
-            assert ends.a.changed.wait_for(lambda: not ends.a.roused, 10)
-            assert stream._cursor == number + 1  # taken, not only woken for
-    closing = threading.Thread(target=ends.b.close, args=(10,))
-    closing.start()
-    assert ends.a.close(10)
-    for job in [*jobs, closing]:
-        job.join(10)
-    assert ends.got["b"] == [b"before there is a stream", *[b""] * 49]
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     cuts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=6),
