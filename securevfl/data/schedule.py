@@ -103,6 +103,11 @@ class Schedule:
         """The training rows, batch after batch of the first epoch: the order in which they are fastest to read."""
         return self._parted(0)
 
+    def sample(self, rows: int) -> Rows:
+        """So many training rows, or all, spread evenly over the table: one that is sorted is not judged by its top."""
+        order = np.sort(self.flow)
+        return order[np.linspace(0, len(order) - 1, min(rows, len(order))).astype(np.intp)]
+
     def partition(self, epoch: int) -> list[Rows]:
         """The batches of this epoch."""
         return np.array_split(self._parted(epoch) if self._reshuffle and epoch else self.flow, self.batches)

@@ -30,7 +30,7 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
         columns={party.name: len(party.columns) for party in tables},
         outputs=loss.outputs(classes),
         brought={party.name: job.model.brought(party.name, party.model) for party in tables},
-        enough={party.name: enough(party.X[schedule.flow[:ROWS]]) for party in tables},
+        enough={party.name: enough(party.X[schedule.sample(ROWS)]) for party in tables},
     )
     return Known(tuple(parties), schedule, sizes)
 
@@ -64,6 +64,6 @@ def known_alone(
         columns={name: d for name, d in (dict(columns) | {party.name: len(party.columns)}).items() if d},
         outputs=outputs or 1,
         brought=dict(brought or {}) | {party.name: job.model.brought(party.name, party.model)},
-        enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
+        enough={party.name: enough(party.X[schedule.sample(ROWS)])} if party.columns else {},
     )
     return Known((party,), schedule, sizes)

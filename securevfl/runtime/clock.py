@@ -62,7 +62,8 @@ class Network:
     """A symmetric line at every party: `mbps` megabits a second, `rtt_ms` milliseconds there and back.
 
     message_ms: milliseconds that the library adds to every message, from one party's `send` to the other's `recv`. The
-    default is of two idle machines on a line of 20 ms (docs/benchmarks.md); `securevfl line` measures all three.
+    default is a round value between those measured on one machine (docs/benchmarks.md); `securevfl line` measures all
+    three.
     """
 
     mbps: float = 300.0

@@ -212,7 +212,7 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
         outputs=heard[lead].outputs,
         brought={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name != lead},
-        enough={party.name: enough(party.X[schedule.flow[:ROWS]])} if party.columns else {},
+        enough={party.name: enough(party.X[schedule.sample(ROWS)])} if party.columns else {},
     )
 
 

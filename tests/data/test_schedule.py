@@ -191,3 +191,15 @@ def test_tables_that_share_rows_share_some_of_the_least_digests(shared: int) -> 
     mine, theirs = ({each.least[at : at + 16] for at in range(0, len(each.least), 16)} for each in (one, other))
     assert len(mine) == len(theirs) == 1024
     assert bool(mine & theirs) == (shared > 0)
+
+
+def test_a_sample_reaches_over_the_whole_table() -> None:
+    for batch_size in (30, "all"):
+        schedule = Schedule(1000, batch_size=batch_size, epochs=1, seed=0, test_fraction=0.2, reshuffle=False)
+        sample = schedule.sample(50)
+        assert len(set(sample.tolist())) == 50
+        assert set(sample) <= set(schedule.train)
+        assert sample.min() < 20
+        assert sample.max() > 980
+        assert np.diff(sample).max() < 40
+    assert len(schedule.sample(5000)) == 800

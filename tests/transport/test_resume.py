@@ -54,10 +54,10 @@ def test_killed_and_started_again(
     kills: list[tuple[str, int]],
     bound: float,
 ) -> None:
-    job = meet.job(epochs=3).model_copy(update={"protocol": vfl.Protocol(sum=sums, residual=residual)})
+    changes: dict[str, Any] = {"protocol": vfl.Protocol(sum=sums, residual=residual)}
     if residual is None:
-        kernel = vfl.Kernel(gamma=0.05, blocks=3, block_size=16)
-        job = job.model_copy(update={"model": kernel, "optimizer": vfl.FDSKL()})
+        changes |= {"model": vfl.Kernel(gamma=0.05, blocks=3, block_size=16), "optimizer": vfl.FDSKL()}
+    job = meet.job(epochs=3).model_copy(update=changes)
     meeting = meet(count, hub, job)
     start = {"patience": 20, "pause": 0.05, "every": 2}
     processes = {name: meeting.spawn(name, **start) for name in meeting.peers.parties}
