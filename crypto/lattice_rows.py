@@ -113,7 +113,8 @@ class Blocks:
 
 
 class Sums:
-    """Ciphertexts [output block][column block]; they travel between processes as residues."""
+    """Ciphertexts [output block][column block], None where nothing was multiplied; they travel between processes as
+    residues."""
 
     def __init__(self, parameters: Parameters, ciphertexts: list[list[Any]]) -> None:
         self.ciphertexts = ciphertexts
@@ -123,19 +124,27 @@ class Sums:
         """Adds another one, entry by entry."""
         evaluator = self._parameters.ring.evaluator
         for row, more in zip(self.ciphertexts, other.ciphertexts, strict=True):
-            for total, term in zip(row, more, strict=True):
-                evaluator.add_inplace(total, term)
+            for column, term in enumerate(more):
+                if row[column] is None:
+                    row[column] = term
+                elif term is not None:
+                    evaluator.add_inplace(row[column], term)
 
     def __reduce__(self) -> tuple[Any, ...]:
         ring = self._parameters.ring
         shape = (2, len(ring.primes), ring.degree)
-        residues = [[ring.io.residues(cipher, shape) for cipher in row] for row in self.ciphertexts]
+        residues = [
+            [None if cipher is None else ring.io.residues(cipher, shape) for cipher in row] for row in self.ciphertexts
+        ]
         return _sums, (self._parameters, residues)
 
 
-def _sums(parameters: Parameters, residues: list[list[sealio.Residues]]) -> Sums:
+def _sums(parameters: Parameters, residues: list[list[sealio.Residues | None]]) -> Sums:
     ring = parameters.ring
-    return Sums(parameters, [[ring.io.ciphertext(ring.level, each, ntt=True) for each in row] for row in residues])
+    found = [
+        [None if each is None else ring.io.ciphertext(ring.level, each, ntt=True) for each in row] for row in residues
+    ]
+    return Sums(parameters, found)
 
 
 class Plaintexts:

@@ -9,9 +9,10 @@ import pytest
 from securevfl.crypto import lattice, lattice_rows
 from securevfl.crypto.lattice import LatticeScheme
 from securevfl.crypto.lattice_profile import SEALED, Parameters
+from securevfl.crypto.lattice_ring import Ring
 from securevfl.crypto.lattice_rows import Sums, kept_bytes
 from securevfl.crypto.scheme import Shape
-from securevfl.crypto.tall import Here, Tall
+from securevfl.crypto.tall import Here, Sparse, Tall
 from securevfl.errors import CryptoError, RangeError
 
 SCHEME = LatticeScheme()
@@ -117,3 +118,69 @@ def test_sums_and_parameters_travel_between_processes() -> None:
             ring = parameters.ring
             np.testing.assert_array_equal(ring.io.residues(one, shape), ring.io.residues(other, shape))
     assert pickle.loads(pickle.dumps(parameters)) is pickle.loads(pickle.dumps(parameters))
+
+
+WIDE, ROWS, BAND = 210, 3000, 70
+BROAD = GENERATOR.normal(size=(ROWS, WIDE))
+WIDE_HOLDER = SCHEME.keygen(columns=WIDE)
+WIDE_EVALUATOR = SCHEME.evaluator(WIDE_HOLDER.public)
+
+
+class Bands(Sparse):
+    """Rows from `start` on, of which it is known that every thousand has entries in seventy columns alone."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self._shape = start, (stop - start, WIDE)
+        self.dense = np.zeros(self._shape)
+        for row in range(stop - start):
+            own = (start + row) // 1000 * BAND
+            self.dense[row, own : own + BAND] = BROAD[start + row, own : own + BAND]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._shape
+
+    def columns(self, start: int, stop: int) -> np.ndarray:
+        first, last = (self.start + start) // 1000, (self.start + stop - 1) // 1000
+        return np.arange(first * BAND, (last + 1) * BAND)
+
+    def part(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        columns = self.columns(start, stop)
+        return columns, self.dense[start:stop, columns]
+
+
+@pytest.mark.parametrize("edges", [(), (1500,), (1000, 2000)])
+def test_known_zeros_are_not_multiplied_and_change_nothing(
+    edges: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, encode = [], Ring.encode
+    monkeypatch.setattr(Ring, "encode", lambda self, rows: encoded.append(len(rows)) or encode(self, rows))
+    bands = [Bands(start, stop) for start, stop in pairwise([0, *edges, ROWS])]
+    dense, g = np.vstack([band.dense for band in bands]), G[:ROWS]
+    matrix = Tall([Here(band.start, band) for band in bands], WIDE)
+    np.testing.assert_allclose(matrix.T @ g, dense.T @ g, atol=1e-12)
+    sent = [piece for piece, _ in WIDE_HOLDER.encrypt_pieces(g, bound=1.0)]
+    assert len(sent) > 2
+    made = []
+    for J_or_bands in (matrix, dense):
+        encoded.clear()
+        product, prepared = None, WIDE_EVALUATOR.prepare(J_or_bands, room=0)
+        for piece in sent:
+            product = WIDE_EVALUATOR.transpose_product(prepared, piece, product)
+        blinded, mask = WIDE_EVALUATOR.blind(product)
+        found = WIDE_EVALUATOR.unblind(WIDE_HOLDER.open(blinded, Shape(ROWS, 1, WIDE)), mask)
+        np.testing.assert_allclose(found, dense.T @ g, atol=5e-3)
+        made.append(sum(encoded))
+    assert made[0] < 0.7 * made[1]
+
+
+def test_sums_with_gaps_travel_and_add_up() -> None:
+    parameters, (piece, *_) = Parameters(), (piece for piece, _ in WIDE_HOLDER.encrypt_pieces(G[:900], bound=1.0))
+    prepared = WIDE_EVALUATOR.prepare(BROAD[:900], room=0)
+    (row,) = WIDE_EVALUATOR.transpose_product(prepared, piece)._coming[0].result().ciphertexts
+    assert len(row) > 2
+    one = pickle.loads(pickle.dumps(Sums(parameters, [[None, *row[1:]]])))
+    assert one.ciphertexts[0][0] is None
+    one.add(Sums(parameters, [[row[0], *[None] * (len(row) - 1)]]))
+    assert one.ciphertexts[0][0] is row[0]
+    assert None not in one.ciphertexts[0]
