@@ -232,7 +232,7 @@ class Caller:
         """Opens, sends raw bytes or messages, hangs up; what came back."""
         data = [each if isinstance(each, bytes) else encode_message(each) for each in messages]
         call = self.channel.stream_stream(METHOD)(
-            iter([encode_message(Open(self.start, known, at)), *data]), timeout=10
+            iter([encode_message(Open(self.start, known, at)), *data]), timeout=10, wait_for_ready=True
         )
         decoder = msgspec.msgpack.Decoder(Open | Data | Ack | Bye | Refusal)
         answers = []
