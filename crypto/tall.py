@@ -25,6 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BLOCK = 1 << 21  # numbers of a matrix in memory at a time
+HELD = 1 << 23  # numbers of a matrix that is made when it is read, up to which it is made once
 
 
 class Rows(Protocol):
@@ -170,6 +171,12 @@ class Tall:
         for part in self.parts:
             spent[part.place] += part.spent()
         return max(spent.values())
+
+
+def made(rows: Rows) -> Floats | Tall:
+    """Rows that are made when they are read: all of them now if they are few, else as a matrix of one part."""
+    n, d = rows.shape
+    return rows[:] if n * d <= HELD else Tall.here(rows)
 
 
 def makespan(X: Floats | Tall) -> float:

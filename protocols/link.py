@@ -13,6 +13,7 @@ party stops, and its channel with it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from types import TracebackType
 from typing import Self, TypeVar
@@ -20,17 +21,19 @@ from typing import Self, TypeVar
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.tall import makespan
 from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
-from securevfl.protocols.notes import NotedReply, Summed
+from securevfl.protocols.notes import Summed, noted
 from securevfl.runtime.clock import Kind
 from securevfl.runtime.codec import Message
 
 M = TypeVar("M", bound=Message)
 
 
-class _Link:
-    """What both links have in common: their end."""
+class Link(ABC):
+    """A context of a training: closed if that ended well or was stopped, else left as it is."""
 
-    _residual: ActiveResidual | PassiveResidual
+    @abstractmethod
+    def close(self) -> None:
+        """Ends well, with the other side."""
 
     def __enter__(self) -> Self:
         return self
@@ -39,10 +42,10 @@ class _Link:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None or kind is GeneratorExit:  # a generator that is closed has stopped early, and well
-            self._residual.close()
+            self.close()
 
 
-class ActiveLink(_Link):
+class ActiveLink(Link):
     """The active party's link."""
 
     def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual) -> None:
@@ -54,6 +57,9 @@ class ActiveLink(_Link):
         self._outputs = seat.outputs
         self._sums = sums
         self._residual: ActiveResidual = residual
+
+    def close(self) -> None:
+        self._residual.close()
 
     def sum(self, batch: Batch) -> Floats:
         """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes."""
@@ -73,7 +79,7 @@ class ActiveLink(_Link):
         self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to)
 
 
-class PassiveLink(_Link):
+class PassiveLink(Link):
     """A passive party's link."""
 
     def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual) -> None:
@@ -83,6 +89,9 @@ class PassiveLink(_Link):
         self._sums = sums
         self._residual: PassiveResidual = residual
         self.rounds = 0  # exchanges so far
+
+    def close(self) -> None:
+        self._residual.close()
 
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Sends this party's H_k (n x c) up."""
@@ -97,5 +106,4 @@ class PassiveLink(_Link):
 
     def reply(self) -> Reply:
         """The next residual that the active party publishes to this party."""
-        reply = self._residual.reply()
-        return NotedReply(reply, self._seat) if self._seat.channel.observed else reply
+        return noted(self._residual.reply(), self._seat)

@@ -53,6 +53,11 @@ class SharedResidual:
     words: Floats
 
 
+def noted(reply: Reply, seat: Seat) -> Reply:
+    """The reply, of which every gradient learned is noted if somebody observes this party."""
+    return NotedReply(reply, seat) if seat.channel.observed else reply
+
+
 class NotedReply(Reply):
     """A reply of which every gradient learned is noted."""
 

@@ -10,8 +10,6 @@ what the sealed model reaches itself. Times are virtual: each party has a machin
 
 from __future__ import annotations
 
-import csv
-import gzip
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.bench.tables import READERS, archive
 from securevfl.data.party import Party
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job, Protocol
@@ -109,32 +108,27 @@ def run(
 
 
 def credit(data: Path, rows: int) -> list[Party]:
-    """The bank and its partner with twice as many rows in common, the same ones always. DataError without the files."""
-    tables = [_table(data / f"default_credit_hetero_{side}.csv.gz") for side in ("guest", "host")]
-    shared = sorted(set(tables[0][1]) & set(tables[1][1]))
-    if len(shared) < 2 * rows:
-        raise DataError(f"{data}: {2 * rows} shared rows were expected, {len(shared)} came; ask for fewer")
-    ids = [shared[k] for k in np.random.default_rng(0).permutation(len(shared))[: 2 * rows]]
-    parties = []
-    for name, (head, found) in zip(("bank", "partner"), tables, strict=True):
-        values = np.array([found[each] for each in ids])
-        y = values[:, head.index("y")] if "y" in head else None
-        parties.append(Party(name, np.delete(values, [head.index("y")] if "y" in head else [], axis=1), y, ids=ids))
-    return parties
+    """The bank and its partner, twice as many rows. DataError without the files."""
+    parties = READERS["default_credit"](data)
+    chosen = _chosen(len(parties[0]), rows)
+    return [party.take(chosen) for party in parties]
 
 
 def digits(data: Path, rows: int) -> list[Party]:
     """The left and the right halves of twice as many digits, those pixels that vary among them."""
-    path = data / "mnist.npz"
-    if not path.is_file():
-        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
-    with np.load(path, allow_pickle=False) as file:
-        chosen = np.random.default_rng(0).permutation(len(file["y"]))[: 2 * rows]
-        pixels, even = file["X"][chosen].reshape(-1, 28, 28).astype(np.float64), file["y"][chosen] % 2 == 0
+    file = archive(data / "mnist.npz")
+    chosen = _chosen(len(file["y"]), rows)
+    pixels, even = file["X"][chosen].reshape(-1, 28, 28).astype(np.float64), file["y"][chosen] % 2 == 0
     halves = [half.reshape(len(chosen), -1) for half in np.split(pixels, 2, axis=2)]
     left, right = (half[:, half.std(axis=0) > 0] for half in halves)
-    ids = chosen.tolist()
-    return [Party("left", left, even.astype(int), ids=ids), Party("right", right, ids=ids)]
+    return [Party("left", left, even.astype(int), aligned=True), Party("right", right, aligned=True)]
+
+
+def _chosen(there: int, rows: int) -> NDArray[np.intp]:
+    """Twice `rows` of so many, the same ones always. DataError if there are fewer."""
+    if there < 2 * rows:
+        raise DataError(f"{2 * rows} shared rows were expected, {there} came; ask for fewer")
+    return np.random.default_rng(0).permutation(there)[: 2 * rows]
 
 
 TABLES = {"default_credit": credit, "mnist": digits}
@@ -205,15 +199,3 @@ def _row(
         "values_sent_per_round": taylor.length(setting.rows, setting.units),
         "auc": done.metrics["auc"],
     }
-
-
-def _table(path: Path) -> tuple[list[str], dict[str, Floats]]:
-    """The names of a file's columns without its ids, and its rows by id."""
-    if not path.is_file():
-        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        lines = csv.reader(file)
-        head = next(lines)
-        place = head.index("id")
-        rows = {line[place]: np.array([float(x) for k, x in enumerate(line) if k != place]) for line in lines}
-    return [name for name in head if name != "id"], rows

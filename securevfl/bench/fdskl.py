@@ -20,10 +20,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from securevfl.bench.fdskl_baselines import Baseline, Outcome, Rows, Split, dsg, fd_svrg, libsvm, pp_svmv
+from securevfl.bench.tables import archive
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
 from securevfl.data.schedule import Schedule
-from securevfl.errors import DataError
 from securevfl.extras import extra
 from securevfl.job import Job, Protocol
 from securevfl.models.kernel import Kernel
@@ -103,14 +103,11 @@ class Table:
 
 def read(data: Path, name: str) -> Table:
     """One of the tables. DataError if its file is missing."""
-    path = data / f"{name}.npz"
-    if not path.is_file():
-        raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
-    with np.load(path, allow_pickle=False) as file:
-        X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
-        n_train = int(file["n_train"]) if name == "a9a" else None
-        varies = X[:n_train].std(axis=0) > 0
-        sides = tuple(side[varies[side]].astype(np.intp) for side in (file["g"], file["h"]))
+    file = archive(data / f"{name}.npz")
+    X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
+    n_train = int(file["n_train"]) if name == "a9a" else None
+    varies = X[:n_train].std(axis=0) > 0
+    sides = tuple(side[varies[side]].astype(np.intp) for side in (file["g"], file["h"]))
     return Table(name, X, y, (sides[0], sides[1]), n_train)
 
 

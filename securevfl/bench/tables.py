@@ -7,6 +7,7 @@ import gzip
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,13 +85,18 @@ def epsilon_5k(data: Path) -> list[Party]:
     return _two_files(data, "epsilon_5k")
 
 
-def dealt(data: Path, name: str, parties: int) -> list[Party]:
-    """A table of 0/1 columns (`name`.npz), those that vary dealt at random to so many parties."""
-    path = data / f"{name}.npz"
+def archive(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an npz file. DataError if it is missing."""
     if not path.is_file():
         raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
     with np.load(path, allow_pickle=False) as file:
-        X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
+        return dict(file)
+
+
+def dealt(data: Path, name: str, parties: int) -> list[Party]:
+    """A table of 0/1 columns (`name`.npz), those that vary dealt at random to so many parties."""
+    file = archive(data / f"{name}.npz")
+    X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
     vary = np.random.default_rng(0).permutation(np.flatnonzero(X.min(axis=0) < X.max(axis=0)))
     hands = np.array_split(vary, parties)
     return [Party(f"p{k}", X[:, hand], None if k else y, aligned=True) for k, hand in enumerate(hands)]

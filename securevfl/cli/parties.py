@@ -28,6 +28,11 @@ Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Your table: 
 IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of ids.")]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
 PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="Who takes part and where: peers.toml.")]
+SharedJob = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")]
+PeersByJob = Annotated[
+    Path | None,
+    typer.Option("--peers", metavar="FILE", help="Who takes part and where; by default peers.toml by the job."),
+]
 Certs = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder of your certificate; by default that of the file of peers.")
 ]
@@ -113,12 +118,10 @@ def align(
 
 
 def prepare(
-    job_file: Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")],
+    job_file: SharedJob,
     party: Name,
     data: Data,
-    peers: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who takes part and where; by default peers.toml by the job.")
-    ] = None,
+    peers: PeersByJob = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
     certs: Certs = None,
@@ -162,12 +165,10 @@ def _ahead(data: Path, named: Path | None) -> Path:
 
 
 def join(
-    job_file: Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")],
+    job_file: SharedJob,
     party: Name,
     data: Data,
-    peers: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who takes part and where; by default peers.toml by the job.")
-    ] = None,
+    peers: PeersByJob = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
     certs: Certs = None,

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Sparse, Tall
+from securevfl.crypto.tall import Sparse, made
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.methods.base import (
     AskedRows,
@@ -47,16 +47,16 @@ from securevfl.models.transfer import Network, Transfer
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.update import Updater
 from securevfl.options import JobOptions
-from securevfl.protocols.base import Agreement, Batch, Declared, ResidualProtocol, Reveal, Seat
+from securevfl.protocols.base import Agreement, Batch, Declared, Reply, ResidualProtocol, Reveal, Seat
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.notes import NotedReply
+from securevfl.protocols.link import Link
+from securevfl.protocols.notes import noted
 from securevfl.protocols.open_residual import OpenResidual, Residual
 from securevfl.protocols.sealed_residual import Opened
 from securevfl.roles import ACTIVE, PASSIVE, Roles
 
-HELD = 1 << 23  # numbers of a matrix that are held at once
 BLOCK = 512  # rows that are scored at a time
 
 
@@ -197,11 +197,10 @@ class Asked:
         return self._matrix.backward(g)[:, 0]
 
     def jacobian(self, X: Floats) -> Jacobian:
-        n, p = self._matrix.shape
-        return Jacobian(self._matrix[:] if n * p <= HELD else Tall.here(self._matrix), shares_outputs=False)
+        return Jacobian(made(self._matrix), shares_outputs=False)
 
 
-class Exchange:
+class Exchange(Link):
     """Both directions between two parties: each seals a vector for the other and asks products of the other's."""
 
     def __init__(self, residual: ResidualProtocol, seat: Seat, lane: str, asks: dict[str, int], openings: int) -> None:
@@ -223,10 +222,10 @@ class Exchange:
         assert self._sealer is not None, "who publishes is asked"
         self._sealer.publish(v[:, None], epoch=epoch, to=[self._peer])
 
-    def reply(self) -> NotedReply:
+    def reply(self) -> Reply:
         """The vector that the other has sealed for this party."""
         assert self._asker is not None, "who is answered asks"
-        return NotedReply(self._asker.reply(), self._seat)
+        return noted(self._asker.reply(), self._seat)
 
     def close(self) -> None:
         """Ends well: tells the other that nothing more is asked, and waits for it to say so."""
@@ -291,21 +290,16 @@ class TransferPlayer(BatchPlayer):
             self.updater = Updater(self._optimizer.update, self.network)
         seat, (host,) = self._seat, self._seat.passives
         asks = {host: seat.parameters[host], seat.active: self._model.parameters(seat.columns[seat.active], 1) + 1}
-        exchange = Exchange(_residual(self._job), seat, "training", asks, self._optimizer.steps)
-        try:
+        with Exchange(_residual(self._job), seat, "training", asks, self._optimizer.steps) as exchange:
             yield from self.rounds(self._work(exchange))
-        except GeneratorExit:  # a generator that is closed has stopped early, and well
-            exchange.close()
-            raise
-        exchange.close()
 
     def _work(self, exchange: Exchange) -> Iterator[None]:
         side = self._guest_side if self._guest else self._host_side
+        if self._guest:
+            self._phi = self._mean()
         for t, batch in enumerate(self.batches(), self.start):
             self._done += 1
             side(exchange, batch, self._optimizer.eta(t, 2))
-            if self._guest:
-                self._phi = self._mean()
             yield
 
     def _guest_side(self, exchange: Exchange, batch: Batch, eta: float) -> None:
@@ -314,15 +308,15 @@ class TransferPlayer(BatchPlayer):
         reply = None
         self.updater.begin()
         for _ in range(self._optimizer.steps):
-            phi, slope = self._mean(), self._slope()
-            U, own = self.network.forward(batch.X), self.network.derivatives(batch.X)
+            phi, U, own = self._phi, self.network.forward(batch.X), self.network.derivatives(batch.X)
             if reply is None:
                 exchange.publish(taylor.from_guest(y, phi, U, gamma), batch.epoch)
                 reply = exchange.reply()
-            J = taylor.GuestJacobian(own, slope, phi, y, U, gamma)
+            J = taylor.GuestJacobian(own, self._slope(), phi, y, U, gamma)
             found = reply.gradient(Asked(J), batch) + taylor.guest_own(own, U, gamma)
             self.book(float(found[-1]))
             self.updater.step(found[:-1], eta)
+            self._phi = self._mean()
 
     def _host_side(self, exchange: Exchange, batch: Batch, eta: float) -> None:
         gamma, reply = self._model.gamma, None
@@ -352,18 +346,16 @@ class TransferPlayer(BatchPlayer):
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         """Phi u_j^B (m x 1) at the guest, by blocks of rows of one length: what is asked is the same in each."""
         seat, size, d = self._seat, min(BLOCK, len(rows)), self._model.units
-        exchange = Exchange(_residual(self._job), seat, "scores", {seat.active: size}, 1)
         found = []
-        for number, start in enumerate(range(0, len(rows), size)):
-            own = rows[start : start + size]
-            if self._guest:
-                batch = Batch(number, 0, np.empty((size * d, 0)))
-                found.append(exchange.reply().gradient(Asked(ScoreMatrix(self._phi, size)), batch))
-            else:
-                U = np.zeros((size, d))
-                U[: len(own)] = self.network.forward(own)
-                exchange.publish(U.T.ravel(), 0)
-        exchange.close()
+        with Exchange(_residual(self._job), seat, "scores", {seat.active: size}, 1) as exchange:
+            for number, start in enumerate(range(0, len(rows), size)):
+                if self._guest:
+                    batch = Batch(number, 0, np.empty((size * d, 0)))
+                    found.append(exchange.reply().gradient(Asked(ScoreMatrix(self._phi, size)), batch))
+                else:
+                    own, U = rows[start : start + size], np.zeros((size, d))
+                    U[: len(own)] = self.network.forward(own)
+                    exchange.publish(U.T.ravel(), 0)
         return np.concatenate(found)[: len(rows), None] if self._guest else None
 
     def state(self) -> State:

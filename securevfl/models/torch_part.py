@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Tall
+from securevfl.crypto.tall import made
 from securevfl.errors import ConfigError
 from securevfl.models.base import Summand
 from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
@@ -25,7 +25,6 @@ from securevfl.protocols.differentiable import Jacobian
 if TYPE_CHECKING:
     from torch import Tensor
 
-HELD = 1 << 23  # numbers of a Jacobian that are held at once
 AT_ONCE = 2048  # rows that go through a module together
 
 
@@ -125,8 +124,7 @@ class TorchPart(Summand):
 
     def jacobian(self, X: Floats) -> Jacobian:
         """J (n c x p) at the weights as they are, made when its rows are read if it is large."""
-        rows = TorchRows(self, X, self.outputs)
-        return Jacobian(rows[:] if rows.shape[0] * rows.shape[1] <= HELD else Tall.here(rows), shares_outputs=False)
+        return Jacobian(made(TorchRows(self, X, self.outputs)), shares_outputs=False)
 
     def regularised(self, gradient: Floats) -> Floats:
         """gradient + l2 theta (p,), from the gradient of the mean loss."""

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
+from securevfl.crypto import tall  # noqa: E402
 from securevfl.crypto.tall import Tall  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_part  # noqa: E402
@@ -83,7 +84,7 @@ def model_size(module: torch.nn.Module) -> int:
 
 
 def test_a_large_jacobian_is_read_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_part, "HELD", 1)
+    monkeypatch.setattr(tall, "HELD", 1)
     monkeypatch.setattr(torch_part, "AT_ONCE", 4)
     model, (X, g) = part(), drawn()
     J = model.jacobian(X)

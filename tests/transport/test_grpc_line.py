@@ -74,6 +74,17 @@ class Ends:
             job.start()
         return (*streams, jobs)
 
+    def meet(self, cause: str) -> None:
+        """Connects the two until each has opened, then cuts."""
+        stream, _, jobs = self.stream()
+        for line in (self.a, self.b):
+            with line.changed:
+                assert line.changed.wait_for(lambda line=line: line.opened, 30)
+        stream.end(cause)
+        for job in jobs:
+            job.join(30)
+            assert not job.is_alive()
+
 
 def test_both_ways_and_goodbye() -> None:
     ends = Ends()
@@ -121,11 +132,7 @@ def test_cuts_lose_and_double_nothing(cuts: list[tuple[int, int]], sizes: list[i
 
 def test_a_line_fails_after_patience_and_says_why() -> None:
     ends = Ends(patience=0.05)
-    stream, _, jobs = ends.stream(2, 2)
-    for job in jobs:
-        job.join(5)
-    stream.end("connection refused")
-    ends.a.cause = "connection refused"
+    ends.meet("connection refused")
     time.sleep(0.1)
     ends.a.watch()
     assert "b is away, 0.05 s without a connection: connection refused" in str(ends.failures[0])
@@ -137,8 +144,7 @@ def test_a_line_fails_after_patience_and_says_why() -> None:
 
 def test_a_neighbour_that_started_anew_is_refused() -> None:
     ends = Ends()
-    for job in ends.stream(2, 2)[2]:
-        job.join(5)
+    ends.meet("cut")
     ends.b = Line("b", "a", print, ends.failures.append, start=b"B" * 16, patience=5)
     for job in ends.stream()[2]:
         job.join(5)
