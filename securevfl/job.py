@@ -58,6 +58,8 @@ class Job(JobOptions):
                 f'prepare.texts: "one_hot" was expected for a {self.model.name} model, codes name values and measure '
                 "nothing; codes are for neural parties that embed them"
             )
+        if self.protocol.stored is not None and not method.stores:
+            raise ValueError(f"protocol.stored: {method.name} stores nothing at a server; leave it out")
         method.check(self)
         return self
 
