@@ -112,6 +112,7 @@ def kill(victim: int) -> None:
     os.kill(victim, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_paillier_trains_the_same_model_on_a_cluster(cluster: Cluster, alone: Run) -> None:
     run = train(cluster.executor)
     same(run, alone)
@@ -143,6 +144,7 @@ def test_a_run_loses_nothing_when_a_worker_is_killed(cluster: Cluster, alone: Ru
     same(train(cluster.executor, on_round), alone)
 
 
+@pytest.mark.long
 def test_pieces_of_a_killed_worker_are_done_by_the_others(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.client.wait_for_workers(2, timeout=30)
     timed = TimedExecutor(cluster.executor, 2)
@@ -176,6 +178,7 @@ def test_equal_calls_are_made_anew_even_by_an_executor_that_remembers(cluster: C
     assert first.result() != second.result()
 
 
+@pytest.mark.long
 def test_a_run_ends_well_when_all_workers_are_gone(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     if DASK is None:
         pytest.skip("needs the dask command")
