@@ -97,7 +97,7 @@ def _as_made(run: StoredRun, step: Step, payload: bytes, key: bytes) -> bool:
     if not isinstance(reader, CipherWorker):
         words = np.append(to_residues(H, SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
         mask = np.frombuffer(reference.keystream(key, "mask of a stored payload", 0, words.nbytes), "<u8")
-        return (words + mask).astype("<u8").tobytes() == payload
+        return bool((words + mask).astype("<u8").tobytes() == payload)
     assert reader._holder is not None, "the first worker reads"
     values = reader._holder.decrypt(payload)
     raw = np.frombuffer(reference.keystream(key, "marks of a stored payload", 0, 16), "<u4")
