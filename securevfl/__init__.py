@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.protocols.cipher_sum import CipherSum
     from securevfl.protocols.direct_sum import DirectSum
     from securevfl.protocols.engines import Ckks, Paillier
+    from securevfl.protocols.local_noise import LocalNoise
     from securevfl.protocols.open_residual import OpenResidual
     from securevfl.protocols.pairwise_sum import PairwiseSum
     from securevfl.protocols.sealed_residual import SealedResidual
@@ -73,6 +74,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Job",
     "Kernel",
     "LocalBottom",
+    "LocalNoise",
     "Logistic",
     "Momentum",
     "Network",
@@ -138,6 +140,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.protocols.cipher_sum": ("CipherSum",),
     "securevfl.protocols.direct_sum": ("DirectSum",),
     "securevfl.protocols.engines": ("Ckks", "Paillier"),
+    "securevfl.protocols.local_noise": ("LocalNoise",),
     "securevfl.protocols.open_residual": ("OpenResidual",),
     "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
     "securevfl.protocols.sealed_residual": ("SealedResidual",),
