@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.protocols import shares_work
 from securevfl.runtime import executor as offload
 from securevfl.runtime.executor import TimedExecutor
 from securevfl.training.run import Run
@@ -115,6 +116,17 @@ def kill(victim: int) -> None:
 def test_paillier_trains_the_same_model_on_a_cluster(cluster: Cluster, alone: Run) -> None:
     run = train(cluster.executor)
     same(run, alone)
+
+
+def test_work_ahead_of_a_training_on_shares_is_done_on_a_cluster(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares_work, "WORTH", 0.0)
+    shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
+    job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol=shares, batch_size="all", epochs=10)
+    job = job.model_copy(update={"test_fraction": 0.3})
+    run = vfl.simulate(job, vfl.datasets.breast_cancer(), executor=cluster.executor, workers=2)
+    assert run.metrics["auc"] > 0.97
 
 
 def test_the_work_is_done_by_the_workers(cluster: Cluster) -> None:

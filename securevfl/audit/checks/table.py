@@ -27,6 +27,7 @@ from securevfl.audit.checks import (
     session,
     shares,
     simulators,
+    stored,
     theorem,
 )
 from securevfl.audit.checks.draws import watched
@@ -185,5 +186,6 @@ CHECKS: dict[str, Check] = {
     **repeats.CHECKS,
     **theorem.CHECKS,
     **shares.CHECKS,
+    **stored.CHECKS,
     **simulators.CHECKS,
 }
