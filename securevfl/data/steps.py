@@ -4,8 +4,8 @@ number   filled where it is missing, clipped, and beside it a 0/1 column that sa
 bins     a 0/1 column for each stretch between quantiles but the lowest
 texts    a 0/1 column for each level but the commonest; rare levels share one
 
-A step is fitted on training rows alone and applied to all others as it is.
-Adding a kind is a class and a name in STEPS.
+A step is fitted on training rows alone and applied to all others as it is. Weights of evidence are another kind
+(`securevfl.data.evidence`); adding one is a class and a name in `securevfl.data.preparation.STEPS`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securevfl.config import Named, Registry
+from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
 
 OTHER = "(other)"  # the level that rare and unknown texts share
@@ -106,6 +106,3 @@ class Texts(Step):
         own = known[np.where(np.isnan(values), len(levels), values).astype(np.intp)]
         found: Floats = (own[:, None] == np.arange(len(self.levels) + self.other)).astype(np.float64)
         return found
-
-
-STEPS: Registry[Step] = Registry("step", Number, Bins, Texts)

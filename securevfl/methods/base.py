@@ -146,11 +146,12 @@ class Method(Named, ABC):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
-    (`securevfl.models.weights`).
+    (`securevfl.models.weights`). bins: whether classes in bins can be told by its residual (`securevfl.data.evidence`).
     """
 
     most: ClassVar[int | None] = None
     weighs: ClassVar[bool] = False
+    bins: ClassVar[bool] = False
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:
