@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.data.preparation import Preparation
     from securevfl.estimators import VerticalClassifier, VerticalRegressor
     from securevfl.job import Job, Protocol, Target
+    from securevfl.models import towers
     from securevfl.models.kernel import Kernel
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
     from securevfl.models.local_bottom import LocalBottom
@@ -46,6 +47,9 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.protocols.pairwise_sum import PairwiseSum
     from securevfl.protocols.sealed_residual import SealedResidual
     from securevfl.protocols.shares_options import Shares
+    from securevfl.protocols.stored_cipher import StoredCipher
+    from securevfl.protocols.stored_masks import StoredMasks
+    from securevfl.protocols.stored_sum import StoredOpen
     from securevfl.protocols.tree_sum import TreeSum
     from securevfl.runtime.clock import Network
     from securevfl.training.run import Run
@@ -88,6 +92,9 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "SmoothHinge",
     "Softmax",
     "Square",
+    "StoredCipher",
+    "StoredMasks",
+    "StoredOpen",
     "Target",
     "TorchModel",
     "Transfer",
@@ -102,6 +109,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "predict_with",
     "simulate",
     "stratified",
+    "towers",
 ]
 
 _NAMES = {  # where the public names live; each is loaded when it is asked for
@@ -134,6 +142,9 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
     "securevfl.protocols.sealed_residual": ("SealedResidual",),
     "securevfl.protocols.shares_options": ("Shares",),
+    "securevfl.protocols.stored_cipher": ("StoredCipher",),
+    "securevfl.protocols.stored_masks": ("StoredMasks",),
+    "securevfl.protocols.stored_sum": ("StoredOpen",),
     "securevfl.protocols.tree_sum": ("TreeSum",),
     "securevfl.runtime.clock": ("Network",),
     "securevfl.training.run": ("Run",),
@@ -143,6 +154,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
 _MODULES = {
     "datasets": "securevfl.data.samples",
     "defences": "securevfl.protocols.defences",
+    "towers": "securevfl.models.towers",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 

@@ -54,6 +54,13 @@ class Job(JobOptions):
                 "leave weights out, or train a linear model"
             )
         self._check_woe(method)
+        if self.prepare.texts == "codes" and not self.model.embeds:
+            raise ValueError(
+                f'prepare.texts: "one_hot" was expected for a {self.model.name} model, codes name values and measure '
+                "nothing; codes are for neural parties that embed them"
+            )
+        if self.protocol.stored is not None and not method.stores:
+            raise ValueError(f"protocol.stored: {method.name} stores nothing at a server; leave it out")
         method.check(self)
         return self
 

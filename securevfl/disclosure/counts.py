@@ -13,7 +13,8 @@ columns   Whoever collects a sum learns c numbers a row in every exchange, each 
           that hides its parts shows those of all parties behind it together. Where parties take their steps in turn
           (sequential FedBCD), consecutive sums differ by one party's part alone, so each party is counted alone too.
           A residual that is not sealed shows f to the passive parties, who know y from its sign: each takes its own
-          part off and has the sum of all others, the active party's among them.
+          part off and has the sum of all others, the active party's among them. Where parties go at their own pace,
+          each that pulls sums may see one other party move alone between two of them (`securevfl.methods.fdml_told`).
           Rows that are held out take part in evaluations only, so they are counted apart.
 scores    How many numbers f the joint evaluations tell the active party.
 ids       Of how many ids a party that asks for scores is told whether they are in the table of a party that serves.
@@ -44,7 +45,8 @@ class Sizes:
     passive party, in the same order. `tables` may hold a digest of a passive party's columns by its name: only where it
     is known can two jobs be told to have asked the same equations; `partition` names their batches
     (`securevfl.data.schedule.Schedule.name`). `enough` may hold, for parties whose tables are at
-    hand, how many numbers a row are enough to find their columns (`securevfl.disclosure.exposure.enough`).
+    hand, how many numbers a row are enough to find their columns (`securevfl.disclosure.exposure.enough`). `helpers`
+    are parties without a table.
 
     Where columns become weights of evidence `bins` holds how many independent counts each passive party is told;
     `label_bits` is what a label holds at most, less than 1 where the labels are at hand, and `alone` says how many rows
@@ -66,6 +68,7 @@ class Sizes:
     bins: Mapping[str, int] = field(default_factory=dict)
     label_bits: float = 1.0
     alone: Mapping[str, int] = field(default_factory=dict)
+    helpers: tuple[str, ...] = ()
 
     @property
     def passives(self) -> tuple[str, ...]:

@@ -147,11 +147,13 @@ class Method(Named, ABC):
 
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
     (`securevfl.models.weights`). bins: whether classes in bins can be told by its residual (`securevfl.data.evidence`).
+    stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`).
     """
 
     most: ClassVar[int | None] = None
     weighs: ClassVar[bool] = False
     bins: ClassVar[bool] = False
+    stores: ClassVar[bool] = False
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:

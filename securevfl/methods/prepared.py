@@ -52,5 +52,5 @@ def as_prepared(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
     train = job.schedule(register_of(parties)).flow
     found = [copy(party) for party in weigh_pooled(job, prepare_all(job, parties), train)]
     for party in found:
-        party.preparation = None
+        party.preparation = party.preparation and party.preparation.done
     return job.model_copy(update={"prepare": Preparation()}), found

@@ -32,9 +32,12 @@ def sizes_of(
 ) -> Sizes:
     """The sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; more as in `Sizes`.
 
-    brought: p_k of parties that bring a module of their own. labels (m,): where they are at hand.
+    brought: p_k of parties that bring a module of their own. labels (m,): where they are at hand. A party of no columns
+    is a helper.
     """
     woe = job.prepare.woe
+    helpers = tuple(name for name, d in columns.items() if not d)
+    columns = {name: d for name, d in columns.items() if d}
     return Sizes(
         active=active,
         rows=len(schedule.train),
@@ -55,6 +58,7 @@ def sizes_of(
         bins={} if woe is None else {name: woe.equations(d) for name, d in columns.items() if name != active},
         label_bits=1.0 if woe is None or labels is None else label_entropy(later_rows(job, labels, schedule.train)),
         alone=dict(alone or {}),
+        helpers=helpers,
     )
 
 

@@ -99,7 +99,10 @@ def test_columns_that_say_too_little_say_nothing() -> None:
     ("options", "says"),
     [
         ({"prepare": {"woe": {"rows": 5}}}, r"prepare\.woe\.rows: .*greater than or equal to 20"),
-        ({"prepare": {"woe": {}, "bins": 5}}, r"prepare.*woe: parts columns into bins of its own; leave clip and bins"),
+        (
+            {"prepare": {"woe": {}, "bins": 5}},
+            r"prepare.*woe: parts columns into bins of its own; leave clip, bins and codes",
+        ),
         ({"model": "softmax"}, "prepare.woe: a loss of two classes was expected, softmax is none"),
         ({"protocol": {"shares": {}}}, "prepare.woe: shares of a logistic model tells nobody classes in bins"),
         (
