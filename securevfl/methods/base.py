@@ -286,6 +286,12 @@ class BatchPlayer(Player):
             self._channel.note(Began(visit.index))
             yield self.batch(visit)
 
+    def later(self, k: int) -> Batch | None:
+        """This party's side of the batch k rounds after the one that is being done, or was done last; None after the
+        end."""
+        visit = next(islice(self._data.schedule.visits(), self._round - 1 + k, None), None)
+        return None if visit is None else self.batch(visit)
+
     def batch(self, visit: Visit) -> Batch:
         """This party's side of a batch."""
         return self._data.batch(visit)

@@ -212,9 +212,15 @@ class RoundsPlayer(BatchPlayer):
         def joined(block: slice, others: Floats) -> Floats:
             return self.model.joined(rows[block], others)
 
+        self._settle()
         return predict_active(self._sums, joined, len(rows), self._outputs, collected=self._seat.outputs)
 
+    def _settle(self) -> None:
+        if isinstance(self._link, ActiveLink):
+            self._optimizer.settle(self, self._link)
+
     def state(self) -> State:
+        self._settle()
         return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.memory.state)
 
     def outcome(self) -> State:

@@ -28,6 +28,7 @@ from securevfl.audit.checks import (
     session,
     shares,
     simulators,
+    stored,
     theorem,
 )
 from securevfl.audit.checks.draws import watched
@@ -187,5 +188,6 @@ CHECKS: dict[str, Check] = {
     **evidence.CHECKS,
     **theorem.CHECKS,
     **shares.CHECKS,
+    **stored.CHECKS,
     **simulators.CHECKS,
 }
