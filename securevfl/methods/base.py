@@ -146,11 +146,13 @@ class Method(Named, ABC):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
-    (`securevfl.models.weights`). stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`).
+    (`securevfl.models.weights`). bins: whether classes in bins can be told by its residual (`securevfl.data.evidence`).
+    stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`).
     """
 
     most: ClassVar[int | None] = None
     weighs: ClassVar[bool] = False
+    bins: ClassVar[bool] = False
     stores: ClassVar[bool] = False
 
     @abstractmethod
