@@ -18,7 +18,7 @@ from pydantic import PrivateAttr, SerializeAsAny
 from securevfl.audit.recording.defended import defence_of, noting
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party, check_parties
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.methods.declared import declared_of
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -282,13 +282,15 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     roles = job.method.cast([lead, *others])
     roles = job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
     witness = Witness()
-    sums = WitnessedSum(inner=job.protocol.sum_for(len(others)))
+    sums = WitnessedSum(inner=job.protocol.sum_for(sum(bool(party.columns) for party in others)))
     sums._witness = witness
     residual = job.protocol.residual
     if residual is not None:
         watched = WitnessedResidual(inner=noting(residual, witness.blurred(lead.name)))
         watched._witness, residual = witness, watched
-    protocol = Protocol(sum=sums, residual=residual) if job.protocol.method is None else job.protocol
+    protocol = job.protocol
+    if protocol.method is None:
+        protocol = protocol.model_copy(update={"sum": sums, "residual": residual})
     own = job.model_copy(update={"protocol": protocol})
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)

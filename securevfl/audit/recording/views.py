@@ -31,7 +31,7 @@ from securevfl.audit.recording.transcript import Witness, WitnessedSum
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.privacy.leaks import LEAKS
 from securevfl.protocols.base import Phases
 from securevfl.protocols.notes import Began, Learned, LearnedPhases, SharedResidual, Summed
@@ -209,10 +209,12 @@ class Tape(Observer):
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
-    sums = WitnessedSum(inner=job.protocol.sum_for(len(parties) - 1))
+    sums = WitnessedSum(inner=job.protocol.sum_for(sum(bool(party.columns) for party in parties) - 1))
     sums._witness = tape.sums
     residual = None if job.protocol.residual is None else noting(job.protocol.residual, tape.blurred.append)
-    protocol = Protocol(sum=sums, residual=residual) if job.protocol.method is None else job.protocol
+    protocol = job.protocol
+    if protocol.method is None:
+        protocol = protocol.model_copy(update={"sum": sums, "residual": residual})
     watched = job.model_copy(update={"protocol": protocol})
     return simulate(watched, parties, observe=tape), tape
 
