@@ -283,6 +283,10 @@ class BatchPlayer(Player):
             self._channel.note(Began(visit.index))
             yield self.batch(visit)
 
+    def visited(self, number: int) -> Batch:
+        """This party's side of the batch of an earlier round, counted from 0."""
+        return self.batch(next(islice(self._data.schedule.visits(), number, None)))
+
     def batch(self, visit: Visit) -> Batch:
         """This party's side of a batch."""
         return self._data.batch(visit)

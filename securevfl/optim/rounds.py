@@ -46,6 +46,9 @@ class Learner(Protocol):
     def batches(self) -> Iterator[Batch]:
         """The batches in the order that all parties share, until the epochs are over."""
 
+    def visited(self, number: int) -> Batch:
+        """The batch of an earlier round, counted from 0."""
+
     def residual(self, f: Floats, batch: Batch) -> Floats:
         """g (n x c) from f (n x c), by which the loss of the round is booked; only the active party can."""
 
@@ -54,6 +57,11 @@ class RoundsTraining(Training, ABC):
     """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over."""
 
     method: ClassVar[str] = "rounds"
+
+    @property
+    def kept(self) -> int:
+        """How many exchanges a party may go on asking about at a time, the newest among them."""
+        return 1
 
     def check(self, model: Model) -> None:
         """ValueError, with the remedy, if it cannot train this model."""
@@ -68,7 +76,8 @@ class RoundsTraining(Training, ABC):
 
     def agreement(self, model: Model) -> Agreement:
         """What the parties agree on about residuals: a J that moves is opened anew in every local step."""
-        return Agreement(1 if model.static_jacobian else self.steps, shares_outputs=model.shares_outputs)
+        openings = 1 if model.static_jacobian and not self.reweighs else self.steps
+        return Agreement(openings, kept=self.kept, shares_outputs=model.shares_outputs)
 
     @abstractmethod
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
