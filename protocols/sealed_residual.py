@@ -251,6 +251,7 @@ class SealedPassive(PassiveResidual):
         self._down, self._asked = _lanes(seat)
         self._evaluator: Evaluator | None = None
         self._coming: Pieces | None = None  # of the last exchange
+        self.products: dict[int, Any] = {}  # [[J^T g]], the last of each exchange that is held
         self._held: deque[SealedReply] = deque()
         self._shelf = Shelf()
         self._one_product, self._one_opening = threading.Lock(), threading.Lock()
@@ -287,21 +288,20 @@ class SealedPassive(PassiveResidual):
 
     def gradient(
         self, exchange: int, sealed: Iterable[bytes], evaluator: Evaluator, model: Differentiable, batch: Batch
-    ) -> tuple[Floats, Any]:
-        """Steps 2 and 3 for one J: the gradient, and [[J^T g]]."""
+    ) -> Floats:
+        """Steps 2 and 3 for one J."""
         static = model.static_jacobian
         with self._one_product:
             prepared = self._shelf.get(batch.index) if static else None
             if prepared is None:
                 J = model.jacobian(batch.X).agreed(self.me, self.agreement.shares_outputs)
                 prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
-            product = product_of(evaluator, prepared, sealed)
+            product = self.products[exchange] = product_of(evaluator, prepared, sealed)
             blinded, r = evaluator.blind(product)
             self._seat.meter.elsewhere(makespan(batch.X))
             if static:
                 self._shelf.put(batch.index, prepared)
-        opened = evaluator.unblind(self.opened(exchange, blinded), r)
-        return gradient_of(opened, self.agreement.shares_outputs), product
+        return gradient_of(evaluator.unblind(self.opened(exchange, blinded), r), self.agreement.shares_outputs)
 
     def opened(self, exchange: int, blinded: bytes) -> bytes:
         """What the active party opens of a blinded product."""
@@ -342,29 +342,26 @@ class SealedReply(Reply):
         self._left = residual.agreement.openings
         self._closed = False
         self._gradient: Floats | None = None
-        self._product: Any = None  # the last
         self._lock = threading.Lock()
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         with self._lock:
             if self._gradient is None or not model.static_jacobian:
                 self._spend()
-                self._gradient, self._product = self._residual.gradient(
-                    self.exchange, self._sealed, self._evaluator, model, batch
-                )
+                self._gradient = self._residual.gradient(self.exchange, self._sealed, self._evaluator, model, batch)
             return self._gradient
 
     def repeat(self) -> None:
         with self._lock:
-            assert self._product is not None, "it has asked before"
             self._spend()
-            self._residual.opened(self.exchange, self._evaluator.blind(self._product)[0])
+            self._residual.opened(self.exchange, self._evaluator.blind(self._residual.products[self.exchange])[0])
 
     def close(self) -> None:
         with self._lock:
             if self._left and not self._closed:
                 self._residual.end(self.exchange)
-            self._closed, self._product = True, None
+            self._closed = True
+            self._residual.products.pop(self.exchange, None)
             self._sealed.forget()
 
     def _spend(self) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.data.preparation import Preparation
     from securevfl.estimators import VerticalClassifier, VerticalRegressor
     from securevfl.job import Job, Protocol, Target
+    from securevfl.models import towers
     from securevfl.models.kernel import Kernel
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
     from securevfl.models.local_bottom import LocalBottom
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.optim.fdskl import FDSKL
     from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
     from securevfl.optim.momentum import Momentum
+    from securevfl.optim.pipeline import Pipeline
     from securevfl.optim.proximal import Proximal
     from securevfl.optim.sgd import Sgd
     from securevfl.organisations.join import join
@@ -47,6 +49,9 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.protocols.pairwise_sum import PairwiseSum
     from securevfl.protocols.sealed_residual import SealedResidual
     from securevfl.protocols.shares_options import Shares
+    from securevfl.protocols.stored_cipher import StoredCipher
+    from securevfl.protocols.stored_masks import StoredMasks
+    from securevfl.protocols.stored_sum import StoredOpen
     from securevfl.protocols.tree_sum import TreeSum
     from securevfl.runtime.clock import Network
     from securevfl.training.run import Run
@@ -80,6 +85,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Paillier",
     "PairwiseSum",
     "Party",
+    "Pipeline",
     "Preparation",
     "Protocol",
     "Proximal",
@@ -90,6 +96,9 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "SmoothHinge",
     "Softmax",
     "Square",
+    "StoredCipher",
+    "StoredMasks",
+    "StoredOpen",
     "Target",
     "TorchModel",
     "Transfer",
@@ -104,6 +113,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "predict_with",
     "simulate",
     "stratified",
+    "towers",
 ]
 
 _NAMES = {  # where the public names live; each is loaded when it is asked for
@@ -125,6 +135,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.optim.fdskl": ("FDSKL",),
     "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
     "securevfl.optim.momentum": ("Momentum",),
+    "securevfl.optim.pipeline": ("Pipeline",),
     "securevfl.optim.proximal": ("Proximal",),
     "securevfl.optim.sgd": ("Sgd",),
     "securevfl.organisations.join": ("join",),
@@ -137,6 +148,9 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
     "securevfl.protocols.sealed_residual": ("SealedResidual",),
     "securevfl.protocols.shares_options": ("Shares",),
+    "securevfl.protocols.stored_cipher": ("StoredCipher",),
+    "securevfl.protocols.stored_masks": ("StoredMasks",),
+    "securevfl.protocols.stored_sum": ("StoredOpen",),
     "securevfl.protocols.tree_sum": ("TreeSum",),
     "securevfl.runtime.clock": ("Network",),
     "securevfl.training.run": ("Run",),
@@ -146,6 +160,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
 _MODULES = {
     "datasets": "securevfl.data.samples",
     "defences": "securevfl.protocols.defences",
+    "towers": "securevfl.models.towers",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 

@@ -19,6 +19,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from securevfl.config import Config, Named, Registry
+from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
 from securevfl.files import write_whole
@@ -36,13 +37,15 @@ from securevfl.protocols.base import ResidualProtocol, SumProtocol
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.defences import DEFENCES, Defence
 from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.protocols.shares_options import Shares
+from securevfl.protocols.stored_sum import StoredSum
 
 TABLES: dict[type[Config], str] = {
     Protocol: "protocol",
     Shares: "shares",
     Preparation: "prepare",
+    Woe: "woe",
     Target: "target",
     Patience: "patience",
     Weights: "weights",
@@ -53,6 +56,7 @@ KINDS: dict[type[Config], tuple[str, Registry[Any]]] = {  # keys that name one o
     Rule: ("rule", RULES),
     SumProtocol: ("sum", SUMS),
     ResidualProtocol: ("residual", RESIDUALS),
+    StoredSum: ("stored", STORED),
     Engine: ("engine", ENGINES),
     Defence: ("defence", DEFENCES),
 }

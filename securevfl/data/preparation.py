@@ -1,32 +1,38 @@
 """How each party makes numbers of its own columns: fitted on its training rows, kept in its part, applied to new rows.
 
     missing numbers   the median of the column, and a 0/1 column that says where it was filled in
-    texts             one-hot: a 0/1 column for each level but the commonest, one for all rare ones together
+    texts             one-hot: a 0/1 column for each level but the commonest, one for all rare ones together; or
+                      whole numbers, which no scaling touches, for a module that looks them up in tables
     outliers          clipped at quantiles, if the job says so
     bins              0/1 columns between quantiles, if the job says so
+    evidence          or each column's values become what their bin says of the label (`securevfl.data.evidence`)
 
-Nothing of it leaves a party but how many columns come out, which everyone learns in the meeting. A table of numbers
+Nothing of it leaves a party but how many columns come out, which everyone learns in the meeting; for evidence a party
+without labels is told the classes in each of its bins. A table of numbers
 without gaps stays as it is. What comes out is what is counted, guarded and summed: 0/1 columns are easier to find than
 others (`securevfl.disclosure.exposure`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from securevfl.config import Config, plain
+from securevfl.config import Config, Registry, plain, read_nested
 from securevfl.crypto.scheme import Floats
 from securevfl.data.columns import Columns
+from securevfl.data.evidence import Evidence, NumberEvidence, TextEvidence, Woe, number_bins, text_bins
 from securevfl.data.schedule import Rows
-from securevfl.data.steps import MISSING, STEPS, Bins, Number, Step, Texts
+from securevfl.data.steps import MISSING, Bins, Codes, Number, Step, Texts
 from securevfl.errors import TableError
 
 LEAST = 5  # training rows that share what gets a column of its own
+
+STEPS: Registry[Step] = Registry("step", Number, Bins, Texts, Codes, NumberEvidence, TextEvidence)
 
 
 class Preparation(Config):
@@ -34,22 +40,41 @@ class Preparation(Config):
 
     missing: Literal["indicator", "fill", "refuse"] = "indicator"
     """Missing numbers get the median of their column, with a 0/1 column that says where or without, or are refused."""
-    texts: Literal["one_hot", "refuse"] = "one_hot"
-    """Texts become 0/1 columns, one for each value but the commonest, or are refused."""
+    texts: Literal["one_hot", "codes", "refuse"] = "one_hot"
+    """Texts become 0/1 columns, one for each value but the commonest, or one column of codes for tables of embeddings
+    (1 is the commonest value, 0 all rare and unknown ones), or are refused."""
     rare: float = Field(default=0.005, ge=0, lt=0.5)
-    """Share of the training rows below which values of a text share one 0/1 column."""
+    """Share of the training rows below which values of a text share one 0/1 column or code."""
     clip: float | None = Field(default=None, gt=0, lt=0.5)
     """Share of the training rows at either end of a column of numbers; what is beyond is set to that quantile."""
     bins: int | None = Field(default=None, ge=2, le=1000)
     """Each column of more different numbers becomes 0/1 columns of so many stretches between quantiles."""
+    woe: Woe | None = None
+    """Each column becomes one of weights of evidence: what a value's bin says of the label, of two classes."""
+
+    @field_validator("woe", mode="before")
+    @classmethod
+    def _read_woe(cls, value: Any) -> Any:
+        return read_nested(Woe, value)
+
+    @model_validator(mode="after")
+    def _check_woe(self) -> Preparation:
+        other = self.clip is not None or self.bins is not None or self.texts == "codes"
+        if self.woe is not None and other:
+            raise ValueError("woe: parts columns into bins of its own; leave clip, bins and codes out")
+        return self
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was fitted: the columns as they come, in order, and a step for each; no steps leave them as they are."""
+    """What was fitted: the columns as they come, in order, and a step for each; no steps leave them as they are.
+
+    coded: those that hold codes as they come.
+    """
 
     columns: list[str]
     steps: tuple[Step, ...] = ()
+    coded: tuple[str, ...] = ()
 
     @property
     def features(self) -> list[str]:
@@ -59,7 +84,27 @@ class Prepared:
     @property
     def texts(self) -> list[str]:
         """Those of the columns that hold texts."""
-        return [step.column for step in self.steps if isinstance(step, Texts)]
+        return [step.column for step in self.steps if isinstance(step, Texts | Codes | TextEvidence)]
+
+    @property
+    def information(self) -> dict[str, float]:
+        """The information value of each column, where these were weighed (`securevfl.data.evidence`)."""
+        return {step.column: step.iv for step in self.steps if isinstance(step, Evidence) and step.weights}
+
+    def weigh(self, places: Floats) -> Floats:
+        """The columns that come out (m x d), of the numbers of their bins (m x d)."""
+        steps = [step for step in self.steps if isinstance(step, Evidence)]
+        return np.column_stack([step.weigh(place) for step, place in zip(steps, places.T, strict=True)])
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Those of the columns that come out which hold codes, and are not to be scaled."""
+        return self.coded + tuple(step.column for step in self.steps if isinstance(step, Codes))
+
+    @property
+    def done(self) -> Prepared:
+        """What leaves the columns that come out as they are."""
+        return Prepared(self.features, coded=self.codes)
 
     def apply(self, own: Columns) -> Floats:
         """The columns that come out (m x d); NaN where a value is missing that never was in the training.
@@ -101,7 +146,7 @@ def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
     _check_refused(name, numbers if options.missing == "refuse" else [], "missing numbers", "fill them")
     texts = list(own.levels) if options.texts == "refuse" else []
     _check_refused(name, texts, "texts", "encode them as numbers")
-    if not (gaps.any() or own.levels or options.clip is not None or options.bins is not None):
+    if not (gaps.any() or own.levels or any(each is not None for each in (options.clip, options.bins, options.woe))):
         return Prepared(own.names)
     X = own.X[train]
     steps: list[Step] = []
@@ -111,7 +156,12 @@ def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
                 f"party {name}: values among the training rows were expected, column {column} has none; drop it"
             )
         if column in own.levels:
-            steps.append(_texts(name, column, X[:, j], own.levels[column], options))
+            counts = _counts(X[:, j], own.levels[column])
+            steps.append(
+                text_bins(column, counts, options.woe) if options.woe else _texts(name, column, counts, options)
+            )
+        elif options.woe is not None:
+            steps.append(number_bins(column, X[:, j], bool(gaps[j]), options.woe))
         else:
             steps.append(_number(column, X[:, j], bool(gaps[j]), options))
     prepared = Prepared(own.names, tuple(steps))
@@ -155,11 +205,16 @@ def _number(column: str, values: Floats, gaps: bool, options: Preparation) -> St
     )
 
 
-def _texts(name: str, column: str, values: Floats, levels: tuple[str, ...], options: Preparation) -> Step:
-    """The step of a column of texts, from its training rows; a missing text is a level like others."""
+def _counts(values: Floats, levels: tuple[str, ...]) -> dict[str, int]:
+    """How many rows have each level; a missing text is a level like others."""
     place = np.where(np.isnan(values), len(levels), values).astype(np.intp)
-    counts = dict(zip((*levels, MISSING), np.bincount(place, minlength=len(levels) + 1).tolist(), strict=True))
-    least = _least(len(values), options)
+    return dict(zip((*levels, MISSING), np.bincount(place, minlength=len(levels) + 1).tolist(), strict=True))
+
+
+def _texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> Step:
+    """The step of a column of texts, from how many training rows have each level."""
+    rows = sum(counts.values())
+    least = _least(rows, options)
     kept = [level for level, count in counts.items() if count >= least]
     kept.sort(key=lambda level: (-counts[level], level))
     if not kept:
@@ -167,6 +222,8 @@ def _texts(name: str, column: str, values: Floats, levels: tuple[str, ...], opti
             f"party {name}: texts that rows share were expected, no value of column {column} is in {least:.0f} of its "
             "training rows; drop it, or encode it as numbers"
         )
-    rare = len(values) - sum(counts[level] for level in kept)
+    if options.texts == "codes":
+        return Codes(column=column, levels=tuple(kept))
+    rare = rows - sum(counts[level] for level in kept)
     other = rare >= LEAST
     return Texts(column=column, base=kept[0], levels=tuple(sorted(kept[1:])), other=other)

@@ -9,7 +9,7 @@ from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.errors import ConfigError
 from securevfl.methods.base import Known
 from securevfl.methods.prepared import prepare, prepare_all
-from securevfl.methods.sizes import sizes_of
+from securevfl.methods.sizes import singled_out, sizes_of
 from securevfl.models.losses import check_split
 from securevfl.options import JobOptions
 
@@ -27,10 +27,12 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
         job,
         schedule,
         active=lead.name,
-        columns={party.name: len(party.columns) for party in tables},
+        columns={party.name: len(party.columns) for party in parties},
         outputs=loss.outputs(classes),
         brought={party.name: job.model.brought(party.name, party.model) for party in tables},
         enough={party.name: enough(party.X[schedule.sample(ROWS)]) for party in tables},
+        labels=lead.y,
+        alone={name: rows for party in tables for name, rows in singled_out(job, party, schedule).items()},
     )
     return Known(tuple(parties), schedule, sizes)
 
@@ -61,9 +63,11 @@ def known_alone(
         job,
         schedule,
         active=lead,
-        columns={name: d for name, d in (dict(columns) | {party.name: len(party.columns)}).items() if d},
+        columns=dict(columns) | {party.name: len(party.columns)},
         outputs=outputs or 1,
         brought=dict(brought or {}) | {party.name: job.model.brought(party.name, party.model)},
         enough={party.name: enough(party.X[schedule.sample(ROWS)])} if party.columns else {},
+        labels=party.y,
+        alone=singled_out(job, party, schedule),
     )
     return Known((party,), schedule, sizes)

@@ -49,6 +49,9 @@ class Learner(Protocol):
     def visited(self, number: int) -> Batch:
         """The batch of an earlier round, counted from 0."""
 
+    def later(self, k: int) -> Batch | None:
+        """The batch k rounds after the one that is being done, or was done last; None after the end."""
+
     def residual(self, f: Floats, batch: Batch) -> Floats:
         """g (n x c) from f (n x c), by which the loss of the round is booked; only the active party can."""
 
@@ -78,6 +81,10 @@ class RoundsTraining(Training, ABC):
         """What the parties agree on about residuals: a J that moves is opened anew in every local step."""
         openings = 1 if model.static_jacobian and not self.reweighs else self.steps
         return Agreement(openings, kept=self.kept, shares_outputs=model.shares_outputs)
+
+    def settle(self, party: Learner, link: ActiveLink) -> None:
+        """Takes in what passive parties have sent ahead of its round, so that the line is free for other sums; asked of
+        the active party between two rounds."""
 
     @abstractmethod
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
