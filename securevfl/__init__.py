@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.optim.fdskl import FDSKL
     from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
     from securevfl.optim.momentum import Momentum
+    from securevfl.optim.pipeline import Pipeline
     from securevfl.optim.proximal import Proximal
     from securevfl.optim.sgd import Sgd
     from securevfl.organisations.join import join
@@ -82,6 +83,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Paillier",
     "PairwiseSum",
     "Party",
+    "Pipeline",
     "Preparation",
     "Protocol",
     "Proximal",
@@ -130,6 +132,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.optim.fdskl": ("FDSKL",),
     "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
     "securevfl.optim.momentum": ("Momentum",),
+    "securevfl.optim.pipeline": ("Pipeline",),
     "securevfl.optim.proximal": ("Proximal",),
     "securevfl.optim.sgd": ("Sgd",),
     "securevfl.organisations.join": ("join",),

@@ -8,5 +8,8 @@ from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
+from securevfl.optim.pipeline import Pipeline
 
-OPTIMIZERS: Registry[Training] = Registry("optimizer", FedBCD, FedSGD, FedPBCD, BlockNewton, FDSKL, BlockDescent)
+OPTIMIZERS: Registry[Training] = Registry(
+    "optimizer", FedBCD, FedSGD, FedPBCD, Pipeline, BlockNewton, FDSKL, BlockDescent
+)

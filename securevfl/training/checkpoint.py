@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from securevfl.files import write_whole
 from securevfl.methods.state import State
 from securevfl.training.model_part import ModelPart
 
-SCHEMA = "securevfl.checkpoint/4"
+SCHEMA = "securevfl.checkpoint/5"
 KEPT = 4  # parties are at most this many checkpoints apart
 FINISHED = 1 << 62  # the round of a party whose part is on disk
 
@@ -35,7 +35,8 @@ class Saved:
     """One party after `round` rounds: what its player keeps, and what it has noted. identities as `Channel.keys`.
 
     run: as in `ModelPart`. constant: the state is the same at every round, as of a party without weights; such a party
-    may be far ahead of the others, and its newest state serves for all rounds before it.
+    may be far ahead of the others, and its newest state serves for all rounds before it. preparation: the steps that
+    make its columns, as plain data.
     """
 
     round: int
@@ -44,6 +45,7 @@ class Saved:
     identities: dict[str, str]
     state: State
     constant: bool = False
+    preparation: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Checkpoints:
@@ -77,6 +79,7 @@ class Checkpoints:
             "identities": saved.identities,
             "state": saved.state.plain(),
             "constant": saved.constant,
+            "preparation": saved.preparation,
         }
         write_whole(self.folder / self._name(job, saved.round), json.dumps(kept).encode())
         for old in self._states(job)[:-KEPT]:
@@ -102,6 +105,7 @@ class Checkpoints:
                 identities={str(name): str(each) for name, each in kept["identities"].items()},
                 state=State.read(kept["state"]),
                 constant=bool(kept["constant"]),
+                preparation=list(kept["preparation"]),
             )
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None

@@ -18,6 +18,7 @@ from securevfl.audit.checks import (
     bindings,
     chosen,
     engines,
+    evidence,
     hygiene,
     lattice_draws,
     paillier_draws,
@@ -27,6 +28,7 @@ from securevfl.audit.checks import (
     session,
     shares,
     simulators,
+    stored,
     theorem,
 )
 from securevfl.audit.checks.draws import watched
@@ -183,7 +185,9 @@ CHECKS: dict[str, Check] = {
     **lattice_draws.CHECKS,
     **paillier_draws.CHECKS,
     **repeats.CHECKS,
+    **evidence.CHECKS,
     **theorem.CHECKS,
     **shares.CHECKS,
+    **stored.CHECKS,
     **simulators.CHECKS,
 }

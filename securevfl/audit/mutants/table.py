@@ -13,6 +13,7 @@ from securevfl.audit.mutants.alignment import MUTANTS as ALIGNMENT
 from securevfl.audit.mutants.bits import MUTANTS as BITS
 from securevfl.audit.mutants.bound import MUTANTS as BOUND
 from securevfl.audit.mutants.chosen import MUTANTS as CHOSEN
+from securevfl.audit.mutants.evidence import MUTANTS as EVIDENCE
 from securevfl.audit.mutants.lattice import MUTANTS as LATTICE
 from securevfl.audit.mutants.lost import MUTANTS as LOST
 from securevfl.audit.mutants.masks import MUTANTS as MASKS
@@ -23,6 +24,7 @@ from securevfl.audit.mutants.related import MUTANTS as RELATED
 from securevfl.audit.mutants.repeats import MUTANTS as REPEATS
 from securevfl.audit.mutants.session import MUTANTS as SESSION
 from securevfl.audit.mutants.shares import MUTANTS as SHARES
+from securevfl.audit.mutants.stored import MUTANTS as STORED
 
 MUTANTS: list[Mutant] = [
     *MASKS,
@@ -37,7 +39,9 @@ MUTANTS: list[Mutant] = [
     *RELATED,
     *REPEATS,
     *BOUND,
+    *EVIDENCE,
     *SHARES,
+    *STORED,
 ]
 
 

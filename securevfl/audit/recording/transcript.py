@@ -35,7 +35,7 @@ from securevfl.protocols.base import (
     SumProtocol,
     SumRole,
 )
-from securevfl.protocols.differentiable import Differentiable, Jacobian
+from securevfl.protocols.differentiable import Differentiable, FixedJacobian, Jacobian
 from securevfl.roles import CONTRIBUTOR, Roles
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
@@ -49,8 +49,9 @@ COLLECTS = "A"  # the party that collects, and publishes residuals, where one pr
 
 
 class Learned(NamedTuple):
-    """A gradient that a passive party learned of an exchange: J^T g for this J."""
+    """A gradient that a passive party learned of an exchange on a lane: J^T g for this J."""
 
+    lane: str
     exchange: int
     J: Jacobian
     gradient: Floats
@@ -81,7 +82,8 @@ class Summed:
 class Witness:
     """What went in and came out, by party, in order. residuals: g as it goes down, after a defence; clear: before.
 
-    sums, casts: by collector, of whom there are several where several parties hold labels.
+    sums, casts: by collector, of whom there are several where several parties hold labels. before: how many residuals
+    went before the first one on a lane.
     """
 
     sums: dict[str, Summed] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class Witness:
     gradients: dict[str, list[Learned]] = field(default_factory=lambda: defaultdict(list))
     sessions: set[bytes] = field(default_factory=set)
     epochs: set[int] = field(default_factory=set)
+    before: dict[str, int] = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, list[NDArray[Any]]]:
@@ -155,7 +158,8 @@ class Transcript:
     def missed(self, name: str) -> Iterator[tuple[Learned, Floats]]:
         """Each gradient that a party learned, and how far it is from J^T g."""
         for learned in self.witness.gradients[name]:
-            g, _ = self.witness.residuals[self.roles.lead][learned.exchange]
+            first = self.witness.before[learned.lane]
+            g, _ = self.witness.residuals[self.roles.lead][first + learned.exchange]
             yield learned, learned.gradient - learned.J.vjp(g)
 
     def messages(self) -> list[Message]:
@@ -209,10 +213,11 @@ class WitnessedResidual(ResidualProtocol):
     _witness: Witness = PrivateAttr(default_factory=Witness)
 
     def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
+        self._witness.before[seat.lane] = len(self._witness.residuals[seat.me])
         return WitnessedActive(self.inner.active(seat, agreement), seat.me, self._witness)
 
     def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
-        return WitnessedPassive(self.inner.passive(seat, agreement), seat.me, self._witness)
+        return WitnessedPassive(self.inner.passive(seat, agreement), seat, self._witness)
 
     def declares(self) -> list[Declared]:
         return self.inner.declares()
@@ -240,27 +245,27 @@ class WitnessedActive(ActiveResidual):
 
 
 class WitnessedPassive(PassiveResidual):
-    def __init__(self, inner: PassiveResidual, me: str, witness: Witness) -> None:
-        self._inner, self._me, self._witness = inner, me, witness
+    def __init__(self, inner: PassiveResidual, seat: Seat, witness: Witness) -> None:
+        self._inner, self._seat, self._witness = inner, seat, witness
 
     def reply(self) -> Reply:
-        return WitnessedReply(self._inner.reply(), self._me, self._witness)
+        return WitnessedReply(self._inner.reply(), self._seat, self._witness)
 
     def close(self) -> None:
         self._inner.close()
 
 
 class WitnessedReply(Reply):
-    def __init__(self, inner: Reply, me: str, witness: Witness) -> None:
-        self._inner, self._me, self._witness = inner, me, witness
+    def __init__(self, inner: Reply, seat: Seat, witness: Witness) -> None:
+        self._inner, self._seat, self._witness = inner, seat, witness
         self.exchange = inner.exchange
         self._noted = False
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._inner.gradient(model, batch)
         if not (self._noted and model.static_jacobian):
-            learned = Learned(self.exchange, model.jacobian(batch.X), np.array(gradient))
-            self._witness.gradients[self._me].append(learned)
+            learned = Learned(self._seat.lane, self.exchange, model.jacobian(batch.X), np.array(gradient))
+            self._witness.gradients[self._seat.me].append(learned)
             self._noted = True
         return gradient
 
@@ -330,20 +335,6 @@ def record_sum(sums: SumProtocol, rounds: Sequence[Mapping[str, NDArray[Any]]], 
     roles: dict[str, Callable[[Channel], None]] = {COLLECTS: collect, **dict.fromkeys(rounds[0], contribute)}
     run_threads(roles, WallClock, timeout=60.0, observe=events.append)
     return Transcript(events, cast, sums.declares(cast.having(CONTRIBUTOR)), witness)
-
-
-class FixedJacobian:
-    """A model whose Jacobian is what it is handed."""
-
-    static_jacobian = True
-    shares_outputs = True
-    parameters = 0  # as many as X has columns
-
-    def vjp(self, X: Floats, g: Floats) -> Floats:
-        return Jacobian(X).vjp(g)
-
-    def jacobian(self, X: Floats) -> Jacobian:
-        return Jacobian(X)
 
 
 def record_residual(
