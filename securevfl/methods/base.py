@@ -116,7 +116,8 @@ class Player(ABC):
 
     @property
     def constant(self) -> bool:
-        """Whether its state is the same at every round, so that one state serves any round before it."""
+        """Whether one state serves any round before it: it is the same at every round, or the player goes at a pace of
+        its own and knows by its state how far it is."""
         return False
 
     @abstractmethod

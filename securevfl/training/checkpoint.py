@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ FINISHED = 1 << 62  # the round of a party whose part is on disk
 class Saved:
     """One party after `round` rounds: what its player keeps, and what it has noted. identities as `Channel.keys`.
 
-    run: as in `ModelPart`. constant: the state is the same at every round, as of a party without weights; such a party
-    may be far ahead of the others, and its newest state serves for all rounds before it.
+    run: as in `ModelPart`. constant: the newest state of this party serves for all rounds before it, as it is the same
+    at every round or the party goes at a pace of its own; such a party may be far ahead of the others.
     """
 
     round: int
@@ -83,8 +83,14 @@ class Checkpoints:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
     def load(self, job: bytes, rounds: int) -> Saved:
-        """The state after so many rounds, or the first after it. DataError if its file is missing or none of ours."""
-        there = min((later for later in self._states(job) if later >= rounds), default=rounds)
+        """The state after so many rounds, or the newest if it serves for that. DataError if its file is missing or none
+        of ours."""
+        newest = max(self._states(job), default=rounds)
+        if newest > rounds and (last := self._read(job, newest)).constant:
+            return replace(last, round=rounds)
+        return self._read(job, rounds)
+
+    def _read(self, job: bytes, there: int) -> Saved:
         path = self.folder / self._name(job, there)
         try:
             kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -96,7 +102,7 @@ class Checkpoints:
             if kept["round"] != there:
                 raise KeyError
             return Saved(
-                round=rounds,
+                round=there,
                 run=str(kept["run"]),
                 history=kept["history"],
                 identities={str(name): str(each) for name, each in kept["identities"].items()},
