@@ -16,6 +16,7 @@ security, ternary secret): at most 54, 109, 218 and 438 bits of q, special prime
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,6 +70,18 @@ class Ring:
         self._conjugate = exponents % 4 == 3
         self._index = np.where(self._conjugate, 2 * degree - exponents, exponents) // 4
         self._twist = np.exp(1j * np.pi * np.arange(half) / degree)
+
+    def secret_key(self, seed: bytes) -> Any:
+        """The secret key that SEAL makes from a seed of 64 bytes, the same wherever it is made.
+
+        The context that is seeded makes the key and nothing else, so no other randomness follows from the seed.
+        """
+        parms = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
+        parms.set_poly_modulus_degree(self.degree)
+        parms.set_coeff_modulus(self.context.key_context_data().parms().coeff_modulus())
+        parms.set_random_generator(seal.Blake2xbPRNGFactory(list(struct.unpack("<8Q", seed))))
+        seeded = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
+        return seal.KeyGenerator(seeded).secret_key()
 
     @property
     def public_size(self) -> int:

@@ -14,12 +14,16 @@ A key that the holder chose. Messages enter a total as one sum, in its first pol
 do not depend on them: whatever the key is, the total tells the holder their sum and nothing else. Towards those who add
 on the way a part is hidden under RLWE with an honest key; a holder that makes a bad b opens it to them, as it could by
 showing them its secret key.
+
+A key that several hold. SEAL makes a secret key from a seed of 64 bytes. A holder draws the seed itself and shares it
+sealed; whoever opens it makes the same secret key. The seed serves the secret key alone: what encrypts draws anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 import struct
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -31,6 +35,7 @@ import tenseal.sealapi as seal
 from securevfl.crypto import sealio
 from securevfl.crypto.lattice_ring import Ring
 from securevfl.crypto.scheme import Adder, AdditiveScheme, Floats, SumHolder
+from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import CryptoError, KeyMismatch, RangeError
 
 _DEGREE = 4096
@@ -88,8 +93,21 @@ class LatticeSum(AdditiveScheme):
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
         return LatticeSumHolder(self._ring)
 
+    def joined(self, public: bytes, shared: bytes, key: bytes, executor: Executor | None = None) -> SumHolder:
+        _check_public(self._ring, public)
+        seed = unwrap(key, shared, public)
+        if len(seed) != sealio.SEED_BYTES:
+            raise CryptoError(f"lattice sum: a seed of {sealio.SEED_BYTES} bytes was expected, {len(seed)} bytes came")
+        return LatticeSumHolder(self._ring, seed, public)
+
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
         return LatticeAdder(self._ring, public)
+
+
+def _check_public(ring: Ring, public: bytes) -> None:
+    expected = _PUBLIC.size + ring.public_size
+    if len(public) != expected or public[:4] != b"SLA2":
+        raise CryptoError(f"lattice sum: expected a public key of {expected} bytes, got {len(public)}")
 
 
 def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
@@ -126,12 +144,17 @@ def _ciphertext(ring: Ring, message: bytes, index: int) -> Any:
 class LatticeSumHolder(SumHolder):
     """Owns the secret key, inside SEAL's objects."""
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: Ring, seed: bytes = b"", public: bytes = b"") -> None:
+        """Of a fresh key, or of one that is there already: its seed and its public bytes."""
         self._ring = ring
-        secret = seal.KeyGenerator(ring.context).secret_key()
+        self._seed = seed or os.urandom(sealio.SEED_BYTES)
+        secret = ring.secret_key(self._seed)
         self._decryptor = seal.Decryptor(ring.context, secret)
-        self.public = _PUBLIC.pack(b"SLA2") + ring.public_bytes(seal.Encryptor(ring.context, secret))
+        self.public = public or _PUBLIC.pack(b"SLA2") + ring.public_bytes(seal.Encryptor(ring.context, secret))
         self._fingerprint = hashlib.sha256(self.public).digest()[:16]
+
+    def share(self, key: bytes) -> bytes:
+        return wrap(key, self._seed, self.public)
 
     def decrypt(self, total: bytes) -> Floats:
         ring = self._ring
@@ -149,9 +172,7 @@ class LatticeAdder(Adder):
     """Encrypts and adds under the holder's public key."""
 
     def __init__(self, ring: Ring, public: bytes) -> None:
-        expected = _PUBLIC.size + ring.public_size
-        if len(public) != expected or public[:4] != b"SLA2":
-            raise CryptoError(f"lattice sum: expected a public key of {expected} bytes, got {len(public)}")
+        _check_public(ring, public)
         self._ring = ring
         self._encryptor = seal.Encryptor(ring.context, ring.public_key(public[_PUBLIC.size :]))
         self._fingerprint = hashlib.sha256(public).digest()[:16]

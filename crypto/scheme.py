@@ -160,6 +160,13 @@ class SumHolder(Secret, ABC):
     def decrypt(self, total: bytes) -> Floats:
         """The sum (m,) of the vectors that were added into `total`."""
 
+    @abstractmethod
+    def share(self, key: bytes) -> bytes:
+        """What makes another who has `key` (32 bytes that seal nothing else) a holder of the same secret key.
+
+        The secret key leaves in no other way. See `AdditiveScheme.joined`.
+        """
+
 
 class Adder(ABC):
     """A party that adds its vector without seeing anyone else's."""
@@ -181,6 +188,10 @@ class AdditiveScheme(ABC):
     @abstractmethod
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
         """A holder with a fresh key."""
+
+    @abstractmethod
+    def joined(self, public: bytes, shared: bytes, key: bytes, executor: Executor | None = None) -> SumHolder:
+        """A holder of the key that another holder has shared. CryptoError if the three do not belong together."""
 
     @abstractmethod
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:

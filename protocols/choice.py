@@ -10,9 +10,11 @@ from pydantic import SerializeAsAny, field_validator, model_validator
 from securevfl.config import Config, read_nested
 from securevfl.protocols.base import ResidualProtocol, SumProtocol
 from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.registry import RESIDUALS, SUMS, auto_sum
+from securevfl.protocols.registry import RESIDUALS, STORED, SUMS, auto_sum
 from securevfl.protocols.sealed_residual import SealedResidual
 from securevfl.protocols.shares_options import Shares
+from securevfl.protocols.stored_cipher import StoredCipher
+from securevfl.protocols.stored_sum import StoredSum
 
 
 class Protocol(Config):
@@ -20,6 +22,7 @@ class Protocol(Config):
 
     `sum` is "auto", a name or a sum object; `residual` is "open", an engine (Ckks(), Paillier(bits=3072)) or its name,
     and is left out for an optimizer that sends nothing down. `shares` is a Shares object or a table of its keys.
+    `stored` is for parties at their own pace (FDML): "open", "masks", or an engine or its name, which encrypts.
     """
 
     if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class Protocol(Config):
             sum: SumProtocol | str | Mapping[str, Any] = ...,
             residual: ResidualProtocol | Engine | str | Mapping[str, Any] | None = ...,
             shares: Shares | Mapping[str, Any] | None = ...,
+            stored: StoredSum | Engine | str | Mapping[str, Any] | None = ...,
         ) -> None: ...
 
     sum: SerializeAsAny[SumProtocol] | Literal["auto"] = "auto"
@@ -38,6 +42,9 @@ class Protocol(Config):
     """How residuals go down: "open", or the name of an engine, which seals them; none for FDSKL."""
     shares: Shares | None = None
     """Weights, sums and residuals stay shared, in place of a sum and a residual; a table of the keys of Shares."""
+
+    stored: SerializeAsAny[StoredSum] | None = None
+    """How local predictions lie at a server, for FDML: "open", "masks", or the name of an engine; masks if left out."""
 
     @field_validator("sum", mode="before")
     @classmethod
@@ -61,10 +68,18 @@ class Protocol(Config):
             value = {key: each for key, each in value.items() if key != "name"}
         return read_nested(Shares, value)
 
+    @field_validator("stored", mode="before")
+    @classmethod
+    def _read_stored(cls, value: Any) -> Any:
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if isinstance(name, str) and name in ENGINES:
+            value = ENGINES.read(value)
+        return StoredCipher(engine=value) if isinstance(value, Engine) else STORED.read(value)
+
     @model_validator(mode="after")
     def _check_shares(self) -> Protocol:
-        if self.shares is not None and (self.sum != "auto" or self.residual is not None):
-            raise ValueError("shares take the place of sum and residual; leave these out")
+        if self.shares is not None and (self.sum != "auto" or self.residual is not None or self.stored is not None):
+            raise ValueError("shares take the place of sum, residual and stored sum; leave these out")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""The sums and residuals that a job can name. Adding one is one line here."""
+"""The sums, residuals and stored sums that a job can name. Adding one is one line here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.pairwise_sum import PairwiseSum
 from securevfl.protocols.sealed_residual import SealedResidual
+from securevfl.protocols.stored_cipher import StoredCipher
+from securevfl.protocols.stored_masks import StoredMasks
+from securevfl.protocols.stored_sum import StoredOpen, StoredSum
 from securevfl.protocols.tree_sum import TreeSum
 
 SUMS: Registry[SumProtocol] = Registry("sum", DirectSum, TreeSum, PairwiseSum, CipherSum)
 RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual)
+STORED: Registry[StoredSum] = Registry("stored sum", StoredOpen, StoredMasks, StoredCipher)
 
 
 def auto_sum(contributors: int) -> SumProtocol:

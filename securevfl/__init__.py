@@ -46,6 +46,9 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.protocols.pairwise_sum import PairwiseSum
     from securevfl.protocols.sealed_residual import SealedResidual
     from securevfl.protocols.shares_options import Shares
+    from securevfl.protocols.stored_cipher import StoredCipher
+    from securevfl.protocols.stored_masks import StoredMasks
+    from securevfl.protocols.stored_sum import StoredOpen
     from securevfl.protocols.tree_sum import TreeSum
     from securevfl.runtime.clock import Network
     from securevfl.training.run import Run
@@ -88,6 +91,9 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "SmoothHinge",
     "Softmax",
     "Square",
+    "StoredCipher",
+    "StoredMasks",
+    "StoredOpen",
     "Target",
     "TorchModel",
     "Transfer",
@@ -134,6 +140,9 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
     "securevfl.protocols.sealed_residual": ("SealedResidual",),
     "securevfl.protocols.shares_options": ("Shares",),
+    "securevfl.protocols.stored_cipher": ("StoredCipher",),
+    "securevfl.protocols.stored_masks": ("StoredMasks",),
+    "securevfl.protocols.stored_sum": ("StoredOpen",),
     "securevfl.protocols.tree_sum": ("TreeSum",),
     "securevfl.runtime.clock": ("Network",),
     "securevfl.training.run": ("Run",),

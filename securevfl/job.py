@@ -53,6 +53,8 @@ class Job(JobOptions):
                 f"weights: rows count the same in {method.name} of a {self.model.name} model; "
                 "leave weights out, or train a linear model"
             )
+        if self.protocol.stored is not None and not method.stores:
+            raise ValueError(f"protocol.stored: {method.name} stores nothing at a server; leave it out")
         method.check(self)
         return self
 

@@ -36,8 +36,9 @@ from securevfl.protocols.base import ResidualProtocol, SumProtocol
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.defences import DEFENCES, Defence
 from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.protocols.shares_options import Shares
+from securevfl.protocols.stored_sum import StoredSum
 
 TABLES: dict[type[Config], str] = {
     Protocol: "protocol",
@@ -53,6 +54,7 @@ KINDS: dict[type[Config], tuple[str, Registry[Any]]] = {  # keys that name one o
     Rule: ("rule", RULES),
     SumProtocol: ("sum", SUMS),
     ResidualProtocol: ("residual", RESIDUALS),
+    StoredSum: ("stored", STORED),
     Engine: ("engine", ENGINES),
     Defence: ("defence", DEFENCES),
 }

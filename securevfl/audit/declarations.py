@@ -14,7 +14,7 @@ from securevfl.methods import METHODS
 from securevfl.organisations import conversation, measure, predict, scoring
 from securevfl.protocols import meeting, psi
 from securevfl.protocols.base import Declared
-from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.roles import Roles
 from securevfl.runtime.codec import Message
 
@@ -56,6 +56,11 @@ def sections() -> list[Section]:
         )
         for kind in RESIDUALS.values()
         for label, residual in kind.variants().items()
+    ]
+    found += [
+        Section(f"Stored sum: {_title(stored.name, label)}", stored.strength, stored.pooling, stored.declares())
+        for kind in STORED.values()
+        for label, stored in kind.variants().items()
     ]
     found += _methods({item.message for section in found for item in section.declared})
     found += [_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3)]

@@ -147,11 +147,12 @@ class Method(Named, ABC):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
-    (`securevfl.models.weights`).
+    (`securevfl.models.weights`). stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`).
     """
 
     most: ClassVar[int | None] = None
     weighs: ClassVar[bool] = False
+    stores: ClassVar[bool] = False
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from securevfl.audit.declarations import sections, table
 from securevfl.protocols import psi_many, psi_work
-from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.runtime.codec import Message
 
 
@@ -25,6 +25,7 @@ def test_every_registered_protocol_has_a_section() -> None:
     text = table()
     assert all(f"## Sum: {name}" in text for name in SUMS)
     assert all(f"## Residual: {name}" in text for name in RESIDUALS)
+    assert all(f"## Stored sum: {name}" in text for name in STORED)
 
 
 def test_kinds_say_what_they_must() -> None:

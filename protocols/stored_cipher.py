@@ -1,0 +1,154 @@
+"""A stored sum under homomorphic encryption, by a key that all workers share (see `stored_sum` for the whole).
+
+0. worker <-> worker         X25519 public keys, and the first worker's fresh key K, sealed for each other (`sum_keys`)
+   first worker -> worker    the public key pk, and what makes each other worker a holder of the secret key, sealed
+                             under a key that follows from K
+   first worker -> server    pk
+1. worker k -> server        [[H_k, marks of (k, batch, version)]]
+2. server -> worker          [[sum of the latest]], re-randomised, and their versions
+   worker                    decrypts the sum, and takes the marks of these versions off
+
+The server has pk alone, so payloads tell it nothing under the engine's assumption. A worker, which has the secret key,
+is sent re-randomised totals alone: these tell the sum and nothing of its parts (`crypto.lattice_sum`,
+`crypto.paillier_sum`). Marks are four numbers of a keystream under K; they must come out of the total as the versions
+say. Whoever has pk can add to a total, which then is a wrong sum: that the server adds what it was sent is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import numpy as np
+
+from securevfl.crypto.prg import Prg, derive_key
+from securevfl.crypto.scheme import Adder, Floats, Secret, SumHolder
+from securevfl.errors import KeyMismatch, ProtocolError, RangeError
+from securevfl.protocols.base import Declared, Reveal, Seat
+from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
+from securevfl.protocols.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
+from securevfl.protocols.sum_keys import GROUP_MESSAGES, group_key
+from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.runtime.codec import Message
+
+MARKS = 4
+_DOMAIN = "stored sum under encryption"
+_NEAR = 2.0**-16  # of the bound and for each payload: engines round to 2^-17 or finer
+
+
+class StoredKey(Message, frozen=True):
+    """The public key, and for a worker the secret key sealed; empty for the server."""
+
+    public: bytes
+    secret: bytes
+
+
+class StoredCipher(StoredSum):
+    """Payloads under a Paillier or CKKS key whose secret half every worker has and the server has not."""
+
+    name: ClassVar[str] = "cipher"
+    pushed: ClassVar[Reveal] = Reveal("ciphertext", CONTRIBUTOR)
+    pulled: ClassVar[Reveal] = Reveal("output", OTHERS)
+    engine: AnyEngine = Ckks()
+    """The encryption under which payloads are added up."""
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        return {f"cipher {name}": cls(engine=kind()) for name, kind in ENGINES.items()}
+
+    @property
+    def quick(self) -> Self:
+        return self.model_copy(update={"engine": self.engine.quick})
+
+    @property
+    def encrypts(self) -> bool:
+        return True
+
+    @property
+    def pooled(self) -> bool:
+        return self.engine.pooled
+
+    @property
+    def strength(self) -> str:
+        return self.engine.assumption
+
+    def worker(self, seat: Seat) -> StoredWorker:
+        key = group_key(seat, _DOMAIN)  # 0
+        scheme, (first, *others) = seat.meter.additive(self.engine.sums()), seat.contributors
+        sealing, lane = derive_key(key, "secret key"), seat.lane
+        if seat.me == first:
+            holder = scheme.sum_keygen()
+            shared = holder.share(sealing)
+            for other in others:
+                seat.channel.send(other, StoredKey(holder.public, shared), lane)  # 0
+            seat.channel.send(seat.collector, StoredKey(holder.public, b""), lane)  # 0
+        else:
+            told = seat.channel.recv(first, StoredKey, lane)  # 0
+            holder = scheme.joined(told.public, told.secret, sealing)
+        return CipherWorker(seat, key, holder, scheme.adder(holder.public))
+
+    def server(self, seat: Seat) -> StoredServer:
+        told = seat.channel.recv(seat.contributors[0], StoredKey, seat.lane)  # 0
+        return CipherServer(seat, seat.meter.additive(self.engine.sums()).adder(told.public))
+
+    def declares(self) -> list[Declared]:
+        return [
+            *GROUP_MESSAGES,
+            Declared(StoredKey, CONTRIBUTOR, COLLECTOR, Reveal("public")),
+            Declared(StoredKey, CONTRIBUTOR, CONTRIBUTOR, Reveal("output", "the key that all workers share")),
+        ]
+
+
+class Marks(Secret):
+    """The marks of one session by worker, batch and version: the same at every worker."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def of(self, worker: str, batch: int, version: int) -> Floats:
+        """`MARKS` numbers, uniform over half the range of an entry of H."""
+        key = derive_key(self._key, worker, batch, version)
+        words = Prg(key, "marks of a stored payload").array(MARKS, np.uint32)
+        return np.asarray((words * 2.0**-32 - 0.5) * SPACE.bound)
+
+
+class CipherWorker(StoredWorker):
+    """Encrypts its own payload and decrypts totals."""
+
+    def __init__(self, seat: Seat, key: bytes, holder: SumHolder, adder: Adder) -> None:
+        super().__init__(seat, whole=True)
+        self._marks, self._holder, self._adder = Marks(key), holder, adder
+
+    def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
+        if not np.all(np.abs(H) <= SPACE.bound):
+            raise RangeError(f"{self.me}: a forward output is not finite or beyond {SPACE.bound:g}; lower the step")
+        values = np.append(H.ravel(), self._marks.of(self.me, batch, version))
+        return self._adder.encrypt(values, bound=SPACE.bound, terms=len(self.workers))
+
+    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        values, count = self._holder.decrypt(total), shape[0] * shape[1]
+        if len(values) != count + MARKS:
+            raise ProtocolError(
+                f"{self.me}: an encrypted sum of shape {shape} was expected, one of {len(values)} values and marks "
+                "came; do both run the same job?"
+            )
+        marks = np.sum([self._marks.of(name, batch, version) for name, version in versions.items()], axis=0)
+        if np.abs(values[count:] - marks).max() > _NEAR * SPACE.bound * len(versions):
+            raise KeyMismatch(
+                f"{self.me}: the total of batch {batch} is not that of the payloads the server names; nothing of it is "
+                "used, start the session again"
+            )
+        return values[:count].reshape(shape)
+
+
+class CipherServer(StoredServer):
+    """Adds ciphertexts under the public key and re-randomises the total."""
+
+    def __init__(self, seat: Seat, adder: Adder) -> None:
+        super().__init__(seat, whole=True)
+        self._adder = adder
+
+    def _add(self, stored: Mapping[str, bytes]) -> bytes:
+        return self._adder.add(*stored.values())

@@ -1,0 +1,224 @@
+"""Stored sums against plain ones, with any mix of versions, and what they refuse."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch, ProtocolError, RangeError, SecureVFLError
+from securevfl.protocols.base import Seat
+from securevfl.protocols.registry import STORED
+from securevfl.protocols.stored_sum import SPACE, StoredServer, StoredSum, StoredWorker
+from securevfl.roles import Roles
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+
+SUMS: list[StoredSum] = [
+    vfl.StoredOpen(),
+    vfl.StoredMasks(),
+    vfl.StoredCipher(engine=vfl.Ckks()),
+    vfl.StoredCipher(engine=vfl.Paillier(bits=2048)),
+]
+HIDING = SUMS[1:]
+EXACT = {"open": 0.0, "masks": 2.0**-40, "cipher": 3e-4}  # of an entry of a sum of three
+WORKERS = ("a", "b", "c")
+SHAPE = (5, 2)
+
+
+Sides = tuple[StoredServer, dict[str, StoredWorker]]
+
+
+def seat(channel: Channel, workers: tuple[str, ...]) -> Seat:
+    return Seat(channel, Roles.sum("server", workers), Meter(channel.clock, channel.books), lane="stored")
+
+
+def met(sums: StoredSum, workers: tuple[str, ...] = WORKERS) -> Sides:
+    """All sides of one session, which has exchanged its keys."""
+
+    def play(channel: Channel) -> StoredServer | StoredWorker:
+        own = seat(channel, workers)
+        return sums.server(own) if channel.me == "server" else sums.worker(own)
+
+    made = run_threads(dict.fromkeys(("server", *workers), play), lambda: VirtualClock(vfl.Network()), timeout=60)
+    server = made.pop("server")
+    assert isinstance(server, StoredServer)
+    return server, made
+
+
+@pytest.fixture(scope="module")
+def sides() -> Callable[[StoredSum], Sides]:
+    """One session for each kind; tests take batches of their own."""
+    made: dict[str, Sides] = {}
+    return lambda sums: made.setdefault(repr(sums), met(sums))
+
+
+def outputs(*seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(scale=30.0, size=SHAPE)
+
+
+def test_every_registered_kind_is_tested() -> None:
+    assert {type(each) for each in SUMS} == set(STORED.values())
+
+
+@pytest.mark.parametrize("sums", SUMS, ids=repr)
+def test_a_total_is_the_sum_of_the_latest_whatever_their_versions(
+    sums: StoredSum, sides: Callable[[StoredSum], Sides]
+) -> None:
+    server, workers = sides(sums)
+    generator, stored, latest, version = np.random.default_rng(1), {}, {}, dict.fromkeys(WORKERS, -1)
+    for step in range(12):
+        batch = 0
+        pusher = WORKERS[step] if step < 3 else str(generator.choice(WORKERS))
+        version[pusher] += int(generator.integers(1, 4))
+        latest[pusher] = outputs(step)
+        stored[pusher] = workers[pusher].conceal(latest[pusher], batch, version[pusher])
+        if step >= 2:
+            got = workers[pusher].reveal(server.add(stored), version, batch, SHAPE)
+            apart = np.abs(got - np.sum(list(latest.values()), axis=0)).max()
+            assert apart <= EXACT[sums.name] + 1e-12
+
+
+@pytest.mark.parametrize("sums", SUMS, ids=repr)
+def test_values_up_to_the_bound_are_added_and_beyond_it_refused(
+    sums: StoredSum, sides: Callable[[StoredSum], Sides]
+) -> None:
+    server, workers = sides(sums)
+    full = {name: np.full(SHAPE, SPACE.bound) for name in WORKERS}
+    stored = {name: workers[name].conceal(full[name], 1, 0) for name in WORKERS}
+    got = workers["a"].reveal(server.add(stored), dict.fromkeys(WORKERS, 0), 1, SHAPE)
+    np.testing.assert_allclose(got, 3 * SPACE.bound, rtol=1e-6)
+    for bad in (SPACE.bound * 1.001, -SPACE.bound * 1.001, np.nan, np.inf):
+        H = outputs(0)
+        H[3, 1] = bad
+        with pytest.raises(RangeError) as caught:
+            workers["a"].conceal(H, 1, workers["a"]._concealed[1] + 1)
+        assert f"{H[0, 0]}" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sums", SUMS, ids=repr)
+def test_a_version_serves_once(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
+    worker = sides(sums)[1]["b"]
+    worker.conceal(outputs(1), 2, 4)
+    for version in (4, 3, 0):
+        with pytest.raises(CryptoError, match="a version serves once"):
+            worker.conceal(outputs(2), 2, version)
+    worker.conceal(outputs(1), 3, 4)
+
+
+@pytest.mark.parametrize("sums", HIDING, ids=repr)
+def test_equal_outputs_never_look_alike(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
+    worker, H = sides(sums)[1]["c"], outputs(3)
+    payloads = [worker.conceal(H, batch, version) for batch in (4, 5) for version in range(3)]
+    tails = {payload[-64:] for payload in payloads}
+    assert len(tails) == 6
+
+
+@pytest.mark.parametrize("sums", HIDING, ids=repr)
+def test_a_total_of_other_payloads_than_named_is_refused(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
+    """One worker's payload alone, one of them twice, an older version, another batch."""
+    server, workers = sides(sums)
+    stored = {name: workers[name].conceal(outputs(4), 6, 1) for name in WORKERS}
+    elsewhere = workers["b"].conceal(outputs(4), 7, 1)
+    versions = dict.fromkeys(WORKERS, 1)
+    before = dict(stored)
+    stored["a"] = workers["a"].conceal(outputs(5), 6, 2)
+    for wrong in (
+        server._add({"b": stored["b"]}),
+        server.add(stored | {"c": stored["b"]}),
+        server.add(before),
+        server.add(stored | {"b": elsewhere}),
+    ):
+        with pytest.raises(KeyMismatch, match="nothing of it is used"):
+            workers["a"].reveal(wrong, versions | {"a": 2}, 6, SHAPE)
+    workers["a"].reveal(server.add(stored), versions | {"a": 2}, 6, SHAPE)
+
+
+@pytest.mark.parametrize("sums", SUMS, ids=repr)
+def test_versions_that_cannot_be_are_refused(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
+    server, workers = sides(sums)
+    stored = {name: workers[name].conceal(outputs(6), 8, 2) for name in WORKERS}
+    total, versions = server.add(stored), dict.fromkeys(WORKERS, 2)
+
+    def refused(given: Mapping[str, int], match: str) -> None:
+        with pytest.raises(ProtocolError, match=match):
+            workers["a"].reveal(total, given, 8, SHAPE)
+
+    workers["a"].reveal(total, versions, 8, SHAPE)
+    refused(versions | {"a": 1}, "its latest payload")
+    refused(versions | {"mallory": 2}, "was expected, the server names")
+    refused({"b": 2, "c": 2}, "was expected, the server names")
+    refused(versions | {"b": 1}, "went back")
+    if sums.hides_parts:
+        refused({"a": 2, "b": 2}, "was expected, the server names")
+        with pytest.raises(ProtocolError, match="let pulls wait"):
+            server.add({"a": stored["a"], "b": stored["b"]})
+
+
+@pytest.mark.parametrize("sums", SUMS, ids=repr)
+def test_bytes_that_are_cut_or_altered_give_a_typed_error(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
+    server, workers = sides(sums)
+    stored = {name: workers[name].conceal(outputs(7), 9, 0) for name in WORKERS}
+    total, versions = server.add(stored), dict.fromkeys(WORKERS, 0)
+    for wrong in (b"", total[:-1], total[:-8], total + bytes(8), total[: len(total) // 2]):
+        with pytest.raises(SecureVFLError):
+            workers["a"].reveal(wrong, versions, 9, SHAPE)
+    for shape in ((4, 2), (6, 2), (5, 1)):
+        with pytest.raises(SecureVFLError):
+            workers["a"].reveal(total, versions, 9, shape)
+    for wrong in (b"", stored["b"][:-1], stored["b"][:-8]):
+        with pytest.raises(SecureVFLError):
+            server.add(stored | {"b": wrong})
+
+
+@pytest.mark.parametrize("sums", HIDING, ids=repr)
+def test_payloads_of_another_session_do_not_open(sums: StoredSum, sides: Callable[[StoredSum], Sides]) -> None:
+    """Who comes back after a kill has another key: what a server kept is worth nothing, and no version meets itself."""
+    server, workers = sides(sums)
+    again, others = met(sums)
+    kept = {name: workers[name].conceal(outputs(8), 10, 0) for name in WORKERS}
+    fresh = {name: others[name].conceal(outputs(8), 10, 0) for name in WORKERS}
+    assert all(kept[name][-64:] != fresh[name][-64:] for name in WORKERS)
+    with pytest.raises(CryptoError):
+        others["a"].reveal(server.add(kept), dict.fromkeys(WORKERS, 0), 10, SHAPE)
+    with pytest.raises(CryptoError):
+        others["a"].reveal(again.add(fresh | {"b": kept["b"]}), dict.fromkeys(WORKERS, 0), 10, SHAPE)
+
+
+@pytest.mark.parametrize("sums", HIDING, ids=repr)
+def test_two_workers_are_enough(sums: StoredSum) -> None:
+    server, workers = met(sums, ("a", "b"))
+    stored = {name: workers[name].conceal(outputs(9), 0, 0) for name in workers}
+    for worker in workers.values():
+        got = worker.reveal(server.add(stored), dict.fromkeys(workers, 0), 0, SHAPE)
+        np.testing.assert_allclose(got, 2 * outputs(9), atol=1e-3)
+
+
+def test_the_open_sum_may_be_of_those_that_have_pushed() -> None:
+    server, workers = met(vfl.StoredOpen())
+    payload = workers["a"].conceal(outputs(1), 0, 0)
+    np.testing.assert_array_equal(workers["a"].reveal(server.add({"a": payload}), {"a": 0}, 0, SHAPE), outputs(1))
+
+
+def test_secrets_do_not_show(sides: Callable[[StoredSum], Sides]) -> None:
+    for sums in HIDING:
+        own = vars(sides(sums)[1]["a"])
+        assert not any(isinstance(value, bytes) for value in own.values())
+        assert any(repr(value).endswith(", secret>") for value in own.values())
+
+
+def test_jobs_name_stored_sums() -> None:
+    for given, expected in (
+        ("open", vfl.StoredOpen()),
+        ("masks", vfl.StoredMasks()),
+        ("ckks", vfl.StoredCipher(engine=vfl.Ckks())),
+        ({"name": "paillier", "bits": 2048}, vfl.StoredCipher(engine=vfl.Paillier(bits=2048))),
+        (vfl.Paillier(), vfl.StoredCipher(engine=vfl.Paillier())),
+    ):
+        assert vfl.Protocol(stored=given).stored == expected
+    with pytest.raises(ConfigError, match="stores nothing at a server"):
+        vfl.Job(
+            model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(residual="open", stored="masks")
+        )
