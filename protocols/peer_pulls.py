@@ -1,5 +1,6 @@
-"""Pushes to all other workers, without a server: each keeps what all pushed and pulls from itself (FDML, Hu et al. 2019,
-Algorithm 1, with the matrix of local predictions at every worker).
+"""Pushes to all other workers, without a server: each keeps what all pushed and pulls from itself.
+
+FDML (Hu et al. 2019), Algorithm 1, with the matrix of local predictions at every worker:
 
 0. worker k -> worker j   Restored      of a run that goes on: H_k on every batch visited before
    worker k -> worker j   Position      the iteration that it begins with

@@ -96,7 +96,10 @@ class Pace:
 
     def unanswered(self, t: int) -> int:
         """How many pushes a worker may have open when it goes on after the push of t: never two of one batch."""
-        return 0 if self.pauses(t) else min(self.lead(t), self.epoch - 1)
+        if t < 0 or self.pauses(t):
+            return 0
+        most = min(self.lead(t), t + 1)
+        return next((back for back in range(most) if self.batches[t - back] == self.batches[t + 1]), most)
 
 
 @dataclass(frozen=True)
@@ -213,11 +216,13 @@ class PullServer:
         self._workers = {name: _Worker() for name in seat.contributors}
 
     def serve(self) -> Iterator[int]:
-        """Serves until all pushes are answered; yields how many iterations all are through with, whenever that grows."""
+        """Serves until all pushes are answered; yields the number of iterations that all are through with."""
         self._begin()
         done = self._through
         while done < len(self._pace.batches):
-            name, push = self._channel.recv_first(self._pushing(done), Push, self._lane)  # 1
+            senders = self._pushing(done)
+            awaited = [name for name in senders if self._waits_for_nobody(name)]
+            name, push = self._channel.recv_first(senders, Push, self._lane, awaited=awaited)  # 1
             self._take(name, push)
             self._answer()
             while done < self._through:
@@ -250,9 +255,16 @@ class PullServer:
         for name, worker in self._workers.items():
             t = worker.pushed
             meets = t >= done and self._pace.pauses(t)  # waits for the others after its last push
-            if t < 0 or not (meets or t - worker.answered > self._pace.unanswered(t)):
+            if not (meets or t - worker.answered > self._pace.unanswered(t)):
                 found.append(name)
         return found
+
+    def _waits_for_nobody(self, name: str) -> bool:
+        """Whether its next push needs no residual either that the leading party may still have to publish."""
+        if name in self._told:
+            return True
+        t = self._workers[name].pushed
+        return self._workers[self._lead].finished > t - self._pace.unanswered(t)
 
     def _take(self, name: str, push: Push) -> None:
         worker = self._workers[name]

@@ -148,11 +148,13 @@ class Method(Named, ABC):
 
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
     (`securevfl.models.weights`). stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`).
+    helpers: the parties without a table that its examples are run with, by name and role.
     """
 
     most: ClassVar[int | None] = None
     weighs: ClassVar[bool] = False
     stores: ClassVar[bool] = False
+    helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:

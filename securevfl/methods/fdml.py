@@ -115,8 +115,9 @@ class FdmlMethod(Method):
 
     def title(self, job: JobOptions, roles: Roles) -> str:
         down = "labels at all" if job.protocol.residual is None else f"{job.protocol.residual.name} residual"
-        where = f"{stored_of(job).name} payloads at a server" if roles.having(SERVER) else "open payloads at all workers"
-        return f"{where} / {down}"
+        if roles.having(SERVER):
+            return f"{stored_of(job).name} payloads at a server / {down}"
+        return f"open payloads at all workers / {down}"
 
     def strength(self, job: JobOptions) -> str:
         return fdml_told.strength(job)

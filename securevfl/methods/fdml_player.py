@@ -5,7 +5,7 @@ A worker goes on while answers are under way, and takes its steps in the order o
     push t;  then for every push s that is answered, or must be:  f of s -> g -> a step on its own weights
 
 Its own state is enough to go on after a kill. It begins where it was itself, whatever the others have done, and pushes
-what it knows of batches that were visited before, so that the server, which keeps nothing on disk, has them again. Where
+its predictions on the batches visited before, so that the server, which keeps nothing on disk, has them again. Where
 residuals go down all begin where the party with labels was, as these are numbered by its iterations.
 """
 

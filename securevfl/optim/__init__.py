@@ -6,7 +6,8 @@ from securevfl.config import Registry
 from securevfl.optim.base import Training
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.block_newton import BlockNewton
+from securevfl.optim.fdml import FDML
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
 
-OPTIMIZERS: Registry[Training] = Registry("optimizer", FedBCD, FedSGD, FedPBCD, BlockNewton, FDSKL, BlockDescent)
+OPTIMIZERS: Registry[Training] = Registry("optimizer", FedBCD, FedSGD, FedPBCD, BlockNewton, FDSKL, FDML, BlockDescent)
