@@ -1,6 +1,6 @@
 # make demo    train in the open, under Paillier and under CKKS, and see what each costs and tells
 # make test    the test suite, on two cores
-# make quick   one test of every file, for an inner loop
+# make quick   one short test of every file, for an inner loop
 # make soak    its slow part: attacks over twenty seeds
 # make docs    the documentation as pages, in build/site; any warning is an error
 # make ci      what CI runs: style, types, layers, documentation, tests, and the tests again against the built wheel

@@ -14,6 +14,10 @@ Keys live at the modulus of all three primes, and SEAL keeps the last of its pri
 that makes keys has one prime more. Only its secret key is of that modulus; what leaves is within the 128-bit bound of
 lattice_ring.py. The secret key goes from this context to that of BFV through memory of the process.
 
+*Two contexts of one ring.* What an evaluator does (products, sums, encryptions of zero, changes of form) is the same
+whatever t is, but SEAL turns a plaintext into the form of products at half the cost where t is below every prime. So
+evaluators work in a context whose t is just large enough for signed columns, holders in one whose t is 2^L.
+
 *A share of a mask.* A mask r uniform modulo q, as it is added to c0, is a share -round(t r / q) of what it hides. It is
 computed exactly: with x_i = r (q/p_i)^-1 mod p_i, t r / q = sum t x_i / p_i modulo t, and t x_i / p_i comes from a long
 division in words of 64 bits.
@@ -32,7 +36,7 @@ from securevfl.crypto import sealio
 from securevfl.crypto.lattice_ring import MAX_BITS_128, mulmod
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.sealio import _HEADER, _PLAIN_MEMBERS, Residues, SealIO, _array, _load
-from securevfl.crypto.share_ring import Words
+from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import ConfigError, CryptoError
 
 __all__ = ["Bfv", "BfvIO", "expanded", "nearest"]
@@ -56,21 +60,21 @@ class Bfv:
                 f"(HomomorphicEncryption.org allows {limit}); use fewer bits or a larger N"
             )
         primes = seal.CoeffModulus.Create(degree, [*bits, _SPARE_BITS])
-        self.context = _context(seal.SCHEME_TYPE.BFV, degree, primes[:-1], plain_bits)
-        self._maker = _context(seal.SCHEME_TYPE.CKKS, degree, primes, None)
         self.degree = degree
         self.plain_bits = plain_bits
         self.key_primes = [p.value() for p in primes[:-1]]
         self.primes = self.key_primes[:-1]
-        self.level = self.context.first_parms_id()
-        self.evaluator = seal.Evaluator(self.context)
-        self.io = BfvIO(self.context)
+        self.factor_bits = min(prime.bit_length() for prime in self.primes) - 2
+        self.holding = Context(_context(seal.SCHEME_TYPE.BFV, degree, primes[:-1], plain_bits))
+        self.products = Context(_context(seal.SCHEME_TYPE.BFV, degree, primes[:-1], self.factor_bits))
+        self.evaluator = seal.Evaluator(self.products.seal)
+        self._maker = _context(seal.SCHEME_TYPE.CKKS, degree, primes, None)
         self._maker_io = BfvIO(self._maker)
 
-    def keypair(self, second: Residues) -> tuple[Any, Residues]:
+    def keypair(self, second: Residues) -> tuple[Residues, Residues]:
         """A fresh secret key, and the first polynomial b of its public key (b, a) for a = `second`.
 
-        Both polynomials are residues (key primes, N) in NTT form.
+        All are residues (key primes, N) in NTT form.
         """
         shape, level = (len(self.key_primes), self.degree), self._maker.first_parms_id()
         secret = seal.KeyGenerator(self._maker).secret_key()
@@ -81,23 +85,33 @@ class Bfv:
         seal.Evaluator(self._maker).sub_inplace(zero, given)
         seal.Decryptor(self._maker, secret).decrypt(zero, plain)
         first = self._maker_io.plain_residues(plain, shape)
-        return self.io.secret_key(self._maker_io.secret_residues(secret, (shape[0] + 1, self.degree))[:-1]), first
+        return self._maker_io.secret_residues(secret, (shape[0] + 1, self.degree))[:-1], first
 
     def public_key(self, first: Residues, second: Residues) -> Any:
-        """The public key (b, a) from residues in NTT form."""
-        return self.io.given_key(np.stack([first, second]))
+        """The public key (b, a), for an evaluator, from residues in NTT form."""
+        return self.products.io.given_key(np.stack([first, second]))
 
-    def transformed(self, coefficients: Words) -> Any:
-        """A plaintext (up to N words below t, read as signed) in the form of products."""
-        plain = self.io.plaintext(coefficients)
-        self.evaluator.transform_to_ntt_inplace(plain, self.level)
+    def transformed(self, coefficients: Integers) -> Any:
+        """A plaintext (up to N signed integers of less than `factor_bits`) in the form of products."""
+        words = coefficients.view(np.uint64) & np.uint64(2**self.factor_bits - 1)
+        plain = self.products.io.plaintext(words)
+        self.evaluator.transform_to_ntt_inplace(plain, self.products.level)
         return plain
 
     def sealed(self, first: Residues, seed: bytes) -> Any:
         """A ciphertext in the form of products from its first polynomial and the seed of its second."""
-        cipher = self.io.seeded_coefficients(self.level, first, seed)
+        cipher = self.products.io.seeded_coefficients(self.products.level, first, seed)
         self.evaluator.transform_to_ntt_inplace(cipher)
         return cipher
+
+
+class Context:
+    """A context of SEAL, the level of its ciphertexts, and what moves objects in and out."""
+
+    def __init__(self, context: Any) -> None:
+        self.seal = context
+        self.level = context.first_parms_id()
+        self.io = BfvIO(context)
 
 
 class BfvIO(SealIO):

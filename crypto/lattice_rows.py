@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import tenseal.sealapi as seal
-from numpy.typing import NDArray
 
 from securevfl.crypto import sealio
 from securevfl.crypto.lattice_layout import Layout
@@ -28,6 +27,7 @@ from securevfl.crypto.tall import Sparse, Stretch
 from securevfl.errors import RangeError
 
 CHUNK = 256  # plaintexts encoded at a time
+READ = 512  # rows with known zeros that are measured at a time
 _SLOT = "lattice plaintexts"  # where a stretch keeps them
 
 
@@ -42,7 +42,21 @@ class Norms:
 
 def norms(stretch: Stretch) -> Norms:
     """Of the columns of a stretch. RangeError if one is not finite."""
+    if isinstance(stretch.rows, Sparse):
+        return _sparse_norms(stretch.rows)
     return merged(_norms(X) for _, X in stretch.blocks())
+
+
+def _sparse_norms(rows: Sparse) -> Norms:
+    """Of rows that are read without their zeros, `READ` at a time: of more, the columns are not as few."""
+    n, d = rows.shape
+    found = []
+    for start in range(0, n, READ):
+        columns, part = rows.part(start, min(n, start + READ))
+        one, whole = _norms(part), np.zeros((3, d))
+        whole[:, columns] = one.largest, one.squares, one.absolute
+        found.append(Norms(*whole))
+    return merged(found)
 
 
 def _norms(X: Floats) -> Norms:
@@ -259,32 +273,55 @@ def _encoded(
     if not blocks:
         return []
     layout, d = encoding.layout, len(encoding.scale)
+    if isinstance(stretch.rows, Sparse):
+        return _encoded_sparse(stretch.rows, parameters, encoding, start, blocks)
     unit = np.where(encoding.largest > 0, encoding.largest, 1.0)
     rows = np.zeros((len(blocks), layout.s, d))
     for place, block in enumerate(blocks):
-        begin, end = max(start, block * layout.s), min(start + len(stretch), (block + 1) * layout.s)
+        begin, end = _span(layout, start, len(stretch), block)
         own = stretch.rows[slice(begin - start, end - start)] / unit * encoding.scale
         rows[place, begin - block * layout.s : end - block * layout.s] = own
-    integers = np.rint(layout.plaintexts(rows.reshape(-1, d)))
-    # SEAL raises on a product with a zero polynomial, which would show where J is zero.
-    integers[..., layout.s - 1] += ~integers.any(axis=-1)
-    touched = _touched(stretch, encoding, start, blocks)
-    plains = np.full(touched.shape, None)
-    plains[touched] = parameters.ring.encode(integers[touched])
-    return [list(column) for column in plains.T]
+    found = layout.plaintexts(rows.reshape(-1, d))
+    plains = parameters.ring.encode(_integers(layout, found.reshape(-1, layout.degree)))
+    return [plains[place :: len(blocks)] for place in range(len(blocks))]
 
 
-def _touched(stretch: Stretch, encoding: Encoding, start: int, blocks: Sequence[int]) -> NDArray[np.bool_]:
-    """Which polynomials [column block][sample block] are multiplied at all: where everyone knows of zeros, none is.
+def _encoded_sparse(
+    rows: Sparse, parameters: Parameters, encoding: Encoding, start: int, blocks: Sequence[int]
+) -> list[list[Any]]:
+    """`_encoded` of rows in which everyone knows of zeros: a polynomial of nothing else is None, and not multiplied.
 
-    The first of each column block always is, so that every reply is a ciphertext.
+    The first block has all of them, so that every reply is a ciphertext.
     """
-    layout, d = encoding.layout, len(encoding.scale)
-    touched = np.ones((layout.column_blocks(d), len(blocks)), bool)
-    if isinstance(stretch.rows, Sparse):
-        for place, block in enumerate(blocks):
-            begin, end = max(start, block * layout.s), min(start + len(stretch), (block + 1) * layout.s)
-            columns = stretch.rows.columns(begin - start, end - start)
-            touched[:, place] = block == 0
-            touched[columns // layout.columns, place] = True
-    return touched
+    layout, unit = encoding.layout, np.where(encoding.largest > 0, encoding.largest, 1.0)
+    every = layout.column_blocks(len(encoding.scale))
+    found, polynomials = [[None] * every for _ in blocks], []
+    for block in blocks:
+        begin, end = _span(layout, start, len(rows), block)
+        columns, part = rows.part(begin - start, end - start)
+        touched = np.arange(every) if block == 0 else np.unique(columns // layout.columns)
+        coefficients = np.zeros((len(touched), layout.degree))
+        sample = np.arange(begin, end) - block * layout.s
+        at = columns % layout.columns * layout.s + layout.s - 1 - sample[:, None]
+        coefficients[np.searchsorted(touched, columns // layout.columns), at] = (
+            part / unit[columns] * encoding.scale[columns]
+        )
+        polynomials.append((touched, coefficients))
+    plains = iter(parameters.ring.encode(_integers(layout, np.concatenate([each for _, each in polynomials]))))
+    for own, (touched, _) in zip(found, polynomials, strict=True):
+        for column in touched:
+            own[column] = next(plains)
+    return found
+
+
+def _span(layout: Layout, start: int, rows: int, block: int) -> tuple[int, int]:
+    """From and to which row of the matrix a sample block reaches, of a stretch that begins at `start`."""
+    return max(start, block * layout.s), min(start + rows, (block + 1) * layout.s)
+
+
+def _integers(layout: Layout, polynomials: Floats) -> Floats:
+    """Whole coefficients (m x N), none of the polynomials zero: SEAL raises on a product with a zero polynomial, which
+    would show where J is zero."""
+    found: Floats = np.rint(polynomials)
+    found[:, layout.s - 1] += ~found.any(axis=1)
+    return found

@@ -23,6 +23,7 @@ one entry, and the result thrown away.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import struct
@@ -49,6 +50,7 @@ MOST_BITS = 56  # L
 _ROOM = 32  # bits of q / t that are left for the noise, at least
 _MOST_PRIME, _SPECIAL = 46, 17  # bits; 46 + 46 + 17 is the most for 128-bit security
 
+KEY_BYTES = 16  # of a key's fingerprint
 _PUBLIC = struct.Struct("<4sB")  # magic, L
 SEALED = struct.Struct("<4s16sIIII")  # magic, key, n, c, s, p
 REPLY = struct.Struct("<4s16sIIII")  # magic, key, c, s, p, d
@@ -63,7 +65,10 @@ class LatticeShares(ShareScheme):
         if not 8 <= bits <= MOST_BITS:
             raise ConfigError(f"lattice shares: L is 8 to {MOST_BITS}, got {bits}; use fewer bits of fixed point")
         self.bits = bits
-        self._parameters = Parameters(bits)
+        self._parameters = _parameters(bits)
+
+    def __reduce__(self) -> tuple[type[LatticeShares], tuple[int]]:
+        return LatticeShares, (self.bits,)
 
     @property
     def strength(self) -> str:
@@ -79,8 +84,20 @@ class LatticeShares(ShareScheme):
     def keygen(self, coin: bytes) -> ShareHolder:
         return LatticeShareHolder(self._parameters, coin)
 
+    def holder(self, exported: bytes) -> ShareHolder:
+        return LatticeShareHolder.imported(self._parameters, exported)
+
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
         return LatticeShareEvaluator(self._parameters, public, coin)
+
+    def seconds(self, n: int, c: int, d: int) -> float:
+        return share_layout.milliseconds(share_layout.choose(DEGREE, n, c, d), d) / 1e3
+
+
+@functools.lru_cache(maxsize=8)
+def _parameters(bits: int) -> Parameters:
+    """They are public, and take as long to make as some products."""
+    return Parameters(bits)
 
 
 def primes(bits: int) -> tuple[int, int, int]:
@@ -135,20 +152,37 @@ class Parameters:
 
 
 def _fingerprint(coin: bytes, public: bytes) -> bytes:
-    return hashlib.sha256(coin + public).digest()[:16]
+    return hashlib.sha256(coin + public).digest()[:KEY_BYTES]
 
 
 class LatticeShareHolder(ShareHolder):
     """Owns V and the secret key."""
 
     def __init__(self, parameters: Parameters, coin: bytes) -> None:
-        bfv = parameters.bfv
-        self._parameters = parameters
-        secret, first = bfv.keypair(parameters.second(coin))
-        self._encryptor = seal.Encryptor(bfv.context, secret)
-        self._decryptor = seal.Decryptor(bfv.context, secret)
-        self.public = _PUBLIC.pack(b"SSK1", parameters.ring.bits) + sealio.pack(first, bfv.key_primes)
-        self._key = _fingerprint(coin, self.public)
+        secret, first = parameters.bfv.keypair(parameters.second(coin))
+        public = _PUBLIC.pack(b"SSK1", parameters.ring.bits) + sealio.pack(first, parameters.bfv.key_primes)
+        self._have(parameters, public, _fingerprint(coin, public), secret)
+
+    def _have(self, parameters: Parameters, public: bytes, key: bytes, secret: Residues) -> None:
+        """secret: residues (key primes, N) of the secret key, in NTT form."""
+        bfv, self._parameters = parameters.bfv, parameters
+        self.public, self._key, self._secret = public, key, secret
+        own = bfv.holding.io.secret_key(secret)
+        self._encryptor = seal.Encryptor(bfv.holding.seal, own)
+        self._decryptor = seal.Decryptor(bfv.holding.seal, own)
+
+    def exported(self) -> bytes:
+        return self._key + self.public + sealio.pack(self._secret, self._parameters.bfv.key_primes)
+
+    @classmethod
+    def imported(cls, parameters: Parameters, exported: bytes) -> LatticeShareHolder:
+        """A holder from what `exported` gave. CryptoError if it is of another length, or no key."""
+        size = sealio.packed_size(parameters.bfv.key_primes, DEGREE)
+        parameters.sized(exported, KEY_BYTES + _PUBLIC.size + 2 * size)
+        holder = cls.__new__(cls)
+        secret = sealio.unpack(exported[-size:], parameters.bfv.key_primes, DEGREE)
+        holder._have(parameters, exported[KEY_BYTES:-size], exported[:KEY_BYTES], secret)
+        return holder
 
     def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
         parameters, bfv = self._parameters, self._parameters.bfv
@@ -160,30 +194,31 @@ class LatticeShareHolder(ShareHolder):
         layout = share_layout.choose(DEGREE, n, c, columns, uses)
         parts = [SEALED.pack(b"SSV1", self._key, n, c, layout.s, layout.p)]
         for message in share_layout.messages(layout, V).reshape(-1, DEGREE):
-            seeded = self._encryptor.encrypt_symmetric(bfv.io.plaintext(message))
-            residues, seed = bfv.io.seeded_residues(seeded, (len(bfv.primes), DEGREE))
+            seeded = self._encryptor.encrypt_symmetric(bfv.holding.io.plaintext(message))
+            residues, seed = bfv.holding.io.seeded_residues(seeded, (len(bfv.primes), DEGREE))
             parts += [sealio.pack(residues, bfv.primes), seed]
         return b"".join(parts)
 
     def open(self, reply: bytes) -> Words:
-        parameters, bfv = self._parameters, self._parameters.bfv
+        parameters, holding = self._parameters, self._parameters.bfv.holding
+        primes = parameters.bfv.primes
         c, s, p, d = parameters.header(REPLY, b"SSR1", reply, self._key)
         layout = parameters.layout(s, c, s, p)  # how many sample blocks there were makes no difference here
         blocks = layout.output_blocks * layout.column_blocks(max(d, 1))
         if d < 1:
             raise CryptoError("lattice shares: a reply names no column; it is malformed")
-        parameters.sized(reply, REPLY.size + blocks * parameters.polynomial + sealio.packed_size(bfv.primes, c * d))
+        parameters.sized(reply, REPLY.size + blocks * parameters.polynomial + sealio.packed_size(primes, c * d))
         view = memoryview(reply)[REPLY.size :]
         shares = np.empty((d, c), np.uint64)
         plain = seal.Plaintext()
         for outputs, columns, where in _blocks(layout, d):
-            residues = np.zeros((2, len(bfv.primes), DEGREE), np.uint64)
-            residues[1] = sealio.unpack(view, bfv.primes, DEGREE)
+            residues = np.zeros((2, len(primes), DEGREE), np.uint64)
+            residues[1] = sealio.unpack(view, primes, DEGREE)
             view = view[parameters.polynomial :]
-            residues[0][:, where] = sealio.unpack(view, bfv.primes, len(where))
-            view = view[sealio.packed_size(bfv.primes, len(where)) :]
-            self._decryptor.decrypt(bfv.io.ciphertext(bfv.level, residues, ntt=False), plain)
-            values = bfv.io.coefficients(plain, DEGREE)[where]
+            residues[0][:, where] = sealio.unpack(view, primes, len(where))
+            view = view[sealio.packed_size(primes, len(where)) :]
+            self._decryptor.decrypt(holding.io.ciphertext(holding.level, residues, ntt=False), plain)
+            values = holding.io.coefficients(plain, DEGREE)[where]
             shares[columns, outputs] = values.reshape(outputs.stop - outputs.start, -1).T
         return shares
 
@@ -218,8 +253,9 @@ class Prepared:
         return int(self._W.nbytes) + count * DEGREE * len(self._parameters.bfv.primes) * 8
 
     def check(self, columns: int) -> None:
-        """RangeError if so many columns in a block could make noise of a tenth of a unit."""
-        if self._parameters.noise(self.shape[0] * columns, self._largest) > 0.1:
+        """RangeError if so many columns in a block make noise of a tenth of a unit, or an entry fits no plaintext."""
+        widest = self._largest >> (self._parameters.bfv.factor_bits - 1)
+        if widest or self._parameters.noise(self.shape[0] * columns, self._largest) > 0.1:
             raise RangeError("lattice shares: W has entries too large for this L; use fewer bits of fixed point")
 
     def encoded(self, layout: Layout) -> list[list[tuple[Any, bool]]]:
@@ -236,9 +272,8 @@ class Prepared:
         for blocks in share_layout.plaintexts(layout, self._W):
             filled = blocks.any(axis=1)
             blocks[~filled, 0] = 1
-            words = parameters.ring.of(blocks)
             rows.append(
-                [(parameters.bfv.transformed(each), bool(full)) for each, full in zip(words, filled, strict=True)]
+                [(parameters.bfv.transformed(each), bool(full)) for each, full in zip(blocks, filled, strict=True)]
             )
         return rows
 
@@ -252,8 +287,8 @@ class LatticeShareEvaluator(ShareEvaluator):
             raise CryptoError(f"lattice shares: not a public key for L = {parameters.ring.bits}; both sides need one L")
         parameters.sized(public, _PUBLIC.size + sealio.packed_size(bfv.key_primes, DEGREE))
         first = sealio.unpack(memoryview(public)[_PUBLIC.size :], bfv.key_primes, DEGREE)
-        self._parameters = parameters
-        self._encryptor = seal.Encryptor(bfv.context, bfv.public_key(first, parameters.second(coin)))
+        self._parameters, self.public, self.coin = parameters, public, coin
+        self._encryptor = seal.Encryptor(bfv.products.seal, bfv.public_key(first, parameters.second(coin)))
         self._key = _fingerprint(coin, public)
 
     def prepare(self, W: Integers) -> Prepared:
@@ -316,11 +351,11 @@ class LatticeShareEvaluator(ShareEvaluator):
         if total is not None:
             bfv.evaluator.transform_from_ntt_inplace(total)
             bfv.evaluator.add_inplace(zero, total)
-        return bfv.io.residues(zero, (2, len(bfv.primes), DEGREE))
+        return bfv.products.io.residues(zero, (2, len(bfv.primes), DEGREE))
 
     def _zero(self) -> Any:
         zero = seal.Ciphertext()
-        self._encryptor.encrypt_zero(self._parameters.bfv.level, zero)
+        self._encryptor.encrypt_zero(self._parameters.bfv.products.level, zero)
         return zero
 
     def _uniform(self, count: int) -> Residues:

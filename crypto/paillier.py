@@ -30,7 +30,7 @@ from securevfl.crypto.paillier_bytes import Header, Kind, numbers, read, write
 from securevfl.crypto.paillier_keys import PublicKey, SecretKey, check_bits
 from securevfl.crypto.paillier_worker import decrypt, encrypt_as_holder, product, rerandomise, spread, workers
 from securevfl.crypto.scheme import ROOM, Evaluator, Floats, KeyHolder, LinearScheme, Secret, Shape
-from securevfl.crypto.tall import Tall
+from securevfl.crypto.tall import Tall, whole
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 
@@ -142,15 +142,16 @@ class PaillierEvaluator(Evaluator):
         self._executor = executor
 
     def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> Prepared:
-        if isinstance(J, Tall):
+        matrix = whole(J)
+        if matrix is None:
             raise ConfigError(
                 "paillier: J in memory was expected, this batch is read in blocks; take smaller batches, or Ckks"
             )
-        if np.ndim(J) != 2 or not np.size(J):
-            raise RangeError(f"J must be a matrix (n x d) with entries, got shape {np.shape(J)}")
-        n, d = np.shape(J)
+        if np.ndim(matrix) != 2 or not np.size(matrix):
+            raise RangeError(f"J must be a matrix (n x d) with entries, got shape {np.shape(matrix)}")
+        n, d = np.shape(matrix)
         slots = layout(self._public.bits, n)
-        ints, scales = fixedpoint.encode_columns(J, slots.column_bits)
+        ints, scales = fixedpoint.encode_columns(matrix, slots.column_bits)
         i, j = np.nonzero(ints)
         K, share, L = slots.samples, slots.share(d), slots.pitch
         terms = Terms(

@@ -14,13 +14,13 @@ import numpy as np
 from securevfl.crypto.lattice_layout import Layout
 from securevfl.crypto.share_ring import Integers, Words
 
-__all__ = ["choose", "messages", "plaintexts"]
+__all__ = ["choose", "messages", "milliseconds", "plaintexts"]
 
 # Milliseconds of one core, both ends: a ciphertext up (encrypt, save, load, transform), one down (transform back,
 # encryption of zero, save, load, decrypt), a product with its sum, a plaintext made; and of a line of 300 Mbps for the
 # 45 kB of either ciphertext. Only their ratios matter.
 LINE = 1.2
-UP, DOWN, PRODUCT, PREPARE = 1.2 + LINE, 2.6 + LINE, 0.06, 0.16
+UP, DOWN, PRODUCT, PREPARE = 1.3 + LINE, 2.5 + LINE, 0.07, 0.14
 
 
 @functools.lru_cache(maxsize=256)
@@ -35,12 +35,21 @@ def choose(degree: int, n: int, c: int, d: int, uses: int = 1) -> Layout:
             F, B = -(-d // f), -(-n // min(window // f, n))
             s = -(-n // B)
             B = -(-n // s)
-            cost = P * (B * UP + F * DOWN + B * F * PRODUCT) + B * F * PREPARE / uses
+            cost = _cost(B, P, F, uses)
             if best is None or cost < best[0]:
                 best = (cost, s, p)
     if best is None:  # one output and one column always fit
         raise AssertionError(f"no layout for n={n}, c={c}, d={d}")
     return Layout(degree, n, c, best[1], best[2])
+
+
+def milliseconds(layout: Layout, d: int, uses: int = 1) -> float:
+    """About what a product takes of one core, both ends, and of a line."""
+    return _cost(layout.sample_blocks, layout.output_blocks, layout.column_blocks(d), uses)
+
+
+def _cost(B: int, P: int, F: int, uses: int) -> float:
+    return P * (B * UP + F * DOWN + B * F * PRODUCT) + B * F * PREPARE / uses
 
 
 def _shares(count: int) -> list[int]:

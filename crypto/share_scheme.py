@@ -22,7 +22,17 @@ from securevfl.crypto.scheme import Secret
 from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import CryptoError
 
-__all__ = ["COIN_BYTES", "NONCE_BYTES", "ShareEvaluator", "ShareHolder", "ShareScheme", "common_coin"]
+__all__ = [
+    "COIN_BYTES",
+    "NONCE_BYTES",
+    "ShareEvaluator",
+    "ShareHolder",
+    "ShareScheme",
+    "common_coin",
+    "encrypted",
+    "multiplied",
+    "opened",
+]
 
 NONCE_BYTES = 32
 COIN_BYTES = 32
@@ -48,6 +58,10 @@ class ShareHolder(Secret, ABC):
     public: bytes  # what an evaluator needs beside the coin; safe to publish
 
     @abstractmethod
+    def exported(self) -> bytes:
+        """All that makes it again (`ShareScheme.holder`), the secret key in it: for processes of this party alone."""
+
+    @abstractmethod
     def encrypt(self, V: Words, *, columns: int, uses: int = 1) -> bytes:
         """Encrypts V (n x c, words below 2^L), freshly randomised.
 
@@ -65,6 +79,9 @@ class ShareHolder(Secret, ABC):
 
 class ShareEvaluator(ABC):
     """The party that owns W, with the other one's public key and their coin."""
+
+    public: bytes
+    coin: bytes
 
     @abstractmethod
     def prepare(self, W: Integers) -> Any:
@@ -84,7 +101,7 @@ class ShareEvaluator(ABC):
 
 
 class ShareScheme(ABC):
-    """An engine for shared products. Stateless apart from its public parameters."""
+    """An engine for shared products. Stateless apart from its public parameters, and it travels between processes."""
 
     name: ClassVar[str]
     bits: int  # L
@@ -99,5 +116,29 @@ class ShareScheme(ABC):
         """A holder with a fresh key under this coin, which serves for one key only."""
 
     @abstractmethod
+    def holder(self, exported: bytes) -> ShareHolder:
+        """A holder as it was exported. CryptoError if the bytes are malformed."""
+
+    @abstractmethod
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
         """The other side. CryptoError if the public bytes are malformed."""
+
+    @abstractmethod
+    def seconds(self, n: int, c: int, d: int) -> float:
+        """About how long a product takes with V of n x c and W of n x d, both ends, on one core."""
+
+
+def encrypted(scheme: ShareScheme, key: bytes, V: Words, columns: int, uses: int) -> bytes:
+    """`ShareHolder.encrypt` in another process of the holder's party; key: the holder, exported."""
+    return scheme.holder(key).encrypt(V, columns=columns, uses=uses)
+
+
+def multiplied(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, sealed: bytes) -> tuple[bytes, Words]:
+    """`ShareEvaluator.product` in another process of the evaluator's party."""
+    evaluator = scheme.evaluator(public, coin)
+    return evaluator.product(evaluator.prepare(W), sealed)
+
+
+def opened(scheme: ShareScheme, key: bytes, reply: bytes) -> Words:
+    """`ShareHolder.open` in another process of the holder's party."""
+    return scheme.holder(key).open(reply)

@@ -174,9 +174,25 @@ class Tall:
 
 
 def made(rows: Rows) -> Floats | Tall:
-    """Rows that are made when they are read: all of them now if they are few, else as a matrix of one part."""
+    """Rows that are made when they are read: all of them now if they are few, else as a matrix of one part, and so
+    where everyone knows of zeros."""
+    return rows[:] if few(rows) and not isinstance(rows, Sparse) else Tall.here(rows)
+
+
+def few(rows: Rows) -> bool:
+    """Whether rows that are made when they are read may be made all at once."""
     n, d = rows.shape
-    return rows[:] if n * d <= HELD else Tall.here(rows)
+    return n * d <= HELD
+
+
+def whole(matrix: Floats | Tall) -> Floats | None:
+    """The matrix as an array, where it is one or is made when it is read, here, of few rows; else None."""
+    if not isinstance(matrix, Tall):
+        return matrix
+    part = matrix.parts[0]
+    if len(matrix.parts) > 1 or not isinstance(part, Here) or not isinstance(part.stretch.rows, Sparse):
+        return None
+    return part.stretch.rows[:] if few(part.stretch.rows) else None
 
 
 def makespan(X: Floats | Tall) -> float:

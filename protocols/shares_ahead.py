@@ -22,14 +22,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.crypto.share_scheme import ShareEvaluator, ShareHolder, ShareScheme
+from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
 from securevfl.errors import ConfigError, FrameError
 from securevfl.protocols import shares_products, shares_transfers
 from securevfl.protocols.base import Declared, Seat
@@ -38,6 +37,7 @@ from securevfl.protocols.share_steps import Rule
 from securevfl.protocols.shares_products import Evaluators, Products
 from securevfl.protocols.shares_store import NAME_BYTES, Chunk, Ready
 from securevfl.protocols.shares_transfers import ActiveTransfers, PartnerTransfers, Transfers
+from securevfl.protocols.shares_work import Work
 from securevfl.protocols.shelf import Shelf
 
 __all__ = ["Ahead", "Factors", "Terms", "Visit", "declares"]
@@ -121,7 +121,7 @@ class Ahead:
         """ready: where the records go."""
         self._seat, self._terms, self._factors, self._ready = seat, terms, factors, ready
         self._ring = ShareRing(terms.numbers.bits)
-        self._products = Products(seat, terms.partner, scheme)
+        self._scheme, self._products = scheme, Products(seat, terms.partner, scheme)
         total = sum(terms.columns.values())
         self._width = -(-total * (len(seat.parties) - 1) // len(seat.parties))  # of a factor that psi meets, about
         self._prg = Prg.fresh("masks of a training on shares")
@@ -168,9 +168,11 @@ class Ahead:
         psi: ByBatch = {}
         for batch, count in counts.items() if holders else ():
             psi[batch] = ring.uniform(self._prg, (terms.rows[batch], count * terms.outputs))
-        steps, left = self._steps(counts, psi, holders, evaluators[0])  # 1
+        seconds = (self._scheme.seconds(terms.rows[b], e * terms.outputs, self._width) for b, e in counts.items())
+        work = self._products.work(2 * sum(seconds))
+        steps, left = self._steps(work, counts, psi, holders, evaluators[0])  # 1
         before = {name: self._walk(name, visits, counts, values) for name, values in left.items()}  # 2
-        sums = self._sums(counts, before, holders, evaluators[1])  # 3
+        sums = self._sums(work, counts, before, holders, evaluators[1])  # 3
         rows = [terms.rows[batch] * terms.outputs for batch in visits]
         transfers = self._transfers.made(rows) if self._transfers is not None else (() for _ in visits)  # 4
         records, seen = [], dict.fromkeys(counts, 0)
@@ -240,21 +242,28 @@ class Ahead:
         return slice(place * self._terms.outputs, (place + 1) * self._terms.outputs)
 
     def _steps(
-        self, counts: Mapping[int, int], psi: ByBatch, holders: Sequence[ShareHolder], evaluators: Evaluators
+        self,
+        work: Work,
+        counts: Mapping[int, int],
+        psi: ByBatch,
+        holders: Sequence[ShareHolder],
+        evaluators: Evaluators,
     ) -> tuple[ByBatch, dict[str, ByBatch]]:
         """This party's shares of W^T psi added up (d x E c), and as a holder v by party."""
         products, terms = self._products, self._terms
-        for batch, V in psi.items():
-            products.ask(products.asked, holders[0], batch, V, columns=self._width, uses=terms.chunks)
-        own = {batch: self._answered(0, evaluators, batch) for batch in counts}
+        if psi:
+            width = self._width
+            products.ask(work, products.asked, holders[0], psi, columns=lambda batch: width, uses=terms.chunks)
+        own = self._answered(work, 0, evaluators, counts)
         left: dict[str, ByBatch] = {}
         for name in products.asked:
             shapes = {batch: (terms.columns[name], count * terms.outputs) for batch, count in counts.items()}
-            left[name] = {batch: products.opened(holders[0], name, batch, shape) for batch, shape in shapes.items()}
+            left[name] = products.opened(work, holders[0], name, shapes)
         return own, left
 
     def _sums(
         self,
+        work: Work,
         counts: Mapping[int, int],
         before: Mapping[str, ByBatch],
         holders: Sequence[ShareHolder],
@@ -263,30 +272,23 @@ class Ahead:
         """This party's shares of all X r that it takes part in, added up (n x E c)."""
         products, terms = self._products, self._terms
         for name, values in before.items():
-            for batch, V in values.items():
-                products.ask([name], holders[1], batch, V, columns=terms.rows[batch], uses=terms.chunks)
-        total = {batch: self._answered(1, evaluators, batch) for batch in counts}
+            products.ask(work, [name], holders[1], values, columns=lambda batch: terms.rows[batch], uses=terms.chunks)
+        total = self._answered(work, 1, evaluators, counts)
+        shapes = {batch: (terms.rows[batch], count * terms.outputs) for batch, count in counts.items()}
         for name in before:
-            for batch, count in counts.items():
-                share = products.opened(holders[1], name, batch, (terms.rows[batch], count * terms.outputs))
+            for batch, share in products.opened(work, holders[1], name, shapes).items():
                 total[batch] = self._ring.reduce(total[batch] + share)
         return total
 
-    def _answered(self, purpose: int, evaluators: Evaluators, batch: int) -> Words:
-        """Answers about W (purpose 0) or X transposed (1) of a batch; plaintexts are kept if there are more chunks."""
-        prepared = self._shelves[purpose].get(batch)
+    def _answered(self, work: Work, purpose: int, evaluators: Evaluators, counts: Mapping[int, int]) -> ByBatch:
+        """Answers about W (purpose 0) or X transposed (1); plaintexts are kept if there are more chunks."""
 
-        def prepare(evaluator: ShareEvaluator) -> Any:
-            nonlocal prepared
-            if prepared is None:
-                X, W = self._factors(batch)
-                prepared = evaluator.prepare(X.T if purpose else W)
-            return prepared
+        def factor(batch: int) -> Integers:
+            X, W = self._factors(batch)
+            return X.T if purpose else W
 
-        share = self._products.answer(evaluators, batch, prepare)
-        if self._terms.chunks > 1:
-            self._shelves[purpose].put(batch, prepared)
-        return share
+        shelf = self._shelves[purpose] if self._terms.chunks > 1 else None
+        return self._products.answer(work, evaluators, counts, factor, shelf=shelf)
 
     def _walk(self, name: str, visits: Sequence[int], counts: Mapping[int, int], left: ByBatch) -> ByBatch:
         """r of a party before each visit (d x E c)."""

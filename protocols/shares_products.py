@@ -15,21 +15,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from securevfl.crypto.agreement import KeyPair
 from securevfl.crypto.prg import encode_context
-from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import NONCE_BYTES, ShareEvaluator, ShareHolder, ShareScheme, common_coin
 from securevfl.errors import ProtocolError
 from securevfl.protocols.base import Declared, Reveal, Seat
+from securevfl.protocols.shares_work import Work
+from securevfl.protocols.shelf import Shelf
 from securevfl.runtime.codec import M, Message
 
 __all__ = ["Evaluators", "Products", "declares"]
 
 Evaluators = Mapping[str, ShareEvaluator]  # under the keys of the holders named
+Sealed = Callable[[str, int], bytes]  # the query of a holder about a batch
 
 
 class Greeting(Message, frozen=True):
@@ -78,7 +80,7 @@ class Products:
 
     def __init__(self, seat: Seat, partner: str, scheme: ShareScheme) -> None:
         self.seat, self.holders = seat, (seat.active, partner)
-        self._scheme, self._ring = scheme, ShareRing(scheme.bits)
+        self.scheme, self._ring = scheme, ShareRing(scheme.bits)
         self.others = tuple(name for name in seat.parties if name != seat.me)
         self.served = tuple(name for name in self.holders if name != seat.me)  # whose vectors meet own columns
         self.asked = self.others if seat.me in self.holders else ()  # whose columns meet own vectors
@@ -111,7 +113,7 @@ class Products:
 
     def keys(self, number: int, purposes: Sequence[str]) -> tuple[list[ShareHolder], list[Evaluators]]:
         """By purpose a holder's own new keys (none otherwise), and evaluators under the other holders'."""
-        meter, scheme = self.seat.meter, self._scheme
+        meter, scheme = self.seat.meter, self.scheme
         own = [self.coin(self.seat.me, number, purpose) for purpose in purposes if self.asked]
         holders = [meter("keygen", partial(scheme.keygen, coin)) for coin in own]
         for name in self.asked:
@@ -126,36 +128,90 @@ class Products:
                 found[name] = meter("keygen", make)
         return holders, list(evaluators)
 
-    def ask(
-        self, names: Collection[str], holder: ShareHolder, batch: int, V: Words, *, columns: int, uses: int
-    ) -> None:
-        """Sends [[V]] to those whose factor of this batch it meets; `columns`, `uses`: as in `ShareHolder.encrypt`."""
-        ciphertext = self.seat.meter("encrypt", partial(holder.encrypt, V, columns=columns, uses=uses))
-        for name in names:
-            self.send(name, Query(batch, ciphertext))  # 2
+    def work(self, seconds: float) -> Work:
+        """Where products of about so many seconds on one core are computed."""
+        return Work(self.seat.meter, self.scheme, seconds)
 
-    def answer(self, evaluators: Evaluators, batch: int, prepare: Callable[[ShareEvaluator], Any]) -> Words:
-        """Answers every holder's query about a batch; this party's shares added up. `prepare` gives the factor."""
-        total: Words | None = None
-        for name, evaluator in evaluators.items():
-            sealed = self._of(name, batch, self.recv(name, Query))
-            prepared = self.seat.meter("encode", partial(prepare, evaluator))
-            masked, share = self.seat.meter("compute", partial(evaluator.product, prepared, sealed))
+    def ask(
+        self,
+        work: Work,
+        names: Collection[str],
+        holder: ShareHolder,
+        vectors: Mapping[int, Words],
+        *,
+        columns: Callable[[int], int],
+        uses: int,
+    ) -> None:
+        """Sends [[V]] of each batch to those whose factors it meets; columns (by batch), uses: as in
+        `ShareHolder.encrypt`.
+        """
+        calls = (work.encrypting(holder, V, columns(batch), uses) for batch, V in vectors.items())
+        for batch, ciphertext in zip(vectors, work.in_order("encrypt", calls), strict=True):
+            for name in names:
+                self.send(name, Query(batch, ciphertext))  # 2
+
+    def answer(
+        self,
+        work: Work,
+        evaluators: Evaluators,
+        batches: Collection[int],
+        factor: Callable[[int], Integers],
+        *,
+        shelf: Shelf | None = None,
+        sealed: Sealed | None = None,
+    ) -> dict[int, Words]:
+        """Answers every holder's query about each batch; this party's shares by batch, those of all holders added up.
+
+        shelf: keeps plaintexts for another time. sealed: the query by holder and batch, if it has been received.
+        """
+        asked = [(batch, name) for batch in batches for name in evaluators]
+        total: dict[int, Words] = {}
+        results = self._products(work, evaluators, asked, factor, shelf, sealed or self._query)
+        for (batch, name), (masked, share) in zip(asked, results, strict=True):
             self.send(name, Answer(batch, masked))  # 3
-            total = share if total is None else self._ring.reduce(total + share)
-        if total is None:
-            raise AssertionError("there is a holder beside every party")
+            total[batch] = share if batch not in total else self._ring.reduce(total[batch] + share)
         return total
 
-    def opened(self, holder: ShareHolder, name: str, batch: int, shape: tuple[int, int]) -> Words:
-        """The holder's share of what a party has answered. ProtocolError if it is of another shape."""
-        reply = self._of(name, batch, self.recv(name, Answer))
-        share = self.seat.meter("decrypt", partial(holder.open, reply))
-        if share.shape != shape:
-            raise ProtocolError(
-                f"{name}: an answer of {shape} values was expected, {share.shape} came; do both run the same job?"
-            )
-        return share
+    def _products(
+        self,
+        work: Work,
+        evaluators: Evaluators,
+        asked: Sequence[tuple[int, str]],
+        factor: Callable[[int], Integers],
+        shelf: Shelf | None,
+        sealed: Sealed,
+    ) -> Iterator[tuple[bytes, Words]]:
+        if work.away:
+            calls = (work.multiplying(evaluators[name], factor(batch), sealed(name, batch)) for batch, name in asked)
+            yield from work.in_order("compute", calls)
+            return
+        meter, last, prepared = self.seat.meter, None, None
+        for batch, name in asked:
+            query, evaluator = sealed(name, batch), evaluators[name]
+            if batch != last:
+                last, prepared = batch, None if shelf is None else shelf.get(batch)
+            if prepared is None:
+                prepared = meter("encode", partial(evaluator.prepare, factor(batch)))
+            yield meter("compute", partial(evaluator.product, prepared, query))
+            if shelf is not None:
+                shelf.put(batch, prepared)
+
+    def opened(
+        self, work: Work, holder: ShareHolder, name: str, shapes: Mapping[int, tuple[int, int]]
+    ) -> dict[int, Words]:
+        """The holder's shares of what a party has answered, by batch. ProtocolError if one is of another shape."""
+        calls = (work.opening(holder, self._of(name, batch, self.recv(name, Answer))) for batch in shapes)
+        found: dict[int, Words] = {}
+        for (batch, shape), share in zip(shapes.items(), work.in_order("decrypt", calls), strict=True):
+            if share.shape != shape:
+                raise ProtocolError(
+                    f"{name}: an answer of {shape} values was expected, {share.shape} came; do both run the same job?"
+                )
+            found[batch] = share
+        return found
+
+    def _query(self, name: str, batch: int) -> bytes:
+        return self._of(name, batch, self.recv(name, Query))
 
     def _of(self, name: str, batch: int, message: Query | Answer) -> bytes:
         if message.batch != batch:

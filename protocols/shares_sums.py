@@ -13,8 +13,6 @@ What comes is a ciphertext under another's key or uniform (shares_products.py).
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from securevfl.crypto.prg import Prg
@@ -25,10 +23,12 @@ from securevfl.protocols import shares_products
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.protocols.shares import State
 from securevfl.protocols.shares_ahead import Terms
-from securevfl.protocols.shares_products import Answer, Products, Query
+from securevfl.protocols.shares_products import Products, Query
 from securevfl.runtime.codec import Message
 
 __all__ = ["NewSums", "SumPart", "declares"]
+
+STRETCH = 16_384  # rows of one product
 
 
 class SumPart(Message, frozen=True):
@@ -57,9 +57,10 @@ class NewSums:
         self._own = ring.reduce(terms.rule_of(seat.me).theta(state.own, state.visits))
         products.meet()
         self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # 0
+        once = products.work(0)
         for at, (name, r) in enumerate(state.others.items()):
             V = ring.reduce(terms.rule_of(name).theta(r, state.visits))
-            products.ask([name], self._holders[0], at, V, columns=rows, uses=1)  # 0
+            products.ask(once, [name], self._holders[0], {at: V}, columns=lambda at: min(rows, STRETCH), uses=1)  # 0
         self._sealed = {name: products.recv(name, Query).ciphertext for name in products.served}
         label = f"sums on shares, {occasion} {number}"
         peers = self._passives if seat.me == terms.partner else (terms.partner,) if seat.me in self._passives else ()
@@ -83,16 +84,21 @@ class NewSums:
         return ring.reduce(h)
 
     def _shares(self, number: int, X: Integers) -> Words:
-        """This party's shares of all X r of a block, added up."""
-        products, meter, total = self._products, self._seat.meter, np.zeros((len(X), self._terms.outputs), np.uint64)
-        prepared = None
-        for name, evaluator in self._evaluators.items():
-            prepared = meter("encode", partial(evaluator.prepare, X.T)) if prepared is None else prepared
-            masked, share = meter("compute", partial(evaluator.product, prepared, self._sealed[name]))
-            products.send(name, Answer(number, masked))  # 1
-            total += share
-        for name in products.asked:
-            total += products.opened(self._holders[0], name, number, total.shape)
+        """This party's shares of all X r of a block, added up, from products of stretches of rows."""
+        products, c, d = self._products, self._terms.outputs, max(self._terms.columns.values())
+        stretches = {number + k: slice(at, at + STRETCH) for k, at in enumerate(range(0, len(X), STRETCH))}
+        work = products.work(len(stretches) * products.scheme.seconds(d, c, min(len(X), STRETCH)))
+        sealed = self._sealed
+        parts = [
+            products.answer(
+                work, self._evaluators, stretches, lambda k: X[stretches[k]].T, sealed=lambda name, _: sealed[name]
+            )
+        ]
+        shapes = {k: (len(X[rows]), c) for k, rows in stretches.items()}
+        parts += [products.opened(work, self._holders[0], name, shapes) for name in products.asked]
+        total = np.zeros((len(X), c), np.uint64)
+        for shares in parts:
+            total += np.concatenate([shares[k] for k in stretches])
         return total
 
 

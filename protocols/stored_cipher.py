@@ -1,22 +1,22 @@
-"""A stored sum under homomorphic encryption, by a key that all workers share (see `stored_sum` for the whole).
+"""A stored sum under homomorphic encryption, by a key that all who are told sums share (see `stored_sum`).
 
-0. worker <-> worker         X25519 public keys, and the first worker's fresh key K, sealed for each other (`sum_keys`)
-   first worker -> worker    the public key pk, and what makes each other worker a holder of the secret key, sealed
-                             under a key that follows from K
-   first worker -> server    pk
+0. worker <-> reader         X25519 public keys, and every worker's fresh key K_k, sealed for each reader (`sum_keys`)
+   first reader -> reader    the public key pk, and what makes each other reader a holder of the secret key, sealed
+                             under a key that follows from its own K_k
+   first reader -> others    pk, to the server and to workers that are told no sums
 1. worker k -> server        [[H_k, marks of (k, batch, version)]]
-2. server -> worker          [[sum of the latest]], re-randomised, and their versions
-   worker                    decrypts the sum, and takes the marks of these versions off
+2. server -> reader          [[sum of the latest]], re-randomised, and their versions
+   reader                    decrypts the sum, and takes the marks of these versions off
 
-The server has pk alone, so payloads tell it nothing under the engine's assumption. A worker, which has the secret key,
+The server has pk alone, so payloads tell it nothing under the engine's assumption. A reader, which has the secret key,
 is sent re-randomised totals alone: these tell the sum and nothing of its parts (`crypto.lattice_sum`,
-`crypto.paillier_sum`). Marks are four numbers of a keystream under K; they must come out of the total as the versions
+`crypto.paillier_sum`). Marks are four numbers of a keystream under K_k; they must come out of the total as the versions
 say. Whoever has pk can add to a total, which then is a wrong sum: that the server adds what it was sent is assumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Self
 
 import numpy as np
@@ -27,7 +27,7 @@ from securevfl.errors import KeyMismatch, ProtocolError, RangeError
 from securevfl.protocols.base import Declared, Reveal, Seat
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
 from securevfl.protocols.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
-from securevfl.protocols.sum_keys import GROUP_MESSAGES, group_key
+from securevfl.protocols.sum_keys import KEY_MESSAGES, own_keys
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.runtime.codec import Message
 
@@ -37,14 +37,14 @@ _NEAR = 2.0**-16  # of the bound and for each payload: engines round to 2^-17 or
 
 
 class StoredKey(Message, frozen=True):
-    """The public key, and for a worker the secret key sealed; empty for the server."""
+    """The public key, and for a reader the secret key sealed; empty for all others."""
 
     public: bytes
     secret: bytes
 
 
 class StoredCipher(StoredSum):
-    """Payloads under a Paillier or CKKS key whose secret half every worker has and the server has not."""
+    """Payloads under a Paillier or CKKS key whose secret half all readers have and the server has not."""
 
     name: ClassVar[str] = "cipher"
     pushed: ClassVar[Reveal] = Reveal("ciphertext", CONTRIBUTOR)
@@ -72,54 +72,62 @@ class StoredCipher(StoredSum):
     def strength(self) -> str:
         return self.engine.assumption
 
-    def worker(self, seat: Seat) -> StoredWorker:
-        key = group_key(seat, _DOMAIN)  # 0
-        scheme, (first, *others) = seat.meter.additive(self.engine.sums()), seat.contributors
-        sealing, lane = derive_key(key, "secret key"), seat.lane
+    def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
+        keys = own_keys(seat, readers, _DOMAIN)  # 0
+        scheme, first = seat.meter.additive(self.engine.sums()), key_maker(seat, readers)
+        sealing, lane = derive_key(keys[first], "secret key") if seat.me in readers else b"", seat.lane
+        holder: SumHolder | None = None
         if seat.me == first:
             holder = scheme.sum_keygen()
-            shared = holder.share(sealing)
-            for other in others:
-                seat.channel.send(other, StoredKey(holder.public, shared), lane)  # 0
-            seat.channel.send(seat.collector, StoredKey(holder.public, b""), lane)  # 0
+            public, shared = holder.public, holder.share(sealing)
+            for other in (seat.collector, *seat.contributors):
+                if other != first:
+                    seat.channel.send(other, StoredKey(public, shared if other in readers else b""), lane)  # 0
         else:
             told = seat.channel.recv(first, StoredKey, lane)  # 0
-            holder = scheme.joined(told.public, told.secret, sealing)
-        return CipherWorker(seat, key, holder, scheme.adder(holder.public))
+            public = told.public
+            if seat.me in readers:
+                holder = scheme.joined(public, told.secret, sealing)
+        return CipherWorker(seat, keys, holder, scheme.adder(public))
 
-    def server(self, seat: Seat) -> StoredServer:
-        told = seat.channel.recv(seat.contributors[0], StoredKey, seat.lane)  # 0
+    def server(self, seat: Seat, readers: Collection[str]) -> StoredServer:
+        told = seat.channel.recv(key_maker(seat, readers), StoredKey, seat.lane)  # 0
         return CipherServer(seat, seat.meter.additive(self.engine.sums()).adder(told.public))
 
     def declares(self) -> list[Declared]:
         return [
-            *GROUP_MESSAGES,
+            *KEY_MESSAGES,
             Declared(StoredKey, CONTRIBUTOR, COLLECTOR, Reveal("public")),
-            Declared(StoredKey, CONTRIBUTOR, CONTRIBUTOR, Reveal("output", "the key that all workers share")),
+            Declared(StoredKey, CONTRIBUTOR, CONTRIBUTOR, Reveal("output", "the key that readers share")),
         ]
 
 
+def key_maker(seat: Seat, readers: Collection[str]) -> str:
+    """The reader who makes the key: the first in the order of the cast."""
+    return next(name for name in seat.contributors if name in readers)
+
+
 class Marks(Secret):
-    """The marks of one session by worker, batch and version: the same at every worker."""
+    """The marks of one session by worker, batch and version, of the workers whose keys these are."""
 
-    __slots__ = ("_key",)
+    __slots__ = ("_keys",)
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        self._keys = keys
 
     def of(self, worker: str, batch: int, version: int) -> Floats:
-        """`MARKS` numbers, uniform over half the range of an entry of H."""
-        key = derive_key(self._key, worker, batch, version)
+        """`MARKS` numbers, uniform over the range of half the bound."""
+        key = derive_key(self._keys[worker], batch, version)
         words = Prg(key, "marks of a stored payload").array(MARKS, np.uint32)
         return np.asarray((words * 2.0**-32 - 0.5) * SPACE.bound)
 
 
 class CipherWorker(StoredWorker):
-    """Encrypts its own payload and decrypts totals."""
+    """Encrypts its own payload, and as a reader decrypts totals."""
 
-    def __init__(self, seat: Seat, key: bytes, holder: SumHolder, adder: Adder) -> None:
+    def __init__(self, seat: Seat, keys: Mapping[str, bytes], holder: SumHolder | None, adder: Adder) -> None:
         super().__init__(seat, whole=True)
-        self._marks, self._holder, self._adder = Marks(key), holder, adder
+        self._marks, self._holder, self._adder = Marks(keys), holder, adder
 
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
         if not np.all(np.abs(H) <= SPACE.bound):
@@ -128,6 +136,7 @@ class CipherWorker(StoredWorker):
         return self._adder.encrypt(values, bound=SPACE.bound, terms=len(self.workers))
 
     def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        assert self._holder is not None, "who reveals is a reader"
         values, count = self._holder.decrypt(total), shape[0] * shape[1]
         if len(values) != count + MARKS:
             raise ProtocolError(

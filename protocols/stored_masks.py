@@ -1,19 +1,19 @@
-"""A stored sum under masks of a key that all workers share (see `stored_sum` for the whole).
+"""A stored sum under masks that those who are told sums can take off (see `stored_sum` for the whole).
 
-0. worker <-> worker    X25519 public keys, and the first worker's fresh key K, sealed for each other (`sum_keys`)
-1. worker k -> server   y_k = (H_k, 0, 0) + PRG(K; k, batch, version)      in Z_2^64, H_k in fixed point
-2. server -> worker     sum of the latest y_k, and their versions
-   worker               subtracts the masks of these versions: (sum of all H_k, 0, 0)
+0. worker <-> reader    X25519 public keys, and every worker's fresh key K_k, sealed for each reader (`sum_keys`)
+1. worker k -> server   y_k = (H_k, 0, 0) + PRG(K_k; batch, version)      in Z_2^64, H_k in fixed point
+2. server -> reader     sum of the latest y_k, and their versions
+   reader               subtracts the masks of these versions: (sum of all H_k, 0, 0)
 
 To the server every y_k is uniform, alone and with all others of a session, as a mask serves one (worker, batch,
-version) and there is a new K for every session. A worker learns the sum and no more: it could make every mask, but is
+version) and there are new keys for every session. A reader learns the sum and no more: it could make every mask, but is
 sent totals alone. The two words of zero are the marks: another key, payload or version than was named, or a payload too
 few, leaves them other than zero but for a chance of 2^-128.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -25,27 +25,27 @@ from securevfl.errors import KeyMismatch, ProtocolError
 from securevfl.protocols.base import Declared, Reveal, Seat
 from securevfl.protocols.residues import from_residues, to_residues
 from securevfl.protocols.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker, fit
-from securevfl.protocols.sum_keys import GROUP_MESSAGES, group_key
+from securevfl.protocols.sum_keys import KEY_MESSAGES, own_keys
 
 MARKS = 2
 _DOMAIN = "stored sum under masks"
 
 
 class StoredMasks(StoredSum):
-    """Payloads under masks that workers can take off and the server cannot; sums are exact to the fixed point."""
+    """Payloads under masks that readers can take off and the server cannot; sums are exact to the fixed point."""
 
     name: ClassVar[str] = "masks"
     pushed: ClassVar[Reveal] = Reveal("uniform")
     pulled: ClassVar[Reveal] = Reveal("output", OTHERS)
 
-    def worker(self, seat: Seat) -> StoredWorker:
-        return MaskedWorker(seat, group_key(seat, _DOMAIN))
+    def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
+        return MaskedWorker(seat, own_keys(seat, readers, _DOMAIN))
 
-    def server(self, seat: Seat) -> StoredServer:
+    def server(self, seat: Seat, readers: Collection[str]) -> StoredServer:
         return MaskedServer(seat, whole=True)
 
     def declares(self) -> list[Declared]:
-        return GROUP_MESSAGES
+        return KEY_MESSAGES
 
     @property
     def strength(self) -> str:
@@ -53,24 +53,25 @@ class StoredMasks(StoredSum):
 
 
 class Masks(Secret):
-    """The masks of one session by worker, batch and version: the same at every worker."""
+    """The masks of one session by worker, batch and version, of the workers whose keys these are."""
 
-    __slots__ = ("_key",)
+    __slots__ = ("_keys",)
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        self._keys = keys
 
     def of(self, worker: str, batch: int, version: int, words: int) -> NDArray[np.uint64]:
         """So many words, uniform over Z_2^64."""
-        return Prg(derive_key(self._key, worker, batch, version), "mask of a stored payload").array(words, np.uint64)
+        key = derive_key(self._keys[worker], batch, version)
+        return Prg(key, "mask of a stored payload").array(words, np.uint64)
 
 
 class MaskedWorker(StoredWorker):
-    """Puts its own masks on, and takes everybody's off the total."""
+    """Puts its own masks on, and as a reader takes everybody's off the total."""
 
-    def __init__(self, seat: Seat, key: bytes) -> None:
+    def __init__(self, seat: Seat, keys: Mapping[str, bytes]) -> None:
         super().__init__(seat, whole=True)
-        self._masks = Masks(key)
+        self._masks = Masks(keys)
 
     def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
         words = np.append(to_residues(H, SPACE, len(self.workers)).ravel(), np.zeros(MARKS, np.uint64))

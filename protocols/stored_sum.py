@@ -8,8 +8,9 @@ the latest that all workers have pushed of that batch, its own among them:
 
 The messages that carry both are the method's. What a payload shows is the stored sum's: it says so for the way up
 (`pushed`) and the way down (`pulled`). Versions differ from worker to worker, so masks of pairs cannot cancel; what
-hides a payload from the server is a key that all workers have and the server lacks. So the assumption is the same for
-all that hide: *the server and a worker do not pool what they hold*. Together they open every payload.
+hides a payload from the server is a key that all who are told sums (the readers) have and the server lacks. So the
+assumption is the same for all that hide: *the server and a reader do not pool what they hold*. Together they open every
+payload. A worker that is told no sums opens nothing, with whomever it pools.
 
 A key lives as long as a session. Whoever comes back after a kill meets all others again, who then make a new key; so a
 version that was pushed just before a state was written cannot serve twice under one key, and what a server keeps of an
@@ -24,7 +25,7 @@ workers know and the server does not, added to every payload, which must come ou
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -67,7 +68,7 @@ class StoredWorker(ABC):
         return self._conceal(values, batch, version)
 
     def reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
-        """The sum (n x c) behind a total of these versions, by worker.
+        """The sum (n x c) behind a total of these versions, by worker; for a reader.
 
         ProtocolError if the server's versions cannot be; CryptoError if the total is none of them under this key.
         """
@@ -134,11 +135,11 @@ class StoredSum(MessageProtocol):
     hides_parts: ClassVar[bool] = True  # from the server; a total then takes a payload of every worker
 
     @abstractmethod
-    def worker(self, seat: Seat) -> StoredWorker:
-        """A contributor's side; the seat's collector is the server."""
+    def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
+        """A contributor's side; the seat's collector is the server. readers: the workers that are told sums."""
 
     @abstractmethod
-    def server(self, seat: Seat) -> StoredServer:
+    def server(self, seat: Seat, readers: Collection[str]) -> StoredServer:
         """The side of the seat's collector."""
 
     @abstractmethod
@@ -148,7 +149,7 @@ class StoredSum(MessageProtocol):
     @property
     def pooling(self) -> str:
         """Who must pool what they hold to learn more than is declared, as a line for people."""
-        return "the server and any worker together open the forward outputs of every worker"
+        return "the server and any worker that is told sums together open the forward outputs of every worker"
 
 
 class StoredOpen(StoredSum):
@@ -159,10 +160,10 @@ class StoredOpen(StoredSum):
     pulled: ClassVar[Reveal] = Reveal("plain", OTHERS)
     hides_parts: ClassVar[bool] = False
 
-    def worker(self, seat: Seat) -> StoredWorker:
+    def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
         return OpenWorker(seat, whole=False)
 
-    def server(self, seat: Seat) -> StoredServer:
+    def server(self, seat: Seat, readers: Collection[str]) -> StoredServer:
         return OpenServer(seat, whole=False)
 
     def declares(self) -> list[Declared]:

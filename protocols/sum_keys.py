@@ -1,18 +1,18 @@
-"""Keys between the parties of a sum, from public keys that go straight between them: of pairs, and of all.
+"""Keys between the parties of a sum, from public keys that go straight between them: of pairs, and of groups.
 
-A key of all contributors, which the collector lacks:
+A key of every contributor that some of them, the readers, share and the collector lacks:
 
-0. k <-> j          X25519 public keys; HKDF gives the key k_kj of each two
-1. first -> other   a fresh key K, sealed under k_kj
+0. k <-> reader     X25519 public keys; HKDF gives the key k_kj of each two
+1. k -> reader      a fresh key K_k, sealed under a key that follows from k_kj and the sender's name
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from securevfl.crypto.agreement import KeyPair
-from securevfl.crypto.prg import KEY_BYTES
+from securevfl.crypto.prg import KEY_BYTES, derive_key
 from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.base import Declared, Reveal, Seat
@@ -26,15 +26,15 @@ class SumPublic(Message, frozen=True):
     key: bytes
 
 
-class GroupKey(Message, frozen=True):
-    """A key that all contributors of a sum share, sealed for the receiver."""
+class OwnKey(Message, frozen=True):
+    """The sender's key of this session, sealed for the receiver."""
 
     sealed: bytes
 
 
-GROUP_MESSAGES = [
+KEY_MESSAGES = [
     Declared(SumPublic, CONTRIBUTOR, CONTRIBUTOR, Reveal("public")),
-    Declared(GroupKey, CONTRIBUTOR, CONTRIBUTOR, Reveal("output", "the key that all workers share"), structured=True),
+    Declared(OwnKey, CONTRIBUTOR, CONTRIBUTOR, Reveal("output", "the sender's key of this session"), structured=True),
 ]
 
 
@@ -53,27 +53,35 @@ def exchange_keys(seat: Seat, pair: KeyPair, among: Sequence[str], *, domain: st
     }
 
 
-def group_key(seat: Seat, domain: str) -> bytes:
-    """A 32-byte key that all contributors of the seat share; for this session, domain and lane alone.
+def own_keys(seat: Seat, readers: Collection[str], domain: str) -> dict[str, bytes]:
+    """The 32-byte key of this contributor, fresh, and at a reader those of all contributors, by name.
 
-    PartiesError with fewer than two contributors, CryptoError if a peer's key is none or does not open.
+    For this session, domain and lane alone. PartiesError if there are fewer than two contributors or a reader is none
+    of them; CryptoError if a peer's key is none or does not open.
     """
-    if len(seat.contributors) < 2:
+    if len(seat.contributors) < 2 or not readers or not set(readers) <= set(seat.contributors):
         raise PartiesError(
-            f"{domain}: at least two workers were expected, {len(seat.contributors)} came; there is nobody to share a "
-            "key with"
+            f"{domain}: two workers or more were expected, with those that are told sums among them, came "
+            f"{', '.join(seat.contributors)} and {', '.join(readers) or 'nobody'}; correct the roles"
         )
-    pairs = exchange_keys(seat, KeyPair(), seat.contributors, domain=domain)  # 0
-    first = seat.contributors[0]
-    if seat.me != first:
-        key = unwrap(pairs[first], seat.channel.recv(first, GroupKey, seat.lane).sealed, domain.encode())  # 1
-        if len(key) != KEY_BYTES:
-            raise ProtocolError(f"{first} was expected to send a key of {KEY_BYTES} bytes, {len(key)} came; stop here")
-        return key
-    key = os.urandom(KEY_BYTES)
-    for peer, sealing in pairs.items():
-        seat.channel.send(peer, GroupKey(wrap(sealing, key, domain.encode())), seat.lane)  # 1
-    return key
+    reads = seat.me in readers
+    among = [name for name in seat.contributors if reads or name in readers or name == seat.me]
+    pairs = exchange_keys(seat, KeyPair(), among, domain=domain)  # 0
+    keys = {seat.me: os.urandom(KEY_BYTES)}
+
+    def sealing(peer: str, sender: str) -> bytes:
+        return derive_key(pairs[peer], "own key", sender)  # a pair's key serves both ways
+
+    for peer in pairs:
+        if peer in readers:
+            sealed = wrap(sealing(peer, seat.me), keys[seat.me], domain.encode())
+            seat.channel.send(peer, OwnKey(sealed), seat.lane)  # 1
+    for peer in pairs if reads else ():
+        sealed = seat.channel.recv(peer, OwnKey, seat.lane).sealed  # 1
+        keys[peer] = unwrap(sealing(peer, peer), sealed, domain.encode())
+        if len(keys[peer]) != KEY_BYTES:
+            raise ProtocolError(f"{peer} was expected to send a key of {KEY_BYTES} bytes, {len(keys[peer])} came; stop")
+    return keys
 
 
 def session(seat: Seat) -> str:

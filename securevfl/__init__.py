@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.data.preparation import Preparation
     from securevfl.estimators import VerticalClassifier, VerticalRegressor
     from securevfl.job import Job, Protocol, Target
+    from securevfl.models import towers
     from securevfl.models.kernel import Kernel
     from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
     from securevfl.models.local_bottom import LocalBottom
@@ -110,6 +111,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "predict_with",
     "simulate",
     "stratified",
+    "towers",
 ]
 
 _NAMES = {  # where the public names live; each is loaded when it is asked for
@@ -155,6 +157,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
 _MODULES = {
     "datasets": "securevfl.data.samples",
     "defences": "securevfl.protocols.defences",
+    "towers": "securevfl.models.towers",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 

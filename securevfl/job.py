@@ -53,6 +53,11 @@ class Job(JobOptions):
                 f"weights: rows count the same in {method.name} of a {self.model.name} model; "
                 "leave weights out, or train a linear model"
             )
+        if self.prepare.texts == "codes" and not self.model.embeds:
+            raise ValueError(
+                f'prepare.texts: "one_hot" was expected for a {self.model.name} model, codes name values and measure '
+                "nothing; codes are for neural parties that embed them"
+            )
         if self.protocol.stored is not None and not method.stores:
             raise ValueError(f"protocol.stored: {method.name} stores nothing at a server; leave it out")
         method.check(self)

@@ -12,17 +12,17 @@ def _user_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="the first test of every file, for an inner loop")
+    parser.addoption("--quick", action="store_true", help="the first short test of every file, for an inner loop")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the first quick test of every file under --quick."""
+    """Keeps the first short test of every file under --quick."""
     if not config.getoption("--quick"):
         return
     seen: set[Path] = set()
     kept, left = [], []
     for item in items:
-        if item.path in seen or item.get_closest_marker("slow") or item.get_closest_marker("realdata"):
+        if item.path in seen or any(item.get_closest_marker(name) for name in ("slow", "long", "realdata")):
             left.append(item)
         else:
             seen.add(item.path)

@@ -1,7 +1,8 @@
 """How each party makes numbers of its own columns: fitted on its training rows, kept in its part, applied to new rows.
 
     missing numbers   the median of the column, and a 0/1 column that says where it was filled in
-    texts             one-hot: a 0/1 column for each level but the commonest, one for all rare ones together
+    texts             one-hot: a 0/1 column for each level but the commonest, one for all rare ones together; or
+                      whole numbers, which no scaling touches, for a module that looks them up in tables
     outliers          clipped at quantiles, if the job says so
     bins              0/1 columns between quantiles, if the job says so
 
@@ -23,7 +24,7 @@ from securevfl.config import Config, plain
 from securevfl.crypto.scheme import Floats
 from securevfl.data.columns import Columns
 from securevfl.data.schedule import Rows
-from securevfl.data.steps import MISSING, STEPS, Bins, Number, Step, Texts
+from securevfl.data.steps import MISSING, STEPS, Bins, Codes, Number, Step, Texts
 from securevfl.errors import TableError
 
 LEAST = 5  # training rows that share what gets a column of its own
@@ -34,10 +35,11 @@ class Preparation(Config):
 
     missing: Literal["indicator", "fill", "refuse"] = "indicator"
     """Missing numbers get the median of their column, with a 0/1 column that says where or without, or are refused."""
-    texts: Literal["one_hot", "refuse"] = "one_hot"
-    """Texts become 0/1 columns, one for each value but the commonest, or are refused."""
+    texts: Literal["one_hot", "codes", "refuse"] = "one_hot"
+    """Texts become 0/1 columns, one for each value but the commonest, or one column of codes for tables of embeddings
+    (1 is the commonest value, 0 all rare and unknown ones), or are refused."""
     rare: float = Field(default=0.005, ge=0, lt=0.5)
-    """Share of the training rows below which values of a text share one 0/1 column."""
+    """Share of the training rows below which values of a text share one 0/1 column or code."""
     clip: float | None = Field(default=None, gt=0, lt=0.5)
     """Share of the training rows at either end of a column of numbers; what is beyond is set to that quantile."""
     bins: int | None = Field(default=None, ge=2, le=1000)
@@ -46,10 +48,14 @@ class Preparation(Config):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was fitted: the columns as they come, in order, and a step for each; no steps leave them as they are."""
+    """What was fitted: the columns as they come, in order, and a step for each; no steps leave them as they are.
+
+    coded: those that hold codes as they come.
+    """
 
     columns: list[str]
     steps: tuple[Step, ...] = ()
+    coded: tuple[str, ...] = ()
 
     @property
     def features(self) -> list[str]:
@@ -59,7 +65,17 @@ class Prepared:
     @property
     def texts(self) -> list[str]:
         """Those of the columns that hold texts."""
-        return [step.column for step in self.steps if isinstance(step, Texts)]
+        return [step.column for step in self.steps if isinstance(step, Texts | Codes)]
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Those of the columns that come out which hold codes, and are not to be scaled."""
+        return self.coded + tuple(step.column for step in self.steps if isinstance(step, Codes))
+
+    @property
+    def done(self) -> Prepared:
+        """What leaves the columns that come out as they are."""
+        return Prepared(self.features, coded=self.codes)
 
     def apply(self, own: Columns) -> Floats:
         """The columns that come out (m x d); NaN where a value is missing that never was in the training.
@@ -167,6 +183,8 @@ def _texts(name: str, column: str, values: Floats, levels: tuple[str, ...], opti
             f"party {name}: texts that rows share were expected, no value of column {column} is in {least:.0f} of its "
             "training rows; drop it, or encode it as numbers"
         )
+    if options.texts == "codes":
+        return Codes(column=column, levels=tuple(kept))
     rare = len(values) - sum(counts[level] for level in kept)
     other = rare >= LEAST
     return Texts(column=column, base=kept[0], levels=tuple(sorted(kept[1:])), other=other)

@@ -1,4 +1,4 @@
-"""Tables that ship with scikit-learn (the extra `sklearn`), split by columns between parties."""
+"""Sample tables, split by columns between parties: those of scikit-learn (the extra `sklearn`), and made-up clicks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from securevfl.data.clicks import Clicks, clicks
 from securevfl.data.party import Party
 from securevfl.errors import PartiesError
 from securevfl.extras import extra
+
+__all__ = ["Clicks", "breast_cancer", "clicks", "diabetes", "digits"]
 
 NAMES = ("bank", "shop", "telco", "insurer", "clinic")
 

@@ -3,6 +3,7 @@
 number   filled where it is missing, clipped, and beside it a 0/1 column that says where it was missing
 bins     a 0/1 column for each stretch between quantiles but the lowest
 texts    a 0/1 column for each level but the commonest; rare levels share one
+codes    one column of whole numbers, which name the levels from the commonest on, for tables of embeddings
 
 A step is fitted on training rows alone and applied to all others as it is.
 Adding a kind is a class and a name in STEPS.
@@ -108,4 +109,21 @@ class Texts(Step):
         return found
 
 
-STEPS: Registry[Step] = Registry("step", Number, Bins, Texts)
+class Codes(Step):
+    """A column of texts as whole numbers: 1, 2 ... for those of `levels`, 0 for rare and unknown ones."""
+
+    name: ClassVar[str] = "codes"
+    levels: tuple[str, ...]
+
+    @property
+    def features(self) -> list[str]:
+        return [self.column]
+
+    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
+        place = {level: at for at, level in enumerate(self.levels, 1)}
+        known = np.array([place.get(text, 0) for text in (*levels, MISSING)], np.float64)
+        found: Floats = known[np.where(np.isnan(values), len(levels), values).astype(np.intp)][:, None]
+        return found
+
+
+STEPS: Registry[Step] = Registry("step", Number, Bins, Texts, Codes)

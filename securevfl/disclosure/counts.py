@@ -11,7 +11,8 @@ columns   Whoever collects a sum learns c numbers a row in every exchange, each 
           that hides its parts shows those of all parties behind it together. Where parties take their steps in turn
           (sequential FedBCD), consecutive sums differ by one party's part alone, so each party is counted alone too.
           A residual that is not sealed shows f to the passive parties, who know y from its sign: each takes its own
-          part off and has the sum of all others, the active party's among them.
+          part off and has the sum of all others, the active party's among them. Where parties go at their own pace,
+          each that pulls sums may see one other party move alone between two of them (`securevfl.methods.fdml_told`).
           Rows that are held out take part in evaluations only, so they are counted apart.
 scores    How many numbers f the joint evaluations tell the active party.
 ids       Of how many ids a party that asks for scores is told whether they are in the table of a party that serves.
@@ -42,7 +43,8 @@ class Sizes:
     passive party, in the same order. `tables` may hold a digest of a passive party's columns by its name: only where it
     is known can two jobs be told to have asked the same equations; `partition` names their batches
     (`securevfl.data.schedule.Schedule.name`). `enough` may hold, for parties whose tables are at
-    hand, how many numbers a row are enough to find their columns (`securevfl.disclosure.exposure.enough`).
+    hand, how many numbers a row are enough to find their columns (`securevfl.disclosure.exposure.enough`). `helpers`
+    are parties without a table.
     """
 
     active: str
@@ -57,6 +59,7 @@ class Sizes:
     tables: Mapping[str, str] = field(default_factory=dict)
     enough: Mapping[str, float] = field(default_factory=dict)
     partition: str = ""
+    helpers: tuple[str, ...] = ()
 
     @property
     def passives(self) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ class ScaledRows:
 
 
 def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
-    """Where each column lies over the training rows and how far it spreads; (0, 1) without scaling.
+    """Where each column lies over the training rows and how far it spreads; (0, 1) without scaling, and of codes.
 
     A column that does not vary has an infinite deviation: it is 0 in every row, whatever new rows hold.
     """
@@ -127,4 +127,6 @@ def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
     if scale == "none":
         return np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0)
     mean, deviation = (quartiles if scale == "robust" else moments)(party.X, train)
-    return mean, np.where(deviation > 0, deviation, np.inf)
+    deviation = np.where(deviation > 0, deviation, np.inf)
+    coded = np.isin(party.columns, party.preparation.codes if party.preparation is not None else ())
+    return np.where(coded, 0.0, mean), np.where(coded, 1.0, deviation)

@@ -49,5 +49,5 @@ def as_prepared(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
     """The same run by a job that prepares nothing, of parties that bring their columns as prepared."""
     found = [copy(party) for party in prepare_all(job, parties)]
     for party in found:
-        party.preparation = None
+        party.preparation = party.preparation and party.preparation.done
     return job.model_copy(update={"prepare": Preparation()}), found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,10 +22,11 @@ BATCHES = 8  # of a partition that are measured
 
 def counts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     """What a run discloses if it goes to its end, all exchanges and evaluations counted."""
-    return [*_labels_told(job, sizes), *_columns_told(job, sizes), *scores(job, sizes)]
+    return [*labels_told(job, sizes), *_columns_told(job, sizes), *scores(job, sizes)]
 
 
-def _labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+def labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+    """What residuals tell each passive party of labels."""
     about, of = (sizes.active,), sizes.residuals
     if not job.protocol.seals:
         return [Disclosure("labels", name, about, of, of, "every residual") for name in sizes.passives]
@@ -55,7 +56,7 @@ def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     for group in groups:
         shown = [passives] if hides else [(name,) for name in passives]
         found += [
-            Disclosure("columns", sizes.active, about, c * asked[group], _added_up(sizes, about), group=group)
+            Disclosure("columns", sizes.active, about, c * asked[group], added_up(sizes, about), group=group)
             for about in shown
         ]
     if hides and exchanges > 1:  # one party moves between two exchanges of a visit, and starts from zero
@@ -65,7 +66,7 @@ def _columns_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     if not job.protocol.seals:  # parallel or in turn, each passive party gets one residual a visit
         for learner in passives:
             others = tuple(name for name in sizes.columns if name != learner)
-            found.append(Disclosure("columns", learner, others, c * sizes.epochs, _added_up(sizes, others)))
+            found.append(Disclosure("columns", learner, others, c * sizes.epochs, added_up(sizes, others)))
     return found
 
 
@@ -74,7 +75,8 @@ def _empty(job: JobOptions, sizes: Sizes) -> int:
     return int(sizes.batches == 1 and job.model.by_column)
 
 
-def _added_up(sizes: Sizes, names: Sequence[str]) -> int:
+def added_up(sizes: Sizes, names: Sequence[str]) -> int:
+    """The columns of these parties together."""
     return sum(sizes.columns[name] for name in names)
 
 
@@ -82,29 +84,34 @@ def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told
     """What the active party learns: scores, and of the others' columns."""
     what = "f and every Z_k" if job.model.shows_parts else "f = sum_k H_k"
     scores = f"{what} on the rows predicted, and what is marked output or plain above"
-    return [("learns", "\n".join([scores, *_columns(job, party, known)]))]
+    return [("learns", "\n".join([scores, *columns_lines(job, party, known, counts)]))]
 
 
 def passive_learns(job: JobOptions, party: str, known: Known | None) -> list[Told]:
     """What a passive party learns, by the residual, and what its own part tells it."""
     residual = job.protocol.residual
     assert residual is not None, "a job by rounds has a residual"
-    lines = _equations(job, party, known) if residual.seals else [residual.shows]
+    lines = equations(job, party, known) if residual.seals else [residual.shows]
     if not residual.seals:
-        lines += _columns(job, party, known)
+        lines += columns_lines(job, party, known, counts)
     found = [("learns", "\n".join(lines))]
-    if job.model.loss.classifies:
-        found.append(
-            (
-                "keeps",
-                "its weights, so its own part X_k theta_k, which ranks the labels about as well as its columns can,\n"
-                "whatever the protocol: to an AUC of .71 to .99 on public tables",
-            )
+    return found + kept(job)
+
+
+def kept(job: JobOptions) -> list[Told]:
+    """What a party without labels keeps of a classifier."""
+    if not job.model.loss.classifies:
+        return []
+    return [
+        (
+            "keeps",
+            "its weights, so its own part X_k theta_k, which ranks the labels about as well as its columns can,\n"
+            "whatever the protocol: to an AUC of .71 to .99 on public tables",
         )
-    return found
+    ]
 
 
-def _equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
+def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     """What an opened gradient tells of labels."""
     if known is None:
         return [
@@ -129,8 +136,10 @@ def _equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     ]
 
 
-def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
-    """What the numbers that a party receives in a run tell of other parties' columns."""
+def columns_lines(
+    job: JobOptions, learner: str, known: Known | None, count: Callable[[JobOptions, Sizes], list[Disclosure]]
+) -> list[str]:
+    """What the numbers that a party receives in a run, as a method counts them, tell of other parties' columns."""
     if known is None:
         return [
             "T c numbers about each row in T exchanges and evaluations: T c / d of the dimensions of the d",
@@ -140,7 +149,7 @@ def _columns(job: JobOptions, learner: str, known: Known | None) -> list[str]:
     groups = {"training": schedule.partition(0)[:BATCHES], "held out": [schedule.test[:ROWS]]}
     lines: list[str] = []
     c = job.model.shown(sizes.outputs)
-    for item in counts(job, sizes):
+    for item in count(job, sizes):
         if item.kind != "columns" or item.learner != learner:
             continue
         behind = [X for name in item.about if (X := known.table(name)) is not None]

@@ -22,8 +22,10 @@ def sizes_of(
 ) -> Sizes:
     """The sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; more as in `Sizes`.
 
-    brought: p_k of parties that bring a module of their own.
+    brought: p_k of parties that bring a module of their own. A party of no columns is a helper.
     """
+    helpers = tuple(name for name, d in columns.items() if not d)
+    columns = {name: d for name, d in columns.items() if d}
     return Sizes(
         active=active,
         rows=len(schedule.train),
@@ -41,6 +43,7 @@ def sizes_of(
         tables=dict(tables or {}),
         enough=dict(enough or {}),
         partition=schedule.name,
+        helpers=helpers,
     )
 
 

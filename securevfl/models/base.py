@@ -20,13 +20,15 @@ class Model(Named, ABC):
     """`l2` is the weight of ||theta||^2 / 2.
 
     method: the family of training that it takes, whatever the optimizer; else the optimizer's. by_column: whether
-    forward outputs are X theta, with weights for each column. Where residuals go down, `static_jacobian` and
+    forward outputs are X theta, with weights for each column. embeds: whether a column of codes, which name values and
+    measure nothing, has a use in it. Where residuals go down, `static_jacobian` and
     `shares_outputs` say what the Jacobians of the passive parties' parts are (`securevfl.protocols.differentiable`):
     all parties know it from the job.
     """
 
     method: ClassVar[str | None] = None
     by_column: ClassVar[bool] = False
+    embeds: ClassVar[bool] = False
     static_jacobian: ClassVar[bool]
     shares_outputs: ClassVar[bool]
     l2: float = Field(default=0.0, ge=0)

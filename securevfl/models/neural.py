@@ -30,6 +30,7 @@ class Neural(BlockModel):
     name: ClassVar[str] = "neural"
     static_jacobian: ClassVar[bool] = False
     shares_outputs: ClassVar[bool] = False
+    embeds: ClassVar[bool] = True
     loss_name: Annotated[str, AfterValidator(known_loss)] = Field(default="logistic", alias="loss")
     """Which [loss](#loss)."""
     modules: dict[str, str] = Field(default_factory=dict)

@@ -15,16 +15,22 @@ Every gradient by parameters is linear in these: J^T v for a matrix J that its o
 the encrypted vector-Jacobian product serves transfer learning as it is. Existing code sends n (d^2 + 2 d) numbers.
 
 A vector holds the numbers of representation 0 of all rows, then those of representation 1, and so on: the rows of J
-that belong to a unit lie together, and a weight that feeds one unit has zeros in all other blocks.
+that belong to a unit lie together, and a weight that feeds one unit has zeros in all other blocks. Rows of a pair of
+units follow (`securevfl.models.taylor_pairs`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.tall import Sparse
+from securevfl.models.taylor_pairs import Pairs, pairs
+
+Part = Callable[[int, int], tuple[NDArray[np.intp], Floats]]
 
 
 def length(n: int, d: int) -> int:
@@ -38,8 +44,8 @@ def bound(largest: float, gamma: float) -> float:
 
 
 def upper(symmetric: Floats) -> Floats:
-    """The upper half of a symmetric matrix (d x d), row by row: d (d + 1) / 2 numbers."""
-    half: Floats = symmetric[np.triu_indices(len(symmetric))]
+    """The upper half of a symmetric matrix (d x d), in the order of `pairs`: d (d + 1) / 2 numbers."""
+    half: Floats = symmetric[pairs(len(symmetric))]
     return half
 
 
@@ -57,46 +63,38 @@ def from_host(U: Floats) -> Floats:
 class HostJacobian(Sparse):
     """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_own` knows.
 
-    own: the derivatives of U^B (n d x p), unit by unit. U: U^B (n x d).
+    own: the derivatives of U^B (n d x p), unit by unit. U: U^B (n x d). The row of Phi_j Phi_k is
+    sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k.
     """
 
     def __init__(self, own: Sparse, U: Floats) -> None:
         self._own = own
         self._n, self._d = U.shape
-        self._tail = self._pairs(U)
+        found = [own.part(k * self._n, (k + 1) * self._n) for k in range(self._d)]
+        self._pairs = Pairs([(columns, U.T @ part / (4 * self._n)) for columns, part in found])
 
     @property
     def shape(self) -> tuple[int, int]:
         return length(self._n, self._d), self._own.shape[1]
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        top = self._n * self._d
-        if stop > top:
-            columns = np.arange(self.shape[1])
-            above = [self._own[start:top] / self._n] if start < top else []
-            return columns, np.vstack([*above, self._tail[max(0, start - top) : stop - top]])
+        return _joined(self._top, self._pairs, self._n * self._d, start, stop)
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        return _touched(self._own.columns, self._pairs, self._n * self._d, start, stop)
+
+    def _top(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
         columns, found = self._own.part(start, stop)
         scaled: Floats = found / self._n
         return columns, scaled
-
-    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        return np.arange(self.shape[1]) if stop > self._n * self._d else self._own.columns(start, stop)
-
-    def _pairs(self, U: Floats) -> Floats:
-        """Rows of Phi_j Phi_k, j <= k: sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k."""
-        n, d = U.shape
-        by_unit = np.empty((d, d, self._own.shape[1]))  # [j, k]: sum_i u_ij J_ik
-        for k in range(d):
-            by_unit[:, k] = U.T @ self._own[k * n : (k + 1) * n]
-        found: Floats = _halved(by_unit) / (4 * n)
-        return found
 
 
 class GuestJacobian(Sparse):
     """J (n d + d (d + 1) / 2 x p + 1) of the guest: J^T v is the gradient and, last, the loss, less what `guest_own`
     knows.
 
-    own: the derivatives of U^A on the overlapping rows (n d x p), unit by unit. mean: those of Phi (d x p).
+    own: the derivatives of U^A on the overlapping rows (n d x p), unit by unit. mean: those of Phi (d x p), of which
+    the same are zero.
     """
 
     def __init__(self, own: Sparse, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
@@ -107,36 +105,58 @@ class GuestJacobian(Sparse):
         self._U = U
         self._gamma = gamma
         self._n, self._d = U.shape
-        by_unit = np.einsum("j,kp->jkp", phi, np.column_stack([mean, phi / 2]))  # the loss is half a derivative by Phi
-        tail = _halved(by_unit) / 4
-        on = np.triu_indices(self._d)
-        tail[on[0] == on[1], -1] += gamma  # the trace: the mean of |u_i^B|^2
-        self._tail = tail
+        p, found = own.shape[1], []
+        for k in range(self._d):
+            columns = own.columns(k * self._n, (k + 1) * self._n)
+            slope = np.append(mean[k, columns], phi[k] / 2)  # the loss is half a derivative by Phi
+            by_unit = np.outer(phi, slope) / 4
+            by_unit[k, -1] += gamma  # the trace: the mean of |u_i^B|^2
+            found.append((np.append(columns, p), by_unit))
+        self._pairs = Pairs(found)
 
     @property
     def shape(self) -> tuple[int, int]:
         return length(self._n, self._d), self._own.shape[1] + 1
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        n, top, p = self._n, self._n * self._d, self._own.shape[1]
-        if start >= top:
-            return np.arange(p + 1), self._tail[start - top : stop - top]
-        unit, row = np.divmod(np.arange(start, min(stop, top)), n)
-        columns, own = self._own.part(start, min(stop, top))
-        gradient = -0.5 * self._y[row, None] * self._mean[:, columns][unit] - 2 * self._gamma * own
-        loss = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
-        found: Floats = np.column_stack([gradient, loss]) / n
-        if stop <= top:
-            return np.append(columns, p), found
-        whole = np.zeros((stop - start, p + 1))
-        whole[: len(found), np.append(columns, p)] = found
-        whole[len(found) :] = self._tail[: stop - top]
-        return np.arange(p + 1), whole
+        return _joined(self._top, self._pairs, self._n * self._d, start, stop)
 
     def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        p = self._own.shape[1]  # a unit's rows touch the columns of that unit's network, and the loss
-        own = np.arange(p) if stop > self._n * self._d else self._own.columns(start, stop)
-        return np.append(own, p)
+        return _touched(self._own_and_loss, self._pairs, self._n * self._d, start, stop)
+
+    def _own_and_loss(self, start: int, stop: int) -> NDArray[np.intp]:
+        return np.append(self._own.columns(start, stop), self._own.shape[1])
+
+    def _top(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        unit, row = np.divmod(np.arange(start, stop), self._n)
+        columns, own = self._own.part(start, stop)
+        gradient = -0.5 * self._y[row, None] * self._mean[:, columns][unit] - 2 * self._gamma * own
+        loss = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
+        found: Floats = np.column_stack([gradient, loss]) / self._n
+        return np.append(columns, self._own.shape[1]), found
+
+
+def _joined(top: Part, tail: Pairs, end: int, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+    """Rows [start, stop) of the rows of units, of which there are `end`, and those of pairs below them."""
+    if stop <= end:
+        return top(start, stop)
+    if start >= end:
+        return tail.part(start - end, stop - end)
+    above, below = top(start, end), tail.part(0, stop - end)
+    columns = np.union1d(above[0], below[0])
+    found = np.zeros((stop - start, len(columns)))
+    found[: end - start, np.searchsorted(columns, above[0])] = above[1]
+    found[end - start :, np.searchsorted(columns, below[0])] = below[1]
+    return columns, found
+
+
+def _touched(
+    top: Callable[[int, int], NDArray[np.intp]], tail: Pairs, end: int, start: int, stop: int
+) -> NDArray[np.intp]:
+    """The columns of `_joined`."""
+    above = [top(start, min(stop, end))] if start < end else []
+    below = [tail.columns(max(start, end) - end, stop - end)] if stop > end else []
+    return np.unique(np.concatenate([*above, *below]))
 
 
 def host_own(own: Sparse, U: Floats, gamma: float) -> Floats:
@@ -154,12 +174,3 @@ def _squares(own: Sparse, U: Floats, gamma: float) -> Floats:
     n = len(U)
     total: Floats = 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
     return total
-
-
-def _halved(by_unit: Floats) -> Floats:
-    """Pairs [j, k] and [k, j] added up for j <= k, those with j = k once: (d (d + 1) / 2 x p)."""
-    d = len(by_unit)
-    both = by_unit + by_unit.transpose(1, 0, 2)
-    both[np.arange(d), np.arange(d)] /= 2
-    half: Floats = both[np.triu_indices(d)]
-    return half

@@ -196,8 +196,10 @@ def _columns(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator[L
 
 def _fewer(job: Job, sizes: Sizes, own: Disclosure) -> str:
     """What would make the numbers too few, of what there is."""
+    if own.learner in sizes.helpers:
+        return 'leave it masked or encrypted payloads (stored = "masks" or an engine)'
     if own.learner != sizes.active:
-        return "seal the residual"
+        return "use fewer epochs" if job.protocol.residual is None else "seal the residual"
     choices = ["fewer epochs", "fewer evaluations"] if job.evaluation_interval else ["fewer epochs"]
     hides = job.protocol.sum_for(len(sizes.passives)).hides_parts
     if not hides and len(sizes.passives) > 1:

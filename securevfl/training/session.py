@@ -208,7 +208,7 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
         job,
         schedule,
         active=lead,
-        columns={name: other.columns for name, other in heard.items() if other.columns},
+        columns={name: other.columns for name, other in heard.items()},
         outputs=heard[lead].outputs,
         brought={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name != lead},

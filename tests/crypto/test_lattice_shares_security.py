@@ -66,27 +66,27 @@ def negacyclic(a, b):
 
 def from_ntt(rows):
     """Coefficients modulo Q of a polynomial given by its NTT values modulo both primes."""
-    cipher = BFV.io.ciphertext(BFV.level, np.stack([rows, rows]), ntt=True)
+    cipher = BFV.products.io.ciphertext(BFV.products.level, np.stack([rows, rows]), ntt=True)
     BFV.evaluator.transform_from_ntt_inplace(cipher)
-    return crt(BFV.io.residues(cipher, (2, 2, N))[0])
+    return crt(BFV.products.io.residues(cipher, (2, 2, N))[0])
 
 
 def to_ntt(residues):
-    cipher = BFV.io.ciphertext(BFV.level, np.stack([residues, residues]), ntt=False)
+    cipher = BFV.products.io.ciphertext(BFV.products.level, np.stack([residues, residues]), ntt=False)
     BFV.evaluator.transform_to_ntt_inplace(cipher)
-    return BFV.io.residues(cipher, (2, 2, N))[0]
+    return BFV.products.io.residues(cipher, (2, 2, N))[0]
 
 
 class KnowingHolder(LatticeShareHolder):
     """A holder that keeps what SEAL hides: its secret key as coefficients."""
 
     def __init__(self, parameters, mine):
-        original, kept = BFV.io.secret_key, []
-        BFV.io.secret_key = lambda residues: kept.append(residues) or original(residues)
+        original, kept = BFV.holding.io.secret_key, []
+        BFV.holding.io.secret_key = lambda residues: kept.append(residues) or original(residues)
         try:
             super().__init__(parameters, mine)
         finally:
-            del BFV.io.secret_key
+            del BFV.holding.io.secret_key
         self.secret = from_ntt(kept[0][:2])
 
 
@@ -95,7 +95,7 @@ def query(sealed):
     part = sealed[lattice_shares.SEALED.size :][: PARAMETERS.sealed_size]
     up = BFV.sealed(sealio.unpack(part, BFV.primes, N), part[-64:])
     BFV.evaluator.transform_from_ntt_inplace(up)
-    return BFV.io.residues(up, (2, 2, N))
+    return BFV.products.io.residues(up, (2, 2, N))
 
 
 def answer(reply, wanted):
@@ -138,7 +138,7 @@ class NoZero(LatticeShareEvaluator):
     def _zero(self):
         residues = np.zeros((2, 2, N), np.uint64)
         residues[1, :, 0] = 1  # SEAL refuses c1 = 0
-        return BFV.io.ciphertext(BFV.level, residues, ntt=False)
+        return BFV.products.io.ciphertext(BFV.products.level, residues, ntt=False)
 
 
 class GivenSecond(LatticeShareEvaluator):
@@ -387,7 +387,7 @@ def test_seal_rounds_what_it_decrypts_as_integers_do():
 
 
 def test_the_context_that_makes_keys_is_of_no_ciphertext():
-    assert BFV._maker.key_parms_id() != BFV.context.key_parms_id()
+    assert BFV._maker.key_parms_id() != BFV.holding.seal.key_parms_id()
     assert math.log2(math.prod(BFV.key_primes)) <= 109
     assert seal.CoeffModulus.MaxBitCount(N, seal.SEC_LEVEL_TYPE.TC128) == 109
 

@@ -15,8 +15,9 @@ from securevfl.config import plain
 from securevfl.data.columns import columns_of
 from securevfl.data.preparation import Preparation, Prepared, fit
 from securevfl.data.scaling import quartiles
+from securevfl.methods.data import TrainingData
 from securevfl.methods.known import known_run
-from securevfl.methods.prepared import prepare
+from securevfl.methods.prepared import as_prepared, prepare
 from securevfl.training.model_part import ModelPart
 
 N = 400
@@ -60,6 +61,31 @@ def test_texts_become_columns_as_scikit_learn_does_with_rare_and_unknown_ones_to
     np.testing.assert_array_equal(
         made.apply(columns_of("shop", np.array(known)[:, None])), own.transform(np.array(known)[:, None])[:, at]
     )
+
+
+def test_texts_become_codes_from_the_commonest_on_which_are_not_scaled() -> None:
+    made = fitted(texts="codes")
+    assert made.features == ["age", "age=(missing)", "income", "city"]
+    assert made.codes == ("city",)
+    counts = {city: CITY[:300].count(city) for city in ("Rome", "Oslo", "Bern")}
+    codes = {city: at for at, city in enumerate(sorted(counts, key=lambda city: -counts[city]), 1)}
+    expected = [codes.get(city, 0) for city in CITY]  # Lima and what is missing are rare
+    np.testing.assert_array_equal(made.apply(columns_of("shop", TABLE))[:, 3], expected)
+    new = pa.table({"age": [1.0], "income": [1.0], "city": [SECRET]})
+    assert made.apply(columns_of("shop", new))[0, 3] == 0
+    assert Prepared.read(made.columns, json.loads(json.dumps(made.plain()))) == made
+    shop = vfl.Party("shop", TABLE, aligned=True).prepared(made)
+    for scale in ("standard", "robust", "none"):
+        schedule = job(scale=scale).schedule(shop.register)
+        data = TrainingData(shop, schedule, vfl.Logistic().loss, scale=scale)
+        np.testing.assert_array_equal(data.scaled(np.arange(N))[:, 3], expected)
+    again = as_prepared(job(), [shop])[1][0]
+    assert prepare(job(), again, again.register).preparation.codes == ("city",)
+
+
+def test_codes_are_for_models_that_embed_them() -> None:
+    with pytest.raises(errors.ConfigError, match='"one_hot" was expected for a logistic model'):
+        job(prepare={"texts": "codes"})
 
 
 def test_bins_are_quantile_bins_and_clipped_values_end_at_quantiles() -> None:

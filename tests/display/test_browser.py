@@ -62,10 +62,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(("page", "width"), [("run", 1280), ("run", 400), ("audit", 1280), ("audit", 400)])
+@pytest.mark.long
 def test_pages_open(page: str, width: int, pages: dict[str, Path], tmp_path: Path) -> None:
     check(pages[page], width, tmp_path)
 
 
+@pytest.mark.long
 def test_the_check_sees_errors_and_what_is_too_wide(tmp_path: Path) -> None:
     bad = tmp_path / "bad.html"
     bad.write_text("<html><body><main><script>lacking()</script></main></body></html>")

@@ -27,6 +27,7 @@ def rings(rows: int = 600) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("pretext", ["autoencoder", "contrastive", "none"])
+@pytest.mark.long
 def test_a_linear_job_on_its_outputs_tells_what_none_on_the_columns_does(pretext: str) -> None:
     X, y = rings()
     bank = vfl.Party("bank", np.random.default_rng(1).normal(size=(len(X), 2)), y, ids=np.arange(len(X)))

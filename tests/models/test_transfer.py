@@ -6,7 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securevfl.crypto.scheme import Floats
+from securevfl.crypto.lattice import LatticeScheme
+from securevfl.crypto.lattice_ring import Ring
+from securevfl.crypto.scheme import Floats, Shape
+from securevfl.crypto.tall import Tall
+from securevfl.models import taylor
+from securevfl.models.taylor_pairs import pairs
 from securevfl.models.transfer import Network, Transfer
 
 N, COLUMNS = 9, 4
@@ -63,3 +68,55 @@ def test_a_start_follows_the_data_and_the_seed(X: Floats) -> None:
     decay = network.regularised(zero).reshape(3, COLUMNS + 1)
     np.testing.assert_allclose(decay[:, :-1], 0.1 * network.theta.reshape(3, COLUMNS + 1)[:, :-1])
     assert not decay[:, -1].any()
+
+
+@pytest.mark.parametrize("hidden", [(), (5,)])
+@pytest.mark.parametrize("guest", [False, True])
+def test_rows_of_pairs_are_zero_where_neither_unit_is_moved(hidden: tuple[int, ...], guest: bool, X: Floats) -> None:
+    d = 40
+    network = made(d, hidden, X)
+    own, U = network.derivatives(X), network.forward(X)
+    y, phi = np.sign(X[:, 0]), np.linspace(-1, 1, d)
+    by_unit = own[:].reshape(d, N, -1)
+    if guest:
+        mean = np.einsum("i,kip->kp", y, by_unit) / N
+        J: taylor.GuestJacobian | taylor.HostJacobian = taylor.GuestJacobian(own, mean, phi, y, U, 0.1)
+        moved = np.einsum("j,kp->jkp", phi, np.column_stack([mean, phi / 2])) / 4
+        moved[np.arange(d), np.arange(d), -1] += 0.1
+    else:
+        J = taylor.HostJacobian(own, U)
+        moved = np.einsum("ij,kip->jkp", U, by_unit) / (4 * N)
+    rows = J[N * d :]
+    few = []
+    for row, (j, k) in enumerate(zip(*pairs(d), strict=True)):
+        np.testing.assert_allclose(rows[row], moved[j, k] + (j != k) * moved[k, j], atol=1e-12)
+        few.append(len(J.columns(N * d + row, N * d + row + 1)))
+    assert sorted(zip(*pairs(d), strict=True)) == list(zip(*np.triu_indices(d), strict=True))
+    if not hidden:
+        assert max(few) <= 2 * (COLUMNS + 1) + guest
+        start = N * d
+        assert len(J.columns(start, start + 36)) < J.shape[1] / 2
+
+
+def test_products_are_of_pieces_that_may_have_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, encode = [], Ring.encode
+    monkeypatch.setattr(Ring, "encode", lambda self, rows: encoded.append(len(rows)) or encode(self, rows))
+    rows, d = np.random.default_rng(8).normal(size=(250, COLUMNS)), 24
+    network = made(d, (), rows)
+    U = network.forward(rows)
+    J, v, scheme = taylor.HostJacobian(network.derivatives(rows), U), taylor.from_host(U)[:, None], LatticeScheme()
+    holder = scheme.keygen(columns=network.parameters)
+    evaluator = scheme.evaluator(holder.public)
+    counts = []
+    for matrix in (Tall.here(J), J[:]):
+        encoded.clear()
+        product, prepared = None, evaluator.prepare(matrix, room=0)
+        pieces = [piece for piece, _ in holder.encrypt_pieces(v, bound=1.0)]
+        sealed = sum(encoded)
+        for piece in pieces:
+            product = evaluator.transpose_product(prepared, piece, product)
+        blinded, mask = evaluator.blind(product)
+        opened = holder.open(blinded, Shape(len(v), 1, network.parameters))
+        np.testing.assert_allclose(evaluator.unblind(opened, mask)[:, 0], J[:].T @ v[:, 0], atol=1e-3)
+        counts.append(sum(encoded) - sealed)
+    assert counts[0] < counts[1] / 3

@@ -48,6 +48,7 @@ def together(texts: list[str], folder: Path) -> list[str]:
     return told
 
 
+@pytest.mark.long
 def test_the_page(tmp_path: Path) -> None:
     bank, shop = vfl.datasets.breast_cancer()
     draw = np.random.default_rng(4)

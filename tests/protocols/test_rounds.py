@@ -58,6 +58,7 @@ def plain(parties: list[vfl.Party]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("sums", "residual"), PAIRS, ids=str)
+@pytest.mark.long
 def test_every_pair_gives_the_same_model(
     sums: SumProtocol, residual: Engine | str, parties: list[vfl.Party], plain: np.ndarray
 ) -> None:
@@ -97,6 +98,7 @@ def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:
 
 @pytest.mark.parametrize("model", [vfl.Square(l2=0.01), vfl.SmoothHinge(), vfl.Logistic()], ids=lambda m: m.name)
 @pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Paillier(bits=2048)], ids=lambda e: e.name)
+@pytest.mark.long
 def test_every_loss_trains_sealed(model: vfl.Logistic, engine: Engine, parties: list[vfl.Party]) -> None:
     two = vfl.datasets.diabetes() if model.name == "square" else parties[:2]
     keys = {"model": model, "epochs": 3}
@@ -106,6 +108,7 @@ def test_every_loss_trains_sealed(model: vfl.Logistic, engine: Engine, parties: 
 
 
 @pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Paillier(bits=2048)], ids=lambda e: e.name)
+@pytest.mark.long
 def test_several_outputs_train_sealed(engine: Engine) -> None:
     two = vfl.datasets.digits()
     keys = {"model": vfl.Softmax(), "epochs": 1, "batch_size": 900}
@@ -134,6 +137,7 @@ def test_prediction_and_saved_parts_agree_with_the_weights(parties: list[vfl.Par
     [*((sums, residual) for sums in KINDS for residual in RESIDUALS[:2]), (KINDS[0], RESIDUALS[2])],
     ids=str,
 )
+@pytest.mark.long
 def test_steps_by_curvature_give_the_same_model_over_every_sum_and_residual(
     sums: SumProtocol, residual: Engine | str, parties: list[vfl.Party]
 ) -> None:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.errors import ConfigError, CryptoError, KeyMismatch, ProtocolError, RangeError, SecureVFLError
+from securevfl.crypto.scheme import Secret, SumHolder
+from securevfl.errors import (
+    ConfigError,
+    CryptoError,
+    KeyMismatch,
+    PartiesError,
+    ProtocolError,
+    RangeError,
+    SecureVFLError,
+)
 from securevfl.protocols.base import Seat
 from securevfl.protocols.registry import STORED
 from securevfl.protocols.stored_sum import SPACE, StoredServer, StoredSum, StoredWorker
@@ -35,12 +44,13 @@ def seat(channel: Channel, workers: tuple[str, ...]) -> Seat:
     return Seat(channel, Roles.sum("server", workers), Meter(channel.clock, channel.books), lane="stored")
 
 
-def met(sums: StoredSum, workers: tuple[str, ...] = WORKERS) -> Sides:
-    """All sides of one session, which has exchanged its keys."""
+def met(sums: StoredSum, workers: tuple[str, ...] = WORKERS, readers: tuple[str, ...] = ()) -> Sides:
+    """All sides of one session, which has exchanged its keys; all workers read unless told otherwise."""
 
     def play(channel: Channel) -> StoredServer | StoredWorker:
         own = seat(channel, workers)
-        return sums.server(own) if channel.me == "server" else sums.worker(own)
+        told = readers or workers
+        return sums.server(own, told) if channel.me == "server" else sums.worker(own, told)
 
     made = run_threads(dict.fromkeys(("server", *workers), play), lambda: VirtualClock(vfl.Network()), timeout=60)
     server = made.pop("server")
@@ -194,6 +204,24 @@ def test_two_workers_are_enough(sums: StoredSum) -> None:
     for worker in workers.values():
         got = worker.reveal(server.add(stored), dict.fromkeys(workers, 0), 0, SHAPE)
         np.testing.assert_allclose(got, 2 * outputs(9), atol=1e-3)
+
+
+@pytest.mark.parametrize("sums", HIDING, ids=repr)
+def test_a_worker_that_is_told_no_sums_has_no_key_but_its_own(sums: StoredSum) -> None:
+    server, workers = met(sums, readers=("b",))
+    stored = {name: workers[name].conceal(outputs(9), 0, 0) for name in WORKERS}
+    total, versions = server.add(stored), dict.fromkeys(WORKERS, 0)
+    np.testing.assert_allclose(workers["b"].reveal(total, versions, 0, SHAPE), 3 * outputs(9), atol=1e-3)
+    for name in ("a", "c"):
+        held = [value for value in vars(workers[name]).values() if isinstance(value, Secret)]
+        assert not any(isinstance(value, SumHolder) for value in held)
+        assert [set(value._keys) for value in held if hasattr(value, "_keys")] == [{name}]
+
+
+def test_who_reads_must_be_a_worker() -> None:
+    for workers, readers in ((WORKERS, ("mallory",)), (("a",), ("a",))):
+        with pytest.raises(PartiesError, match="two workers or more"):
+            met(vfl.StoredMasks(), workers, readers)
 
 
 def test_the_open_sum_may_be_of_those_that_have_pushed() -> None:

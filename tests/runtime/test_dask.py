@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.protocols import shares_work
 from securevfl.runtime import executor as offload
 from securevfl.runtime.executor import TimedExecutor
 from securevfl.training.run import Run
@@ -111,9 +112,21 @@ def kill(victim: int) -> None:
     os.kill(victim, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_paillier_trains_the_same_model_on_a_cluster(cluster: Cluster, alone: Run) -> None:
     run = train(cluster.executor)
     same(run, alone)
+
+
+def test_work_ahead_of_a_training_on_shares_is_done_on_a_cluster(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares_work, "WORTH", 0.0)
+    shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
+    job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol=shares, batch_size="all", epochs=10)
+    job = job.model_copy(update={"test_fraction": 0.3})
+    run = vfl.simulate(job, vfl.datasets.breast_cancer(), executor=cluster.executor, workers=2)
+    assert run.metrics["auc"] > 0.97
 
 
 def test_the_work_is_done_by_the_workers(cluster: Cluster) -> None:
@@ -131,6 +144,7 @@ def test_a_run_loses_nothing_when_a_worker_is_killed(cluster: Cluster, alone: Ru
     same(train(cluster.executor, on_round), alone)
 
 
+@pytest.mark.long
 def test_pieces_of_a_killed_worker_are_done_by_the_others(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.client.wait_for_workers(2, timeout=30)
     timed = TimedExecutor(cluster.executor, 2)
@@ -164,6 +178,7 @@ def test_equal_calls_are_made_anew_even_by_an_executor_that_remembers(cluster: C
     assert first.result() != second.result()
 
 
+@pytest.mark.long
 def test_a_run_ends_well_when_all_workers_are_gone(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     if DASK is None:
         pytest.skip("needs the dask command")

@@ -33,6 +33,7 @@ def sealed(parties: list[vfl.Party]) -> Audit:
     return run_audit(job(vfl.Ckks()), parties, seeds=(0,))
 
 
+@pytest.mark.long
 def test_a_sealed_job_tells_what_is_declared(sealed: Audit) -> None:
     assert sealed.exit_code == 0, sealed.exceeding
     assert sealed.tests > 0

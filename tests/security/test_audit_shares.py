@@ -21,6 +21,7 @@ def job(**keys: Any) -> vfl.Job:
     return vfl.Job(**(own | {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.25} | keys))
 
 
+@pytest.mark.long
 def test_nothing_exceeds_what_is_declared() -> None:
     audit = run_audit(job(), vfl.datasets.breast_cancer(2), seeds=(0,))
     assert audit.exit_code == 0, [*audit.exceeding, *audit.failed]

@@ -15,6 +15,7 @@ from securevfl.errors import ConfigError, LeakageError
     ("share", "epochs", "reshuffle"),
     [(16 / 256, 1, False), (64 / 256, 10, False), (128 / 256, 1, False), (8 / 256, 10, True), (16 / 256, 20, True)],
 )
+@pytest.mark.long
 def test_the_table_measured_again(share: float, epochs: int, reshuffle: bool) -> None:
     measured = np.mean([simulate_label_auc(share, epochs, reshuffle, seed) for seed in (10, 11)])
     expected = expected_label_auc(round(share * 256), 256, 1, epochs, reshuffle)

@@ -39,12 +39,14 @@ def curve(*, same_table: bool, jobs: tuple[int, ...]) -> list[float]:
     return found
 
 
+@pytest.mark.long
 def test_jobs_under_other_seeds_tell_no_more_than_one() -> None:
     one, *more = curve(same_table=True, jobs=(1, 5, 10, 20, 30))
     assert 0.55 < one < 0.67
     assert max(more) < one + 0.02
 
 
+@pytest.mark.long
 def test_batches_that_change_from_job_to_job_would_tell_all() -> None:
     """The same attack on jobs whose ids, and so batches, differ: what the seed did when it drew the batches."""
     one, five, twenty = curve(same_table=False, jobs=(1, 5, 20))

@@ -52,6 +52,7 @@ def interrupted(work: vfl.Job, parties: list[vfl.Party], folder: Path, at: int) 
         *[("direct", vfl.Ckks(), 1e-3, at) for at in (1, 8)],
     ],
 )
+@pytest.mark.long
 def test_the_weights_are_those_of_the_undisturbed_run(
     sums: str, residual: Engine | str, tolerance: float, at: int, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def a_job(lr: float, residual: Any = "open", sums: Any = "auto", **options: Any)
     [{}, {"residual": vfl.Ckks()}, {"residual": vfl.Paillier(bits=2048)}, {"sums": "pairwise"}, {"sums": "cipher"}],
     ids=["open", "ckks", "paillier", "pairwise", "cipher"],
 )
+@pytest.mark.long
 def test_it_stops_with_the_round_and_the_remedy(options: dict[str, Any]) -> None:
     with pytest.raises(DivergenceError, match=r"round \d+: .*the training diverges.*lower lr"):
         vfl.simulate(a_job(5.0, **options), numbers())

@@ -87,6 +87,7 @@ def until_round(meeting: Any, party: str, done: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[Any]) -> None:
     meeting = ready(100)
     copy = table_path(meeting.folder / "shop.parquet")
@@ -125,6 +126,7 @@ def test_killed_and_started_again_from_the_same_copy(ready: Any, running: list[A
     assert len({entry.table for entry in entries["shop"]}) == 1
 
 
+@pytest.mark.long
 def test_predictions_that_break_off_leave_no_file(ready: Any, running: list[Any]) -> None:
     meeting = ready(1)
     for name, part in vfl.simulate(meeting.job, vfl.datasets.breast_cancer()).parts.items():
@@ -155,6 +157,7 @@ def on_a_terminal(begin: Any) -> str:
 
 
 @pytest.mark.parametrize("verb", ["align", "join"])
+@pytest.mark.long
 def test_a_bar_on_a_terminal_and_nowhere_else(ready: Any, running: list[Any], verb: str) -> None:
     meeting = ready(3)
     bank = start(meeting, "bank", verb)
@@ -167,6 +170,7 @@ def test_a_bar_on_a_terminal_and_nowhere_else(ready: Any, running: list[Any], ve
     assert (bank.returncode, errors) == (0, "")
 
 
+@pytest.mark.long
 def test_training_shows_a_bar_on_a_terminal_and_nowhere_else(ready: Any) -> None:
     meeting = ready(3)
     options = [f"--data={name}={meeting.folder / name}.parquet" for name in ("bank", "shop")]

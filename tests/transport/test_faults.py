@@ -26,6 +26,7 @@ def until_round(meeting: Any, done: int, within: float = 60) -> None:
     [(3, "bank", "shop", signal.SIGKILL), (2, None, "shop", signal.SIGSTOP)],
     ids=["killed", "stalled"],
 )
+@pytest.mark.long
 def test_a_killed_or_stalled_party_ends_the_job(
     meet: Any, running: list[Any], count: int, hub: str | None, victim: str, blow: signal.Signals
 ) -> None:
@@ -61,6 +62,7 @@ def proxied(meet: Any, benchmarks: None) -> Iterator[Any]:
     meeting.proxy.close()
 
 
+@pytest.mark.long
 def test_cuts_and_damage_change_nothing(proxied: Any, running: list[Any]) -> None:
     running += [proxied.spawn(name, pause=0.005) for name in ("bank", "shop")]
     until_round(proxied, 3)
@@ -80,6 +82,7 @@ def test_cuts_and_damage_change_nothing(proxied: Any, running: list[Any]) -> Non
     proxied.compare()
 
 
+@pytest.mark.long
 def test_a_cut_that_lasts_ends_the_job(proxied: Any, running: list[Any]) -> None:
     running += [proxied.spawn(name, patience=1, pause=0.05) for name in ("bank", "shop")]
     until_round(proxied, 3)
@@ -90,6 +93,7 @@ def test_a_cut_that_lasts_ends_the_job(proxied: Any, running: list[Any]) -> None
         assert "is away, 1 s without a connection" in errors
 
 
+@pytest.mark.long
 def test_a_restarted_party_is_told_to_start_anew(meet: Any, running: list[Any]) -> None:
     meeting = meet(2, job=meet.job(epochs=400))
     running += [meeting.spawn(name, patience=60, pause=0.02) for name in ("bank", "shop")]

@@ -235,16 +235,22 @@ class Caller:
         self.start = start
 
     def says(self, *messages: Any, known: bytes = b"", at: int = 0) -> list[Any]:
-        """Opens, sends raw bytes or messages, hangs up; what came back."""
-        data = [each if isinstance(each, bytes) else encode_message(each) for each in messages]
-        call = self.channel.stream_stream(METHOD)(
-            iter([encode_message(Open(self.start, known, at)), *data]), timeout=10, wait_for_ready=True
-        )
+        """Opens, sends raw bytes or messages, hangs up after the first answer; what came back."""
+        answered = threading.Event()
+
+        def said() -> Iterator[bytes]:
+            yield encode_message(Open(self.start, known, at))
+            yield from (each if isinstance(each, bytes) else encode_message(each) for each in messages)
+            answered.wait(10)
+
+        call = self.channel.stream_stream(METHOD)(said(), timeout=10, wait_for_ready=True)
         decoder = msgspec.msgpack.Decoder(Open | Data | Ack | Bye | Refusal)
         answers = []
         with contextlib.suppress(grpc.RpcError, StopIteration):
             while True:
                 answers.append(decoder.decode(next(call)))
+                answered.set()
+        answered.set()
         return answers
 
 

@@ -72,6 +72,7 @@ def train(meeting: Any, parties: Sequence[vfl.Party], **options: Any) -> dict[st
     [("open", 2, None, 0.0), (vfl.Ckks(), 2, None, 1e-3), ("open", 3, "shop", 0.0)],
     ids=["open", "ckks", "open through a hub"],
 )
+@pytest.mark.long
 def test_processes_train_the_model_of_simulate(
     meet: Any, running: list[Any], residual: Any, count: int, hub: str | None, bound: float
 ) -> None:
@@ -116,6 +117,7 @@ def test_two_workers_train_a_kernel_model(meet: Any, sums: str, hub: str | None)
     assert {name for name, part in parts.items() if part.theta.any()} == {"bank", "shop"}
 
 
+@pytest.mark.long
 def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
     meeting, parties = meet(2), vfl.datasets.breast_cancer(2)
     parts = train(meeting, parties)
@@ -129,6 +131,7 @@ def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
     assert "has waited 3 s for shop" in str(train(meeting, parties[:1], timeout=3)["bank"])
 
 
+@pytest.mark.long
 def test_who_is_through_does_not_end_well_beside_one_who_is_not(meet: Any) -> None:
     meeting, parties = meet(3), vfl.datasets.breast_cancer(3)
     parts = train(meeting, parties, save=None)

@@ -51,6 +51,7 @@ def told(processes: "list[subprocess.Popen[str]]") -> tuple[dict[str, list[float
 
 
 @pytest.mark.usefixtures("benchmarks")
+@pytest.mark.long
 def test_a_slow_line_is_found_as_slow_as_it_is(meet: Any, running: list[Any]) -> None:
     from delay import SlowLine
 
@@ -64,9 +65,10 @@ def test_a_slow_line_is_found_as_slow_as_it_is(meet: Any, running: list[Any]) ->
     assert list(lines) == ["bank - shop"]
     assert 40 <= network.rtt_ms < 60  # never less than there is; others may have the processor
     assert 20 < network.mbps < 44
-    assert 0 < network.message_ms < 20
+    assert 0 <= network.message_ms < 20  # a difference of two times; 0 where others had the processor
 
 
+@pytest.mark.long
 def test_three_parties_by_a_hub_find_the_same(meet: Any, running: list[Any]) -> None:
     meeting = meet(3, hub="bank")
     running += [measuring(meeting, name) for name in meeting.peers.parties]

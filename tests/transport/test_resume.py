@@ -44,6 +44,7 @@ def through(processes: dict[str, Any], within: float = 120) -> None:
     ],
     ids=["open", "masked through a hub", "paillier", "ckks over trees", "dropouts", "kernel"],
 )
+@pytest.mark.long
 def test_killed_and_started_again(
     meet: Any,
     running: list[Any],
@@ -75,6 +76,7 @@ def test_killed_and_started_again(
     assert len({ModelPart.load(meeting.kit(name) / "part.json").run for name in processes}) == 1
 
 
+@pytest.mark.long
 def test_a_training_without_a_dropped_party_does_not_go_on(meet: Any, running: list[Any]) -> None:
     job = meet.job().model_copy(
         update={"protocol": vfl.Protocol(sum=vfl.PairwiseSum(threshold=2, patience=1.0), residual="open")}
@@ -91,6 +93,7 @@ def test_a_training_without_a_dropped_party_does_not_go_on(meet: Any, running: l
     meeting.compare()
 
 
+@pytest.mark.long
 def test_who_stays_away_ends_the_job_everywhere(meet: Any, running: list[Any]) -> None:
     meeting = meet(3, job=meet.job(epochs=60))
     start = {"patience": 1, "timeout": 3, "pause": 0.05, "every": 2}
@@ -109,6 +112,7 @@ def test_who_stays_away_ends_the_job_everywhere(meet: Any, running: list[Any]) -
     assert time.monotonic() - struck < 25
 
 
+@pytest.mark.long
 def test_without_states_a_loss_ends_the_job(meet: Any, running: list[Any]) -> None:
     meeting = meet(2, job=meet.job(epochs=60))
     processes = {name: meeting.spawn(name, patience=1, pause=0.05) for name in meeting.peers.parties}
@@ -119,6 +123,7 @@ def test_without_states_a_loss_ends_the_job(meet: Any, running: list[Any]) -> No
     assert "PeerLost: " in errors
 
 
+@pytest.mark.long
 def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
     meeting = meet(2)
     ids = np.arange(40_000)
@@ -154,6 +159,7 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
     assert not list(meeting.folder.glob("*.align"))
 
 
+@pytest.mark.long
 def test_a_relay_waits_for_who_comes_back(meet: Any, running: list[Any]) -> None:
     meeting = meet(3, "relay", meet.job(epochs=3))
     options = ["--party", "relay", "--peers", str(meeting.kit("relay") / "peers.toml")]

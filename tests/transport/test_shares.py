@@ -70,6 +70,7 @@ def of_simulate(meeting: Any) -> Any:
         pytest.param(4, [], marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.long
 def test_processes_train_the_model_of_simulate_though_killed(
     meet: Any, running: list[Any], count: int, kills: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -207,6 +208,7 @@ def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_pa
     assert run.metrics["auc"] > 0.97
 
 
+@pytest.mark.long
 def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     meeting = meet(2, None, a_job())

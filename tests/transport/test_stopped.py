@@ -80,6 +80,7 @@ def until_round(meeting: Any, done: int) -> None:
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.long
 def test_who_is_stopped_says_how_to_go_on_and_the_peer_reads_why(meeting: Any, start: Start, by: int) -> None:
     bank, shop = start("bank"), start("shop")
     until_round(meeting, 12)
@@ -97,6 +98,7 @@ def test_who_is_stopped_says_how_to_go_on_and_the_peer_reads_why(meeting: Any, s
     assert not (meeting.kit("shop") / "shop.model.json").exists()
 
 
+@pytest.mark.long
 def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Start) -> None:
     shop = start("shop")
     deadline = time.monotonic() + 30
@@ -111,6 +113,7 @@ def test_who_is_stopped_before_anyone_has_come_says_so(meeting: Any, start: Star
     )
 
 
+@pytest.mark.long
 def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start) -> None:
     def little_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
@@ -127,6 +130,7 @@ def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start) 
     assert len(lines) == 1, told
 
 
+@pytest.mark.long
 def test_an_earlier_model_is_said_to_be_one_and_is_of_the_same_table(meeting: Any) -> None:
     job = vfl.Job.from_dict(meeting.job.to_dict() | {"epochs": 2})
     bank, shop = vfl.datasets.breast_cancer(2)
@@ -165,6 +169,7 @@ def test_an_earlier_model_is_said_to_be_one_and_is_of_the_same_table(meeting: An
             join(job, edited, **own(edited, timeout=3, patience=60))
 
 
+@pytest.mark.long
 def test_states_of_a_table_that_was_edited_are_not_taken_up(meeting: Any, start: Start) -> None:
     bank, shop = start("bank"), start("shop")
     until_round(meeting, 12)
@@ -181,6 +186,7 @@ def test_states_of_a_table_that_was_edited_are_not_taken_up(meeting: Any, start:
     assert any(each["event"] == "begins anew" for each in events)
 
 
+@pytest.mark.long
 def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: Start) -> None:
     job = meeting.job.to_dict() | {"epochs": 1}
     for name in meeting.peers.parties:
@@ -204,6 +210,7 @@ def test_the_command_says_that_its_model_is_an_earlier_one(meeting: Any, start: 
     assert "has waited 3 s for shop" in errors
 
 
+@pytest.mark.long
 def test_a_port_of_another_program_is_named(meeting: Any, start: Start) -> None:
     port = int(meeting.peers.address["shop"].rpartition(":")[2])
     for host in ("127.0.0.1", "0.0.0.0"):
@@ -217,6 +224,7 @@ def test_a_port_of_another_program_is_named(meeting: Any, start: Start) -> None:
             assert '"listening"' not in meeting.log("shop")
 
 
+@pytest.mark.long
 def test_the_log_of_recovery_gives_no_advice_that_is_not_meant(meeting: Any, start: Start) -> None:
     _, shop = start("bank"), start("shop")
     until_round(meeting, 12)

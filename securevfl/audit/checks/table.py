@@ -27,6 +27,7 @@ from securevfl.audit.checks import (
     session,
     shares,
     simulators,
+    stored,
     theorem,
 )
 from securevfl.audit.checks.draws import watched
@@ -186,5 +187,6 @@ CHECKS: dict[str, Check] = {
     **repeats.CHECKS,
     **theorem.CHECKS,
     **shares.CHECKS,
+    **stored.CHECKS,
     **simulators.CHECKS,
 }

@@ -32,7 +32,7 @@ def _no_zero(self: Any) -> Any:
     bfv = self._parameters.bfv
     residues = np.zeros((2, len(bfv.primes), 4096), np.uint64)
     residues[1, :, 0] = 1  # a ciphertext of which c1 = 0 is refused
-    return bfv.io.ciphertext(bfv.level, residues, ntt=False)
+    return bfv.products.io.ciphertext(bfv.products.level, residues, ntt=False)
 
 
 def _modulo_t(self: Any, count: int) -> Any:
@@ -49,18 +49,18 @@ def _given(self: Any, coin: bytes) -> Any:
 
 def _one_key(self: Any, number: int, purposes: Any) -> Any:
     """Whatever the purpose, the key and the coin are those of the first."""
-    scheme, made = self._scheme, dict[bytes, Any]()
+    scheme, made = self.scheme, dict[bytes, Any]()
 
     def keygen(coin: bytes) -> Any:
         if coin not in made:
             made[coin] = scheme.keygen(coin)
         return made[coin]
 
-    self._scheme = Stand(scheme, keygen=keygen)
+    self.scheme = Stand(scheme, keygen=keygen)
     try:
         return _keys(self, number, [purposes[0]] * len(purposes))
     finally:
-        self._scheme = scheme
+        self.scheme = scheme
 
 
 class _Known(Prg):

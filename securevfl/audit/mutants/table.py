@@ -23,6 +23,7 @@ from securevfl.audit.mutants.related import MUTANTS as RELATED
 from securevfl.audit.mutants.repeats import MUTANTS as REPEATS
 from securevfl.audit.mutants.session import MUTANTS as SESSION
 from securevfl.audit.mutants.shares import MUTANTS as SHARES
+from securevfl.audit.mutants.stored import MUTANTS as STORED
 
 MUTANTS: list[Mutant] = [
     *MASKS,
@@ -38,6 +39,7 @@ MUTANTS: list[Mutant] = [
     *REPEATS,
     *BOUND,
     *SHARES,
+    *STORED,
 ]
 
 

@@ -1,0 +1,84 @@
+"""Made-up clicks: the same for the same seed, long tails, a truth that is what it says, interactions across a cut."""
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.data.clicks import LEVELS, NUMBERS, TEXTS, _normal_share
+from securevfl.errors import DataError
+from securevfl.models.metrics import area_under_curve
+
+ROWS = 20_000
+MADE = vfl.datasets.clicks(ROWS)
+
+
+def test_the_seed_makes_the_table() -> None:
+    again, other = vfl.datasets.clicks(ROWS), vfl.datasets.clicks(ROWS, seed=1)
+    for name in ("numbers", "codes", "y", "probability"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(MADE, name))
+        assert (getattr(other, name) != getattr(MADE, name)).any()
+    digests = [party.digest for party in MADE.parties()]
+    assert digests == [party.digest for party in again.parties()] != [party.digest for party in other.parties()]
+
+
+def test_columns_are_of_two_kinds_and_texts_have_long_tails() -> None:
+    assert MADE.numbers.shape == (ROWS, NUMBERS)
+    assert MADE.codes.shape == (ROWS, TEXTS)
+    np.testing.assert_allclose(MADE.numbers.mean(axis=0), 0, atol=0.05)
+    np.testing.assert_allclose(MADE.numbers.std(axis=0), 1, atol=0.05)
+    for codes, size in zip(MADE.codes.T, LEVELS, strict=True):
+        counts = np.bincount(codes, minlength=size)
+        share = 1 / (np.arange(size) + 2)
+        spread = np.sqrt(ROWS * share / share.sum())
+        assert (np.abs(counts - spread**2) < 6 * spread + 1).all()
+    assert MADE.y.mean() == pytest.approx(0.25, abs=0.01)
+    assert MADE.probability.mean() == pytest.approx(0.25)
+
+
+def test_the_normal_distribution_is_that_of_scipy() -> None:
+    norm = pytest.importorskip("scipy.stats").norm
+    z = np.linspace(-7, 7, 999)
+    np.testing.assert_allclose(_normal_share(z), norm.cdf(z), atol=1e-7)
+
+
+def test_no_ranking_is_expected_to_do_better_than_the_truth() -> None:
+    few = vfl.datasets.clicks(2_000, seed=5)
+    p = few.probability
+    order = np.sort(p)
+    pairs = np.outer(1 - order, order)  # row without, column with
+    np.fill_diagonal(pairs, 0)
+    assert few.bayes_auc == pytest.approx(np.triu(pairs, 1).sum() / pairs.sum())
+    assert MADE.bayes_auc == pytest.approx(area_under_curve(MADE.y == 1, MADE.probability), abs=0.01)
+    generator = np.random.default_rng(0)
+    drawn = [area_under_curve(generator.random(len(p)) < p, p) for _ in range(200)]
+    assert np.mean(drawn) == pytest.approx(few.bayes_auc, abs=3 * np.std(drawn) / 200**0.5)
+
+
+def test_interactions_cross_the_cut() -> None:
+    """Products of one party's numbers and another's explain a part of the log-odds that no sum of functions of either
+    party's own numbers does."""
+    f = np.log(MADE.probability / (1 - MADE.probability))
+    one, other = (party.X[:, [j for j, name in enumerate(party.columns) if name[0] == "i"]] for party in MADE.parties())
+    products = np.einsum("ni,nj->nij", one, other).reshape(ROWS, -1)
+    own = np.hstack([np.ones((ROWS, 1)), one, other, one**2, other**2])
+    left = f - own @ np.linalg.lstsq(own, f, rcond=None)[0]
+    explained = products @ np.linalg.lstsq(products, left, rcond=None)[0]
+    by_chance = products.shape[1] / ROWS
+    assert explained.var() / left.var() > 5 * by_chance
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_parties_have_some_of_each_kind_and_all_of_them_together(count: int) -> None:
+    own = MADE.parties(count)
+    assert [party.active for party in own] == [True] + [False] * (count - 1)
+    names = [name for party in own for name in party.columns]
+    assert sorted(names) == sorted([*(f"i{j}" for j in range(NUMBERS)), *(f"c{j}" for j in range(TEXTS))])
+    assert all({name[0] for name in party.columns} == {"i", "c"} for party in own)
+    assert vfl.align(own)[0][1].X.shape == own[1].X.shape
+
+
+def test_what_cannot_be_made_is_named() -> None:
+    with pytest.raises(DataError, match="between 2 and 13 parties were expected, 14 came"):
+        MADE.parties(14)
+    with pytest.raises(DataError, match="a rate between 0 and 1"):
+        vfl.datasets.clicks(10, rate=1.0)

@@ -1,0 +1,173 @@
+"""Wide & Deep and DSSM: codes and their spare row, derivatives by every way, and training on clicks and real tables."""
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import securevfl as vfl  # noqa: E402
+from securevfl.bench.tables import READERS  # noqa: E402
+from securevfl.errors import ConfigError  # noqa: E402
+from securevfl.models.torch_part import TorchPart  # noqa: E402
+from securevfl.models.torch_top import TorchTop  # noqa: E402
+
+torch.set_num_threads(1)
+REAL = Path(__file__).parents[3] / "shared" / "data"
+FIELDS = vfl.towers.Fields((0, 3), {1: 4, 2: 6})
+SMALL = {"size": 3, "hidden": (5,)}
+GENERATOR = np.random.default_rng(0)
+ROWS = np.column_stack(
+    [GENERATOR.normal(size=9), GENERATOR.integers(0, 4, 9), GENERATOR.integers(0, 6, 9), GENERATOR.normal(size=9)]
+)
+MODULES = {
+    "wide and deep": lambda: vfl.towers.WideDeep(FIELDS, 2, **SMALL).double(),
+    "dssm": lambda: vfl.towers.Dssm(FIELDS, 2, **SMALL).double(),
+}
+TOPS = {
+    "wide and deep": lambda passives: vfl.towers.WideDeepTop(FIELDS, 2, passives=passives, top=(4,), **SMALL).double(),
+    "dssm": lambda passives: vfl.towers.DssmTop(FIELDS, 2, passives=passives, **SMALL).double(),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_derivatives_are_those_of_differences(name: str) -> None:
+    part = TorchPart("shop", vfl.TorchModel(MODULES[name]), 4, 2, l2=0.0)
+    part.theta = part.theta + 0.3 * np.random.default_rng(1).normal(size=part.parameters)
+    J = part.jacobian(ROWS).matrix[:]
+    theta, step = part.theta, 1e-6
+    for k in range(part.parameters):
+        moved = []
+        for sign in (1, -1):
+            part.theta = theta + sign * step * np.eye(part.parameters)[k]
+            moved.append(part.forward(ROWS).ravel())
+        np.testing.assert_allclose(J[:, k], (moved[0] - moved[1]) / (2 * step), atol=1e-6)
+    part.theta = theta
+    g = np.random.default_rng(2).normal(size=(9, 2))
+    np.testing.assert_allclose(part.vjp(ROWS, g), J.T @ g.ravel(), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_code_that_has_no_row_has_the_spare_one(name: str) -> None:
+    part = TorchPart("shop", vfl.TorchModel(MODULES[name]), 4, 2, l2=0.0)
+    spare = ROWS.copy()
+    spare[:, 1] = 0
+    for strange in (4, 17, -1, 1e9):
+        unknown = ROWS.copy()
+        unknown[:, 1] = strange
+        np.testing.assert_array_equal(part.forward(unknown), part.forward(spare))
+    known = ROWS.copy()
+    known[:, 1] = 3
+    assert (part.forward(known) != part.forward(spare)).any()
+
+
+@pytest.mark.parametrize("passives", [1, 3])
+@pytest.mark.parametrize("name", TOPS)
+def test_a_top_feeds_its_derivatives_down_and_makes_them_once_a_round(name: str, passives: int) -> None:
+    top = TorchTop("bank", vfl.TorchModel(lambda: TOPS[name](passives)), 4, 1, l2=0.0, fed=2 * passives, bound=9.0)
+    fed = np.random.default_rng(3).normal(size=(9, 2 * passives))
+    g = np.random.default_rng(4).normal(size=(9, 1))
+    down = top.down(ROWS, fed, g)
+    for k in range(fed.shape[1]):
+        moved = [(top.joined(ROWS, fed + sign * 1e-6 * np.eye(fed.shape[1])[k])) for sign in (1, -1)]
+        np.testing.assert_allclose(down[:, k, None], g * (moved[0] - moved[1]) / 2e-6, atol=1e-5)
+    before = top.gradient(ROWS, fed, g)
+    top.theta = top.theta + 0.1
+    after, other = top.gradient(ROWS, fed, g), top.gradient(ROWS, fed, 2 * g)
+    assert not np.allclose(before, after)
+    np.testing.assert_allclose(other, 2 * after)
+
+
+def test_wide_alone_is_a_number_for_each_code_and_a_weight_for_each_number() -> None:
+    module = vfl.towers.WideDeep(FIELDS, 1, **SMALL).double()
+    module.wide.table.weight.data = torch.arange(10.0, dtype=torch.float64)[:, None]
+    torch.nn.init.zeros_(module.tower[-1].weight)
+    torch.nn.init.zeros_(module.tower[-1].bias)
+    expected = ROWS[:, 1] + (4 + ROWS[:, 2])
+    w = module.weights
+    expected = expected + ROWS[:, [0, 3]] @ w.weight.detach().numpy()[0] + w.bias.item()
+    np.testing.assert_allclose(module(torch.tensor(ROWS)).detach().numpy()[:, 0], expected)
+
+
+def test_a_module_of_other_columns_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rows of so many fail in it"):
+        TorchPart("shop", vfl.TorchModel(MODULES["dssm"]), 2, 2, l2=0.0)
+
+
+def job(joint: str, **keys: object) -> vfl.Job:
+    own: dict[str, object] = {
+        "model": vfl.Neural(joint=joint, width=8),
+        "optimizer": vfl.FedSGD(lr=0.03, rule="adagrad"),
+        "protocol": vfl.Protocol(sum="direct", residual="open"),
+        "prepare": {"texts": "codes", "missing": "fill", "rare": 0.0},
+        "batch_size": 512,
+        "epochs": 3,
+        "test_fraction": 0.25,
+        "accepts": ["columns"],
+    }
+    return vfl.Job(**(own | keys))
+
+
+def with_modules(parties: list[vfl.Party], name: str, joint: str) -> list[vfl.Party]:
+    t, passives = vfl.towers, len(parties) - 1
+    for party in parties:
+        fields = t.Fields.of(party)
+        if joint == "top" and party.active:
+            top = t.WideDeepTop if name == "wide and deep" else t.DssmTop
+            party.model = vfl.TorchModel(lambda f=fields, top=top: top(f, 8, passives=passives))
+        else:
+            bottom, outputs = t.WideDeep if name == "wide and deep" else t.Dssm, 8 if joint == "top" else 1
+            party.model = vfl.TorchModel(lambda f=fields, bottom=bottom, outputs=outputs: bottom(f, outputs))
+    return parties
+
+
+@pytest.mark.parametrize(
+    ("name", "joint", "count"), [("wide and deep", "top", 2), ("wide and deep", "sum", 3), ("dssm", "top", 3)]
+)
+def test_clicks_are_learned_from_columns_of_all(name: str, joint: str, count: int, tmp_path: Path) -> None:
+    own = with_modules(vfl.datasets.clicks(8_000).parties(count), name, joint)
+    run = vfl.simulate(job(joint), own)
+    assert 0.6 < run.metrics["auc"] < 0.85
+    new = {party.name: party.table for party in own}
+    f = run.decision(new)
+    run.save(tmp_path)
+    loaded = vfl.Run.load(tmp_path)
+    for party in own:
+        loaded.parts[party.name].model = party.model
+    np.testing.assert_array_equal(loaded.decision(new), f)
+
+
+def test_sealed_training_is_training_in_the_open() -> None:
+    made = [party.take(np.arange(600, dtype=np.intp)) for party in vfl.datasets.clicks(2_000).parties()]
+    fields = [vfl.towers.Fields((0, 1), {7: 3}), vfl.towers.Fields((0,), {6: 4})]
+    for party, own in zip(made, fields, strict=True):
+        party.model = vfl.TorchModel(lambda own=own: vfl.towers.WideDeep(own, 1, size=2, hidden=(2,)).double())
+    keys = {"batch_size": 300, "epochs": 3, "accepts": ["columns", "fresh_equations"]}
+    plain, sealed = (
+        vfl.simulate(job("sum", protocol=vfl.Protocol(residual=residual), **keys), made)
+        for residual in ("open", "ckks")
+    )
+    for name, part in plain.parts.items():
+        np.testing.assert_allclose(sealed.parts[name].theta, part.theta, atol=1e-3)
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.parametrize("name", ["wide and deep", "dssm"])
+def test_on_real_tables(name: str) -> None:
+    """Above logistic regression on either side alone; adult holds texts, default_credit numbers alone."""
+    with gzip.open(REAL / "adult.csv.gz", "rt") as file:
+        head, *rows = list(csv.reader(file))
+    table = {column: list(values) for column, values in zip(head, zip(*rows, strict=True), strict=True)}
+    y = np.array(table["y"], float).astype(int)
+    adult = []
+    for k, side in enumerate("gh"):
+        names = [column for column in head if column.startswith(f"{side}_")]
+        X = np.column_stack([np.array(table[column], object) for column in names])
+        adult.append(vfl.Party(("bank", "shop")[k], X, None if k else y, columns=names, aligned=True))
+    for parties, alone in ((adult, 0.825), (READERS["default_credit"](REAL), 0.720)):
+        run = vfl.simulate(job("top", batch_size=1024, epochs=2), with_modules(parties, name, "top"))
+        assert run.metrics["auc"] > alone + 0.02

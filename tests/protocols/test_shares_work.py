@@ -1,0 +1,141 @@
+"""Products of a training on shares on processes of a party's own: the same shares in the same order, the same model."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto import share_scheme
+from securevfl.crypto.lattice_shares import LatticeShares
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.crypto.share_scheme import common_coin
+from securevfl.errors import CryptoError
+from securevfl.methods.shares import whole_weights
+from securevfl.protocols import shares_work
+from securevfl.protocols.shares_work import Work
+from securevfl.runtime.books import Books
+from securevfl.runtime.clock import Kind, Network, Stage, VirtualClock
+from securevfl.runtime.executor import process_pool
+from securevfl.runtime.meter import Meter
+
+SCHEME = LatticeShares(41)
+
+
+class Counting(Executor):
+    """Passes calls on and counts what they were."""
+
+    def __init__(self, inner):
+        self.inner, self.done = inner, Counter()
+
+    def submit(self, fn, /, *args, **kwargs):
+        call = args[0]._call if args else fn
+        while hasattr(call, "func"):
+            call = call.func
+        self.done[call.__name__] += 1
+        return self.inner.submit(fn, *args, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with process_pool(2) as made:
+        yield made
+
+
+def keys():
+    coin = common_coin(os.urandom(32), os.urandom(32), 0, "work")
+    holder = SCHEME.keygen(coin)
+    return holder, SCHEME.evaluator(holder.public, coin)
+
+
+def meter(executor):
+    return Meter(VirtualClock(Network()), Books(), executor, 2)
+
+
+def test_shares_made_by_other_processes_sum_to_the_product(pool):
+    ring, (holder, evaluator) = ShareRing(41), keys()
+    rng = np.random.default_rng(0)
+    W, V = rng.integers(-500, 500, (300, 7)), rng.integers(0, 2**41, (300, 3), dtype=np.uint64)
+    work = Work(meter(pool), SCHEME, shares_work.WORTH)
+    (sealed,) = work.in_order("encrypt", [work.encrypting(holder, V, 7, 1)])
+    ((reply, own),) = work.in_order("compute", [work.multiplying(evaluator, W, sealed)])
+    (theirs,) = work.in_order("decrypt", [work.opening(holder, reply)])
+    errors = ring.signed(ring.reduce(own + theirs - (W.astype(object).T @ V.astype(object) % 2**41).astype(np.uint64)))
+    assert np.abs(errors).max() <= 1
+    np.testing.assert_array_equal(theirs, holder.open(reply))
+
+
+def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch):
+    """So that queries that have come are not all held in memory."""
+    monkeypatch.setattr(shares_work, "_WAITING", 3)
+    begun = []
+
+    def calls():
+        for k in range(9):
+            begun.append(k)
+            yield lambda k=k: k * k
+
+    with ThreadPoolExecutor(4) as threads:
+        results = Work(meter(threads), SCHEME, shares_work.WORTH).in_order("compute", calls())
+        for k in range(9):
+            assert next(results) == k * k
+            assert len(begun) <= k + 3
+    assert begun == list(range(9))
+
+
+def test_little_work_stays_here(pool):
+    assert not Work(meter(pool), SCHEME, shares_work.WORTH / 2).away
+    assert not Work(meter(None), SCHEME, 1e9).away
+
+
+def test_work_elsewhere_is_on_the_clock_and_in_the_books(pool):
+    own = meter(pool)
+    holder, _ = keys()
+    work = Work(own, SCHEME, shares_work.WORTH)
+    V = np.zeros((4096, 4), np.uint64)
+    assert len(list(work.in_order("encrypt", [work.encrypting(holder, V, 30, 1)] * 2))) == 2
+    spent = own._clock.path()[Stage.SETUP, Kind.ENCRYPTION]
+    assert spent > 1e-3
+    assert own._books.ops[Stage.SETUP, "encrypt"].count == 2
+
+
+def test_a_holder_that_was_exported_is_the_same_and_another_length_none():
+    holder, evaluator = keys()
+    sealed = holder.encrypt(np.arange(5, dtype=np.uint64)[:, None], columns=2)
+    reply, _ = evaluator.product(evaluator.prepare(np.ones((5, 2), int)), sealed)
+    again = SCHEME.holder(holder.exported())
+    assert again.public == holder.public
+    np.testing.assert_array_equal(again.open(reply), holder.open(reply))
+    for size in (0, 16, len(holder.exported()) - 1):
+        with pytest.raises(CryptoError, match="expected"):
+            SCHEME.holder(holder.exported()[:size])
+
+
+def test_the_scheme_travels():
+    assert pickle.loads(pickle.dumps(SCHEME)).bits == SCHEME.bits
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties):
+    monkeypatch.setattr(shares_work, "WORTH", 0.0)
+    tables = vfl.datasets.breast_cancer(parties)
+    shares = vfl.Protocol(shares=vfl.Shares(chunk=3))
+    job = vfl.Job(
+        model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol=shares, batch_size=200, epochs=6, test_fraction=0.2
+    )
+    counting = Counting(pool)
+    runs = [vfl.simulate(job, tables, executor=executor, workers=2 if executor else 1) for executor in (counting, None)]
+    weights = [
+        whole_weights(job, {name: part.state for name, part in run.parts.items()}, tables[0].name) for run in runs
+    ]
+    for name, theta in weights[0].items():
+        assert np.abs(theta - weights[1][name]).max() < 0.12
+    assert abs(runs[0].metrics["auc"] - runs[1].metrics["auc"]) < 0.01
+    batches, chunks, holders = 2, 2, 2
+    for function in (share_scheme.encrypted, share_scheme.multiplied, share_scheme.opened):
+        assert counting.done[function.__name__] >= holders * batches * chunks * 2
