@@ -43,7 +43,8 @@ class PeerPulls(Pulls):
         self._channel, self._lane = seat.channel, f"{seat.lane}/pulls"
         self._me, self._lead, self._pace = seat.me, lead, pace
         self._peers = [name for name in seat.contributors if name != seat.me]
-        self._worker, self._adder = StoredOpen().worker(seat), StoredOpen().server(seat)
+        stored, readers = StoredOpen(), seat.contributors
+        self._worker, self._adder = stored.worker(seat, readers), stored.server(seat, readers)
         self._pushed = dict.fromkeys(seat.contributors, -1)
         self._finished = dict.fromkeys(seat.contributors, 0)
         self._stored: dict[str, dict[int, tuple[int, bytes]]] = {name: {} for name in seat.contributors}

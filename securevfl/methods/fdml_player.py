@@ -67,7 +67,7 @@ def workers_of(seat: Seat) -> tuple[str, ...]:
     return tuple(name for name in seat.parties if seat.roles.role(name) in (ACTIVE, PASSIVE))
 
 
-def told(job: JobOptions, seat: Seat) -> tuple[str, ...]:
+def readers_of(job: JobOptions, seat: Seat) -> tuple[str, ...]:
     """Who pulls sums: whoever knows labels."""
     return workers_of(seat) if fdml_of(job).shows_labels else (seat.active,)
 
@@ -87,14 +87,9 @@ class FdmlServer(Player):
         visits = list(data.schedule.visits())
         pace, stored = pace_of(self._job, data.schedule, visits), stored_of(self._job)
         seat = self._seat.sum_to(self._seat.me, workers_of(self._seat), lane=LANE)
-        server = PullServer(
-            seat,
-            pace,
-            stored.server(seat),
-            lead=self._seat.active,
-            told=told(self._job, self._seat),
-            whole=stored.hides_parts,
-        )
+        readers = readers_of(self._job, self._seat)
+        kept = stored.server(seat, readers)
+        server = PullServer(seat, pace, kept, lead=self._seat.active, told=readers, whole=stored.hides_parts)
         for done in server.serve():
             yield Round(done, len(visits), visits[done - 1].epoch)
 
@@ -206,7 +201,8 @@ class FdmlWorker(BatchPlayer):
         if not seat.roles.having(SERVER):
             return PeerPulls(seat.sum_to(seat.active, workers, lane=LANE), self._pace, lead=seat.active)
         own = seat.sum_to(seat.roles.the(SERVER), workers, lane=LANE)
-        return ServerPulls(own, self._pace, stored_of(self._job).worker(own), told=seat.me in told(self._job, seat))
+        readers = readers_of(self._job, seat)
+        return ServerPulls(own, self._pace, stored_of(self._job).worker(own, readers), told=seat.me in readers)
 
     def _before(self) -> Iterator[tuple[int, int, Floats]]:
         """Of every batch visited before: its number, the iteration of the last visit, H (n x c) as it is now."""

@@ -68,14 +68,14 @@ def at_server(pace: Pace, idle: Callable[[str, int], None], clock: Any = WallClo
 
     def serve(channel: Channel) -> int:
         seat = seat_of(channel, "server")
-        server = PullServer(seat, pace, StoredOpen().server(seat), lead="bank", told=WORKERS, whole=False)
+        server = PullServer(seat, pace, StoredOpen().server(seat, WORKERS), lead="bank", told=WORKERS, whole=False)
         done = list(server.serve())
         assert done == list(range(1, len(pace.batches) + 1))
         return 0
 
     def take(channel: Channel) -> int:
         seat = seat_of(channel, "server")
-        pulls = ServerPulls(seat, pace, StoredOpen().worker(seat), told=True)
+        pulls = ServerPulls(seat, pace, StoredOpen().worker(seat, WORKERS), told=True)
         return work(pulls, pace, lambda t: idle(channel.me, t))
 
     run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, clock, timeout=60, observe=watch)
@@ -171,12 +171,12 @@ def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
 
         def serve(channel: Channel) -> int:
             seat = seat_of(channel, "server")
-            server = PullServer(seat, made, StoredOpen().server(seat), lead="bank", told=WORKERS, whole=whole)
+            server = PullServer(seat, made, StoredOpen().server(seat, WORKERS), lead="bank", told=WORKERS, whole=whole)
             return len(list(server.serve()))
 
         def take(channel: Channel) -> int:
             seat = seat_of(channel, "server")
-            pulls = ServerPulls(seat, made, StoredOpen().worker(seat), told=True)
+            pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=True)
             return work(pulls, made, lambda t: time.sleep(0.05) if (channel.me, t) == ("shop", 0) else None)
 
         run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, WallClock, timeout=60, observe=watch)
@@ -230,7 +230,7 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[Pace], Iterat
 
     def serve(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
-        server = PullServer(seat, made, StoredOpen().server(seat), lead="bank", told=("bank",), whole=False)
+        server = PullServer(seat, made, StoredOpen().server(seat, WORKERS), lead="bank", told=("bank",), whole=False)
         list(server.serve())
 
     def shop(channel: Channel) -> None:
@@ -270,7 +270,7 @@ def test_a_worker_refuses_what_no_server_answers(answer: Pulled, text: str) -> N
 
     def bank(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
-        pulls = ServerPulls(seat, made, StoredOpen().worker(seat), told=True)
+        pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=True)
         pulls.begin(0, ())
         pulls.push(0, np.zeros((1, 1)), 0)
         pulls.pull((1, 1), wait=True)
@@ -284,13 +284,15 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
 
     def serve(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
-        list(PullServer(seat, made, StoredOpen().server(seat), lead="bank", told=("bank",), whole=False).serve())
+        list(
+            PullServer(seat, made, StoredOpen().server(seat, WORKERS), lead="bank", told=("bank",), whole=False).serve()
+        )
 
     def bank(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
         began.set()
         with pytest.raises(TransportError, match="shop has stopped"):
-            work(ServerPulls(seat, made, StoredOpen().worker(seat), told=True), made, lambda _: None)
+            work(ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=True), made, lambda _: None)
 
     def shop(channel: Channel) -> None:
         channel.send("server", Position(0), "stored/pulls")
