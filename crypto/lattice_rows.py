@@ -88,12 +88,12 @@ class Encoding:
 
     @classmethod
     def of(cls, layout: Layout, parameters: Parameters, found: Norms) -> Encoding:
-        """Columns scaled to integers of norm T / sqrt(f) and sum L at most."""
+        """Columns scaled to integers of norm T / sqrt(f) and sum L at most; a column of 0/1 without any rounding."""
         zero = found.largest == 0
         T, d = parameters.profile.T, len(found.largest)
         euclid, absolute = np.sqrt(found.squares) + zero, found.absolute + zero
         scale = np.minimum(T / math.sqrt(min(layout.columns, d)) / euclid, parameters.column_cap(layout) / absolute)
-        return cls(layout, found.largest, scale)
+        return cls(layout, found.largest, np.where(scale > 1, np.floor(scale), scale))
 
     @property
     def worth(self) -> Floats:

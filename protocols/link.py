@@ -61,9 +61,16 @@ class ActiveLink(Link):
     def close(self) -> None:
         self._residual.close()
 
-    def sum(self, batch: Batch) -> Floats:
-        """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes."""
+    def sum(self, batch: Batch, here: Floats | None = None) -> Floats:
+        """sum_k H_k of all passive parties (n x c) on this batch; may be used as long as the optimizer likes.
+
+        here: it, if it was taken in ahead of its round.
+        """
         self.rounds += 1
+        return self.ahead(batch) if here is None else here
+
+    def ahead(self, batch: Batch) -> Floats:
+        """The sum on the batch of a later round, whose parts are on their way."""
         self._channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
         total: Floats = self._sums.collect_all((len(batch.X), self._outputs), Reals())
         self._channel.note(Summed(batch.index))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.optim.fdskl import FDSKL
     from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
     from securevfl.optim.momentum import Momentum
+    from securevfl.optim.pipeline import Pipeline
     from securevfl.optim.proximal import Proximal
     from securevfl.optim.sgd import Sgd
     from securevfl.organisations.join import join
@@ -84,6 +85,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Paillier",
     "PairwiseSum",
     "Party",
+    "Pipeline",
     "Preparation",
     "Protocol",
     "Proximal",
@@ -133,6 +135,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.optim.fdskl": ("FDSKL",),
     "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
     "securevfl.optim.momentum": ("Momentum",),
+    "securevfl.optim.pipeline": ("Pipeline",),
     "securevfl.optim.proximal": ("Proximal",),
     "securevfl.optim.sgd": ("Sgd",),
     "securevfl.organisations.join": ("join",),

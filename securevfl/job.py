@@ -53,6 +53,7 @@ class Job(JobOptions):
                 f"weights: rows count the same in {method.name} of a {self.model.name} model; "
                 "leave weights out, or train a linear model"
             )
+        self._check_woe(method)
         if self.prepare.texts == "codes" and not self.model.embeds:
             raise ValueError(
                 f'prepare.texts: "one_hot" was expected for a {self.model.name} model, codes name values and measure '
@@ -62,6 +63,25 @@ class Job(JobOptions):
             raise ValueError(f"protocol.stored: {method.name} stores nothing at a server; leave it out")
         method.check(self)
         return self
+
+    def _check_woe(self, method: Method) -> None:
+        if self.prepare.woe is None:
+            return
+        if not method.bins or self.protocol.residual is None:
+            raise ValueError(
+                f"prepare.woe: {method.name} of a {self.model.name} model tells nobody classes in bins; leave it out, "
+                "or train a linear model by rounds"
+            )
+        if not (self.model.loss.classifies and self.model.loss.single):
+            raise ValueError(
+                f"prepare.woe: a loss of two classes was expected, {self.model.loss.name} is none; leave woe out, or "
+                "train a logistic model"
+            )
+        if getattr(self.protocol.residual, "defence", None) is not None:
+            raise ValueError(
+                "prepare.woe: a defence blurs residuals and not the classes in bins, which tell labels all the same; "
+                "leave one of them out"
+            )
 
     @property
     def method(self) -> Method:

@@ -19,6 +19,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from securevfl.config import Config, Named, Registry
+from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
 from securevfl.files import write_whole
@@ -44,6 +45,7 @@ TABLES: dict[type[Config], str] = {
     Protocol: "protocol",
     Shares: "shares",
     Preparation: "prepare",
+    Woe: "woe",
     Target: "target",
     Patience: "patience",
     Weights: "weights",

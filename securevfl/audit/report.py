@@ -64,8 +64,8 @@ def run_audit(
     """
     started, say = time.monotonic(), on_step or (lambda step: None)
     active, passives = check_parties(parties)
-    asked, brought = job, parties
-    job, parties = as_prepared(job, [active, *passives])
+    asked, brought = job, [active, *passives]
+    job, parties = as_prepared(job, brought)
     active, *passives = parties
     roles = job.method.cast([active, *passives])
     roles = job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
@@ -76,7 +76,7 @@ def run_audit(
     outcome = outcome.merge(_simulators(job, roles))
     known = known_run(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, say)
-    found = leaks(job, known.sizes)
+    found = leaks(asked, known_run(asked, brought).sizes)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
         f"batches of {known.sizes.smallest_batch} rows",

@@ -89,6 +89,12 @@ class Party:
         own.X, own.columns, own.levels, own.preparation = by.apply(self.table), by.features, {}, by
         return own
 
+    def weighed(self, by: Prepared) -> Party:
+        """The same party once the weights of evidence of its bins are known, in place of the numbers of these."""
+        own = copy(self)
+        own.X, own.preparation = by.weigh(self.X), by
+        return own
+
     def weighed_by(self, column: str) -> Party:
         """The same party with this column as the weights of its rows. TableError if it has none of this name, or no
         other."""

@@ -5,29 +5,34 @@
                       whole numbers, which no scaling touches, for a module that looks them up in tables
     outliers          clipped at quantiles, if the job says so
     bins              0/1 columns between quantiles, if the job says so
+    evidence          or each column's values become what their bin says of the label (`securevfl.data.evidence`)
 
-Nothing of it leaves a party but how many columns come out, which everyone learns in the meeting. A table of numbers
+Nothing of it leaves a party but how many columns come out, which everyone learns in the meeting; for evidence a party
+without labels is told the classes in each of its bins. A table of numbers
 without gaps stays as it is. What comes out is what is counted, guarded and summed: 0/1 columns are easier to find than
 others (`securevfl.disclosure.exposure`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from securevfl.config import Config, plain
+from securevfl.config import Config, Registry, plain, read_nested
 from securevfl.crypto.scheme import Floats
 from securevfl.data.columns import Columns
+from securevfl.data.evidence import Evidence, NumberEvidence, TextEvidence, Woe, number_bins, text_bins
 from securevfl.data.schedule import Rows
-from securevfl.data.steps import MISSING, STEPS, Bins, Codes, Number, Step, Texts
+from securevfl.data.steps import MISSING, Bins, Codes, Number, Step, Texts
 from securevfl.errors import TableError
 
 LEAST = 5  # training rows that share what gets a column of its own
+
+STEPS: Registry[Step] = Registry("step", Number, Bins, Texts, Codes, NumberEvidence, TextEvidence)
 
 
 class Preparation(Config):
@@ -44,6 +49,20 @@ class Preparation(Config):
     """Share of the training rows at either end of a column of numbers; what is beyond is set to that quantile."""
     bins: int | None = Field(default=None, ge=2, le=1000)
     """Each column of more different numbers becomes 0/1 columns of so many stretches between quantiles."""
+    woe: Woe | None = None
+    """Each column becomes one of weights of evidence: what a value's bin says of the label, of two classes."""
+
+    @field_validator("woe", mode="before")
+    @classmethod
+    def _read_woe(cls, value: Any) -> Any:
+        return read_nested(Woe, value)
+
+    @model_validator(mode="after")
+    def _check_woe(self) -> Preparation:
+        other = self.clip is not None or self.bins is not None or self.texts == "codes"
+        if self.woe is not None and other:
+            raise ValueError("woe: parts columns into bins of its own; leave clip, bins and codes out")
+        return self
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,17 @@ class Prepared:
     @property
     def texts(self) -> list[str]:
         """Those of the columns that hold texts."""
-        return [step.column for step in self.steps if isinstance(step, Texts | Codes)]
+        return [step.column for step in self.steps if isinstance(step, Texts | Codes | TextEvidence)]
+
+    @property
+    def information(self) -> dict[str, float]:
+        """The information value of each column, where these were weighed (`securevfl.data.evidence`)."""
+        return {step.column: step.iv for step in self.steps if isinstance(step, Evidence) and step.weights}
+
+    def weigh(self, places: Floats) -> Floats:
+        """The columns that come out (m x d), of the numbers of their bins (m x d)."""
+        steps = [step for step in self.steps if isinstance(step, Evidence)]
+        return np.column_stack([step.weigh(place) for step, place in zip(steps, places.T, strict=True)])
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -117,7 +146,7 @@ def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
     _check_refused(name, numbers if options.missing == "refuse" else [], "missing numbers", "fill them")
     texts = list(own.levels) if options.texts == "refuse" else []
     _check_refused(name, texts, "texts", "encode them as numbers")
-    if not (gaps.any() or own.levels or options.clip is not None or options.bins is not None):
+    if not (gaps.any() or own.levels or any(each is not None for each in (options.clip, options.bins, options.woe))):
         return Prepared(own.names)
     X = own.X[train]
     steps: list[Step] = []
@@ -127,7 +156,12 @@ def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
                 f"party {name}: values among the training rows were expected, column {column} has none; drop it"
             )
         if column in own.levels:
-            steps.append(_texts(name, column, X[:, j], own.levels[column], options))
+            counts = _counts(X[:, j], own.levels[column])
+            steps.append(
+                text_bins(column, counts, options.woe) if options.woe else _texts(name, column, counts, options)
+            )
+        elif options.woe is not None:
+            steps.append(number_bins(column, X[:, j], bool(gaps[j]), options.woe))
         else:
             steps.append(_number(column, X[:, j], bool(gaps[j]), options))
     prepared = Prepared(own.names, tuple(steps))
@@ -171,11 +205,16 @@ def _number(column: str, values: Floats, gaps: bool, options: Preparation) -> St
     )
 
 
-def _texts(name: str, column: str, values: Floats, levels: tuple[str, ...], options: Preparation) -> Step:
-    """The step of a column of texts, from its training rows; a missing text is a level like others."""
+def _counts(values: Floats, levels: tuple[str, ...]) -> dict[str, int]:
+    """How many rows have each level; a missing text is a level like others."""
     place = np.where(np.isnan(values), len(levels), values).astype(np.intp)
-    counts = dict(zip((*levels, MISSING), np.bincount(place, minlength=len(levels) + 1).tolist(), strict=True))
-    least = _least(len(values), options)
+    return dict(zip((*levels, MISSING), np.bincount(place, minlength=len(levels) + 1).tolist(), strict=True))
+
+
+def _texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> Step:
+    """The step of a column of texts, from how many training rows have each level."""
+    rows = sum(counts.values())
+    least = _least(rows, options)
     kept = [level for level, count in counts.items() if count >= least]
     kept.sort(key=lambda level: (-counts[level], level))
     if not kept:
@@ -185,6 +224,6 @@ def _texts(name: str, column: str, values: Floats, levels: tuple[str, ...], opti
         )
     if options.texts == "codes":
         return Codes(column=column, levels=tuple(kept))
-    rare = len(values) - sum(counts[level] for level in kept)
+    rare = rows - sum(counts[level] for level in kept)
     other = rare >= LEAST
     return Texts(column=column, base=kept[0], levels=tuple(sorted(kept[1:])), other=other)

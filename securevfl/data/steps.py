@@ -5,8 +5,8 @@ bins     a 0/1 column for each stretch between quantiles but the lowest
 texts    a 0/1 column for each level but the commonest; rare levels share one
 codes    one column of whole numbers, which name the levels from the commonest on, for tables of embeddings
 
-A step is fitted on training rows alone and applied to all others as it is.
-Adding a kind is a class and a name in STEPS.
+A step is fitted on training rows alone and applied to all others as it is. Weights of evidence are another kind
+(`securevfl.data.evidence`); adding one is a class and a name in `securevfl.data.preparation.STEPS`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securevfl.config import Named, Registry
+from securevfl.config import Named
 from securevfl.crypto.scheme import Floats
 
 OTHER = "(other)"  # the level that rare and unknown texts share
@@ -124,6 +124,3 @@ class Codes(Step):
         known = np.array([place.get(text, 0) for text in (*levels, MISSING)], np.float64)
         found: Floats = known[np.where(np.isnan(values), len(levels), values).astype(np.intp)][:, None]
         return found
-
-
-STEPS: Registry[Step] = Registry("step", Number, Bins, Texts, Codes)

@@ -4,7 +4,9 @@ No single message tells much; a run does, and several runs on one table do more.
 
 labels    A passive party that opens J^T g learns p_k equations about the n c residuals of a batch. One fixed
           partition repeats the same equations every epoch, so they count once; rows reshuffled every epoch bring new
-          ones. A residual that is not sealed shows all n c.
+          ones. A residual that is not sealed shows all n c. Where columns become weights of evidence it learns counts
+          of the later class in its bins as well, which are counted in bits of the labels of all training rows
+          (`securevfl.disclosure.label_bits`) and add up with the equations by their shares.
 columns   Whoever collects a sum learns c numbers a row in every exchange, each a linear combination of the columns
           that are added up in it, with weights that move from one exchange to the next. From as many numbers a row as
           columns on, they span these columns. A sum in the clear shows the d_k columns of one party at a time; one
@@ -31,7 +33,7 @@ from securevfl.disclosure.exposure import HALF
 Kind = Literal["labels", "columns", "scores", "ids"]
 
 
-Group = Literal["training", "held out"]
+Group = Literal["training", "held out", "bins"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Sizes:
     (`securevfl.data.schedule.Schedule.name`). `enough` may hold, for parties whose tables are at
     hand, how many numbers a row are enough to find their columns (`securevfl.disclosure.exposure.enough`). `helpers`
     are parties without a table.
+
+    Where columns become weights of evidence `bins` holds how many independent counts each passive party is told;
+    `label_bits` is what a label holds at most, less than 1 where the labels are at hand, and `alone` says how many rows
+    the counts of a party single out, where its table is.
     """
 
     active: str
@@ -59,6 +65,9 @@ class Sizes:
     tables: Mapping[str, str] = field(default_factory=dict)
     enough: Mapping[str, float] = field(default_factory=dict)
     partition: str = ""
+    bins: Mapping[str, int] = field(default_factory=dict)
+    label_bits: float = 1.0
+    alone: Mapping[str, int] = field(default_factory=dict)
     helpers: tuple[str, ...] = ()
 
     @property
@@ -81,7 +90,7 @@ class Sizes:
 class Disclosure:
     """One thing that `learner` is told about the data of the parties `about`.
 
-    labels    `count` equations of `of` residuals of a batch (n c)
+    labels    `count` equations of `of` residuals of a batch (n c); of the group `bins`, bits of all that labels hold
     columns   `count` numbers a row of `of` columns that are added up, on the rows of the `group`
     scores    `count` numbers f; `of` is 0, as there is no number at which they were all
     ids       `count` ids; `of` is 0 likewise
@@ -105,13 +114,15 @@ class Disclosure:
         return self.count / self.of if self.of else 0.0
 
 
-def earlier(own: Disclosure, before: Sequence[Disclosure]) -> float:
+def earlier(own: Disclosure, before: Sequence[Disclosure], beside: Sequence[Disclosure] = ()) -> float:
     """What `before` adds to the share of `own`: of the same kind, to the same learner, about any of the same parties.
+
+    What is equal to something `beside` it, which the same job tells, adds nothing.
 
     Shares of labels add up as they are, since batches differ in length between jobs. Numbers about columns count
     against the columns of `own`, whichever group of rows they were about: rows change groups from job to job.
     """
-    named = {own.basis} - {""}
+    named = {each.basis for each in (own, *beside)} - {""}
     total = 0.0
     for item in before:
         if (item.kind, item.learner) != (own.kind, own.learner) or not set(item.about) & set(own.about):

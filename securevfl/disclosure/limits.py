@@ -50,7 +50,7 @@ def total(told: Iterable[tuple[str, Disclosure]]) -> Told:
     runs = set()
     for run, item in told:
         runs.add(run)
-        basis = f"basis {item.basis}" if item.basis else f"run {run}"
+        basis = f"basis {item.basis}" if item.basis else f"run {run}{' bins' * (item.group == 'bins')}"
         count, share = counts.get(basis, (0, 0.0))
         counts[basis] = max(count, item.count), max(share, item.share)
     return Told(sum(count for count, _ in counts.values()), sum(share for _, share in counts.values()), len(runs))

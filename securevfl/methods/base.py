@@ -147,12 +147,14 @@ class Method(Named, ABC):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
-    (`securevfl.models.weights`). stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`).
-    helpers: the parties without a table that its examples are run with, by name and role.
+    (`securevfl.models.weights`). bins: whether classes in bins can be told by its residual (`securevfl.data.evidence`).
+    stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`). helpers: the parties without a
+    table that its examples are run with, by name and role.
     """
 
     most: ClassVar[int | None] = None
     weighs: ClassVar[bool] = False
+    bins: ClassVar[bool] = False
     stores: ClassVar[bool] = False
     helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
 
@@ -286,6 +288,12 @@ class BatchPlayer(Player):
             self._round, self._visit, self._booked = number, visit, None
             self._channel.note(Began(visit.index))
             yield self.batch(visit)
+
+    def later(self, k: int) -> Batch | None:
+        """This party's side of the batch k rounds after the one that is being done, or was done last; None after the
+        end."""
+        visit = next(islice(self._data.schedule.visits(), self._round - 1 + k, None), None)
+        return None if visit is None else self.batch(visit)
 
     def batch(self, visit: Visit) -> Batch:
         """This party's side of a batch."""

@@ -9,7 +9,7 @@ from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.errors import ConfigError
 from securevfl.methods.base import Known
 from securevfl.methods.prepared import prepare, prepare_all
-from securevfl.methods.sizes import sizes_of
+from securevfl.methods.sizes import singled_out, sizes_of
 from securevfl.models.losses import check_split
 from securevfl.options import JobOptions
 
@@ -31,6 +31,8 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
         outputs=loss.outputs(classes),
         brought={party.name: job.model.brought(party.name, party.model) for party in tables},
         enough={party.name: enough(party.X[schedule.sample(ROWS)]) for party in tables},
+        labels=lead.y,
+        alone={name: rows for party in tables for name, rows in singled_out(job, party, schedule).items()},
     )
     return Known(tuple(parties), schedule, sizes)
 
@@ -65,5 +67,7 @@ def known_alone(
         outputs=outputs or 1,
         brought=dict(brought or {}) | {party.name: job.model.brought(party.name, party.model)},
         enough={party.name: enough(party.X[schedule.sample(ROWS)])} if party.columns else {},
+        labels=party.y,
+        alone=singled_out(job, party, schedule),
     )
     return Known((party,), schedule, sizes)

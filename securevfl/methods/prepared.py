@@ -11,6 +11,7 @@ from securevfl.data.register import Register
 from securevfl.data.store import StoredParty
 from securevfl.errors import TableError
 from securevfl.methods.base import J
+from securevfl.methods.evidence import weigh_pooled
 from securevfl.options import JobOptions
 
 
@@ -28,7 +29,7 @@ def prepare(job: JobOptions, party: Party, register: Register) -> Party:
                 f"party {party.name}: weights in a table in memory were expected, it is read from disk; weigh classes, "
                 "or bring a smaller table"
             )
-        if job.prepare.clip is not None or job.prepare.bins is not None:
+        if any(each is not None for each in (job.prepare.clip, job.prepare.bins, job.prepare.woe)):
             raise TableError(
                 f"party {party.name}: a table in memory was expected to clip or part columns, it is read from disk; "
                 "prepare such large tables beforehand"
@@ -46,8 +47,10 @@ def prepare_all(job: JobOptions, parties: Sequence[Party]) -> list[Party]:
 
 
 def as_prepared(job: J, parties: Sequence[Party]) -> tuple[J, list[Party]]:
-    """The same run by a job that prepares nothing, of parties that bring their columns as prepared."""
-    found = [copy(party) for party in prepare_all(job, parties)]
+    """The same run by a job that prepares nothing, of parties that bring their columns as prepared, and weighed by the
+    labels of the leading one."""
+    train = job.schedule(register_of(parties)).flow
+    found = [copy(party) for party in weigh_pooled(job, prepare_all(job, parties), train)]
     for party in found:
         party.preparation = party.preparation and party.preparation.done
     return job.model_copy(update={"prepare": Preparation()}), found

@@ -20,6 +20,8 @@ import numpy as np
 
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Floats
+from securevfl.data.evidence import Woe
+from securevfl.data.preparation import Preparation
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.methods.base import (
     AskedRows,
@@ -61,6 +63,7 @@ class Rounds(Method):
 
     name: ClassVar[str] = "rounds"
     weighs: ClassVar[bool] = True
+    bins: ClassVar[bool] = True
 
     def trains(self, model: type[Model]) -> bool:
         return issubclass(model, BlockModel)
@@ -81,6 +84,11 @@ class Rounds(Method):
         return {
             "ckks": own | {"protocol": Protocol(residual=Ckks())},
             "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+            "evidence": own
+            | {
+                "protocol": Protocol(residual=Ckks()),
+                "prepare": Preparation(woe=Woe(bins=2, rows=20)),
+            },
             "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
         }
 
@@ -107,7 +115,10 @@ class Rounds(Method):
 
     def openings(self, job: JobOptions, sizes: Sizes) -> str:
         times = _optimizer(job).agreement(job.model).openings
-        return _residual(job).openings(sizes.batches * times * sum(sizes.parameters.values()), sizes.epochs)
+        opened = sizes.batches * times * sum(sizes.parameters.values())
+        woe = job.prepare.woe
+        slots = 0 if woe is None else woe.slots * sum(sizes.columns[name] for name in sizes.passives)
+        return _residual(job).openings(opened + -(-slots // sizes.epochs), sizes.epochs)
 
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         if roles.role(party) == ACTIVE:
@@ -201,9 +212,15 @@ class RoundsPlayer(BatchPlayer):
         def joined(block: slice, others: Floats) -> Floats:
             return self.model.joined(rows[block], others)
 
+        self._settle()
         return predict_active(self._sums, joined, len(rows), self._outputs, collected=self._seat.outputs)
 
+    def _settle(self) -> None:
+        if isinstance(self._link, ActiveLink):
+            self._optimizer.settle(self, self._link)
+
     def state(self) -> State:
+        self._settle()
         return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.memory.state)
 
     def outcome(self) -> State:

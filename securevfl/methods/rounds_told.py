@@ -12,6 +12,7 @@ from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, Group, Sizes
 from securevfl.disclosure.exposure import ROWS, held
 from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.disclosure.label_bits import told_bits
 from securevfl.disclosure.leverage import measure
 from securevfl.methods.base import Known, Told
 from securevfl.methods.sizes import evaluations, scores
@@ -31,9 +32,23 @@ def labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
     if not job.protocol.seals:
         return [Disclosure("labels", name, about, of, of, "every residual") for name in sizes.passives]
     return [
-        Disclosure("labels", name, about, job.equations * p, of, _basis(job, sizes, name))
-        for name, p in sizes.parameters.items()
+        *(
+            Disclosure("labels", name, about, job.equations * p, of, _basis(job, sizes, name))
+            for name, p in sizes.parameters.items()
+        ),
+        *_bins_told(job, sizes),
     ]
+
+
+def _bins_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+    """The bits that counts of the later class in bins tell of the labels of all training rows."""
+    found, hold = [], round(sizes.rows * sizes.label_bits)
+    for name, equations in sizes.bins.items():
+        table = sizes.tables.get(name, "")
+        basis = f"classes in bins ({job.prepare.woe}), columns {table}, batches {sizes.partition}" if table else ""
+        told = told_bits(equations, sizes.rows)
+        found.append(Disclosure("labels", name, (sizes.active,), told, hold, basis, group="bins"))
+    return found
 
 
 def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
@@ -91,7 +106,7 @@ def passive_learns(job: JobOptions, party: str, known: Known | None) -> list[Tol
     """What a passive party learns, by the residual, and what its own part tells it."""
     residual = job.protocol.residual
     assert residual is not None, "a job by rounds has a residual"
-    lines = equations(job, party, known) if residual.seals else [residual.shows]
+    lines = [*equations(job, party, known), *_bins(job, party, known)] if residual.seals else [residual.shows]
     if not residual.seals:
         lines += columns_lines(job, party, known, counts)
     found = [("learns", "\n".join(lines))]
@@ -133,6 +148,22 @@ def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
         f"In {job.epochs} epochs it opens {job.epochs * schedule.batches * p:,} numbers, about residuals that move.",
         f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
         *(_alone(job, X, schedule) if job.model.by_column and X is not None else ()),
+    ]
+
+
+def _bins(job: JobOptions, party: str, known: Known | None) -> list[str]:
+    """What counts in its bins tell a passive party of labels."""
+    if job.prepare.woe is None:
+        return []
+    what = "for each of its bins how many of its rows are of the later class, for weights of evidence"
+    if known is None:
+        return [f"{what}; a bin of one class is", "the labels of its rows"]
+    sizes = known.sizes
+    told = next(item for item in _bins_told(job, sizes) if item.learner == party)
+    return [
+        f"{what}:",
+        f"{sizes.bins[party]} counts of {sizes.rows:,} labels, at most {told.count:,} bits of the {told.of:,} that",
+        f"these hold ({told.share:.3f}); a bin of one class is the labels of its rows",
     ]
 
 

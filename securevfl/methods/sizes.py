@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from securevfl.data.schedule import Schedule
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.data.evidence import BinRows
+from securevfl.data.party import Party
+from securevfl.data.schedule import Rows, Schedule
 from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.label_bits import alone as count_alone
+from securevfl.disclosure.label_bits import label_entropy
 from securevfl.options import JobOptions
 
 
@@ -19,11 +27,15 @@ def sizes_of(
     brought: Mapping[str, int] | None = None,
     tables: Mapping[str, str] | None = None,
     enough: Mapping[str, float] | None = None,
+    labels: NDArray[Any] | None = None,
+    alone: Mapping[str, int] | None = None,
 ) -> Sizes:
     """The sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; more as in `Sizes`.
 
-    brought: p_k of parties that bring a module of their own. A party of no columns is a helper.
+    brought: p_k of parties that bring a module of their own. labels (m,): where they are at hand. A party of no columns
+    is a helper.
     """
+    woe = job.prepare.woe
     helpers = tuple(name for name, d in columns.items() if not d)
     columns = {name: d for name, d in columns.items() if d}
     return Sizes(
@@ -43,8 +55,24 @@ def sizes_of(
         tables=dict(tables or {}),
         enough=dict(enough or {}),
         partition=schedule.name,
+        bins={} if woe is None else {name: woe.equations(d) for name, d in columns.items() if name != active},
+        label_bits=1.0 if woe is None or labels is None else label_entropy(later_rows(job, labels, schedule.train)),
+        alone=dict(alone or {}),
         helpers=helpers,
     )
+
+
+def later_rows(job: JobOptions, labels: NDArray[Any], train: Rows) -> NDArray[np.bool_]:
+    """Which of these training rows are of the later class. LabelError if the labels (m,) are not of two."""
+    return np.asarray(labels[train] == job.model.loss.classes(labels)[1])
+
+
+def singled_out(job: JobOptions, party: Party, schedule: Schedule) -> dict[str, int]:
+    """How many rows the counts in the bins of this party would single out, by its name; empty where none are told."""
+    woe = job.prepare.woe
+    if woe is None or party.active or not party.columns:
+        return {}
+    return {party.name: count_alone(BinRows(party.X[schedule.flow], woe.slots))}
 
 
 def evaluations(job: JobOptions, sizes: Sizes) -> int:

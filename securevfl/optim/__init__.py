@@ -9,5 +9,8 @@ from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fdml import FDML
 from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
+from securevfl.optim.pipeline import Pipeline
 
-OPTIMIZERS: Registry[Training] = Registry("optimizer", FedBCD, FedSGD, FedPBCD, BlockNewton, FDSKL, FDML, BlockDescent)
+OPTIMIZERS: Registry[Training] = Registry(
+    "optimizer", FedBCD, FedSGD, FedPBCD, Pipeline, BlockNewton, FDSKL, FDML, BlockDescent
+)

@@ -46,6 +46,9 @@ class Learner(Protocol):
     def batches(self) -> Iterator[Batch]:
         """The batches in the order that all parties share, until the epochs are over."""
 
+    def later(self, k: int) -> Batch | None:
+        """The batch k rounds after the one that is being done, or was done last; None after the end."""
+
     def residual(self, f: Floats, batch: Batch) -> Floats:
         """g (n x c) from f (n x c), by which the loss of the round is booked; only the active party can."""
 
@@ -69,6 +72,10 @@ class RoundsTraining(Training, ABC):
     def agreement(self, model: Model) -> Agreement:
         """What the parties agree on about residuals: a J that moves is opened anew in every local step."""
         return Agreement(1 if model.static_jacobian else self.steps, shares_outputs=model.shares_outputs)
+
+    def settle(self, party: Learner, link: ActiveLink) -> None:
+        """Takes in what passive parties have sent ahead of its round, so that the line is free for other sums; asked of
+        the active party between two rounds."""
 
     @abstractmethod
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:

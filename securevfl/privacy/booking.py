@@ -29,6 +29,7 @@ class Booking:
         self._ledger = ledger
         self._run = run
         self._party = party
+        self._register = register
         self._job = job
         self._sizes = sizes
         self._former: list[Disclosure] = []
@@ -37,6 +38,11 @@ class Booking:
         else:
             told = self._told(job.epochs)
             self._former = ledger.book(register, run, told, lambda before: guard(job, sizes, before))
+
+    def check(self, sizes: Sizes) -> None:
+        """The job once more, by what this party knows of its columns now. LeakageError."""
+        before = [] if self._ledger is None else self._ledger.read().about(self._register.name, but=self._run)
+        guard(self._job, sizes, [entry.told for entry in before])
 
     def settle(self, rounds: int, *, silent: bool) -> None:
         """The run has ended, well or not, after so many whole rounds, and perhaps some of the next one.

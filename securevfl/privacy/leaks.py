@@ -11,6 +11,10 @@ reshuffled between epochs give new equations about the same labels each time: 15
 recover labels to AUC .98 in 40 epochs. A Jacobian that moves brings others in every local step; they are refused from
 n c on in a run. Jobs with other batches or columns on the same table do the same.
 
+*Bins.* Weights of evidence tell a party how many rows of each of its bins are of the later class. These counts are
+bits about the labels of all rows, which add up with the equations by their shares (`securevfl.disclosure.label_bits`);
+where columns nearly repeat each other, bins differ by one row and name its label, which the party itself sees.
+
 *Label AUC.* A job may set `max_label_auc`: what columns of noise may tell of the labels through opened gradients
 (`securevfl.disclosure.label_auc`). Larger batches hide more, so the limit is a smallest batch size.
 
@@ -84,29 +88,32 @@ def _single(job: Job, sizes: Sizes) -> Iterator[Leak]:
         )
 
 
-def _opened(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator[tuple[str, float]]:
-    """Each passive party, and the share of a batch's residuals that its opened gradients are equations for."""
+def _opened(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator[tuple[str, float, float]]:
+    """Each passive party, and which shares of the labels counts in its bins and earlier jobs tell it beside its
+    gradients."""
     if job.protocol.seals:
-        for own in job.method.counts(job, sizes):
-            if own.kind == "labels":
-                yield own.learner, earlier(own, before)
+        told = [own for own in job.method.counts(job, sizes) if own.kind == "labels"]
+        for own in told:
+            if own.group != "bins":
+                beside = [each for each in told if each.learner == own.learner]
+                bins = sum(each.share for each in beside if each.group == "bins")
+                yield own.learner, bins, earlier(own, before, beside)
 
 
 def _equations(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator[Leak]:
     again = []
-    for name, share in _opened(job, sizes, before):
+    for name, bins, share in _opened(job, sizes, before):
         p = sizes.parameters[name]
         rows = p // sizes.outputs
-        if p + share * sizes.residuals >= sizes.residuals:
-            with_earlier = f" and earlier jobs {ceil(share * sizes.residuals)} more equations" if share else ""
+        if p + (bins + share) * sizes.residuals >= sizes.residuals:
+            with_earlier = f", counts in its bins as much as {ceil(bins * sizes.residuals)} more" if bins else ""
+            with_earlier += f" and earlier jobs {ceil(share * sizes.residuals)} more equations" if share else ""
             yield Leak(
                 "rank",
                 name,
                 f"its opened gradient has {p} parameters for {sizes.residuals} residuals a batch{with_earlier}, "
                 "which determines every residual and so the labels",
-                _larger(job, rows)
-                if not share
-                else "use the same batches and columns as before, which ask the same equations again",
+                _fewer_equations(job, rows, bins, share),
             )
         elif not job.model.static_jacobian and job.equations * p >= sizes.residuals:
             yield Leak(
@@ -118,6 +125,14 @@ def _equations(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
             )
         if share:
             again.append(name)
+        if sizes.alone.get(name):
+            yield Leak(
+                "rank",
+                name,
+                f"counts in the bins of its columns together single out {sizes.alone[name]} rows, which are then its "
+                "to label",
+                "use fewer bins (prepare.woe), or leave out columns that nearly repeat others",
+            )
     if job.reshuffle and job.protocol.seals:
         yield Leak(
             "fresh_equations",
@@ -132,6 +147,13 @@ def _equations(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
             "earlier jobs on this table asked other equations about the same labels, and they add up",
             "use the same batches and columns as before",
         )
+
+
+def _fewer_equations(job: Job, rows: int, bins: float, share: float) -> str:
+    """What keeps equations, and counts in bins and earlier jobs beside them, from determining labels."""
+    if share:
+        return "use the same batches and columns as before, which ask the same equations again"
+    return f"{_larger(job, rows)} and fewer bins (prepare.woe)" if bins else _larger(job, rows)
 
 
 def _larger(job: Job, rows: int) -> str:
@@ -155,15 +177,17 @@ def _label_auc(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
         if shown:
             yield Leak("label_auc", ", ".join(sizes.passives), what, "seal the residual")
         return
-    for name, share in _opened(job, sizes, before):
+    for name, bins, share in _opened(job, sizes, before):
         p = sizes.parameters[name]
-        equations = min(sizes.residuals, p + ceil(share * sizes.residuals))
+        equations = min(sizes.residuals, p + ceil((bins + share) * sizes.residuals))
         auc = expected_label_auc(equations, sizes.smallest_batch, c, job.equations, job.equations > 1)
         if auc <= limit:
             continue
         needed = smallest_batch(p, c, job.equations, job.equations > 1, limit)
         if share:
             remedy = "raise the limit: earlier jobs have told a part of it"
+        elif bins:
+            remedy = "raise the limit, or use fewer bins (prepare.woe) or none"
         elif needed > sizes.rows:
             remedy = f"raise the limit or drop columns: it would take batches of {needed} rows and there are "
             remedy += str(sizes.rows)

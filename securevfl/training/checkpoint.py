@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from securevfl.files import write_whole
 from securevfl.methods.state import State
 from securevfl.training.model_part import ModelPart
 
-SCHEMA = "securevfl.checkpoint/4"
+SCHEMA = "securevfl.checkpoint/5"
 KEPT = 4  # parties are at most this many checkpoints apart
 FINISHED = 1 << 62  # the round of a party whose part is on disk
 
@@ -35,7 +35,8 @@ class Saved:
     """One party after `round` rounds: what its player keeps, and what it has noted. identities as `Channel.keys`.
 
     run: as in `ModelPart`. constant: the newest state of this party serves for all rounds before it, as it is the same
-    at every round or the party goes at a pace of its own; such a party may be far ahead of the others.
+    at every round or the party goes at a pace of its own; such a party may be far ahead of the others. preparation: the
+    steps that make its columns, as plain data.
     """
 
     round: int
@@ -44,6 +45,7 @@ class Saved:
     identities: dict[str, str]
     state: State
     constant: bool = False
+    preparation: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Checkpoints:
@@ -77,18 +79,18 @@ class Checkpoints:
             "identities": saved.identities,
             "state": saved.state.plain(),
             "constant": saved.constant,
+            "preparation": saved.preparation,
         }
         write_whole(self.folder / self._name(job, saved.round), json.dumps(kept).encode())
         for old in self._states(job)[:-KEPT]:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
     def load(self, job: bytes, rounds: int) -> Saved:
-        """The state after so many rounds, or the newest if it serves for that. DataError if its file is missing or none
-        of ours."""
-        newest = max(self._states(job), default=rounds)
-        if newest > rounds and (last := self._read(job, newest)).constant:
-            return replace(last, round=rounds)
-        return self._read(job, rounds)
+        """The state after so many rounds: the newest if it serves for that, else the first after it. DataError if its
+        file is missing or none of ours."""
+        later = [each for each in self._states(job) if each >= rounds] or [rounds]
+        newest = self._read(job, later[-1])
+        return replace(newest if newest.constant else self._read(job, later[0]), round=rounds)
 
     def _read(self, job: bytes, there: int) -> Saved:
         path = self.folder / self._name(job, there)
@@ -108,6 +110,7 @@ class Checkpoints:
                 identities={str(name): str(each) for name, each in kept["identities"].items()},
                 state=State.read(kept["state"]),
                 constant=bool(kept["constant"]),
+                preparation=list(kept["preparation"]),
             )
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None

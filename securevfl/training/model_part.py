@@ -81,6 +81,11 @@ class ModelPart:
         return self.preparation.features
 
     @property
+    def information(self) -> dict[str, float]:
+        """The information value of each of its columns, where they became weights of evidence; else empty."""
+        return self.preparation.information
+
+    @property
     def leads(self) -> bool:
         """Whether it is the part of the party that leads: the one with metrics, history and predictions."""
         return self.name == self.parties[0]

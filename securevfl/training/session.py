@@ -13,11 +13,12 @@ import hmac
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from securevfl.data.party import Party
+from securevfl.data.preparation import Prepared
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Sizes
@@ -26,8 +27,9 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.job import Job
 from securevfl.methods.data import TrainingData
+from securevfl.methods.evidence import weigh
 from securevfl.methods.prepared import prepare
-from securevfl.methods.sizes import sizes_of
+from securevfl.methods.sizes import singled_out, sizes_of
 from securevfl.privacy.booking import Booking
 from securevfl.privacy.consent import Sheet, own_sheet
 from securevfl.protocols.base import Desk, Seat
@@ -87,6 +89,7 @@ def take_part(
     save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     trainee, before = None, channel.books.messages_sent()
     try:
+        party = _weighed(job, met, seat, booking, saved)
         data = TrainingData(party, schedule, job.model.loss, scale=job.scale, weights=job.weights)
         trainee = Trainee(job, party, seat, data, run, on_round, save, saved)
         channel.clock.stage = Stage.TRAIN
@@ -171,6 +174,17 @@ def _sheet(job: Job, met: _Met) -> Sheet:
     )
 
 
+def _weighed(job: Job, met: _Met, seat: Seat, booking: Booking, saved: Saved | None) -> Party:
+    """The party with the weights of its bins, where the job asks for them: told anew, or as they were saved."""
+    if job.prepare.woe is None:
+        return met.party
+    if saved is not None:
+        return met.party.weighed(Prepared.read(met.raw.columns, saved.preparation))
+    party = weigh(job, met.party, met.schedule.flow, seat)
+    booking.check(replace(met.sizes, enough={party.name: enough(party.X[met.schedule.sample(ROWS)])}))
+    return party
+
+
 def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Seat:
     return Seat(
         channel=channel,
@@ -213,6 +227,8 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
         brought={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name != lead},
         enough={party.name: enough(party.X[schedule.sample(ROWS)])} if party.columns else {},
+        labels=party.y,
+        alone=singled_out(job, party, schedule),
     )
 
 

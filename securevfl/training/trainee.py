@@ -123,7 +123,8 @@ class Trainee:
 
     def _saved(self, rounds: int) -> Saved:
         player, keys = self._player, dict(self._seat.channel.keys)
-        return Saved(rounds, self._run, self._history, keys, player.state(), player.constant)
+        steps = [] if self._party.preparation is None else self._party.preparation.plain()
+        return Saved(rounds, self._run, self._history, keys, player.state(), player.constant, steps)
 
     def _evaluate(self, *, last: bool = False) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""

@@ -13,6 +13,7 @@ from securevfl.audit.mutants.alignment import MUTANTS as ALIGNMENT
 from securevfl.audit.mutants.bits import MUTANTS as BITS
 from securevfl.audit.mutants.bound import MUTANTS as BOUND
 from securevfl.audit.mutants.chosen import MUTANTS as CHOSEN
+from securevfl.audit.mutants.evidence import MUTANTS as EVIDENCE
 from securevfl.audit.mutants.lattice import MUTANTS as LATTICE
 from securevfl.audit.mutants.lost import MUTANTS as LOST
 from securevfl.audit.mutants.masks import MUTANTS as MASKS
@@ -38,6 +39,7 @@ MUTANTS: list[Mutant] = [
     *RELATED,
     *REPEATS,
     *BOUND,
+    *EVIDENCE,
     *SHARES,
     *STORED,
 ]

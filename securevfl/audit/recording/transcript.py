@@ -17,7 +17,7 @@ from pydantic import PrivateAttr, SerializeAsAny
 
 from securevfl.audit.recording.defended import defence_of, noting
 from securevfl.crypto.scheme import Floats
-from securevfl.data.party import Party, check_parties
+from securevfl.data.party import Party, check_parties, register_of
 from securevfl.job import Job, Protocol
 from securevfl.methods.declared import declared_of
 from securevfl.protocols.base import (
@@ -35,7 +35,7 @@ from securevfl.protocols.base import (
     SumProtocol,
     SumRole,
 )
-from securevfl.protocols.differentiable import Differentiable, Jacobian
+from securevfl.protocols.differentiable import Differentiable, FixedJacobian, Jacobian
 from securevfl.roles import CONTRIBUTOR, Roles
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
@@ -49,8 +49,9 @@ COLLECTS = "A"  # the party that collects, and publishes residuals, where one pr
 
 
 class Learned(NamedTuple):
-    """A gradient that a passive party learned of an exchange: J^T g for this J."""
+    """A gradient that a passive party learned of an exchange on a lane: J^T g for this J."""
 
+    lane: str
     exchange: int
     J: Jacobian
     gradient: Floats
@@ -81,7 +82,8 @@ class Summed:
 class Witness:
     """What went in and came out, by party, in order. residuals: g as it goes down, after a defence; clear: before.
 
-    sums, casts: by collector, of whom there are several where several parties hold labels.
+    sums, casts: by collector, of whom there are several where several parties hold labels. before: how many residuals
+    went before the first one on a lane.
     """
 
     sums: dict[str, Summed] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class Witness:
     gradients: dict[str, list[Learned]] = field(default_factory=lambda: defaultdict(list))
     sessions: set[bytes] = field(default_factory=set)
     epochs: set[int] = field(default_factory=set)
+    before: dict[str, int] = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, list[NDArray[Any]]]:
@@ -155,7 +158,8 @@ class Transcript:
     def missed(self, name: str) -> Iterator[tuple[Learned, Floats]]:
         """Each gradient that a party learned, and how far it is from J^T g."""
         for learned in self.witness.gradients[name]:
-            g, _ = self.witness.residuals[self.roles.lead][learned.exchange]
+            first = self.witness.before[learned.lane]
+            g, _ = self.witness.residuals[self.roles.lead][first + learned.exchange]
             yield learned, learned.gradient - learned.J.vjp(g)
 
     def messages(self) -> list[Message]:
@@ -209,10 +213,11 @@ class WitnessedResidual(ResidualProtocol):
     _witness: Witness = PrivateAttr(default_factory=Witness)
 
     def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
+        self._witness.before[seat.lane] = len(self._witness.residuals[seat.me])
         return WitnessedActive(self.inner.active(seat, agreement), seat.me, self._witness)
 
     def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
-        return WitnessedPassive(self.inner.passive(seat, agreement), seat.me, self._witness)
+        return WitnessedPassive(self.inner.passive(seat, agreement), seat, self._witness)
 
     def declares(self) -> list[Declared]:
         return self.inner.declares()
@@ -240,27 +245,27 @@ class WitnessedActive(ActiveResidual):
 
 
 class WitnessedPassive(PassiveResidual):
-    def __init__(self, inner: PassiveResidual, me: str, witness: Witness) -> None:
-        self._inner, self._me, self._witness = inner, me, witness
+    def __init__(self, inner: PassiveResidual, seat: Seat, witness: Witness) -> None:
+        self._inner, self._seat, self._witness = inner, seat, witness
 
     def reply(self) -> Reply:
-        return WitnessedReply(self._inner.reply(), self._me, self._witness)
+        return WitnessedReply(self._inner.reply(), self._seat, self._witness)
 
     def close(self) -> None:
         self._inner.close()
 
 
 class WitnessedReply(Reply):
-    def __init__(self, inner: Reply, me: str, witness: Witness) -> None:
-        self._inner, self._me, self._witness = inner, me, witness
+    def __init__(self, inner: Reply, seat: Seat, witness: Witness) -> None:
+        self._inner, self._seat, self._witness = inner, seat, witness
         self.exchange = inner.exchange
         self._noted = False
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._inner.gradient(model, batch)
         if not (self._noted and model.static_jacobian):
-            learned = Learned(self.exchange, model.jacobian(batch.X), np.array(gradient))
-            self._witness.gradients[self._me].append(learned)
+            learned = Learned(self._seat.lane, self.exchange, model.jacobian(batch.X), np.array(gradient))
+            self._witness.gradients[self._seat.me].append(learned)
             self._noted = True
         return gradient
 
@@ -283,11 +288,13 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     if residual is not None:
         watched = WitnessedResidual(inner=noting(residual, witness.blurred(lead.name)))
         watched._witness, residual = witness, watched
-    protocol = Protocol(sum=sums, residual=residual) if job.protocol.method is None else job.protocol
+    kept = job.protocol.stored
+    protocol = Protocol(sum=sums, residual=residual, stored=kept) if job.protocol.method is None else job.protocol
     own = job.model_copy(update={"protocol": protocol})
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
+    secrets[f"the labels of {lead.name}"] = _targets(job, lead, others)
     transcript = Transcript(
         events,
         roles,
@@ -298,6 +305,13 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
         defended=job.protocol.residual is not None and defence_of(job.protocol.residual) is not None,
     )
     return transcript, Run(job, run.parts)
+
+
+def _targets(job: Job, lead: Party, others: Sequence[Party]) -> NDArray[Any]:
+    """Those of the training rows (m x c), in the order of the schedule."""
+    assert lead.y is not None, "it leads"
+    loss, rows = job.model.loss, job.schedule(register_of([lead, *others])).flow
+    return loss.targets(lead.y, loss.classes(lead.y))[rows]
 
 
 def _rotates(residual: ResidualProtocol | None) -> bool:
@@ -330,20 +344,6 @@ def record_sum(sums: SumProtocol, rounds: Sequence[Mapping[str, NDArray[Any]]], 
     roles: dict[str, Callable[[Channel], None]] = {COLLECTS: collect, **dict.fromkeys(rounds[0], contribute)}
     run_threads(roles, WallClock, timeout=60.0, observe=events.append)
     return Transcript(events, cast, sums.declares(cast.having(CONTRIBUTOR)), witness)
-
-
-class FixedJacobian:
-    """A model whose Jacobian is what it is handed."""
-
-    static_jacobian = True
-    shares_outputs = True
-    parameters = 0  # as many as X has columns
-
-    def vjp(self, X: Floats, g: Floats) -> Floats:
-        return Jacobian(X).vjp(g)
-
-    def jacobian(self, X: Floats) -> Jacobian:
-        return Jacobian(X)
 
 
 def record_residual(

@@ -1,0 +1,117 @@
+"""Bins of columns and their weights of evidence, against counts made by hand from the pooled table."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import securevfl as vfl
+from securevfl.data.columns import columns_of
+from securevfl.data.evidence import BinRows, Evidence, Woe, weighed
+from securevfl.data.preparation import Preparation, Prepared, fit
+from securevfl.errors import ConfigError
+
+N = 600
+GENERATOR = np.random.default_rng(11)
+AGE = np.where(GENERATOR.random(N) < 0.15, np.nan, GENERATOR.normal(50, 12, N).round())
+DEBT = np.where(GENERATOR.random(N) < 0.01, np.nan, GENERATOR.lognormal(8, 1, N))
+CITY = [*GENERATOR.choice(["Rome", "Oslo", "Bern"], N - 30, p=[0.5, 0.3, 0.2]).tolist(), *["Lima"] * 25, *[None] * 5]
+TABLE = pa.table({"age": pa.array(AGE), "debt": pa.array(DEBT), "city": pa.array(CITY, pa.string())})
+LATER = GENERATOR.random(N) < 0.3
+TRAIN = GENERATOR.permutation(N)[:500]
+WOE = Woe(bins=4, rows=30)
+
+
+def bins_of(woe: Woe = WOE) -> tuple[Prepared, np.ndarray]:
+    own = columns_of("shop", TABLE)
+    made = fit("shop", own, TRAIN, Preparation(woe=woe))
+    return made, made.apply(own)
+
+
+def weights_of(woe: Woe = WOE) -> Prepared:
+    made, places = bins_of(woe)
+    rows = BinRows(places[TRAIN], woe.slots)
+    return Prepared(made.columns, weighed(made.steps, rows, rows.positives(LATER[TRAIN]), woe))
+
+
+def test_no_bin_has_fewer_rows_than_the_job_says() -> None:
+    for woe in (WOE, Woe(bins=20, rows=20), Woe(bins=2, rows=200)):
+        made, places = bins_of(woe)
+        for column, step in zip(places[TRAIN].T, made.steps, strict=True):
+            counts = np.bincount(column.astype(int))
+            assert isinstance(step, Evidence)
+            assert len(counts) == step.bins <= woe.slots
+            assert step.bins == 1 or counts.min() >= woe.rows
+
+
+def test_missing_and_rare_values_have_a_bin_of_their_own_where_they_are_enough() -> None:
+    _, places = bins_of()
+    assert len(set(places[np.isnan(AGE), 0])) == 1
+    assert not np.isin(places[~np.isnan(AGE), 0], places[np.isnan(AGE), 0]).any()
+    middle = np.searchsorted(np.sort(DEBT[TRAIN]), np.nanmedian(DEBT[TRAIN]))
+    assert set(places[np.isnan(DEBT), 1]) == {places[TRAIN][np.argsort(DEBT[TRAIN])[middle], 1]}
+    rare = np.isin(np.array(CITY, object), ["Lima", None])
+    commonest = places[np.array(CITY, object) == "Rome", 2]
+    assert set(places[rare, 2]) == set(commonest)  # 30 of 600 are too few rows for a bin of their own
+    wide = bins_of(Woe(bins=2, rows=20))[1]
+    assert not np.isin(wide[rare, 2], wide[np.array(CITY, object) == "Rome", 2]).any()
+
+
+def test_weights_are_those_of_the_pooled_table() -> None:
+    _, places = bins_of()
+    made = weights_of()
+    P, total, s = LATER[TRAIN].sum(), len(TRAIN), WOE.smoothing
+    for j, step in enumerate(made.steps):
+        assert isinstance(step, Evidence)
+        iv = 0.0
+        for place in range(step.bins):
+            held = LATER[TRAIN][places[TRAIN, j] == place]
+            p, n = held.sum(), (~held).sum()
+            weight = np.log((p + s) / (P + 2 * s) / ((n + s) / (total - P + 2 * s)))
+            assert step.weights[place] == pytest.approx(weight)
+            iv += (p / P - n / (total - P)) * weight
+        assert made.information[step.column] == pytest.approx(iv)
+
+
+def test_new_rows_get_the_weights_of_their_bins() -> None:
+    made, (_, places) = weights_of(), bins_of()
+    again = Prepared.read(made.columns, json.loads(json.dumps(made.plain())))
+    assert again == made
+    np.testing.assert_array_equal(again.apply(columns_of("shop", TABLE)), made.weigh(places))
+    new = pa.table({"age": [None, 1e9], "debt": [-1.0, None], "city": ["Xanadu", "Rome"]})
+    found = again.apply(columns_of("shop", new, texts=["city"]))
+    age, debt, city = (step.weights for step in again.steps if isinstance(step, Evidence))
+    assert found[0].tolist() == [age[-1], debt[0], city[0]]
+    assert found[1, 0] == age[-2]
+
+
+def test_columns_that_say_too_little_say_nothing() -> None:
+    information = weights_of().information
+    least = sorted(information.values())[1]
+    made = weights_of(Woe(bins=4, rows=30, iv=least))
+    kept = {step.column: any(step.weights) for step in made.steps if isinstance(step, Evidence)}
+    assert kept == {column: value >= least for column, value in information.items()}
+    assert made.information == information
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"prepare": {"woe": {"rows": 5}}}, r"prepare\.woe\.rows: .*greater than or equal to 20"),
+        (
+            {"prepare": {"woe": {}, "bins": 5}},
+            r"prepare.*woe: parts columns into bins of its own; leave clip, bins and codes",
+        ),
+        ({"model": "softmax"}, "prepare.woe: a loss of two classes was expected, softmax is none"),
+        ({"protocol": {"shares": {}}}, "prepare.woe: shares of a logistic model tells nobody classes in bins"),
+        (
+            {"protocol": {"residual": {"name": "open", "defence": {"name": "rounding"}}}},
+            "prepare.woe: a defence blurs residuals and not the classes in bins",
+        ),
+    ],
+)
+def test_what_has_no_use_for_it_says_so(options: dict[str, object], says: str) -> None:
+    own: dict[str, object] = {"model": "logistic", "optimizer": {"name": "fedbcd", "lr": 0.1}, "protocol": "ckks"}
+    with pytest.raises(ConfigError, match=says):
+        vfl.Job(**own | {"prepare": {"woe": {}}} | options)

@@ -1,0 +1,164 @@
+"""What counts of the later class in bins tell of labels: attacked over all columns of a run, and how it is counted."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import ks_2samp
+from sklearn.metrics import roc_auc_score
+
+import securevfl as vfl
+from securevfl.audit.attacks.two_values import subset
+from securevfl.crypto.lattice import LatticeScheme
+from securevfl.crypto.scheme import Shape
+from securevfl.data.evidence import BinRows, Woe
+from securevfl.disclosure.label_bits import alone, label_entropy, told_bits
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import LeakageError, LimitError, ProtocolError
+from securevfl.methods.known import known_run
+from securevfl.privacy.leaks import leaks
+from securevfl.protocols import evidence
+
+
+def job(woe: Woe, **keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": "all", "epochs": 1}
+    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "prepare": {"woe": woe}, "accepts": ["columns"]}
+    return vfl.Job(**own | keys)
+
+
+def noise(rows: int, columns: int, seed: int = 0, positive: float = 0.5) -> list[vfl.Party]:
+    """A bank with labels that nothing goes with, and a shop with columns of noise."""
+    generator = np.random.default_rng(seed)
+    y = (generator.random(rows) < positive).astype(int)
+    bank = vfl.Party("bank", generator.normal(size=(rows, 2)), y, aligned=True)
+    return [bank, vfl.Party("shop", generator.normal(size=(rows, columns)), aligned=True)]
+
+
+def told(parties: list[vfl.Party], woe: Woe) -> tuple[np.ndarray, np.ndarray]:
+    """What the shop holds of a whole run: the matrix of its bins (k x n) and the counts (k,) that were opened."""
+    kept: list[Any] = []
+    ask = evidence.ask
+
+    def watched(seat: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
+        found = ask(seat, residual, bins, rows)
+        kept.extend((bins[:].T, found))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evidence, "ask", watched)
+        vfl.simulate(job(woe, accepts=["columns", "rank"]), parties)
+    return kept[0], kept[1]
+
+
+def guess(A: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The least-norm solution of A y = counts."""
+    return np.linalg.lstsq(A, counts.astype(float))[0]
+
+
+def shares(parties: list[vfl.Party], woe: Woe) -> float:
+    """What the guard counts the bins as, of all that labels hold."""
+    known = known_run(job(woe), parties)
+    return next(each.share for each in job(woe).method.counts(job(woe), known.sizes) if each.group == "bins")
+
+
+def test_bins_that_are_refused_give_all_labels_and_those_that_are_let_do_not() -> None:
+    many = noise(60, 12)
+    woe = Woe(bins=3, rows=20)
+    A, counts = told(many, woe)
+    assert np.linalg.matrix_rank(A) < 60  # linear algebra alone does not do it
+    found = subset(A, counts.astype(float))
+    assert found is not None
+    np.testing.assert_array_equal(found, many[0].y)
+    assert shares(many, woe) > 1
+    with pytest.raises(LeakageError, match=r"shop: .*counts in its bins as much as \d+ more.*fewer bins"):
+        vfl.simulate(job(woe), many)
+
+    few = noise(60, 3)
+    least = Woe(bins=2, rows=20)
+    A, counts = told(few, least)
+    assert shares(few, least) < 0.6
+    assert {leak.name for leak in leaks(job(least), known_run(job(least), few).sizes)} <= {"columns"}
+    found = subset(A, counts.astype(float))
+    assert found is None or not np.array_equal(found, few[0].y)  # many labels fit the counts
+
+
+@pytest.mark.parametrize(("rows", "columns", "most"), [(2000, 10, 0.66), (600, 12, 0.85)])
+def test_counts_rank_labels_no_better_than_their_share(rows: int, columns: int, most: float) -> None:
+    """Columns of noise: what least squares finds beyond one half is what the counts told of each row."""
+    parties = noise(rows, columns)
+    woe = Woe(bins=8, rows=30)
+    A, counts = told(parties, woe)
+    assert shares(parties, woe) < 1
+    assert 0.5 < roc_auc_score(parties[0].y, guess(A, counts)) < most
+
+
+def test_rare_labels_hold_less_and_their_party_counts_that() -> None:
+    balanced, rare = noise(2000, 5), noise(2000, 5, positive=0.02)
+    assert shares(rare, Woe()) > 5 * shares(balanced, Woe())
+    assert label_entropy(np.array([True, False])) == 1.0
+    generator = np.random.default_rng(0)
+    for rows in (10, 1000):  # the entropy of a count is below what it is counted as
+        chances = np.bincount(generator.binomial(rows, 0.5, 200_000)) / 200_000
+        entropy = -sum(p * np.log2(p) for p in chances if p)
+        assert entropy < told_bits(1, rows) < entropy + 1.1
+
+
+def test_bins_of_two_columns_that_differ_by_one_row_are_refused() -> None:
+    bank, _ = noise(180, 1)
+    place = np.arange(180)
+    shop = vfl.Party("shop", np.column_stack([place, place > 90]), aligned=True)
+    woe = Woe(bins=2, rows=20)
+    assert alone(BinRows(np.column_stack([place >= 90, place > 90]).astype(float), woe.slots)) == 1
+    with pytest.raises(LeakageError, match="shop: counts in the bins of its columns together single out 1 rows"):
+        vfl.simulate(job(woe), [bank, shop])
+    A, counts = told([bank, shop], woe)
+    assert round(abs(guess(A, counts)[90])) == bank.y[90]
+
+
+def test_nobody_is_told_more_counts_than_all_know_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A party that asks with a matrix of its own, one row a column, is refused before anything is opened."""
+
+    def rows_apart(seat: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
+        return ask(seat, residual, np.eye(len(bins)), np.ones(len(bins), int))
+
+    ask = evidence.ask
+    monkeypatch.setattr(evidence, "ask", rows_apart)
+    with pytest.raises((ProtocolError, LimitError), match="shop asks for another product"):
+        vfl.simulate(job(Woe(bins=2, rows=20)), noise(60, 3))
+
+
+def test_what_is_opened_beside_the_counts_does_not_go_with_the_labels() -> None:
+    """The same counts from two tables of labels: the fractions of what is opened are of one distribution."""
+    scheme = LatticeScheme()
+    holder = scheme.keygen(columns=2)
+    evaluator = scheme.evaluator(holder.public)
+    place = np.repeat([0.0, 1.0], 40)[:, None]
+    bins = BinRows(place, 2)
+    fractions: list[list[float]] = []
+    for later in (np.tile([True, False], 40), np.repeat([True, False, False, True], 20)):
+        found = []
+        for _ in range(150):
+            sealed = holder.encrypt(np.where(later, 1.0, -1.0)[:, None], bound=1.0)
+            blinded, r = evaluator.blind(evaluator.transpose_product(evaluator.prepare(bins[:]), sealed))
+            opened = evaluator.unblind(holder.open(blinded, Shape(80, 1, 2)), r)[:, 0]
+            np.testing.assert_array_equal(np.rint(opened), 0)  # 20 of 40 in each bin
+            found += opened.tolist()
+        fractions.append(found)
+    assert ks_2samp(*fractions).pvalue > 1e-4
+
+
+def test_the_sheet_says_it_and_the_ledger_counts_bins_once(tmp_path: Path) -> None:
+    parties = noise(1000, 4)
+    sheet = vfl.explain(job(Woe()), parties)
+    assert "for each of its bins how many of its rows are of the later class, for weights of evidence:" in sheet
+    assert "41 counts of 1,000 labels, at most" in sheet
+    assert "its sign is the label" in vfl.explain(job(Woe(), protocol="open"), parties)
+    ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in ("bank", "shop")}
+    named = [vfl.Party(party.name, party.X, party.y, ids=[f"c{k}" for k in range(len(party))]) for party in parties]
+    vfl.simulate(job(Woe()), named, ledgers=ledgers)
+    once = sum(entry.told.count for entry in ledgers["bank"].read().entries if entry.told.group == "bins")
+    assert once == told_bits(41, 1000)
+    vfl.simulate(job(Woe(), seed=4), named, ledgers=ledgers)  # the same bins and equations again
+    with pytest.raises(LeakageError, match="fresh_equations"):
+        vfl.simulate(job(Woe(bins=5)), named, ledgers=ledgers)

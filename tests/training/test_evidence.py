@@ -1,0 +1,109 @@
+"""Weights of evidence in a training: those of the pooled table under every residual, taken up again, on new rows."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.data.store import store_table
+from securevfl.errors import DataError, LabelError, ProtocolError, TableError
+from securevfl.methods.prepared import as_prepared
+from securevfl.protocols import evidence
+from securevfl.protocols.open_residual import OpenActive
+from securevfl.protocols.sealed_residual import SealedG
+from securevfl.runtime.channel import Event
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart
+
+PARTIES = vfl.datasets.breast_cancer(3)
+TABLES = {party.name: party.X for party in PARTIES}
+
+
+def job(residual: Any = "open", **keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(l2=1e-3), "optimizer": vfl.FedBCD(lr=0.3), "batch_size": 128}
+    own |= {"protocol": vfl.Protocol(residual=residual), "epochs": 2, "test_fraction": 0.2, "accepts": ["columns"]}
+    return vfl.Job(**own | {"prepare": {"woe": {"bins": 2, "rows": 60}}} | keys)
+
+
+@pytest.mark.parametrize("residual", ["open", vfl.Ckks(), vfl.Paillier(bits=2048)], ids=["open", "ckks", "paillier"])
+def test_it_is_that_of_the_pooled_table(residual: Any) -> None:
+    run = vfl.simulate(job(residual), PARTIES)
+    plain, pooled = as_prepared(job(), PARTIES)
+    for party in pooled:
+        np.testing.assert_array_equal(run.parts[party.name].table(TABLES[party.name]), party.X)
+        assert run.parts[party.name].information.keys() == set(party.columns)
+    expected = vfl.simulate(plain, pooled)
+    assert run.metrics["auc"] == pytest.approx(expected.metrics["auc"], abs=1e-3)
+    rows = {name: X[:7] for name, X in TABLES.items()}
+    np.testing.assert_allclose(
+        run.predict_proba(rows), expected.predict_proba({each.name: each.X[:7] for each in pooled}), atol=1e-3
+    )
+
+
+def test_a_part_that_was_saved_weighs_new_rows_as_it_did(tmp_path: Path) -> None:
+    run = vfl.simulate(job(), PARTIES)
+    run.save(tmp_path)
+    again = vfl.Run.load(tmp_path)
+    np.testing.assert_array_equal(again.decision(TABLES), run.decision(TABLES))
+    part = ModelPart.load(tmp_path / "shop.json")
+    assert part.information == run.parts["shop"].information
+    assert part.features == list(PARTIES[1].columns)
+
+
+def test_a_training_that_goes_on_asks_for_no_class_again(tmp_path: Path) -> None:
+    asked: list[list[Event]] = [[], []]
+
+    def cut(done: int, of: int) -> None:
+        if done == 3:
+            raise RuntimeError("cut")
+
+    states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in PARTIES}
+    with pytest.raises(RuntimeError, match="cut"):
+        vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, on_round=cut, observe=asked[0].append)
+    run = vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, observe=asked[1].append)
+    told = [{event.lane for event in events if isinstance(event.message, SealedG)} for events in asked]
+    assert f"{evidence.LANE}/residual" in told[0]
+    assert told[1] == {"/residual"}
+    whole = vfl.simulate(job(vfl.Ckks()), PARTIES)
+    for name, part in run.parts.items():
+        assert part.preparation == whole.parts[name].preparation
+        np.testing.assert_allclose(part.theta, whole.parts[name].theta, atol=1e-3)
+
+
+def test_class_weights_and_gaps_go_with_it() -> None:
+    bank, shop, telco = PARTIES
+    X = shop.X.copy()
+    X[::5, 0] = np.nan
+    gaps = vfl.Party("shop", X, ids=shop.ids)
+    run = vfl.simulate(job(weights={"classes": "balanced"}), [bank, gaps, telco])
+    assert run.metrics["auc"] > 0.95
+    assert run.parts["shop"].table(X[:5]).shape == (5, 10)
+    with pytest.raises(TableError, match=r"telco: .*x?\w+"):
+        run.parts["telco"].table(np.full((2, 10), np.nan))
+
+
+def test_labels_of_three_classes_are_refused_in_words() -> None:
+    bank, *others = PARTIES
+    three = vfl.Party("bank", bank.X, np.arange(len(bank)) % 3, ids=bank.ids)
+    with pytest.raises(LabelError, match="exactly two values"):
+        vfl.simulate(job(), [three, *others])
+
+
+def test_a_table_on_disk_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    bank, shop, _ = PARTIES
+    table = pa.table({"id": bank.ids} | dict(zip(shop.columns, shop.X.T, strict=True)))
+    parquet.write_table(table, tmp_path / "shop.parquet")
+    stored = store_table("shop", tmp_path / "shop.parquet", tmp_path / "shop.rows", job=job())
+    with pytest.raises(DataError, match="a table in memory was expected"):
+        vfl.simulate(job(), [bank, stored])
+
+
+def test_what_is_no_count_of_rows_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = OpenActive.publish
+    monkeypatch.setattr(OpenActive, "publish", lambda self, g, **to: publish(self, 0.9 * g, **to))
+    with pytest.raises(ProtocolError, match="whole numbers of rows of the later class in its bins were expected of"):
+        vfl.simulate(job(), PARTIES)
