@@ -17,7 +17,7 @@ from pydantic import PrivateAttr, SerializeAsAny
 
 from securevfl.audit.recording.defended import defence_of, noting
 from securevfl.crypto.scheme import Floats
-from securevfl.data.party import Party, check_parties
+from securevfl.data.party import Party, check_parties, register_of
 from securevfl.job import Job
 from securevfl.methods.declared import declared_of
 from securevfl.protocols.base import (
@@ -299,6 +299,7 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
+    secrets[f"the labels of {lead.name}"] = _targets(job, lead, others)
     transcript = Transcript(
         events,
         roles,
@@ -309,6 +310,13 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
         defended=job.protocol.residual is not None and defence_of(job.protocol.residual) is not None,
     )
     return transcript, Run(job, run.parts)
+
+
+def _targets(job: Job, lead: Party, others: Sequence[Party]) -> NDArray[Any]:
+    """Those of the training rows (m x c), in the order of the schedule."""
+    assert lead.y is not None, "it leads"
+    loss, rows = job.model.loss, job.schedule(register_of([lead, *others])).flow
+    return loss.targets(lead.y, loss.classes(lead.y))[rows]
 
 
 def _rotates(residual: ResidualProtocol | None) -> bool:
