@@ -2,6 +2,7 @@
 server or a worker that deviates comes to."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -11,6 +12,7 @@ import pytest
 import securevfl as vfl
 from securevfl.audit.attacks.column_space import ColumnSpace, shares, space
 from securevfl.audit.checks.transcripts import check_transcript
+from securevfl.audit.recording import views
 from securevfl.audit.recording.received import Received, received
 from securevfl.audit.recording.transcript import record
 from securevfl.audit.recording.views import Worlds
@@ -66,6 +68,20 @@ def test_with_three_workers_it_is_the_sum_of_the_others() -> None:
     every = found(job(tau=0, epochs=12), parties(3))
     assert inside(every["telco", ("bank", "shop")]) > 0.95
     assert ("telco", ("bank",)) not in every
+
+
+def test_where_one_other_worker_moves_alone_its_columns_show() -> None:
+    """One epoch of four batches at most apart: pulls of a slow worker catch the others at different visits."""
+    own, given = job(tau=6, epochs=14, batch_size=60), parties(3)
+    worlds = Worlds(own, given, 1)
+    with mock.patch.object(views, "simulate", partial(vfl.simulate, slowed={"bank": 40.0, "shop": 5.0})):
+        single = [each for each in received(worlds, worlds.real_run[1]) if len(each.about) == 1]
+    assert single, "somebody has moved alone"
+    for each in single:
+        changes = each.numbers - each.numbers.mean(axis=0)
+        basis = np.linalg.qr(np.column_stack([np.ones(len(each.truth)), each.truth]))[0]
+        left = changes - basis @ (basis.T @ changes)
+        assert np.linalg.norm(left) < 1e-6 * np.linalg.norm(changes), "the difference is of that worker's columns alone"
 
 
 def test_the_server_reads_every_part_in_the_clear_and_none_that_is_hidden() -> None:
