@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.optim.adam import Adam
     from securevfl.optim.block_descent import BlockDescent
     from securevfl.optim.block_newton import BlockNewton
+    from securevfl.optim.celu import CeluVFL
+    from securevfl.optim.fdml import FDML
     from securevfl.optim.fdskl import FDSKL
     from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
     from securevfl.optim.momentum import Momentum
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.protocols.cipher_sum import CipherSum
     from securevfl.protocols.direct_sum import DirectSum
     from securevfl.protocols.engines import Ckks, Paillier
+    from securevfl.protocols.local_noise import LocalNoise
     from securevfl.protocols.open_residual import OpenResidual
     from securevfl.protocols.pairwise_sum import PairwiseSum
     from securevfl.protocols.sealed_residual import SealedResidual
@@ -62,9 +65,11 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Adam",
     "BlockDescent",
     "BlockNewton",
+    "CeluVFL",
     "CipherSum",
     "Ckks",
     "DirectSum",
+    "FDML",
     "FDSKL",
     "FedBCD",
     "FedPBCD",
@@ -74,6 +79,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Job",
     "Kernel",
     "LocalBottom",
+    "LocalNoise",
     "Logistic",
     "Momentum",
     "Network",
@@ -129,6 +135,8 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.optim.adam": ("Adam",),
     "securevfl.optim.block_descent": ("BlockDescent",),
     "securevfl.optim.block_newton": ("BlockNewton",),
+    "securevfl.optim.celu": ("CeluVFL",),
+    "securevfl.optim.fdml": ("FDML",),
     "securevfl.optim.fdskl": ("FDSKL",),
     "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
     "securevfl.optim.momentum": ("Momentum",),
@@ -141,6 +149,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.protocols.cipher_sum": ("CipherSum",),
     "securevfl.protocols.direct_sum": ("DirectSum",),
     "securevfl.protocols.engines": ("Ckks", "Paillier"),
+    "securevfl.protocols.local_noise": ("LocalNoise",),
     "securevfl.protocols.open_residual": ("OpenResidual",),
     "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
     "securevfl.protocols.sealed_residual": ("SealedResidual",),

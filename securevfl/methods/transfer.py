@@ -11,7 +11,11 @@ that seals: `securevfl.models.taylor` has v and J. Q local steps on one exchange
 sections 6 and 8), with a proximal term those of FedPBCD. The guest learns the loss beside its gradient.
 
 Scores. The host seals u_j^B, the guest asks for Phi u_j^B (Algorithm 2 of the paper): it learns one number a row, the
-host nothing, and neither sees the other's representation.
+host nothing.
+
+What opened gradients add up to. The p + 1 numbers of a step are linear equations about the other's sealed vector, and
+J moves, so those of Q steps and of many rounds are new ones: they tell labels to the host (`tells`) and, by and by,
+representations to the guest, whatever the columns are. Scores of one row under a Phi that moves do the same.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from numpy.typing import NDArray
 
 from securevfl.crypto.scheme import Floats
 from securevfl.crypto.tall import Sparse, made
-from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.counts import Disclosure, Group, Sizes
 from securevfl.methods.base import (
     AskedRows,
     BatchPlayer,
@@ -39,7 +43,7 @@ from securevfl.methods.base import (
     Told,
 )
 from securevfl.methods.data import TrainingData
-from securevfl.methods.sizes import scores
+from securevfl.methods.sizes import evaluations, scores
 from securevfl.methods.state import State
 from securevfl.models import taylor
 from securevfl.models.base import Model
@@ -77,6 +81,11 @@ class TransferLearning(Method):
                 "transfer learning takes its local steps in parallel, on one exchange both ways; "
                 'use fedsgd, fedpbcd, or fedbcd with mode = "parallel"'
             )
+        if getattr(job.protocol.residual, "defence", None) is not None:
+            raise ValueError(
+                "protocol.residual.defence: none was expected, defences blur a residual and transfer learning sends "
+                "vectors of representations; leave it out"
+            )
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own: dict[str, Any] = {"model": Transfer(units=4), "optimizer": FedBCD(local_steps=2, lr=0.5)}
@@ -108,18 +117,22 @@ class TransferLearning(Method):
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
         (host,), guest, n = sizes.passives, sizes.active, sizes.smallest_batch
         visits, steps, d = sizes.epochs * sizes.batches, job.optimizer.steps, _model(job).units
-        if not _residual(job).seals:
-            return [
-                Disclosure("labels", host, (guest,), n, n, "every exchange"),
-                Disclosure("columns", host, (guest,), d * sizes.epochs, sizes.columns[guest]),
-                Disclosure("columns", guest, (host,), d * sizes.epochs, sizes.columns[host]),
-                *scores(job, sizes),
-            ]
-        opened = _model(job).parameters(sizes.columns[guest], 1) + 1
-        a_row = -(-opened * steps * visits // sizes.rows)
+        seals, p = _residual(job).seals, _model(job).parameters(sizes.columns[guest], 1)
+        a_row = -(-(p + 1) * steps * visits // sizes.rows) if seals else d * sizes.epochs
+        scored = evaluations(job, sizes) * (1 if seals else d)  # a score, or the representation that it is made of
+        asked: dict[Group, int] = {"held out": scored} if sizes.held_out else {}
+        asked["training"] = a_row + (0 if sizes.held_out else scored)
+        found = [
+            Disclosure("columns", guest, (host,), count, sizes.columns[host], group=group)
+            for group, count in asked.items()
+        ]
+        if seals:
+            labels = Disclosure("labels", host, (guest,), sizes.parameters[host] * job.equations, n)
+            return [labels, *found, *scores(job, sizes)]
         return [
-            Disclosure("labels", host, (guest,), sizes.parameters[host] * job.equations, n),
-            Disclosure("columns", guest, (host,), a_row, sizes.columns[host]),
+            Disclosure("labels", host, (guest,), n, n, "every exchange"),
+            Disclosure("columns", host, (guest,), d * sizes.epochs, sizes.columns[guest]),
+            *found,
             *scores(job, sizes),
         ]
 
@@ -143,15 +156,16 @@ class TransferLearning(Method):
         n = "n" if known is None else str(known.sizes.smallest_batch)
         if roles.role(party) == ACTIVE:
             told = (
-                f"its own gradient and the loss, {p} + 1 numbers in each of {steps} steps an exchange: equations\n"
-                f"about the host's representations of {n} rows; scores, one number for every row predicted"
+                f"its own gradient and the loss, {p} + 1 numbers in each of {steps} steps an exchange: new equations\n"
+                f"about the host's representations of {n} rows, a share of which they tell over a run; scores, one\n"
+                "number for every row predicted, which tell its representation over several evaluations"
                 if sealed
                 else "the host's representations of every row"
             )
             return [("learns", told)]
         told = (
             f"its own gradient, {p} numbers in each of {steps} steps an exchange, all of them new: equations about\n"
-            f"the {n} labels. Least squares ranks these after one of them, to an AUC of .99 on a public table"
+            f"the {n} labels. Least squares ranks these after four steps, to an AUC of .99 on a public table"
             if sealed
             else "y Phi of every row, whose sign is the label, and the guest's representations"
         )

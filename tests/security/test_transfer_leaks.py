@@ -1,0 +1,185 @@
+"""What a party of transfer learning can make of everything that it has received over a whole run.
+
+The bank's columns are noise that says nothing about the shop's, so whatever it finds out about the shop's
+representations (and nothing less than that is sealed) it was told by the run: parameter gradients, each of them p + 1
+equations about a sealed vector that moves from round to round, and scores, one number a row and evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto.scheme import Floats
+from securevfl.data.party import register_of
+from securevfl.disclosure.counts import Disclosure
+from securevfl.errors import ConfigError, LeakageError
+from securevfl.methods.sizes import sizes_of
+from securevfl.models import taylor
+from securevfl.models.transfer import Transfer
+from securevfl.protocols.defences import Gaussian
+from securevfl.protocols.notes import Learned
+from securevfl.protocols.open_residual import OpenResidual
+from securevfl.protocols.sealed_residual import SealedResidual
+from securevfl.runtime.channel import Event, Observer
+
+COLUMNS = 10
+
+
+class Bank(Observer):
+    """Keeps what the party with labels learns, in order: gradients, and scores at an evaluation."""
+
+    def __init__(self) -> None:
+        self.learned: list[Learned] = []
+
+    def __call__(self, event: Event) -> None:
+        pass
+
+    def note(self, me: str, fact: object) -> None:
+        if me == "bank" and isinstance(fact, Learned):
+            self.learned.append(fact)
+
+
+def parties(rows: int) -> list[vfl.Party]:
+    """Independent columns; labels follow the shop's."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, COLUMNS))
+    y = X @ rng.normal(size=COLUMNS) + rng.normal(size=rows) > 0
+    return [
+        vfl.Party("bank", rng.normal(size=(rows, COLUMNS)), y.astype(int), aligned=True),
+        vfl.Party("shop", X, aligned=True),
+    ]
+
+
+@dataclass
+class Received:
+    """Of one run: what the bank has learned, and what it has not been told, of both groups of rows (k x d)."""
+
+    gradients: list[Learned]
+    scores: list[Learned]
+    trained: Floats
+    held_out: Floats
+    own: Floats
+
+
+def received(job: vfl.Job, tables: Sequence[vfl.Party]) -> Received:
+    bank, shop = tables
+    observer = Bank()
+    run = vfl.simulate(job, tables, observe=observer)
+    schedule, model = job.schedule(register_of(tables)), job.model
+    assert isinstance(model, Transfer)
+
+    def scaled(X: Floats) -> Floats:
+        own = X[schedule.flow]
+        return np.asarray((X - own.mean(axis=0)) / own.std(axis=0))
+
+    U = model.build(COLUMNS, run.parts["shop"].state["theta"]).forward(scaled(shop.X))
+    whole = taylor.length(len(schedule.flow), model.units)
+    gradients = [fact for fact in observer.learned if fact.J.matrix.shape[0] == whole]
+    scores = [fact for fact in observer.learned if fact.J.matrix.shape[0] != whole]
+    own = np.column_stack([scaled(bank.X), np.ones(len(bank))])[schedule.flow]
+    return Received(gradients, scores, U[schedule.flow], U[schedule.test], own)
+
+
+def job(units: int, optimizer: Any, rounds: int, residual: Any, gamma: float, **keys: Any) -> vfl.Job:
+    return vfl.Job(
+        model=Transfer(units=units, gamma=gamma, l2=1e-4),
+        optimizer=optimizer,
+        protocol=vfl.Protocol(residual=residual),
+        batch_size="all",
+        epochs=rounds,
+        **({"accepts": ("rank", "columns", "fresh_equations")} | keys),
+    )
+
+
+def solved(facts: Sequence[Learned], before: Floats) -> Floats:
+    """The vector nearest to `before` that answers all equations of an exchange."""
+    A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
+    weight = 1 / np.maximum(np.linalg.norm(A, axis=1), 1e-12)
+    step: Floats = np.linalg.lstsq(A * weight[:, None], (b - A @ before) * weight, rcond=1e-4)[0]
+    return before + step
+
+
+def found(run: Received, steps: int) -> Floats:
+    """U^B (n x d) by the gradients of all exchanges, each correcting what those before it have told."""
+    n, d = run.trained.shape
+    vector = np.zeros(taylor.length(n, d))
+    for start in range(0, len(run.gradients), steps):
+        vector = solved(run.gradients[start : start + steps], vector)
+    return vector[: n * d].reshape(d, n).T
+
+
+def explained(guess: Floats, U: Floats) -> float:
+    """The squared correlation of a guess with the truth, mean over the units."""
+    own, other = guess - guess.mean(axis=0), U - U.mean(axis=0)
+    shared = (own * other).sum(axis=0) ** 2
+    return float((shared / np.maximum((own**2).sum(axis=0) * (other**2).sum(axis=0), 1e-30)).mean())
+
+
+def test_more_equations_than_numbers_tell_the_representations() -> None:
+    """Q (p + 1) = 272 equations of the third exchange for 186 numbers, under encryption.
+
+    They depend on each other nearly, so the rounding of fixed-point numbers is what is left.
+    """
+    own, tables = job(3, vfl.FedBCD(lr=3.0, local_steps=8), 3, "ckks", 0.05), parties(60)
+    sealed = received(own.model_copy(update={"epochs": 2}), tables).trained
+    vector = solved(received(own, tables).gradients[-8:], np.zeros(taylor.length(60, 3)))
+    assert explained(vector[:180].reshape(3, 60).T, sealed) > 0.8
+
+
+@pytest.mark.parametrize(("rounds", "least", "most"), [(4, 0.0, 0.15), (60, 0.35, 1.0)])
+def test_a_whole_run_tells_a_share_of_the_representations(rounds: int, least: float, most: float) -> None:
+    """89 equations an exchange for 3,236 numbers: few in one of them, half of the variance after sixty."""
+    own = job(8, vfl.FedSGD(lr=4.0), rounds, "open", 0.005)  # the gradients are those of a sealed run
+    run = received(own, parties(400))
+    theta = np.linalg.lstsq(run.own, run.trained, rcond=None)[0]
+    assert explained(run.own @ theta, run.trained) < 0.05
+    assert least <= explained(found(run, 1), run.trained) <= most
+
+
+def test_scores_of_many_evaluations_tell_the_representations_of_held_out_rows() -> None:
+    own = job(8, vfl.FedBCD(lr=2.0, local_steps=5), 12, "open", 0.005, test_fraction=0.2, evaluate_every=1)
+    run = received(own, parties(500))
+    d, rows = 8, len(run.held_out)
+    phis = np.array([fact.J.dense.reshape(d, rows, rows)[:, 0, 0] for fact in run.scores])
+    told = np.array([fact.gradient for fact in run.scores])
+    guess = np.linalg.lstsq(phis, told, rcond=1e-3)[0].T
+    assert len(phis) == 13
+    assert explained(guess, run.held_out) > 0.4
+
+
+def counted(own: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:
+    """What the bank is told of columns, by groups of rows."""
+    schedule = own.schedule(register_of(tables))
+    sizes = sizes_of(own, schedule, active="bank", columns={"bank": COLUMNS, "shop": COLUMNS}, outputs=1)
+    told = own.method.counts(own, sizes)
+    return {item.group: item for item in told if (item.kind, item.learner) == ("columns", "bank")}
+
+
+@pytest.mark.parametrize(("residual", "training", "evaluation"), [("ckks", -(-89 * 60 // 400), 1), ("open", 480, 8)])
+def test_evaluations_are_counted_beside_gradients(residual: str, training: int, evaluation: int) -> None:
+    tables = parties(500)
+    own = job(8, vfl.FedSGD(lr=4.0), 60, residual, 0.005)
+    apart = counted(own.model_copy(update={"test_fraction": 0.2, "evaluate_every": 1}), tables)
+    assert {group: item.count for group, item in apart.items()} == {
+        "training": training,
+        "held out": 61 * evaluation,
+    }
+    together = counted(own, tables)
+    fewer = -(-89 * 60 // 500) if residual == "ckks" else training
+    assert {group: item.count for group, item in together.items()} == {"training": fewer + evaluation}
+    with pytest.raises(LeakageError, match="columns"):
+        vfl.simulate(own.model_copy(update={"accepts": ("rank", "fresh_equations")}), tables)
+
+
+@pytest.mark.parametrize("residual", [vfl.Ckks(), "open"])
+def test_a_defence_of_residuals_is_refused(residual: Any) -> None:
+    """Vectors of representations are no residuals, and noise that a resumed run drew anew would be averaged away."""
+    kind = SealedResidual(engine=residual, defence=Gaussian(sigma=0.1)) if residual != "open" else None
+    with pytest.raises(ConfigError, match="vectors of representations"):
+        job(3, vfl.FedSGD(lr=1.0), 3, kind or OpenResidual(defence=Gaussian(sigma=0.1)), 0.05)
