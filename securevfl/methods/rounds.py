@@ -43,6 +43,7 @@ from securevfl.models.base import BlockModel, Model, Place
 from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural
 from securevfl.optim.block_newton import BlockNewton
+from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsTraining
 from securevfl.optim.update import Updater
@@ -88,6 +89,9 @@ class Rounds(Method):
         linear = {
             "ckks": own | {"protocol": Protocol(residual=Ckks())},
             "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+            "kept exchanges": own
+            | {"optimizer": CeluVFL(R=3, W=2, xi=60, lr=0.1), "protocol": Protocol(residual=Ckks())}
+            | {"accepts": ("fresh_equations",)},
             "evidence": own
             | {
                 "protocol": Protocol(residual=Ckks()),

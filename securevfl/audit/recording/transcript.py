@@ -235,10 +235,10 @@ class WitnessedActive(ActiveResidual):
     def __init__(self, inner: ActiveResidual, me: str, witness: Witness) -> None:
         self._inner, self._me, self._witness = inner, me, witness
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: int | None = None) -> None:
         self._witness.residuals[self._me].append((np.array(g), tuple(to)))
         self._witness.epochs.add(epoch)
-        self._inner.publish(g, epoch=epoch, to=to)
+        self._inner.publish(g, epoch=epoch, to=to, again=again)
 
     def close(self) -> None:
         self._inner.close()
@@ -259,15 +259,19 @@ class WitnessedReply(Reply):
     def __init__(self, inner: Reply, seat: Seat, witness: Witness) -> None:
         self._inner, self._seat, self._witness = inner, seat, witness
         self.exchange = inner.exchange
-        self._noted = False
+        self._last: Learned | None = None
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._inner.gradient(model, batch)
-        if not (self._noted and model.static_jacobian):
-            learned = Learned(self._seat.lane, self.exchange, model.jacobian(batch.X), np.array(gradient))
-            self._witness.gradients[self._seat.me].append(learned)
-            self._noted = True
+        if self._last is None or not model.static_jacobian:
+            self._last = Learned(self._seat.lane, self.exchange, model.jacobian(batch.X), np.array(gradient))
+            self._witness.gradients[self._seat.me].append(self._last)
         return gradient
+
+    def repeat(self) -> None:
+        assert self._last is not None, "it has asked before"
+        self._inner.repeat()
+        self._witness.gradients[self._seat.me].append(self._last)
 
     def close(self) -> None:
         self._inner.close()
