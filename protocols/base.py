@@ -332,8 +332,8 @@ class Reply(ABC):
         """
 
     def repeat(self) -> None:  # noqa: B027
-        """Asks for what it asked last and drops the answer, so that messages do not tell that this party needed none; it
-        spends what `gradient` would, without a product."""
+        """Asks for what it asked last and drops the answer, so that messages do not tell that this party needed none.
+        It spends what `gradient` would, without a product."""
 
     def close(self) -> None:  # noqa: B027
         """Gives the reply up before a newer one does: nothing more will be asked of it."""
