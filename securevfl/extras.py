@@ -8,14 +8,21 @@ serve     prometheus-client: figures of a party that stays up
 bench     sklearn and plot: the benchmark
 torch     PyTorch: neural parties
 dask      distributed: a cluster as executor
+dp        dp-accounting: noise on local predictions, with its account
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from securevfl.errors import ConfigError
+
+
+def installed(module: str) -> bool:
+    """Whether a module is there, which is not loaded."""
+    return find_spec(module) is not None
 
 
 def extra(module: str, name: str, what: str) -> Any:

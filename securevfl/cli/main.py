@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from securevfl.cli import alone as cli_alone
+from securevfl.cli import bottom as cli_bottom
 from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
 from securevfl.cli import line as cli_line
@@ -89,6 +90,7 @@ cli_line.register(app)
 cli_parties.register(app)
 cli_serve.register(app)
 cli_ledger.register(app)
+cli_bottom.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 DataFiles = Annotated[
@@ -208,6 +210,7 @@ def train(
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
     from securevfl.files import check_writable
+    from securevfl.privacy.allowance import MOST
     from securevfl.runtime.clock import Network
     from securevfl.training.report import write_report
     from securevfl.training.simulate import simulate
@@ -231,6 +234,8 @@ def train(
     out = console()
     figures = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items())
     out.print(f"{figures} on the {run.evaluated_on}", soft_wrap=True)
+    if not job.epochs:
+        out.print(f"epochs = {run.job.epochs}: the most, up to {MOST}, that the guards let through", soft_wrap=True)
     out.print(costs_table([run.costs]))
 
 

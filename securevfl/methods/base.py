@@ -116,7 +116,8 @@ class Player(ABC):
 
     @property
     def constant(self) -> bool:
-        """Whether its state is the same at every round, so that one state serves any round before it."""
+        """Whether one state serves any round before it: it is the same at every round, or the player goes at a pace of
+        its own and knows by its state how far it is."""
         return False
 
     @abstractmethod
@@ -147,13 +148,15 @@ class Method(Named, ABC):
 
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
     (`securevfl.models.weights`). bins: whether classes in bins can be told by its residual (`securevfl.data.evidence`).
-    stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`).
+    stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`). helpers: the parties without a
+    table that its examples are run with, by name and role.
     """
 
     most: ClassVar[int | None] = None
     weighs: ClassVar[bool] = False
     bins: ClassVar[bool] = False
     stores: ClassVar[bool] = False
+    helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:

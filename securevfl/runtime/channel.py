@@ -133,17 +133,32 @@ class Inbox:
         self._failure = self._failure or error
         self._changed.notify_all()
 
-    def take(self, senders: Collection[str], lane: str, timeout: float) -> Arrival:
-        """The first frame of any of them on that lane; what had arrived before a failure is still handed out."""
+    def take(self, senders: Collection[str], lane: str, timeout: float, *, awaited: Collection[str] = ()) -> Arrival:
+        """The first frame of any of them on that lane; what had arrived before a failure is still handed out.
+
+        awaited: those of them without a frame of whom none is taken.
+        """
         with self._changed:
             queues = [self._queues[sender, lane] for sender in senders]
-            if not self._changed.wait_for(lambda: any(queues) or self._failure is not None, timeout):
+            needed = [self._queues[sender, lane] for sender in awaited]
+            if not self._changed.wait_for(lambda: (all(needed) and any(queues)) or self._failure is not None, timeout):
                 names = " or ".join(sorted(senders))
                 raise TransportError(f"{self.me}: nothing came from {names} within {timeout:g} s; is it running?")
             if ready := [queue for queue in queues if queue]:
                 return (ready[0] if len(ready) == 1 else min(ready, key=lambda queue: queue[0].order)).popleft()
             assert self._failure is not None
             raise self._failure
+
+    def take_due(self, senders: Collection[str], lane: str, due: Callable[[Stamp | None, int], bool]) -> Arrival | None:
+        """The first frame of any of them on that lane that is `due`; None, without waiting, if there is none."""
+        with self._changed:
+            queues = [self._queues[sender, lane] for sender in senders]
+            ready = [queue for queue in queues if queue and due(queue[0].stamp, queue[0].nbytes)]
+            if ready:
+                return min(ready, key=lambda queue: queue[0].order).popleft()
+            if self._failure is not None and not any(queues):
+                raise self._failure
+            return None
 
 
 class Channel:
@@ -225,6 +240,27 @@ class Channel:
         self.clock.tick(Kind.LOCAL)
         arrival = self._inbox.take(senders, lane, self.timeout if timeout is None else timeout)
         return arrival.frame.sender, self._taken(arrival, kind if isinstance(kind, tuple) else (kind,))
+
+    def recv_first(
+        self, senders: Collection[str], kind: type[M], lane: str = "", *, awaited: Collection[str]
+    ) -> tuple[str, M]:
+        """As `recv_any`, in the order in which separate computers would have it.
+
+        In a simulation parties that are slow by their clocks may be fast on the wall: there it takes none before each
+        of `awaited` has sent, who are those of `senders` that will whatever happens.
+        """
+        self.clock.tick(Kind.LOCAL)
+        arrival = self._inbox.take(senders, lane, self.timeout, awaited=awaited if self.clock.virtual else ())
+        return arrival.frame.sender, self._taken(arrival, (kind,))
+
+    def recv_due(self, senders: Collection[str], kind: type[M], lane: str = "") -> tuple[str, M] | None:
+        """The first message of any of `senders` that has arrived by now, by this party's clock; None if there is none.
+
+        It never waits.
+        """
+        self.clock.tick(Kind.LOCAL)
+        arrival = self._inbox.take_due(senders, lane, self.clock.due)
+        return None if arrival is None else (arrival.frame.sender, self._taken(arrival, (kind,)))
 
     def _taken(self, arrival: Arrival, kinds: tuple[type[M], ...]) -> M:
         """The message that has arrived, if it is of one of these kinds."""

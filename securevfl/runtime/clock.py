@@ -106,7 +106,12 @@ class Branch:
 
 
 class Clock(Protocol):
-    """One party's time."""
+    """One party's time.
+
+    virtual: whether it tells what separate computers would take, and messages are to be taken in the order of such.
+    """
+
+    virtual: bool
 
     @property
     def stage(self) -> Stage:
@@ -126,6 +131,9 @@ class Clock(Protocol):
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
         """A frame has been waited for and is here."""
+
+    def due(self, stamp: Stamp | None, nbytes: int) -> bool:
+        """Whether a frame that has left is here by now, without waiting."""
 
     def path(self) -> Path:
         """The split so far on this thread's path (stage x kind, seconds)."""
@@ -194,19 +202,23 @@ class _Threads:
 
 
 class VirtualClock(_Threads):
-    """CPU seconds of this party plus the network's."""
+    """CPU seconds of this party plus the network's. A party is `slowed` that takes so many times as long to compute."""
 
-    def __init__(self, network: Network) -> None:
+    virtual = True
+
+    def __init__(self, network: Network, *, slowed: float = 1.0) -> None:
         super().__init__()
         self.network = network
+        self._slowed = slowed
         self._up = _Line()
         self._down = _Line()
 
-    _now = staticmethod(time.thread_time)
+    def _now(self) -> float:
+        return self._slowed * time.thread_time()
 
     def offloaded(self, kind: Kind, seconds: float) -> None:
         with self._lock:
-            self._here.branch.spend(kind, seconds)
+            self._here.branch.spend(kind, self._slowed * seconds)
 
     def departs(self, nbytes: int) -> Stamp:
         own = self._here.branch
@@ -225,6 +237,10 @@ class VirtualClock(_Threads):
                 own.path, own.now = stamp.path.copy(), stamp.start
                 own.spend(Kind.COMMUNICATION, done - stamp.start)
 
+    def due(self, stamp: Stamp | None, nbytes: int) -> bool:
+        assert stamp is not None, "a frame of a simulation carries its stamp"
+        return stamp.start + self.network.latency + self.network.transfer(nbytes) <= self._here.branch.now
+
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
         self.tick(Kind.LOCAL)
         wait()
@@ -241,6 +257,7 @@ class WallClock(_Threads):
     waits in `join`, that time is split as the branch spent it.
     """
 
+    virtual = False
     _now = staticmethod(time.perf_counter)
 
     def offloaded(self, kind: Kind, seconds: float) -> None:
@@ -251,6 +268,9 @@ class WallClock(_Threads):
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
         self.tick(Kind.COMMUNICATION)
+
+    def due(self, stamp: Stamp | None, nbytes: int) -> bool:
+        return True
 
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
         self.tick(Kind.LOCAL)

@@ -31,18 +31,19 @@ class ThreadWire:
 
 def run_threads(
     roles: Mapping[str, Callable[[Channel], T]],
-    clock: Callable[[], Clock],
+    clock: Callable[[], Clock] | Mapping[str, Clock],
     *,
     timeout: float = 600.0,
     observe: Callable[[Event], None] | None = None,
 ) -> dict[str, T]:
     """Runs every party's role in a thread of its own and returns what each returned.
 
+    clock: makes one for each party, or is each party's own by name.
     If one fails the others are told and stop; its error is raised here.
     """
     session = secrets.token_bytes(SESSION_BYTES)
     inboxes = {name: Inbox(name, [peer for peer in roles if peer != name], session) for name in roles}
-    clocks = {name: clock() for name in roles}
+    clocks = clock if isinstance(clock, Mapping) else {name: clock() for name in roles}
     results: dict[str, T] = {}
     failures: list[BaseException] = []
 

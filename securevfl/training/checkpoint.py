@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ FINISHED = 1 << 62  # the round of a party whose part is on disk
 class Saved:
     """One party after `round` rounds: what its player keeps, and what it has noted. identities as `Channel.keys`.
 
-    run: as in `ModelPart`. constant: the state is the same at every round, as of a party without weights; such a party
-    may be far ahead of the others, and its newest state serves for all rounds before it. preparation: the steps that
-    make its columns, as plain data.
+    run: as in `ModelPart`. constant: the newest state of this party serves for all rounds before it, as it is the same
+    at every round or the party goes at a pace of its own; such a party may be far ahead of the others. preparation: the
+    steps that make its columns, as plain data.
     """
 
     round: int
@@ -87,8 +87,13 @@ class Checkpoints:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
     def load(self, job: bytes, rounds: int) -> Saved:
-        """The state after so many rounds, or the first after it. DataError if its file is missing or none of ours."""
-        there = min((later for later in self._states(job) if later >= rounds), default=rounds)
+        """The state after so many rounds: the newest if it serves for that, else the first after it. DataError if its
+        file is missing or none of ours."""
+        later = [each for each in self._states(job) if each >= rounds] or [rounds]
+        newest = self._read(job, later[-1])
+        return replace(newest if newest.constant else self._read(job, later[0]), round=rounds)
+
+    def _read(self, job: bytes, there: int) -> Saved:
         path = self.folder / self._name(job, there)
         try:
             kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -100,7 +105,7 @@ class Checkpoints:
             if kept["round"] != there:
                 raise KeyError
             return Saved(
-                round=rounds,
+                round=there,
                 run=str(kept["run"]),
                 history=kept["history"],
                 identities={str(name): str(each) for name, each in kept["identities"].items()},

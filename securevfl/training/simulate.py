@@ -13,6 +13,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.privacy.allowance import settled
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import process_pool
@@ -33,6 +34,7 @@ def simulate(
     observe: Callable[[Event], None] | None = None,
     checkpoints: Mapping[str, Checkpoints] | None = None,
     ledgers: Mapping[str, DisclosureLedger] | None = None,
+    slowed: Mapping[str, float] | None = None,
     progress: bool = False,
 ) -> Run:
     """Trains and returns every party's part.
@@ -42,16 +44,21 @@ def simulate(
     a core. on_round(done, of) is called after each round. observe sees every message at both ends. checkpoints: each
     party's own, by name.
     ledgers: each party's own, by name; without them nothing is counted, as all data are in this one process and none is
-    told to anyone. progress: shows a bar on a terminal or below a notebook's cell.
+    told to anyone. slowed: parties whose computing takes so many times as long in virtual time, by name. progress:
+    shows a bar on a terminal or below a notebook's cell.
     Raises ConfigError, DataError or LeakageError before anything runs.
     """
     lead, others = check_parties(parties)
     cast = job.method.cast([lead, *others])
+    job = settled(job, parties)
     if network is not None and not isinstance(network, Network):
         raise ConfigError(
             f"network: a Network was expected, {type(network).__name__} came; pass vfl.Network(mbps=300, rtt_ms=20)"
         )
     lines = network or Network()
+    if strange := [name for name, times in (slowed or {}).items() if name not in cast.parties or not times > 0]:
+        raise ConfigError(f"slowed: parties of this run with factors above 0 were expected, {strange[0]} came")
+    clocks = {name: VirtualClock(lines, slowed=(slowed or {}).get(name, 1.0)) for name in cast.parties}
     label = f"{job.optimizer.label}, {job.protocol.label(len(others))}"
     with pool_for(job, executor, workers) as (pool, size), watched(label, progress, on_round) as told:
         roles = {
@@ -68,7 +75,7 @@ def simulate(
             )
             for party in (lead, *others)
         }
-        parts = run_threads(roles, lambda: VirtualClock(lines), observe=observe)
+        parts = run_threads(roles, clocks, observe=observe)
     return Run(job, parts)
 
 

@@ -36,7 +36,7 @@ from securevfl.audit.checks.draws import watched
 from securevfl.audit.checks.transcripts import Outcome, check_transcript, same_shape
 from securevfl.audit.recording.transcript import Transcript, record, record_residual, record_sum
 from securevfl.data import samples
-from securevfl.data.party import Party
+from securevfl.data.party import Helper, Party
 from securevfl.job import Job
 from securevfl.methods import METHODS
 from securevfl.protocols.base import Circle, Reals, ResidualProtocol, Space, SumProtocol
@@ -104,12 +104,13 @@ def small_parties(count: int = 4) -> list[Party]:
 
 def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
     """A whole job over two sessions, handshake and evaluation included, in which so many parties have labels."""
-    most = small_job(**keys).method.most
-    lead, *others = small_parties() if most is None else small_parties(most)
+    method = small_job(**keys).method
+    lead, *others = small_parties() if method.most is None else small_parties(method.most)
     table = [
         lead,
         *(Party(each.name, each.X, lead.y, aligned=True) for each in others[: labelled - 1]),
         *others[labelled - 1 :],
+        *(Helper(name, role) for name, role in method.helpers),
     ]
     with watched() as draws:
         runs = [record(small_job(**keys), table)[0] for _ in range(2)]

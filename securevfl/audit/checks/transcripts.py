@@ -123,6 +123,7 @@ def plain(received: Received, outcome: Outcome) -> None:
             continue
         kind = type(event.message).__name__
         own = [*parts[event.peer], *(g for g, _ in witness.residuals[event.peer])]
+        own += [shown for what, shown in received.transcript.secrets.items() if what == f"the labels of {event.peer}"]
         if not own and event.peer in witness.sums:  # a party that puts nothing in itself: what it was told
             own = witness.sums[event.peer].totals
         for values in array_fields(event.message):

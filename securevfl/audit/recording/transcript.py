@@ -17,8 +17,8 @@ from pydantic import PrivateAttr, SerializeAsAny
 
 from securevfl.audit.recording.defended import defence_of, noting
 from securevfl.crypto.scheme import Floats
-from securevfl.data.party import Party, check_parties
-from securevfl.job import Job, Protocol
+from securevfl.data.party import Party, check_parties, register_of
+from securevfl.job import Job
 from securevfl.methods.declared import declared_of
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -286,17 +286,18 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     roles = job.method.cast([lead, *others])
     roles = job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
     witness = Witness()
-    sums = WitnessedSum(inner=job.protocol.sum_for(len(others)))
+    sums = WitnessedSum(inner=job.protocol.sum_for(sum(bool(party.columns) for party in others)))
     sums._witness = witness
     residual = job.protocol.residual
     if residual is not None:
         watched = WitnessedResidual(inner=noting(residual, witness.blurred(lead.name)))
         watched._witness, residual = witness, watched
-    protocol = Protocol(sum=sums, residual=residual) if job.protocol.method is None else job.protocol
-    own = job.model_copy(update={"protocol": protocol})
+    seen = {"sum": sums, "residual": residual} if job.protocol.method is None else {}
+    own = job.model_copy(update={"protocol": job.protocol.model_copy(update=seen)})
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}
+    secrets[f"the labels of {lead.name}"] = _targets(job, lead, others)
     transcript = Transcript(
         events,
         roles,
@@ -307,6 +308,13 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
         defended=job.protocol.residual is not None and defence_of(job.protocol.residual) is not None,
     )
     return transcript, Run(job, run.parts)
+
+
+def _targets(job: Job, lead: Party, others: Sequence[Party]) -> NDArray[Any]:
+    """Those of the training rows (m x c), in the order of the schedule."""
+    assert lead.y is not None, "it leads"
+    loss, rows = job.model.loss, job.schedule(register_of([lead, *others])).flow
+    return loss.targets(lead.y, loss.classes(lead.y))[rows]
 
 
 def _rotates(residual: ResidualProtocol | None) -> bool:

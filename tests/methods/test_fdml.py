@@ -1,0 +1,208 @@
+"""FDML as a training: against FedSGD where all go in step, and by what the paper claims where they do not."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import ConfigError, PartiesError
+from securevfl.protocols.pulls import Answered
+from securevfl.runtime.channel import Event, Observer
+from securevfl.training.checkpoint import Checkpoints
+
+SERVER = vfl.Helper("server", "server")
+OPEN = vfl.Protocol(stored="open")
+SLOW = [{}, {"bank": 60.0}, {"shop": 60.0, "telco": 7.0}, {"server": 100.0}]
+
+
+def parties(count: int = 3) -> list[vfl.Party]:
+    return vfl.datasets.breast_cancer(parties=count)
+
+
+def job(protocol: vfl.Protocol = OPEN, **options: Any) -> vfl.Job:
+    own = {"lr": 0.3, "tau": 4, "shows_labels": protocol.residual is None}
+    own |= {name: options.pop(name) for name in list(options) if name in vfl.FDML.model_fields}
+    base = {"model": vfl.Logistic(l2=1e-3), "batch_size": 64, "epochs": 4, "test_fraction": 0.25, "seed": 1}
+    return vfl.Job(**base | options, optimizer=vfl.FDML(**own), protocol=protocol, accepts=("columns", "rank"))
+
+
+def weights(run: vfl.Run) -> np.ndarray:
+    return np.concatenate([part.theta.ravel() for part in run.parts.values() if part.columns])
+
+
+class Watch(Observer):
+    def __init__(self) -> None:
+        self.pulls: list[Answered] = []
+
+    def __call__(self, event: Event) -> None:
+        """Messages are not kept."""
+
+    def note(self, me: str, fact: object) -> None:
+        if isinstance(fact, Answered):
+            self.pulls.append(fact)
+
+
+IN_STEP = {  # protocol, whether there is a server, how close to FedSGD in the open
+    "labels at one": (vfl.Protocol(stored="open", residual="open"), True, 1e-12),
+    "labels at one, sealed": (vfl.Protocol(stored="open", residual="ckks"), True, 1e-5),
+    "labels at all": (OPEN, True, 1e-12),
+    "masks": (vfl.Protocol(stored="masks", residual="open"), True, 1e-5),
+    "encrypted": (vfl.Protocol(stored="ckks"), True, 1e-3),
+    "no server": (OPEN, False, 1e-12),
+}
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(("protocol", "server", "near"), IN_STEP.values(), ids=IN_STEP)
+def test_in_step_it_is_fedsgd(protocol: vfl.Protocol, server: bool, near: float, count: int) -> None:
+    own = job(protocol, tau=0, epochs=2)
+    tables = [*parties(count), *([SERVER] if server else [])]
+    found = weights(vfl.simulate(own, tables))
+    base = own.model_copy(update={"optimizer": vfl.FedSGD(lr=0.3), "protocol": vfl.Protocol(residual="open")})
+    assert np.abs(found - weights(vfl.simulate(base, parties(count)))).max() < near
+
+
+@pytest.mark.parametrize("rule", [vfl.Momentum(), vfl.AdaGrad()])
+def test_steps_go_by_the_rule_named(rule: Any) -> None:
+    own = job(tau=0, epochs=2, rule=rule, lr=0.1)
+    base = own.model_copy(
+        update={"optimizer": vfl.FedSGD(lr=0.1, rule=rule), "protocol": vfl.Protocol(residual="open")}
+    )
+    found = vfl.simulate(own, [*parties(), SERVER])
+    assert np.abs(weights(found) - weights(vfl.simulate(base, parties()))).max() < 1e-10
+    assert found.costs.algorithm == f"FDML tau=0 {rule.name}"
+
+
+@pytest.mark.parametrize("protocol", [OPEN, vfl.Protocol(stored="masks", residual="open")], ids=["all", "one"])
+def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol) -> None:
+    """Whoever is slow: scores within .05 deviations of those in step, with steps that shrink."""
+    tables = [*parties(), SERVER]
+    options = {"epochs": 60, "decay": "sqrt_t", "lr": 0.5, "batch_size": 32, "model": vfl.Logistic(l2=1e-2)}
+    new = {party.name: party.X for party in parties()}
+    expected = vfl.simulate(job(protocol, tau=0, **options), tables).decision(new)
+    for slowed in SLOW:
+        f = vfl.simulate(job(protocol, tau=8, **options), tables, slowed=slowed).decision(new)
+        assert np.sqrt(((f - expected) ** 2).mean()) < 0.05 * expected.std()
+
+
+def test_regret_falls_as_one_by_the_root_of_the_iterations() -> None:
+    """Proposition 1, on labels that columns tell little of: the exponent, fitted over T, is near -1/2."""
+    generator = np.random.default_rng(3)
+    n, epochs = 800, 64
+    X = generator.normal(size=(n, 8))
+    y = generator.random(n) < 1 / (1 + np.exp(-X @ generator.normal(size=8) / 4))
+    tables = [
+        vfl.Party("bank", X[:, :3], y, aligned=True),
+        vfl.Party("shop", X[:, 3:6], aligned=True),
+        vfl.Party("telco", X[:, 6:], aligned=True),
+    ]
+    own = job(model=vfl.Logistic(), batch_size=8, epochs=epochs, test_fraction=0.0, tau=8, decay="sqrt_t", lr=1.0)
+    run = vfl.simulate(own, [*tables, SERVER], slowed={"shop": 40.0})
+    losses = np.array([record["batch_loss"] for record in run.history])
+    best = vfl.simulate(
+        vfl.Job(model=vfl.Logistic(), protocol=vfl.Protocol(residual="open"), epochs=60, accepts=("columns",)), tables
+    ).metrics["loss"]
+    T = np.array([100 * 2**k for k in range(7)])
+    regret = np.array([losses[:each].mean() for each in T]) - best
+    slope = np.polyfit(np.log(T), np.log(regret), 1)[0]
+    assert (regret > 0).all()
+    assert -0.75 < slope < -0.4, slope
+
+
+@pytest.mark.parametrize("residual", [None, "open"])
+def test_neural_parties(residual: str | None) -> None:
+    pytest.importorskip("torch")
+    own = job(vfl.Protocol(residual=residual), model=vfl.Neural(), epochs=8)
+    run = vfl.simulate(own, [*parties(), SERVER])
+    assert run.metrics["auc"] > 0.98
+    new = {party.name: party.X[:20] for party in parties()}
+    assert run.predict(new).shape == (20,)
+
+
+def test_a_slow_party_costs_less_where_others_need_not_wait() -> None:
+    def seconds(tau: int) -> float:
+        run = vfl.simulate(job(tau=tau, epochs=8), [*parties(), SERVER], slowed={"shop": 4.0})
+        assert run.metrics["auc"] > 0.99
+        return run.costs.total
+
+    assert seconds(8) < 0.6 * seconds(0)
+
+
+@pytest.mark.parametrize(("residual", "server"), [(None, True), (None, False), ("open", True)])
+def test_each_goes_on_where_it_was(residual: str | None, server: bool, tmp_path: Path) -> None:
+    """A server starts empty, and has all that was pushed when it answers first."""
+    own = job(vfl.Protocol(stored="open", residual=residual), tau=3, batch_size=32, epochs=12)
+    tables = [*parties(), *([SERVER] if server else [])]
+    states = {name: Checkpoints(tmp_path / name, name, every=1) for name in [party.name for party in tables]}
+
+    def cut(done: int, of: int) -> None:
+        if done == 60:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vfl.simulate(own, tables, checkpoints=states, on_round=cut, slowed={"shop": 30.0})
+    watch, begun = Watch(), {}
+    rounds: list[int] = []
+    run = vfl.simulate(own, tables, checkpoints=states, observe=watch, on_round=lambda done, _: rounds.append(done))
+    for pull in watch.pulls:
+        begun.setdefault(pull.worker, pull.iteration)
+        assert min(pull.versions.values()) >= 0
+    assert rounds == list(range(60, 12 * 14 + 1))
+    assert begun["bank"] == 59  # its 60th was not kept
+    assert min(begun.values()) > 40
+    if residual:
+        assert set(begun.values()) == {59}
+    whole = vfl.simulate(own, tables)
+    assert run.metrics["auc"] > 0.99
+    assert np.corrcoef(weights(run), weights(whole))[0, 1] > 0.99
+
+
+def test_joint_evaluations_and_a_target_stop_everyone() -> None:
+    own = job(tau=5, epochs=40, target=vfl.Target(metric="auc", value=0.98), evaluate_every=3)
+    run = vfl.simulate(own, [*parties(), SERVER], slowed={"telco": 50.0})
+    assert run.metrics["auc"] >= 0.98
+    assert run.active.rounds < 40 * 7
+    assert run.active.rounds % 3 == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"shows_labels": False}, "protocol.residual: is missing"),
+        ({"shows_labels": True, "protocol": vfl.Protocol(residual="open")}, "leave protocol.residual out"),
+        ({"reshuffle": True}, "reshuffle = false"),
+        ({"max_label_auc": 0.7}, "all labels are shown"),
+        ({"model": vfl.Neural(joint="top")}, 'use joint = "sum"'),
+        ({"tau": -1}, "tau"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        job(**changes)
+
+
+def test_who_must_be_there() -> None:
+    with pytest.raises(PartiesError, match="a server was expected, as labels stay"):
+        vfl.simulate(job(vfl.Protocol(residual="open")), parties())
+    with pytest.raises(PartiesError, match='from which "masks" payloads are hidden'):
+        vfl.simulate(job(vfl.Protocol(stored="masks")), parties())
+    with pytest.raises(PartiesError, match="at most one server"):
+        vfl.simulate(job(), [*parties(), SERVER, vfl.Helper("other", "server")])
+    with pytest.raises(PartiesError, match="two parties with columns"):
+        vfl.simulate(job(), [parties()[0], SERVER])
+    with pytest.raises(ConfigError, match="slowed: parties of this run"):
+        vfl.simulate(job(), [*parties(), SERVER], slowed={"nobody": 2.0})
+
+
+def test_its_sheet_says_who_sees_what() -> None:
+    shown = vfl.explain(job(vfl.Protocol()), [*parties(), SERVER])
+    assert "Labels from active: plain: the label of every training row" in shown
+    assert "Push from passive: uniform" in shown.split("server (server)")[1]
+    kept = vfl.explain(job(vfl.Protocol(residual="ckks")), [*parties(), SERVER])
+    assert "Labels" not in kept
+    assert "Pulled from server: public" in kept.split("shop (passive)")[1].split("telco")[0]
+    peers = vfl.explain(job(), parties())
+    assert "open payloads at all workers" in peers
+    assert "Push from active: plain" in peers.split("shop (passive)")[1]

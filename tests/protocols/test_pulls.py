@@ -1,0 +1,303 @@
+"""Bounded staleness: no pull is answered to who is further ahead than was agreed, whatever threads and sleeps do."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import ProtocolError, TransportError
+from securevfl.protocols.base import Seat
+from securevfl.protocols.peer_pulls import PeerPulls
+from securevfl.protocols.pulls import Answered, Pace, Position, Pulled, Pulls, PullServer, Push, ServerPulls
+from securevfl.protocols.stored_sum import StoredOpen
+from securevfl.roles import Roles
+from securevfl.runtime.channel import Channel, Event, Observer
+from securevfl.runtime.clock import Kind, VirtualClock, WallClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+
+WORKERS = ("bank", "shop", "telco", "post")
+EPOCH = 10
+
+
+class Watch(Observer):
+    """Every pull that was answered."""
+
+    def __init__(self) -> None:
+        self.pulls: list[Answered] = []
+
+    def __call__(self, event: Event) -> None:
+        """Messages are not kept."""
+
+    def note(self, me: str, fact: object) -> None:
+        if isinstance(fact, Answered):
+            self.pulls.append(fact)
+
+
+def pace(iterations: int, tau: int, **options: int) -> Pace:
+    generator = np.random.default_rng(0)
+    batches = [int(index) for _ in range(iterations // EPOCH) for index in generator.permutation(EPOCH)]
+    return Pace(batches, EPOCH, tau, **options)
+
+
+def seat_of(channel: Channel, lead: str) -> Seat:
+    return Seat(channel, Roles.sum(lead, WORKERS), Meter(channel.clock, channel.books), lane="stored")
+
+
+def work(pulls: Pulls, pace: Pace, idle: Callable[[int], None], start: int = 0) -> int:
+    """A worker whose H says its iteration; how far behind its pushes the answers came at most."""
+    opened, most = 0, 0
+    pulls.begin(start, ())
+    for t in range(start, len(pace.batches)):
+        idle(t)
+        pulls.push(t, np.array([[t / 8]]), t - opened)
+        opened += 1
+        while opened and pulls.pull((1, 1), wait=opened > pace.unanswered(t)) is not None:
+            opened -= 1
+        most = max(most, opened)
+    return most
+
+
+def at_server(pace: Pace, idle: Callable[[str, int], None], clock: Any = WallClock) -> Watch:
+    watch = Watch()
+
+    def serve(channel: Channel) -> int:
+        seat = seat_of(channel, "server")
+        server = PullServer(seat, pace, StoredOpen().server(seat, WORKERS), lead="bank", told=WORKERS, whole=False)
+        done = list(server.serve())
+        assert done == list(range(1, len(pace.batches) + 1))
+        return 0
+
+    def take(channel: Channel) -> int:
+        seat = seat_of(channel, "server")
+        pulls = ServerPulls(seat, pace, StoredOpen().worker(seat, WORKERS), told=True)
+        return work(pulls, pace, lambda t: idle(channel.me, t))
+
+    run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, clock, timeout=60, observe=watch)
+    return watch
+
+
+def at_peers(pace: Pace, idle: Callable[[str, int], None], clock: Any = WallClock) -> Watch:
+    watch = Watch()
+
+    def take(channel: Channel) -> int:
+        return work(PeerPulls(seat_of(channel, "bank"), pace, lead="bank"), pace, lambda t: idle(channel.me, t))
+
+    run_threads(dict.fromkeys(WORKERS, take), clock, timeout=60, observe=watch)
+    return watch
+
+
+def restless(seed: int, *, often: float, paused: int) -> Callable[[str, int], None]:
+    """Random naps at every worker, and a long one of one worker."""
+    generators = {name: random.Random(f"{seed} {name}") for name in WORKERS}
+
+    def idle(me: str, t: int) -> None:
+        if (me, t) == ("telco", paused):
+            time.sleep(0.3)
+        elif generators[me].random() < often:
+            time.sleep(generators[me].uniform(0, 0.002))
+
+    return idle
+
+
+def check(watch: Watch, pace: Pace) -> None:
+    """The bound holds in every pull, is used up, and what is handed out is as new as it says."""
+    T = len(pace.batches)
+    assert len(watch.pulls) == T * len(WORKERS)
+    leads = [pull.iteration - pull.slowest for pull in watch.pulls]
+    assert max(leads) == pace.tau
+    for pull in watch.pulls:
+        assert pull.iteration - pull.slowest <= pace.lead(pull.iteration)
+        assert pull.versions[pull.worker] == pull.iteration
+        for version in pull.versions.values():
+            if version < 0:  # nothing was pushed yet
+                assert pull.slowest < EPOCH - 1
+                continue
+            assert pace.batches[version] == pace.batches[pull.iteration]
+            assert version > pull.slowest - 2 * EPOCH
+
+
+@pytest.mark.parametrize("run", [at_server, at_peers])
+@pytest.mark.parametrize("tau", [0, 3, 25])
+def test_nobody_is_served_who_is_further_ahead(run: Callable[..., Watch], tau: int) -> None:
+    made = pace(300, tau, together=EPOCH)
+    check(run(made, restless(tau, often=0.02, paused=120)), made)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("run", [at_server, at_peers])
+def test_nobody_is_served_who_is_further_ahead_in_a_long_run(run: Callable[..., Watch]) -> None:
+    """100,000 pulls each."""
+    made = pace(25_000, 8, together=EPOCH)
+    check(run(made, restless(1, often=0.01, paused=9000)), made)
+
+
+@pytest.mark.parametrize("run", [at_server, at_peers])
+def test_without_the_bound_it_does_not_hold(run: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pace(200, 3)
+    monkeypatch.setattr(Pace, "lead", lambda self, t: 1000)
+    watch = run(made, restless(0, often=0.02, paused=50))
+    assert max(pull.iteration - pull.slowest for pull in watch.pulls) > made.tau
+
+
+@pytest.mark.parametrize("run", [at_server, at_peers])
+def test_all_meet_at_joint_evaluations(run: Callable[..., Watch]) -> None:
+    made = pace(200, 5, pause=20)
+    assert [t for t in range(200) if made.pauses(t)] == list(range(19, 200, 20))
+    assert all(made.unanswered(t) == 0 for t in range(19, 200, 20))
+    check(run(made, restless(0, often=0.0, paused=90)), made)
+
+
+def test_a_worker_has_no_two_pushes_of_one_batch_open() -> None:
+    made = pace(400, 8)
+    for t in range(399):
+        open_at_most = made.batches[t + 1 - made.unanswered(t) : t + 1]
+        assert made.batches[t + 1] not in open_at_most
+    assert max(map(made.unanswered, range(399))) == 8
+
+
+def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
+    """Without an epoch in step, and at once in the open."""
+    made, seen = pace(50, 4), {}
+
+    def run(*, whole: bool) -> None:
+        watch = Watch()
+
+        def serve(channel: Channel) -> int:
+            seat = seat_of(channel, "server")
+            server = PullServer(seat, made, StoredOpen().server(seat, WORKERS), lead="bank", told=WORKERS, whole=whole)
+            return len(list(server.serve()))
+
+        def take(channel: Channel) -> int:
+            seat = seat_of(channel, "server")
+            pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=True)
+            return work(pulls, made, lambda t: time.sleep(0.05) if (channel.me, t) == ("shop", 0) else None)
+
+        run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, WallClock, timeout=60, observe=watch)
+        seen[whole] = [min(pull.versions.values()) for pull in watch.pulls if pull.iteration < EPOCH]
+
+    run(whole=True)
+    run(whole=False)
+    assert min(seen[True]) >= 0
+    assert min(seen[False]) == -1
+
+
+def test_a_slow_worker_is_slow_in_a_simulation_too() -> None:
+    """By its clock: others are as far ahead of it as they may be, though all threads run at one pace."""
+    made = pace(100, 6)
+    clocks = {name: VirtualClock(vfl.Network(rtt_ms=1)) for name in (*WORKERS, "server")}
+
+    def idle(me: str, t: int) -> None:
+        clocks[me].offloaded(Kind.LOCAL, 0.4 if me == "post" else 0.1)
+
+    watch = at_server(made, idle, clocks)
+    check(watch, made)
+    late = [pull for pull in watch.pulls if pull.worker == "bank" and 30 <= pull.iteration < 90]
+    assert all(pull.iteration - pull.slowest == made.tau for pull in late)
+    assert clocks["bank"].path().sum() == pytest.approx(clocks["post"].path().sum(), rel=0.1)
+    assert clocks["post"].path().sum() == pytest.approx(100 * 0.4, rel=0.1)  # it never waits for the line
+
+
+def test_latency_is_hidden_as_far_as_staleness_is_allowed() -> None:
+    def seconds(tau: int) -> float:
+        clocks = {name: VirtualClock(vfl.Network(rtt_ms=100)) for name in (*WORKERS, "server")}
+        at_server(pace(100, tau), lambda me, _: clocks[me].offloaded(Kind.LOCAL, 0.01), clocks)
+        return float(clocks["bank"].path().sum())
+
+    assert seconds(0) == pytest.approx(100 * 0.11, rel=0.1)
+    assert seconds(4) == pytest.approx(100 * 0.11 / 5, rel=0.25)
+    assert seconds(20) < 100 * 0.025
+
+
+CRAFTED: dict[str, Callable[[Pace], Iterator[Push]]] = {
+    "an iteration left out": lambda made: iter([Push(1, made.batches[1], 0, bytes(8))]),
+    "an iteration again": lambda made: iter([Push(0, made.batches[0], 0, bytes(8))] * 2),
+    "another batch": lambda made: iter([Push(0, made.batches[1], 0, bytes(8))]),
+    "more finished than pushed": lambda made: iter([Push(0, made.batches[0], 5, bytes(8))]),
+    "another length": lambda made: iter([Push(0, made.batches[0], 0, bytes(7))]),
+}
+
+
+@pytest.mark.parametrize("crafted", CRAFTED.values(), ids=CRAFTED)
+def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[Pace], Iterator[Push]]) -> None:
+    made = pace(20, 2)
+
+    def serve(channel: Channel) -> None:
+        seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
+        server = PullServer(seat, made, StoredOpen().server(seat, WORKERS), lead="bank", told=("bank",), whole=False)
+        list(server.serve())
+
+    def shop(channel: Channel) -> None:
+        channel.send("server", Position(0), "stored/pulls")
+        for push in crafted(made):
+            channel.send("server", push, "stored/pulls")
+        channel.recv("server", Pulled, "stored/pulls")
+        channel.recv("server", Pulled, "stored/pulls")
+
+    def bank(channel: Channel) -> None:
+        channel.send("server", Position(0), "stored/pulls")
+        channel.send("server", Push(0, made.batches[0], 0, bytes(8)), "stored/pulls")
+        for _ in range(2):
+            channel.recv("server", Pulled, "stored/pulls")
+
+    with pytest.raises(ProtocolError, match=r"expected|equal length"):
+        run_threads({"server": serve, "shop": shop, "bank": bank}, WallClock, timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (Pulled(1, bytes(8), (0, 0), 0), "expected to answer iteration 0"),
+        (Pulled(0, bytes(8), (0,), 0), "for 2 workers"),
+        (Pulled(0, bytes(8), (-1, 0), 0), "was expected"),
+        (Pulled(0, bytes(16), (0, 0), 0), "sum of shape"),
+        (Pulled(0, np.array([np.nan]).tobytes(), (0, 0), 0), "NaN"),
+    ],
+)
+def test_a_worker_refuses_what_no_server_answers(answer: Pulled, text: str) -> None:
+    made = pace(20, 2)
+
+    def server(channel: Channel) -> None:
+        for kind in (Position, Push):
+            channel.recv("bank", kind, "stored/pulls")
+        channel.send("bank", answer, "stored/pulls")
+
+    def bank(channel: Channel) -> None:
+        seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
+        pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=True)
+        pulls.begin(0, ())
+        pulls.push(0, np.zeros((1, 1)), 0)
+        pulls.pull((1, 1), wait=True)
+
+    with pytest.raises(ProtocolError, match=text):
+        run_threads({"server": server, "bank": bank}, WallClock, timeout=5)
+
+
+def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
+    made, began = pace(100, 2), threading.Event()
+
+    def serve(channel: Channel) -> None:
+        seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
+        list(
+            PullServer(seat, made, StoredOpen().server(seat, WORKERS), lead="bank", told=("bank",), whole=False).serve()
+        )
+
+    def bank(channel: Channel) -> None:
+        seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
+        began.set()
+        with pytest.raises(TransportError, match="shop has stopped"):
+            work(ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=True), made, lambda _: None)
+
+    def shop(channel: Channel) -> None:
+        channel.send("server", Position(0), "stored/pulls")
+        began.wait(5)
+        raise ProtocolError("shop: it has had enough")
+
+    with pytest.raises(ProtocolError, match="had enough"):
+        run_threads({"server": serve, "bank": bank, "shop": shop}, WallClock, timeout=20)
