@@ -187,6 +187,7 @@ class SharesPlayer(Player):
         parts = schedule.partition(0)
         columns = {name: d + (name == seat.active) for name, d in seat.columns.items()}
         self._sizes = {"columns": columns, "rows": max(map(len, parts)), "batches": len(parts)}
+        self._sizes["named"] = data.named
         terms = self._terms_for(tuple(map(len, parts)))
         own = Columns(
             terms.numbers, self._plan.rate, lambda batch: self._own(data.scaled(parts[batch])), self._turn(data)
@@ -302,6 +303,11 @@ class SharesPlayer(Player):
 
     def _asked(self, rows: OwnRows, asked: AskedRows | None, block: slice, X: Floats) -> shares_predict.Rows:
         """Ids and columns of a block. Rows of the training's table have theirs, others bring them or are new here."""
+        if asked is not None and self._seat.desk.scores is not None and not self._sizes["named"]:
+            raise ConfigError(
+                f"{self._seat.me}: a model of rows with ids was expected, this one's had none, so nobody can tell them "
+                "from new ones; align the tables by ids, and train again"
+            )
         if asked is not None:
             return shares_predict.Rows(asked.ids[block], asked.raw[block])
         if isinstance(rows, ScaledRows) and self._training is not None:
