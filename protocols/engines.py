@@ -20,6 +20,7 @@ class Engine(Named, ABC):
     """Which encryption, at which strength."""
 
     assumption: ClassVar[str]  # what its ciphertexts rest on
+    exact: ClassVar[bool] = False  # whether the same numbers come out each time
     pooled: ClassVar[bool] = False  # whether its calls take so long that a pool of processes gains
 
     @classmethod
@@ -46,6 +47,7 @@ class Paillier(Engine):
 
     name: ClassVar[str] = "paillier"
     assumption: ClassVar[str] = "decisional composite residuosity"
+    exact: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     bits: int = 3072
     """Length of the key: 3072 is 128-bit security, 2048 (112-bit) is for comparison with papers, less is refused."""

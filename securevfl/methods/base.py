@@ -211,6 +211,11 @@ class Method(Named, ABC):
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
         """What every message of a run reveals, those of the handshake left out."""
 
+    def visits_again(self, job: JobOptions, rounds: int, batches: int) -> int:
+        """How many visits to a batch tell new numbers about its rows where a run is taken up again, and goes through so
+        many rounds once more by other weights than before; 0 where all comes out as it did."""
+        return 0
+
     @abstractmethod
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
         """What a whole run adds up to."""

@@ -111,6 +111,11 @@ class FdmlMethod(Method):
         begins = Declared(pulls.Position, ACTIVE, PASSIVE, Reveal("public"))
         return [*found, begins, *job.protocol.residual.declares()]
 
+    def visits_again(self, job: JobOptions, rounds: int, batches: int) -> int:
+        """Sums are as stale as it happens, pushes go up to tau rounds ahead of the step that is kept, and what the
+        server has lost is pushed again at the weights of now."""
+        return 1 + -(-(rounds + min(fdml_of(job).tau, batches)) // batches)
+
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
         return fdml_told.counts(job, sizes)
 

@@ -106,6 +106,12 @@ class Rounds(Method):
             *_optimizer(job).declares(),
         ]
 
+    def visits_again(self, job: JobOptions, rounds: int, batches: int) -> int:
+        """None where all that is opened is exact. Gradients under CKKS come with other noise each time, of some 1e-6;
+        so do weights then, and H_k, which goes up with all its digits, is another number a row."""
+        engines = [getattr(each, "engine", None) for each in (_residual(job), job.protocol.sum_for(2))]
+        return 0 if all(each is None or each.exact for each in engines) else -(-rounds // batches)
+
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
         return counts(job, sizes)
 

@@ -24,8 +24,19 @@ class Booking:
     """
 
     def __init__(
-        self, ledger: DisclosureLedger | None, run: str, party: str, register: Register, job: Job, sizes: Sizes
+        self,
+        ledger: DisclosureLedger | None,
+        run: str,
+        party: str,
+        register: Register,
+        job: Job,
+        sizes: Sizes,
+        *,
+        again: int = 0,
+        sitting: str = "",
     ) -> None:
+        """again: visits to a batch that tell new numbers since the run is taken up again (`Method.visits_again`);
+        sitting: what is new in each session, if there are any."""
         self._ledger = ledger
         self._run = run
         self._party = party
@@ -33,11 +44,15 @@ class Booking:
         self._job = job
         self._sizes = sizes
         self._former: list[Disclosure] = []
+        self._again = ""
         if ledger is None:
             guard(job, sizes)
         else:
-            told = self._told(job.epochs)
-            self._former = ledger.book(register, run, told, lambda before: guard(job, sizes, before))
+            told, more = self._told(job.epochs), self._told_again(again)
+            self._former = ledger.book(register, run, told, lambda before: guard(job, sizes, [*before, *more]))
+            if more:
+                self._again = f"{run} again {sitting}"
+                ledger.book(register, self._again, more)
 
     def check(self, sizes: Sizes) -> None:
         """The job once more, by what this party knows of its columns now. LeakageError."""
@@ -59,6 +74,18 @@ class Booking:
             most[same] = max(most.get(same, item), item, key=lambda each: each.count)
         with suppress(DataError, StorageError):
             self._ledger.settle(self._run, list(most.values()))
+            if silent:
+                self._ledger.settle(self._again, [])
+
+    def _told_again(self, visits: int) -> list[Disclosure]:
+        """What so many visits to a batch tell beside the run: of each sum the rows that most is told about."""
+        whole = {replace(item, count=0): item.count for item in self._told(self._job.epochs)}
+        most: dict[tuple[str, tuple[str, ...]], Disclosure] = {}
+        for item in self._told(self._job.epochs + visits):
+            more = replace(item, count=item.count - whole.get(replace(item, count=0), 0))
+            if item.kind == "columns" and more.count > 0:
+                most[item.learner, item.about] = max(most.get((item.learner, item.about), more), more, key=_count)
+        return list(most.values())
 
     def _told(self, epochs: int) -> list[Disclosure]:
         """What a run of so many epochs tells of this party."""
@@ -88,6 +115,10 @@ def foretell(ledger: DisclosureLedger, party: str, register: Register, job: Job,
         limit = f"; at most {limits[kind]}" if kind in limits else ""
         lines.append(f"  {learner:<9} was told {so_far.of(kind)} in {runs}, with this job {after}{limit}")
     return Outlook(before, lines, refusals)
+
+
+def _count(item: Disclosure) -> int:
+    return item.count
 
 
 def _about(party: str, job: Job, sizes: Sizes) -> list[Disclosure]:

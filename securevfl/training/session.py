@@ -80,7 +80,8 @@ def take_part(
         consent(_sheet(job, met))
     saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
     run = channel.session.hex() if saved is None else saved.run
-    booking = Booking(ledger, run, party.name, party.register, job, sizes)
+    again = 0 if checkpoints is None or start is None else _visits_again(job, sizes, checkpoints, key, start)
+    booking = Booking(ledger, run, party.name, party.register, job, sizes, again=again, sitting=channel.session.hex())
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
     meter = Meter(channel.clock, channel.books, executor, workers)
@@ -276,6 +277,14 @@ def _common_start(heard: Mapping[str, Meeting]) -> int | None:
     """The last round that all have a state of, if these are of one training."""
     together = len({other.run for other in heard.values()}) == 1
     return common_round([other.saved for other in heard.values()]) if together else None
+
+
+def _visits_again(job: Job, sizes: Sizes, checkpoints: Checkpoints, key: bytes, start: int) -> int:
+    """How many visits tell new numbers where a run goes on from `start`, by this party's own latest state: it may have
+    been all but at the next one, and the first round that comes again starts from the weights that it had."""
+    last = sizes.epochs * sizes.batches
+    reached = min(last, max(checkpoints.rounds(key)) + checkpoints.every - 1)
+    return job.method.visits_again(job, reached - start, sizes.batches) if start < last else 0
 
 
 def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel: Channel) -> None:

@@ -167,6 +167,7 @@ def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     own = ledgers(tmp_path, parties)
     seen: list[int] = []
+    exact = job(protocol="open")
 
     def cut_at(at: int) -> Callable[[int, int], None]:
         def on_round(done: int, of: int) -> None:
@@ -178,12 +179,12 @@ def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
 
     def attempt(at: int) -> vfl.Run:
         states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=3) for each in parties}
-        return vfl.simulate(job(), parties, ledgers=own, checkpoints=states, on_round=cut_at(at))
+        return vfl.simulate(exact, parties, ledgers=own, checkpoints=states, on_round=cut_at(at))
 
     for at in (1, 5, 9):
         with pytest.raises(Cut):
             attempt(at)
-        assert told(own["shop"], "columns", "bank") == Told(at // 4 + 1, (at // 4 + 1) / 15, 1)
+        assert told(own["shop"], "columns", "bank").count == at // 4 + 1
     assert set(seen) == {EPOCHS}  # while it runs the whole run is entered
     run = attempt(0)
     assert told(own["shop"], "columns", "bank") == Told(EPOCHS, EPOCHS / 15, 1)

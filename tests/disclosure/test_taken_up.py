@@ -1,0 +1,66 @@
+"""What a run that was killed and taken up again tells anew, and that the ledger counts it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.protocols.direct_sum import Part
+from securevfl.runtime.channel import Event
+from securevfl.training.checkpoint import Checkpoints
+
+
+class Cut(Exception):
+    """What takes the place of a lost process."""
+
+
+def job(**keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128}
+    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": 2, "test_fraction": 0.25, "accepts": ["columns"]}
+    return vfl.Job(**(own | keys))  # type: ignore[arg-type]
+
+
+def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Path) -> None:
+    """Noise of encryption makes other weights of the same rounds, and so other numbers about each row."""
+    _, shop = parties = vfl.datasets.breast_cancer()
+    own = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
+    schedule, sums = job().schedule(shop.register), list[np.ndarray]()
+    batch, visits = schedule.partition(0)[1], [visit.index for visit in schedule.visits()]
+    sent: list[int] = []
+
+    def watch(event: Event) -> None:
+        if event.direction == "send" and isinstance(event.message, Part):
+            if visits[len(sent)] == 1:
+                sums.append(np.frombuffer(event.message.values, "<f8"))
+            sent.append(1)
+
+    def cut(done: int, of: int) -> None:
+        if done == of - 1:
+            raise Cut
+
+    for _ in range(4):
+        sent.clear()
+        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=100) for each in parties}
+        with pytest.raises(Cut):
+            vfl.simulate(job(), parties, ledgers=own, checkpoints=states, on_round=cut, observe=watch)
+    size = np.linalg.svd(np.array(sums), compute_uv=False)
+    assert len(batch) == len(sums[0])
+    new = int((size > 1e-12 * size[0]).sum())
+    told = told_to(own["shop"].read().entries, "columns", "bank").count
+    assert 4 <= new <= told  # two visits tell two numbers, if all comes out the same
+
+
+def test_what_is_new_where_a_run_is_taken_up() -> None:
+    batches, rounds = 4, 6
+    exact = job(protocol=vfl.Protocol(residual=vfl.Paillier(bits=2048)))
+    assert exact.method.visits_again(exact, rounds, batches) == 0
+    assert job().method.visits_again(job(), rounds, batches) == 2
+    assert job().method.visits_again(job(), 0, batches) == 0
+    noisy = job(protocol=vfl.Protocol(sum="cipher", residual=vfl.Paillier(bits=2048)))
+    assert noisy.method.visits_again(noisy, rounds, batches) == 2
+    apart = job(optimizer=vfl.FDML(lr=0.1, tau=0), protocol=vfl.Protocol(residual=vfl.Ckks()))
+    assert apart.method.visits_again(apart, 0, batches) == 1
+    ahead = job(optimizer=vfl.FDML(lr=0.1, tau=3), protocol=vfl.Protocol(residual=vfl.Ckks()))
+    assert ahead.method.visits_again(ahead, 2, batches) == 1 + 2
