@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ProtocolError
 from securevfl.protocols.base import Declared, Seat
-from securevfl.protocols.pulls import Answer, Answered, Pace, Position, Pulls, Push, Restored
+from securevfl.protocols.pulls import Answer, Answered, Pace, Position, Pulls, Push, Restored, begun
 from securevfl.protocols.stored_sum import StoredOpen
 from securevfl.roles import ACTIVE, PASSIVE
 
@@ -60,12 +60,8 @@ class PeerPulls(Pulls):
         for peer in self._peers:
             self._channel.send(peer, Position(iteration), self._lane)  # 0
         for peer in self._peers:
-            _, message = self._channel.recv_any((peer,), (Restored, Position), self._lane)  # 0
-            while isinstance(message, Restored):
-                self._stored[peer][message.batch] = message.version, message.payload
-                _, message = self._channel.recv_any((peer,), (Restored, Position), self._lane)  # 0
-            assert isinstance(message, Position)
-            self._pushed[peer], self._finished[peer] = message.iteration - 1, message.iteration
+            self._finished[peer], self._stored[peer] = begun(self._channel, peer, self._lane, self._pace)  # 0
+            self._pushed[peer] = self._finished[peer] - 1
 
     def push(self, t: int, H: Floats, finished: int) -> None:
         batch = self._pace.batches[t]

@@ -32,6 +32,7 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.base import Declared, Reveal, Seat
 from securevfl.protocols.stored_sum import StoredServer, StoredSum, StoredWorker
 from securevfl.roles import ACTIVE, PASSIVE, SERVER
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 
 
@@ -196,6 +197,27 @@ class ServerPulls(Pulls):
         return Answer(t, total, message.finished, versions)
 
 
+def begun(channel: Channel, name: str, lane: str, pace: Pace) -> tuple[int, dict[int, tuple[int, bytes]]]:
+    """Step 0 of a worker: the iteration that it begins with, and the versions and payloads of batches visited before.
+
+    ProtocolError for what this schedule does not have.
+    """
+    stored: dict[int, tuple[int, bytes]] = {}
+    last = len(pace.batches)
+    while True:
+        _, message = channel.recv_any((name,), (Restored, Position), lane)
+        match message:
+            case Position(iteration) if 0 <= iteration <= last:
+                return iteration, stored
+            case Restored(batch, version, payload) if 0 <= version < last and pace.batches[version] == batch:
+                stored[batch] = version, payload
+            case _:
+                raise ProtocolError(
+                    f"{channel.me}: {name} was expected to begin within {last} iterations of the schedule, it names "
+                    "one or a batch that is none of it; do both run the same job?"
+                )
+
+
 @dataclass
 class _Worker:
     """What the server knows of one: the last iterations pushed and answered, how many it has finished, what is held
@@ -233,14 +255,8 @@ class PullServer:
 
     def _begin(self) -> None:
         for name, worker in self._workers.items():
-            kinds = (Restored, Position)
-            _, message = self._channel.recv_any((name,), kinds, self._lane)  # 0
-            while isinstance(message, Restored):
-                worker.stored[message.batch] = message.version, message.payload
-                _, message = self._channel.recv_any((name,), kinds, self._lane)  # 0
-            assert isinstance(message, Position)
-            worker.pushed = worker.answered = message.iteration - 1
-            worker.finished = message.iteration
+            worker.finished, worker.stored = begun(self._channel, name, self._lane, self._pace)  # 0
+            worker.pushed = worker.answered = worker.finished - 1
 
     @property
     def _through(self) -> int:

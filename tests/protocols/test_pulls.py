@@ -13,7 +13,18 @@ import securevfl as vfl
 from securevfl.errors import ProtocolError, TransportError
 from securevfl.protocols.base import Seat
 from securevfl.protocols.peer_pulls import PeerPulls
-from securevfl.protocols.pulls import Answered, Pace, Position, Pulled, Pulls, PullServer, Push, ServerPulls
+from securevfl.protocols.pulls import (
+    Answered,
+    Pace,
+    Position,
+    Pulled,
+    Pulls,
+    PullServer,
+    Push,
+    Restored,
+    ServerPulls,
+    begun,
+)
 from securevfl.protocols.stored_sum import StoredOpen
 from securevfl.roles import Roles
 from securevfl.runtime.channel import Channel, Event, Observer
@@ -213,6 +224,30 @@ def test_latency_is_hidden_as_far_as_staleness_is_allowed() -> None:
     assert seconds(0) == pytest.approx(100 * 0.11, rel=0.1)
     assert seconds(4) == pytest.approx(100 * 0.11 / 5, rel=0.25)
     assert seconds(20) < 100 * 0.025
+
+
+BEGUN: list[list[Any]] = [
+    [Position(-1)],
+    [Position(21)],
+    [Restored(7, 0, bytes(8)), Position(1)],
+    [Restored(0, 20, bytes(8)), Position(20)],
+    [Restored(0, -1, bytes(8)), Position(1)],
+]
+
+
+@pytest.mark.parametrize("crafted", BEGUN)
+def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> None:
+    made = pace(20, 2)
+
+    def serve(channel: Channel) -> None:
+        begun(channel, "shop", "stored/pulls", made)
+
+    def shop(channel: Channel) -> None:
+        for message in crafted:
+            channel.send("server", message, "stored/pulls")
+
+    with pytest.raises(ProtocolError, match="shop was expected to begin within 20 iterations"):
+        run_threads({"server": serve, "shop": shop}, WallClock, timeout=5)
 
 
 CRAFTED: dict[str, Callable[[Pace], Iterator[Push]]] = {
