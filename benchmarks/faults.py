@@ -326,7 +326,12 @@ def weights(setting: Setting, keys: Mapping[str, bytes] | None) -> dict[str, Any
             return undisturbed.__wrapped__(setting)
 
 
-def campaign(seeds: Sequence[int], at_once: int, on_outcome: Callable[[Outcome], None]) -> list[Outcome]:
+def campaign(
+    seeds: Sequence[int],
+    at_once: int,
+    on_outcome: Callable[[Outcome], None],
+    settings: Sequence[Setting] = SETTINGS,
+) -> list[Outcome]:
     """Runs one run a seed, settings in turn, `at_once` of them side by side."""
     PROCESSES.set_forkserver_preload(
         ["securevfl.organisations.join", "securevfl.organisations.kit", "sklearn.datasets", "tenseal"]
@@ -334,7 +339,7 @@ def campaign(seeds: Sequence[int], at_once: int, on_outcome: Callable[[Outcome],
 
     def one(seed: int) -> Outcome:
         with tempfile.TemporaryDirectory() as folder:
-            outcome = run_one(seed, SETTINGS[seed % len(SETTINGS)], Path(folder))
+            outcome = run_one(seed, settings[seed % len(settings)], Path(folder))
         on_outcome(outcome)
         return outcome
 
@@ -347,6 +352,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="seed of the first run")
     parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--only", default="", help="settings whose names begin like this")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     outcomes: list[Outcome] = []
@@ -358,7 +364,8 @@ def main() -> None:
         if options.json is not None:
             options.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
 
-    campaign(range(options.first, options.first + options.runs), options.at_once, show)
+    settings = [setting for setting in SETTINGS if setting.name.startswith(options.only)]
+    campaign(range(options.first, options.first + options.runs), options.at_once, show, settings)
     right = sum(set(each.ends.values()) == {"model"} for each in outcomes)
     faults = sum(bool(each.fault) for each in outcomes)
     print(

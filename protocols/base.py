@@ -331,6 +331,12 @@ class Reply(ABC):
         LimitError where more is asked than was agreed.
         """
 
+    def repeat(self) -> None:  # noqa: B027
+        """Asks for what it asked last and drops the answer, so that messages do not tell that this party needed none.
+
+        It spends what `gradient` would, and makes no product.
+        """
+
     def close(self) -> None:  # noqa: B027
         """Gives the reply up before a newer one does: nothing more will be asked of it."""
 
@@ -339,8 +345,12 @@ class ActiveResidual(ABC):
     """The side that computes g. What passive parties ask about it is served beside the thread that publishes."""
 
     @abstractmethod
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
-        """Sends g (n x c) down to these parties."""
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: int | None = None) -> None:
+        """Sends g (n x c) down to these parties.
+
+        again: g is what went down before in this training, as release `again` counted from 0, and goes once more, under
+        the noise that it had then.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Returns when the passive parties have asked all they wanted; raises what went wrong in serving them."""

@@ -160,10 +160,11 @@ class Noise(Secret):
         self._key = derive_key(key or os.urandom(KEY_BYTES), "noise of a defence", lane)
         self._next = first
 
-    def take(self) -> Prg:
-        """The stream of the next release."""
-        self._next += 1
-        return Prg(derive_key(self._key, self._next - 1), "defence of a residual")
+    def take(self, again: int | None = None) -> Prg:
+        """The stream of the next release, or of one that goes `again`."""
+        number = self._next if again is None else again
+        self._next += again is None
+        return Prg(derive_key(self._key, number), "defence of a residual")
 
 
 def uniforms(prg: Prg, shape: tuple[int, ...]) -> Floats:

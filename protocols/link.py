@@ -22,6 +22,7 @@ from securevfl.crypto.scheme import Floats
 from securevfl.crypto.tall import makespan
 from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
 from securevfl.protocols.notes import Summed, noted
+from securevfl.runtime.beside import Beside
 from securevfl.runtime.clock import Kind
 from securevfl.runtime.codec import Message
 
@@ -81,9 +82,13 @@ class ActiveLink(Link):
         for passive in self.passives:
             self._channel.send(passive, message, f"{self._lane}/{lane}")
 
-    def publish(self, g: Floats, batch: Batch, *, to: Collection[str] | None = None) -> None:
-        """Sends g (n x c) of a batch down, to all passive parties unless told otherwise."""
-        self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to)
+    def sum_beside(self, batch: Batch) -> Beside[Floats]:
+        """`sum` in a thread of its own, whose result it is; one at a time."""
+        return Beside(self._channel, lambda: self.sum(batch), "exchange")
+
+    def publish(self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, again: int | None = None) -> None:
+        """Sends g (n x c) of a batch down, to all passive parties unless told otherwise; `again` as for residuals."""
+        self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to, again=again)
 
 
 class PassiveLink(Link):
@@ -106,6 +111,15 @@ class PassiveLink(Link):
         self._seat.channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
         self._sums.contribute(H, Reals())
         self._seat.channel.note(Summed(batch.index))
+
+    def exchange_beside(self, H: Floats, batch: Batch) -> Beside[Reply]:
+        """`contribute` and then `reply` in a thread of its own, whose result that is; one at a time."""
+
+        def exchange() -> Reply:
+            self.contribute(H, batch)
+            return self.reply()
+
+        return Beside(self._seat.channel, exchange, "exchange")
 
     def told(self, kind: type[M], lane: str) -> M:
         """The next message of this kind that the active party tells on the lane."""

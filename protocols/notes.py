@@ -74,5 +74,8 @@ class NotedReply(Reply):
         self._asked = True
         return gradient
 
+    def repeat(self) -> None:
+        self._reply.repeat()
+
     def close(self) -> None:
         self._reply.close()

@@ -83,9 +83,9 @@ class OpenActive(ActiveResidual):
         self._noise = Noise(seat.noise, seat.lane, seat.released)
         self._exchanges = itertools.count()
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: int | None = None) -> None:
         if self._defence is not None:
-            g = self._defence.apply(g, self._noise.take())
+            g = self._defence.apply(g, self._noise.take(again))
         exchange = next(self._exchanges)
         for passive in to:
             self._channel.send(passive, Residual(exchange, g), self._lane)  # 1

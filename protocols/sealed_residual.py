@@ -13,6 +13,8 @@ Generalises the encrypted gradients of Hardy et al. 2017 and FedBCD 2019 section
 The active party opens uniform noise. A passive party learns its own parameter gradient: p equations about the n c
 numbers of g, the same ones every epoch while J and the partition into batches stay (FedBCD's assumption A2).
 Steps 2 and 3 are repeated for every local step when J moves with the weights, once when it does not (FedBCD eq. 57).
+Where rows are weighed anew in local steps they are repeated in every one, so that their number tells nothing: with the
+last product, blinded anew, where the weights of rows are as before.
 
 The active party serves step 2 in a thread beside the one that publishes, exchange by exchange and in any order: a reply
 may be kept and asked late, again, from another thread, while later exchanges go on. A key lives as long as an exchange
@@ -187,12 +189,12 @@ class SealedActive(ActiveResidual):
         self._exchanges = Exchanges(seat, agreement)
         self._server = Beside(seat.channel, self._serve, "openings")
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: int | None = None) -> None:
         if self._scheme.rotates and self._epoch not in (None, epoch):
             self._holder, self._told = self._key(), set()
         self._epoch = epoch
         if self._defence is not None:
-            g = self._defence.apply(g, self._noise.take())
+            g = self._defence.apply(g, self._noise.take(again))
         sealed = facing(g, self._agreement.shares_outputs)
         pieces = self._holder.encrypt_pieces(sealed, bound=self._bound)
         first = next(pieces)
@@ -249,6 +251,7 @@ class SealedPassive(PassiveResidual):
         self._down, self._asked = _lanes(seat)
         self._evaluator: Evaluator | None = None
         self._coming: Pieces | None = None  # of the last exchange
+        self.products: dict[int, Any] = {}  # [[J^T g]], the last of each exchange that is held
         self._held: deque[SealedReply] = deque()
         self._shelf = Shelf()
         self._one_product, self._one_opening = threading.Lock(), threading.Lock()
@@ -293,7 +296,8 @@ class SealedPassive(PassiveResidual):
             if prepared is None:
                 J = model.jacobian(batch.X).agreed(self.me, self.agreement.shares_outputs)
                 prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
-            blinded, r = evaluator.blind(product_of(evaluator, prepared, sealed))
+            product = self.products[exchange] = product_of(evaluator, prepared, sealed)
+            blinded, r = evaluator.blind(product)
             self._seat.meter.elsewhere(makespan(batch.X))
             if static:
                 self._shelf.put(batch.index, prepared)
@@ -347,11 +351,17 @@ class SealedReply(Reply):
                 self._gradient = self._residual.gradient(self.exchange, self._sealed, self._evaluator, model, batch)
             return self._gradient
 
+    def repeat(self) -> None:
+        with self._lock:
+            self._spend()
+            self._residual.opened(self.exchange, self._evaluator.blind(self._residual.products[self.exchange])[0])
+
     def close(self) -> None:
         with self._lock:
             if self._left and not self._closed:
                 self._residual.end(self.exchange)
             self._closed = True
+            self._residual.products.pop(self.exchange, None)
             self._sealed.forget()
 
     def _spend(self) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -34,9 +34,9 @@ from securevfl.protocols import shares_products, shares_transfers
 from securevfl.protocols.base import Declared, Seat
 from securevfl.protocols.share_numbers import Numbers
 from securevfl.protocols.share_steps import Rule
-from securevfl.protocols.shares_products import Evaluators, Products
+from securevfl.protocols.shares_met import Met
+from securevfl.protocols.shares_products import Evaluators
 from securevfl.protocols.shares_store import NAME_BYTES, Chunk, Ready
-from securevfl.protocols.shares_transfers import ActiveTransfers, PartnerTransfers, Transfers
 from securevfl.protocols.shares_work import Work
 from securevfl.protocols.shelf import Shelf
 
@@ -121,67 +121,55 @@ class Ahead:
         """ready: where the records go."""
         self._seat, self._terms, self._factors, self._ready = seat, terms, factors, ready
         self._ring = ShareRing(terms.numbers.bits)
-        self._scheme, self._products = scheme, Products(seat, terms.partner, scheme)
+        own = replace(seat, lane=f"{seat.lane}/ahead")
+        self._scheme, self._met = scheme, Met(own, terms.partner, scheme, terms.numbers.table_bits)
         total = sum(terms.columns.values())
         self._width = -(-total * (len(seat.parties) - 1) // len(seat.parties))  # of a factor that psi meets, about
         self._prg = Prg.fresh("masks of a training on shares")
-        self._transfers: Transfers | None = None
         self._shelves = Shelf(), Shelf()
         self._visits = 0
-        zero = {name: np.zeros((terms.columns[name], terms.outputs), np.uint64) for name in self._products.asked}
+        holder = seat.me in (seat.active, terms.partner)
+        others = [name for name in seat.parties if name != seat.me and holder]
+        zero = {name: np.zeros((terms.columns[name], terms.outputs), np.uint64) for name in others}
         self._r = {name: terms.rule_of(name).start(theta) for name, theta in zero.items()}
 
-    @property
-    def products(self) -> Products:
-        """The session's products, for what is asked beside the training."""
-        return self._products
-
-    @property
-    def transfers(self) -> Transfers | None:
-        """At a holder that has met the others, the session's transfers."""
-        return self._transfers
+    def meet(self) -> Seat:
+        """This party's seat at the work ahead, with a lane of its own, once everyone has been greeted."""
+        return self._met.products.seat
 
     @property
     def pair_keys(self) -> Mapping[str, bytes]:
         """With every other party 32 bytes, of this session."""
-        return self._products.pair_keys
+        return self._met.products.pair_keys
 
     def go_on(self, visits: int, r: Mapping[str, Words]) -> None:
         """Where the training is, and the states of the others' r there: what is made next goes on from that."""
         self._visits, self._r = visits, dict(r)
 
-    def meet(self) -> None:
-        """Greets everyone, once a session; the holders make their base transfers."""
-        products, bits = self._products, self._terms.numbers.table_bits
-        if products.meet() and products.asked:
-            kind = ActiveTransfers if self._seat.me == self._seat.active else PartnerTransfers
-            coin = products.coin(self._seat.active, 0, "transfers")
-            self._transfers = kind(self._seat, products.served[0], coin, bits)
-
     def make(self, chunk: int, visits: Sequence[int]) -> None:
         """Makes chunk number `chunk`, for visits to these batches in this order, and stores it."""
-        ring, terms = self._ring, self._terms
-        self.meet()
+        ring, terms, products = self._ring, self._terms, self._met.products
         first, base = self._visits, self._base()
         counts = {batch: visits.count(batch) for batch in dict.fromkeys(visits)}
-        holders, evaluators = self._products.keys(chunk, ("steps", "sums"))  # 0
+        holders, evaluators = products.keys(chunk, ("steps", "sums"))  # 0
         psi: ByBatch = {}
         for batch, count in counts.items() if holders else ():
             psi[batch] = ring.uniform(self._prg, (terms.rows[batch], count * terms.outputs))
         seconds = (self._scheme.seconds(terms.rows[b], e * terms.outputs, self._width) for b, e in counts.items())
-        work = self._products.work(2 * sum(seconds))
+        work = products.work(2 * sum(seconds))
         steps, left = self._steps(work, counts, psi, holders, evaluators[0])  # 1
         before = {name: self._walk(name, visits, counts, values) for name, values in left.items()}  # 2
         sums = self._sums(work, counts, before, holders, evaluators[1])  # 3
         rows = [terms.rows[batch] * terms.outputs for batch in visits]
-        transfers = self._transfers.made(rows) if self._transfers is not None else (() for _ in visits)  # 4
+        ends = self._met.transfers  # 4
+        transfers = ends.made(rows) if ends is not None else (() for _ in visits)  # 4
         records, seen = [], dict.fromkeys(counts, 0)
         for batch, transfer in zip(visits, transfers, strict=True):
             e, seen[batch] = self._outputs(seen[batch]), seen[batch] + 1
             packed = [ring.pack(each[batch][:, e]) if each else b"" for each in (psi, steps, sums)]
             kept = {name: ring.pack(values[batch][:, e]) for name, values in left.items()}
             records.append(msgspec.msgpack.encode(_Record(batch, packed[0], packed[1], packed[2], kept, transfer)))
-        name = self._products.coin(self._seat.active, chunk, "name")[:NAME_BYTES]
+        name = products.coin(self._seat.active, chunk, "name")[:NAME_BYTES]
         self._ready.put(chunk, name, first, records, base=base)
         self._visits += len(visits)
 
@@ -212,6 +200,11 @@ class Ahead:
                 v = ring.unpack(data, (terms.columns[name], terms.outputs))
                 self._r[name] = ring.reduce(terms.rule_of(name).step(self._r[name], v, self._visits))
             self._visits += 1
+
+    def fits(self, visits: int) -> bool:
+        """Whether there is room for a chunk of so many visits beside what is kept."""
+        kept = [self._ready.chunk(number) for number in self._ready.numbers]
+        return visits * max((chunk.size / chunk.count for chunk in kept), default=0.0) <= self._ready.room
 
     def drop(self, number: int) -> None:
         """Forgets a chunk that has been gone through."""
@@ -250,7 +243,7 @@ class Ahead:
         evaluators: Evaluators,
     ) -> tuple[ByBatch, dict[str, ByBatch]]:
         """This party's shares of W^T psi added up (d x E c), and as a holder v by party."""
-        products, terms = self._products, self._terms
+        products, terms = self._met.products, self._terms
         if psi:
             width = self._width
             products.ask(work, products.asked, holders[0], psi, columns=lambda batch: width, uses=terms.chunks)
@@ -270,7 +263,7 @@ class Ahead:
         evaluators: Evaluators,
     ) -> ByBatch:
         """This party's shares of all X r that it takes part in, added up (n x E c)."""
-        products, terms = self._products, self._terms
+        products, terms = self._met.products, self._terms
         for name, values in before.items():
             products.ask(work, [name], holders[1], values, columns=lambda batch: terms.rows[batch], uses=terms.chunks)
         total = self._answered(work, 1, evaluators, counts)
@@ -288,7 +281,7 @@ class Ahead:
             return X.T if purpose else W
 
         shelf = self._shelves[purpose] if self._terms.chunks > 1 else None
-        return self._products.answer(work, evaluators, counts, factor, shelf=shelf)
+        return self._met.products.answer(work, evaluators, counts, factor, shelf=shelf)
 
     def _walk(self, name: str, visits: Sequence[int], counts: Mapping[int, int], left: ByBatch) -> ByBatch:
         """r of a party before each visit (d x E c)."""

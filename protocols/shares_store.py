@@ -13,6 +13,7 @@ Files of a folder (mode 0600; a record holds masks, so keep the folder where the
 from __future__ import annotations
 
 import struct
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,12 +51,20 @@ class Ready(ABC):
     def __init__(self, limit: int) -> None:
         """limit: bytes of records that may be kept."""
         self._limit = limit
+        self._lock = threading.Lock()  # chunks come and go in two threads
         self._chunks: dict[int, Chunk] = {}
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The chunks that are here, spent or not."""
-        return tuple(sorted(self._chunks))
+        with self._lock:
+            return tuple(sorted(self._chunks))
+
+    @property
+    def room(self) -> int:
+        """Bytes of records that there is room for."""
+        with self._lock:
+            return self._limit - sum(chunk.size for chunk in self._chunks.values())
 
     def put(
         self, number: int, name: bytes, first: int, records: Sequence[bytes], *, base: bytes = bytes(NAME_BYTES)
@@ -64,12 +73,13 @@ class Ready(ABC):
         size = sum(map(len, records))
         if number in self._chunks:
             raise ProtocolError(f"shares: chunk {number} was made twice; number chunks through")
-        if size + sum(chunk.size for chunk in self._chunks.values()) > self._limit:
+        if size > self.room:
             raise ConfigError(
                 f"shares: {size} bytes made ahead do not fit in what is left of {self._limit}; make smaller chunks"
             )
         self._write(number, _HEAD.pack(name, base, first, len(records)), records)
-        self._chunks[number] = Chunk(name, base, first, len(records), size)
+        with self._lock:
+            self._chunks[number] = Chunk(name, base, first, len(records), size)
 
     def chunk(self, number: int) -> Chunk:
         """What is known of a chunk. ProtocolError if it is not here."""
@@ -93,7 +103,8 @@ class Ready(ABC):
     def drop(self, number: int) -> None:
         """Forgets a chunk, spent or not."""
         self._remove(number)
-        self._chunks.pop(number, None)
+        with self._lock:
+            self._chunks.pop(number, None)
 
     @abstractmethod
     def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None: ...

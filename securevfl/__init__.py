@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.optim.adam import Adam
     from securevfl.optim.block_descent import BlockDescent
     from securevfl.optim.block_newton import BlockNewton
+    from securevfl.optim.celu import CeluVFL
     from securevfl.optim.fdml import FDML
     from securevfl.optim.fdskl import FDSKL
     from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
@@ -63,6 +64,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Adam",
     "BlockDescent",
     "BlockNewton",
+    "CeluVFL",
     "CipherSum",
     "Ckks",
     "DirectSum",
@@ -132,6 +134,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.optim.block_descent": ("BlockDescent",),
     "securevfl.optim.block_newton": ("BlockNewton",),
     "securevfl.optim.fdml": ("FDML",),
+    "securevfl.optim.celu": ("CeluVFL",),
     "securevfl.optim.fdskl": ("FDSKL",),
     "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
     "securevfl.optim.momentum": ("Momentum",),

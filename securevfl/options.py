@@ -163,13 +163,19 @@ class JobOptions(Config):
         return self.model.residual_bound * (1.0 if self.weights is None else self.weights.most)
 
     @property
+    def moves(self) -> bool:
+        """Whether what a passive party opens are other equations in every local step: its Jacobian moves with the
+        weights, or it weighs rows anew."""
+        return not self.model.static_jacobian or self.optimizer.reweighs
+
+    @property
     def equations(self) -> int:
         """How often in a run each parameter of a passive party gives a new equation about the residuals of a batch.
 
         A Jacobian that stays gives the same ones every epoch unless rows are reshuffled; one that moves with the
-        weights gives others in every local step.
+        weights, or whose rows are weighed anew, gives others in every local step.
         """
-        if not self.model.static_jacobian:
+        if self.moves:
             return self.epochs * self.optimizer.steps
         return self.epochs if self.reshuffle else 1
 

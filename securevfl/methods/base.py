@@ -289,6 +289,10 @@ class BatchPlayer(Player):
             self._channel.note(Began(visit.index))
             yield self.batch(visit)
 
+    def visited(self, number: int) -> Batch:
+        """This party's side of the batch of an earlier round, counted from 0."""
+        return self.batch(next(islice(self._data.schedule.visits(), number, None)))
+
     def later(self, k: int) -> Batch | None:
         """This party's side of the batch k rounds after the one that is being done, or was done last; None after the
         end."""

@@ -41,6 +41,7 @@ from securevfl.methods.state import State
 from securevfl.models.base import BlockModel, Model, Place
 from securevfl.models.linear import Logistic
 from securevfl.optim.block_newton import BlockNewton
+from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsTraining
 from securevfl.optim.update import Updater
@@ -84,6 +85,9 @@ class Rounds(Method):
         return {
             "ckks": own | {"protocol": Protocol(residual=Ckks())},
             "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+            "kept exchanges": own
+            | {"optimizer": CeluVFL(R=3, W=2, xi=60, lr=0.1), "protocol": Protocol(residual=Ckks())}
+            | {"accepts": ("fresh_equations",)},
             "evidence": own
             | {
                 "protocol": Protocol(residual=Ckks()),

@@ -54,7 +54,7 @@ def _bins_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
 def _basis(job: JobOptions, sizes: Sizes, name: str) -> str:
     """Names the equations that this passive party opens, which are the rows of its J^T on every batch, if it stays."""
     table = sizes.tables.get(name, "")
-    if not (table and sizes.partition and job.model.static_jacobian):
+    if not (table and sizes.partition and not job.moves):
         return ""
     parted = f"parted anew in each of {sizes.epochs} epochs" if job.reshuffle else "one partition"
     return f"{job.model.name}, {job.scale} scale, columns {table}, batches {sizes.partition}, {parted}"
@@ -137,8 +137,9 @@ def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     p, share = sizes.parameters[party], sizes.parameters[party] / sizes.residuals
     batches = "batch" if schedule.batches == 1 else f"{schedule.batches} batches"
     times = f"new in each of {job.epochs} epochs"
-    if not job.model.static_jacobian:
-        times = f"others in each of {job.equations} local steps of a run, as J moves"
+    if job.moves:
+        why = "J moves" if not job.model.static_jacobian else "rows are weighed anew"
+        times = f"others in each of {job.equations} local steps of a run, as {why}"
     elif not job.reshuffle:
         times = f"the same {batches} every epoch"
     auc = expected_label_auc(p, sizes.smallest_batch, sizes.outputs, job.equations, job.equations > 1)

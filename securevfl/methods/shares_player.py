@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +21,7 @@ from securevfl.methods.data import ScaledRows, TrainingData
 from securevfl.methods.divergence import FAR as FAR_ABOVE
 from securevfl.methods.divergence import diverged
 from securevfl.methods.shares_plan import Plan, plan
+from securevfl.methods.shares_turns import Turns
 from securevfl.methods.state import State
 from securevfl.models.losses import Loss
 from securevfl.optim.block_descent import BlockDescent
@@ -35,9 +36,9 @@ from securevfl.protocols.shares_ahead import Ahead, Terms
 from securevfl.protocols.shares_chunks import is_ready
 from securevfl.protocols.shares_ledger import FEWEST_VISITS, Ledger
 from securevfl.protocols.shares_measure import FEWEST, MOST, Measured, measure
+from securevfl.protocols.shares_met import Met
 from securevfl.protocols.shares_opened import opened
 from securevfl.protocols.shares_predict import Asking, Scores
-from securevfl.protocols.shares_products import Products
 from securevfl.protocols.shares_store import NAME_BYTES, InMemory, OnDisk, Ready
 from securevfl.roles import PARTNER
 from securevfl.runtime import eventlog
@@ -80,18 +81,24 @@ class SharesPlayer(Player):
 
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         training = self._begin(data)
-        for first, part in self._chunks(training.visits, start):
-            self._make(training, first, part, Stage.TRAIN)
-            states = training.side.train(first, len(part))
-            try:
-                for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
-                    yield Round(number, len(data.schedule), visit.epoch)
-                    if number - first < len(part):
-                        self._seat.channel.note(Began(part[number - first].index))
-            except GeneratorExit:  # stopped early, and well: what is left serves nobody
-                training.ahead.drop_from(0)
-                raise
-            training.ahead.drop(first)
+        channel, ahead, chunks = self._seat.channel, training.ahead, list(self._chunks(training.visits, start))
+        turns = Turns(
+            channel, chunks, lambda chunk: self._make(training, *chunk), lambda chunk: ahead.fits(len(chunk[1]))
+        )
+        try:
+            with turns:
+                for first, part in turns:
+                    channel.clock.stage = Stage.TRAIN
+                    channel.note(Began(part[0].index))
+                    states = training.side.train(first, len(part))
+                    for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
+                        yield Round(number, len(data.schedule), visit.epoch)
+                        if number - first < len(part):
+                            channel.note(Began(part[number - first].index))
+                    ahead.drop(first)
+        except GeneratorExit:  # stopped early, and well: what is left serves nobody
+            ahead.drop_from(0)
+            raise
 
     def outcome(self) -> State:
         state = self.state()
@@ -103,7 +110,7 @@ class SharesPlayer(Player):
             raise ConfigError(f"{self._seat.me}: a folder for work done ahead was expected; name one")
         training = self._begin(data)
         for first, part in self._chunks(training.visits, 0):
-            self._make(training, first, part, Stage.AHEAD)
+            self._make(training, first, part)
             yield Round(first + len(part), len(data.schedule), part[-1].epoch)
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
@@ -119,10 +126,8 @@ class SharesPlayer(Player):
         if len(few) < FEWEST:
             return {}
         targets = None if data.targets is None else (loss.value, data.targets[few.rows])
-        ahead, terms = self._training.ahead, self._terms
-        number = 2 * self.exchanges + last
-        ahead.meet()
-        found = measure(ahead.products, ahead.transfers, terms, self._state, number, self._own(few[:]), targets)
+        number, met, terms = 2 * self.exchanges + last, self._met, self._terms
+        found = measure(met.products, met.transfers, terms, self._state, number, self._own(few[:]), targets)
         if found is None or targets is None:
             return {}
         none = float(loss.value(np.zeros_like(targets[1]), targets[1]).mean())
@@ -150,6 +155,12 @@ class SharesPlayer(Player):
         if state is None:
             return State(run=self._run)
         return State(own=state.own, others=dict(state.others), visits=state.visits, sizes=self._sizes, run=self._run)
+
+    @cached_property
+    def _met(self) -> Met:
+        """What the session has for questions about the model."""
+        numbers = self._plan.numbers
+        return Met(self._seat, self._partner, LatticeShares(numbers.bits), numbers.table_bits)
 
     def _begin(self, data: TrainingData) -> _Training:
         seat, schedule = self._seat, data.schedule
@@ -192,19 +203,14 @@ class SharesPlayer(Player):
             if left:
                 yield max(start, part[0][0]), left
 
-    def _make(self, training: _Training, first: int, part: Sequence[Visit], then: Stage) -> None:
+    def _make(self, training: _Training, first: int, part: Sequence[Visit]) -> None:
         """Makes a chunk, unless all parties have it."""
-        clock, ahead = self._seat.channel.clock, training.ahead
-        clock.stage = Stage.AHEAD
-        if then is Stage.TRAIN:
-            ahead.go_on(training.side.state.visits, training.side.state.others)
-        ahead.meet()
-        if not is_ready(self._seat, ahead, first, len(part)):
-            ahead.make(first, [visit.index for visit in part])
-        elif then is not Stage.TRAIN:
+        ahead = training.ahead
+        self._seat.channel.clock.stage = Stage.AHEAD
+        if is_ready(ahead.meet(), ahead, first, len(part)):
             ahead.pass_over(first)
-        clock.stage = then
-        self._seat.channel.note(Began(part[0].index))
+        else:
+            ahead.make(first, [visit.index for visit in part])
 
     def _turn(self, data: TrainingData) -> Floats | None:
         """P (d x d), the matrix that this party's steps are turned by, if its optimizer has one."""
@@ -255,15 +261,10 @@ class SharesPlayer(Player):
         self._weights = opened(self._seat, self._terms, state, shares_.open_weights)
 
     def _begin_scores(self, rows: int) -> Scores:
-        seat, state, training = self._seat, self._state, self._training
+        state = self._state
         assert state is not None, "it has been asked"
         ledger, model = self._noted()
-        terms = self._terms
-        products = Products(seat, self._partner, LatticeShares(terms.numbers.bits)) if training is None else None
-        if training is not None:
-            training.ahead.meet()
-            products = training.ahead.products
-        assert products is not None
+        products, terms = self._met.products, self._terms
         return Scores(products, terms, state, Asking(model, ledger), number=state.visits, rows=rows)
 
     def _noted(self) -> tuple[Ledger, bytes]:

@@ -26,6 +26,11 @@ class Training(Named, ABC):
         """Q, the local steps a round."""
         return 1
 
+    @property
+    def reweighs(self) -> bool:
+        """Whether a party may weigh the rows of a batch anew in every local step."""
+        return False
+
     def exchanges(self, passives: Sequence[str]) -> int:
         """Exchanges of forward outputs in one visit to a batch. With more than one, parties take their steps in turn,
         so that one party alone moves between two exchanges."""

@@ -46,6 +46,9 @@ class Learner(Protocol):
     def batches(self) -> Iterator[Batch]:
         """The batches in the order that all parties share, until the epochs are over."""
 
+    def visited(self, number: int) -> Batch:
+        """The batch of an earlier round, counted from 0."""
+
     def later(self, k: int) -> Batch | None:
         """The batch k rounds after the one that is being done, or was done last; None after the end."""
 
@@ -57,6 +60,11 @@ class RoundsTraining(Training, ABC):
     """An optimizer whose rounds are sums and residuals. Each side yields whenever a round is over."""
 
     method: ClassVar[str] = "rounds"
+
+    @property
+    def kept(self) -> int:
+        """How many exchanges a party may go on asking about at a time, the newest among them."""
+        return 1
 
     def check(self, model: Model) -> None:
         """ValueError, with the remedy, if it cannot train this model."""
@@ -71,7 +79,8 @@ class RoundsTraining(Training, ABC):
 
     def agreement(self, model: Model) -> Agreement:
         """What the parties agree on about residuals: a J that moves is opened anew in every local step."""
-        return Agreement(1 if model.static_jacobian else self.steps, shares_outputs=model.shares_outputs)
+        openings = 1 if model.static_jacobian and not self.reweighs else self.steps
+        return Agreement(openings, kept=self.kept, shares_outputs=model.shares_outputs)
 
     def settle(self, party: Learner, link: ActiveLink) -> None:
         """Takes in what passive parties have sent ahead of its round, so that the line is free for other sums; asked of

@@ -115,11 +115,11 @@ def _equations(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
                 "which determines every residual and so the labels",
                 _fewer_equations(job, rows, bins, share),
             )
-        elif not job.model.static_jacobian and job.equations * p >= sizes.residuals:
+        elif job.moves and job.equations * p >= sizes.residuals:
             yield Leak(
                 "fresh_equations",
                 name,
-                f"its Jacobian moves, so its {p} parameters give {job.equations * p} equations in a run about the "
+                f"{_why(job)}, so its {p} parameters give {job.equations * p} equations in a run about the "
                 f"{sizes.residuals} residuals of a batch, as many as there are or more",
                 f"use fewer epochs or local steps, or {_larger(job, job.equations * rows)}",
             )
@@ -149,6 +149,10 @@ def _equations(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator
         )
 
 
+def _why(job: Job) -> str:
+    return "rows are weighed anew" if job.model.static_jacobian else "its Jacobian moves"
+
+
 def _fewer_equations(job: Job, rows: int, bins: float, share: float) -> str:
     """What keeps equations, and counts in bins and earlier jobs beside them, from determining labels."""
     if share:
@@ -160,7 +164,7 @@ def _larger(job: Job, rows: int) -> str:
     """What keeps opened gradients of so many parameters for each output from determining residuals."""
     remedy = f"use batch_size > {rows} (more rows a batch than parameters for each output)"
     if job.model.static_jacobian:
-        return remedy
+        return remedy if not job.moves else f"{remedy}, or count all rows in full (xi left out)"
     return f"{remedy}, or a bottom that its owner trains without labels (LocalBottom) under a linear model"
 
 

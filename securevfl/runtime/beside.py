@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Generic, TypeVar
 
 from securevfl.runtime.channel import Channel
 
+T = TypeVar("T")
 
-class Beside:
+
+class Beside(Generic[T]):
     """Work that runs in a thread of its own from now on, beside the thread that makes this.
 
     Its time goes along a path of its own (`Clock.fork`), which `join` brings together with the caller's. Whatever it
@@ -17,10 +20,11 @@ class Beside:
     the channel too: what it waits for there raises when the party stops.
     """
 
-    def __init__(self, channel: Channel, work: Callable[[], object], name: str) -> None:
+    def __init__(self, channel: Channel, work: Callable[[], T], name: str) -> None:
         self._channel = channel
         self._branch = channel.clock.fork()
         self._error: BaseException | None = None
+        self._made: list[T] = []
         self._thread = threading.Thread(target=self._run, args=(work,), name=f"{channel.me}: {name}", daemon=True)
         self._thread.start()
 
@@ -31,10 +35,15 @@ class Beside:
             raise self._error
         return not self._thread.is_alive()
 
-    def _run(self, work: Callable[[], object]) -> None:
+    def result(self) -> T:
+        """What its work has made, waited for. Raises what it has raised."""
+        self.join()
+        return self._made[0]
+
+    def _run(self, work: Callable[[], T]) -> None:
         with self._channel.clock.along(self._branch):
             try:
-                work()
+                self._made.append(work())
             except BaseException as error:
                 self._error = error
                 self._channel.fail(error)

@@ -1,14 +1,15 @@
 """A party's own state on disk, so that a run goes on where it was cut off.
 
 Before the first round and after every `every` rounds a party writes what its player keeps (`securevfl.methods.state`),
-which may hold secrets of its own, as the key of the noise that a defence adds to residuals; and its history. Never
-another party's data, and no session or encryption key: these are made anew. Beside them stand the fingerprints of the
-certificate keys it has trained with, its own too, so that it notices who comes back with another one. Parties tell each
-other which rounds they have and go on from the last one that all have; a party that is through keeps its part until all
-are. What follows is the same arithmetic on the same numbers: in the open, under Paillier and under masked sums the
-final weights are those of the undisturbed run, bit for bit, and a round that is done again releases what it released
-before, noise and all. Features and noise are drawn anew in every training, so states go together only if they are of
-the same one; else everyone starts anew. As no residual goes down before all have a state, none is released twice.
+which may hold secrets of its own, as the key of the noise that a defence adds to residuals; and its history. Of other
+parties' data only sums that it has received and will step on again (`securevfl.optim.celu`), and no session or
+encryption key: these are made anew. Beside them stand the fingerprints of the certificate keys it has trained with, its
+own too, so that it notices who comes back with another one. Parties tell each other which rounds they have and go on
+from the last one that all have; a party that is through keeps its part until all are. What follows is the same
+arithmetic on the same numbers: in the open, under Paillier and under masked sums the final weights are those of the
+undisturbed run, bit for bit, and a round that is done again releases what it released before, noise and all. Features
+and noise are drawn anew in every training, so states go together only if they are of the same one; else everyone starts
+anew. As no residual goes down before all have a state, none is released under two noises.
 """
 
 from __future__ import annotations

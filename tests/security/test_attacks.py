@@ -163,7 +163,7 @@ class MutantActive(ActiveResidual):
     def __init__(self, seat: Seat, mask: str) -> None:
         self._seat, self._mask = seat, mask
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: int | None = None) -> None:
         for passive in to:
             self._seat.channel.send(passive, SealedG(0, disguise(g, self._mask)))
 

@@ -116,5 +116,6 @@ def average_error(folder: Path, times: int) -> float:
 
 def test_killing_a_party_again_and_again_takes_no_noise_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert average_error(tmp_path / "kept", 16) == pytest.approx(SIGMA, rel=0.35)
-    monkeypatch.setattr(Noise, "take", lambda self: Prg.fresh("of each release"))  # what a key in memory alone gives
+    # what a key that is in memory alone gives
+    monkeypatch.setattr(Noise, "take", lambda self, again: Prg.fresh("of each release"))
     assert average_error(tmp_path / "fresh", 16) == pytest.approx(SIGMA / 4, rel=0.35)

@@ -27,7 +27,7 @@ def _clear_collect(self: Any, shape: Any, space: Any) -> Any:
     return np.frombuffer(self._channel.recv(self._head, PartialSum, self._lane).ciphertext).reshape(shape)
 
 
-def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any) -> None:
+def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, again: int | None = None) -> None:
     number = self.__dict__.setdefault("_sent", 0)
     for passive in to:
         self._seat.channel.send(passive, SealedG(number, np.ascontiguousarray(g).tobytes()), self._down)
@@ -80,7 +80,7 @@ _publish = sealed_residual.SealedActive.publish
 _open_publish = OpenActive.publish
 
 
-def _repeated(self: Any, g: Any, *, epoch: int, to: Any) -> None:
+def _repeated(self: Any, g: Any, *, epoch: int, to: Any, again: int | None = None) -> None:
     """One ciphertext for every batch of a shape in an epoch, as a cache keyed by shape would."""
     inner = self._holder.encrypt_pieces
 
@@ -97,14 +97,14 @@ def _repeated(self: Any, g: Any, *, epoch: int, to: Any) -> None:
     if epoch == self._epoch:
         self._holder = Cached()
     try:
-        _publish(self, g, epoch=epoch, to=to)
+        _publish(self, g, epoch=epoch, to=to, again=again)
     finally:
         if isinstance(self._holder, Cached):
             self._holder = holder
 
 
-def _noisy_publish(self: Any, g: Any, *, epoch: int, to: Any) -> None:
-    _open_publish(self, np.sign(g), epoch=epoch, to=to)
+def _noisy_publish(self: Any, g: Any, *, epoch: int, to: Any, again: int | None = None) -> None:
+    _open_publish(self, np.sign(g), epoch=epoch, to=to, again=again)
 
 
 _open_active = OpenActive.__init__
@@ -114,13 +114,13 @@ def _forgets_defence(self: Any, seat: Any, defence: Any) -> None:
     _open_active(self, seat, None)
 
 
-def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any) -> None:
+def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any, again: int | None = None) -> None:
     self._clear = not getattr(self, "_clear", False)
     defence = self._defence
     if self._clear:
         defence.apply(g, self._noise.take())
         self._defence = None
-    _open_publish(self, g, epoch=epoch, to=to)
+    _open_publish(self, g, epoch=epoch, to=to, again=again)
     self._defence = defence
 
 

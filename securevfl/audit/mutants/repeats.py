@@ -21,7 +21,7 @@ def _seeded(self: Any, epoch: int) -> Rows:
     return drawn
 
 
-def _anew(self: Any) -> Prg:
+def _anew(self: Any, again: int | None = None) -> Prg:
     return Prg.fresh("defence of a residual")
 
 

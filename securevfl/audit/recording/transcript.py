@@ -18,7 +18,7 @@ from pydantic import PrivateAttr, SerializeAsAny
 from securevfl.audit.recording.defended import defence_of, noting
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party, check_parties, register_of
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.methods.declared import declared_of
 from securevfl.protocols.base import (
     ActiveResidual,
@@ -235,10 +235,10 @@ class WitnessedActive(ActiveResidual):
     def __init__(self, inner: ActiveResidual, me: str, witness: Witness) -> None:
         self._inner, self._me, self._witness = inner, me, witness
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str]) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: int | None = None) -> None:
         self._witness.residuals[self._me].append((np.array(g), tuple(to)))
         self._witness.epochs.add(epoch)
-        self._inner.publish(g, epoch=epoch, to=to)
+        self._inner.publish(g, epoch=epoch, to=to, again=again)
 
     def close(self) -> None:
         self._inner.close()
@@ -259,15 +259,19 @@ class WitnessedReply(Reply):
     def __init__(self, inner: Reply, seat: Seat, witness: Witness) -> None:
         self._inner, self._seat, self._witness = inner, seat, witness
         self.exchange = inner.exchange
-        self._noted = False
+        self._last: Learned | None = None
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
         gradient = self._inner.gradient(model, batch)
-        if not (self._noted and model.static_jacobian):
-            learned = Learned(self._seat.lane, self.exchange, model.jacobian(batch.X), np.array(gradient))
-            self._witness.gradients[self._seat.me].append(learned)
-            self._noted = True
+        if self._last is None or not model.static_jacobian:
+            self._last = Learned(self._seat.lane, self.exchange, model.jacobian(batch.X), np.array(gradient))
+            self._witness.gradients[self._seat.me].append(self._last)
         return gradient
+
+    def repeat(self) -> None:
+        assert self._last is not None, "it has asked before"
+        self._inner.repeat()
+        self._witness.gradients[self._seat.me].append(self._last)
 
     def close(self) -> None:
         self._inner.close()
@@ -288,8 +292,9 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     if residual is not None:
         watched = WitnessedResidual(inner=noting(residual, witness.blurred(lead.name)))
         watched._witness, residual = witness, watched
-    kept = job.protocol.stored
-    protocol = Protocol(sum=sums, residual=residual, stored=kept) if job.protocol.method is None else job.protocol
+    protocol = job.protocol
+    if protocol.method is None:
+        protocol = protocol.model_copy(update={"sum": sums, "residual": residual})
     own = job.model_copy(update={"protocol": protocol})
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)
@@ -309,9 +314,8 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
 
 def _targets(job: Job, lead: Party, others: Sequence[Party]) -> NDArray[Any]:
     """Those of the training rows (m x c), in the order of the schedule."""
-    assert lead.y is not None, "it leads"
-    loss, rows = job.model.loss, job.schedule(register_of([lead, *others])).flow
-    return loss.targets(lead.y, loss.classes(lead.y))[rows]
+    y, loss, rows = np.asarray(lead.y), job.model.loss, job.schedule(register_of([lead, *others])).flow
+    return loss.targets(y, loss.classes(y))[rows]
 
 
 def _rotates(residual: ResidualProtocol | None) -> bool:

@@ -1,0 +1,88 @@
+"""Instance weighting: how far a row of an exchange still counts in a local step (CELU-VFL 2022, section 4).
+
+What was exchanged grows stale while the weights move. Each row is weighed by the angle between a vector as it was
+exchanged and as it would be now: its forward outputs at a passive party, its derivatives at the active party.
+
+    w_i = cos(then_i, now_i) where that is at least cos xi, else 0
+
+A weighted gradient is J^T (w g) = (w J)^T g, with row i times w_i. So a party that only holds g under encryption
+multiplies it by a J of which it has scaled the rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.crypto.scheme import Floats
+from securevfl.crypto.tall import Here, Rows, Tall, made
+from securevfl.protocols.differentiable import Differentiable, Jacobian
+
+
+def cosines(then: Floats, now: Floats, xi: float) -> Floats:
+    """w (n,) of rows (n x k) as they were and as they are, for an angle xi in degrees.
+
+    Rows of zeros have no direction: two of them count in full, one beside another row not at all. Of one number a row
+    the cosine is exactly 1 or -1.
+    """
+    if then.shape[1] == 1:
+        then, now = np.sign(then), np.sign(now)
+    lengths = np.linalg.norm(then, axis=1) * np.linalg.norm(now, axis=1)
+    both = ~(then.any(axis=1) | now.any(axis=1))
+    w: Floats = np.where(both, 1.0, (then * now).sum(axis=1) / np.where(lengths > 0, lengths, 1.0))
+    return np.where(w >= np.cos(np.radians(xi)), np.minimum(w, 1.0), 0.0)
+
+
+class Weighed:
+    """A party's model with each row of a batch weighed, as a residual protocol sees it.
+
+    Its Jacobian counts as one that moves, as other weights make another one.
+    """
+
+    static_jacobian = False
+
+    def __init__(self, model: Differentiable, weights: Floats) -> None:
+        """weights (n,) of the rows of the batch that it will be asked about."""
+        self.shares_outputs = model.shares_outputs
+        self._model = model
+        self._weights = weights
+
+    @property
+    def parameters(self) -> int:
+        """p, as of the model."""
+        return self._model.parameters
+
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        """J^T (w g) for plain g (n x c)."""
+        return self._model.vjp(X, self._weights[:, None] * g)
+
+    def jacobian(self, X: Floats) -> Jacobian:
+        """J on the rows X, each times its weight."""
+        J = self._model.jacobian(X)
+        return Jacobian(_scaled(J, np.repeat(self._weights, J.matrix.shape[0] // len(X))), J.shares_outputs)
+
+
+def _scaled(J: Jacobian, weights: Floats) -> Floats | Tall:
+    """The matrix of J with row i times weights_i, read as it is: whole, or when it is asked for."""
+    match J.matrix:
+        case Tall(parts=(Here() as only,)):
+            return made(ScaledRows(only.stretch.rows, weights))
+        case _:
+            return weights[:, None] * J.dense
+
+
+class ScaledRows:
+    """Rows (n x d) that are scaled when they are read."""
+
+    def __init__(self, rows: Rows, weights: Floats) -> None:
+        self._rows, self._weights = rows, weights
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """n and d."""
+        return self._rows.shape
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        return self._weights[rows, None] * self._rows[rows]

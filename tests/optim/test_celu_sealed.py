@@ -1,0 +1,101 @@
+"""CELU-VFL over sealed residuals: the model of the open run, so many products and openings as are needed or agreed."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import LeakageError
+from securevfl.optim.workset import Workset
+from securevfl.protocols import sealed_residual
+from securevfl.runtime.channel import Event
+
+R, W, ROUNDS = 3, 2, 12
+
+
+def parties(count: int = 2, rows: int = 240) -> list[vfl.Party]:
+    return [party.take(np.arange(rows, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
+
+
+def job(residual: object, model: object = None, **keys: object) -> vfl.Job:
+    own: dict[str, object] = {"model": model or vfl.Logistic(l2=0.01), "batch_size": 60, "epochs": 3}
+    optimizer = vfl.CeluVFL(lr=0.1, R=R, W=W, xi=keys.pop("xi", None), rule=vfl.AdaGrad())
+    own |= {"optimizer": optimizer, "protocol": vfl.Protocol(residual=residual)}
+    return vfl.Job(**(own | {"accepts": ["columns", "rank", "fresh_equations"]} | keys))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("xi", [None, 60.0])
+@pytest.mark.parametrize("model", [vfl.Logistic(l2=0.01), vfl.Neural()], ids=lambda model: model.name)
+def test_under_ckks_it_comes_to_the_open_model(count: int, xi: float | None, model: vfl.Logistic) -> None:
+    own = parties(count)
+    clear, sealed = (vfl.simulate(job(residual, model, xi=xi), own) for residual in ("open", "ckks"))
+    for name in clear.parts:
+        np.testing.assert_allclose(sealed.parts[name].theta, clear.parts[name].theta, atol=1e-4)
+    assert sealed.metrics["auc"] == pytest.approx(clear.metrics["auc"], abs=1e-3)
+
+
+def test_under_paillier_it_comes_to_the_open_model() -> None:
+    own = parties(rows=80)
+    keys = {"xi": 60.0, "batch_size": 40, "epochs": 2}
+    clear, sealed = (vfl.simulate(job(each, **keys), own) for each in ("open", vfl.Paillier(bits=2048)))
+    for name in clear.parts:
+        np.testing.assert_allclose(sealed.parts[name].theta, clear.parts[name].theta, atol=1e-5)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, own_job: vfl.Job) -> tuple[int, Counter[str]]:
+    """How many products shop makes in a run, and its messages by kind."""
+    products, kinds = Counter[str](), Counter[str]()
+    made = sealed_residual.product_of
+
+    def count(*arguments: object) -> object:
+        products["made"] += 1
+        return made(*arguments)  # type: ignore[arg-type]
+
+    def observe(event: Event) -> None:
+        if event.direction == "send" and event.me == "shop":
+            kinds[type(event.message).__name__] += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sealed_residual, "product_of", count)
+        vfl.simulate(own_job, parties(), observe=observe)
+    return products["made"], kinds
+
+
+def test_a_linear_party_makes_one_product_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    products, kinds = counted(monkeypatch, job("ckks"))
+    assert products == kinds["Blinded"] == ROUNDS
+
+
+def test_a_network_makes_one_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    products, kinds = counted(monkeypatch, job("ckks", vfl.Neural()))
+    table, steps = Workset[int](W, R), 0
+    for t, visit in enumerate(job("open").schedule(len(parties()[0])).visits()):
+        steps += 1 + sum(table.sample() is not None for _ in range(R - 1))
+        table.put(visit.index, t, t)
+    assert products == kinds["Blinded"] == steps
+
+
+def test_weighed_rows_make_one_product_for_new_weights_and_as_many_openings_whatever_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some, none = counted(monkeypatch, job("ckks", xi=60.0)), counted(monkeypatch, job("ckks", vfl.Neural(), xi=60.0))
+    assert some[1] == none[1]
+    assert some[0] < some[1]["Blinded"] == none[0]
+    still = counted(monkeypatch, job("ckks", xi=60.0, epochs=3, model=vfl.Logistic(l2=50.0)))
+    assert still[1] == some[1]
+
+
+def test_guards_count_every_gradient_that_is_opened() -> None:
+    own = parties()
+    linear, weighed = (job("ckks", xi=xi, accepts=["columns"]) for xi in (None, 60.0))
+    assert linear.equations == 1
+    assert weighed.equations == 3 * R
+    assert vfl.simulate(linear, own).costs.rounds == ROUNDS
+    with pytest.raises(LeakageError, match=r"shop: rows are weighed anew, so its 15 parameters give 135 equations"):
+        vfl.simulate(weighed, own)
+    sheet = vfl.explain(job("ckks", xi=60.0), own)
+    assert f"others in each of {3 * R} local steps of a run, as rows are weighed anew" in sheet
+    assert "accepted: shop: rows are weighed anew" in sheet
+    assert "the same 4 batches every epoch" in vfl.explain(linear, own)

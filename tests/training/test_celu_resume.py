@@ -1,0 +1,91 @@
+"""CELU-VFL cut off at any round and taken up again, with what its tables held: the weights of the undisturbed run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.protocols.defences import Gaussian
+from securevfl.protocols.open_residual import Residual
+from securevfl.runtime.channel import Event
+from securevfl.training.checkpoint import Checkpoints
+
+R, W, ROUNDS = 4, 3, 15
+
+
+class Cut(Exception):
+    """What takes the place of a lost process."""
+
+
+def job(residual: object, **keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(l2=0.01), "batch_size": 50, "epochs": 3, "seed": 1}
+    own |= {"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=W, xi=60, rule=vfl.AdaGrad())}
+    own |= {"protocol": vfl.Protocol(sum=keys.pop("sum", "auto"), residual=residual)}
+    own |= {"accepts": ["columns", "rank", "fresh_equations"]}
+    return vfl.Job(**(own | keys))
+
+
+def resumed(
+    work: vfl.Job, parties: list[vfl.Party], folder: Path, at: int, observe: Callable[[Event], None] | None = None
+) -> vfl.Run:
+    """The run after it was cut in round `at`, with states after every second round."""
+
+    def on_round(done: int, of: int) -> None:
+        if done == at:
+            raise Cut
+
+    def states() -> dict[str, Checkpoints]:
+        return {party.name: Checkpoints(folder / party.name, party.name, every=2) for party in parties}
+
+    with pytest.raises(Cut):
+        vfl.simulate(work, parties, checkpoints=states(), on_round=on_round, observe=observe)
+    return vfl.simulate(work, parties, checkpoints=states(), observe=observe)
+
+
+KINDS: dict[str, tuple[vfl.Job, float]] = {
+    "open": (job("open"), 0.0),
+    "open, all rows in full": (job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W)), 0.0),
+    "open, a table of one": (job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=1, rule=vfl.Momentum())), 0.0),
+    "open, a network": (job("open", sum="direct", model=vfl.Neural(joint="top", width=3)), 0.0),
+    "ckks": (job("ckks"), 1e-4),
+    "ckks, a network": (job("ckks", model=vfl.Neural()), 1e-4),
+    "more rows than batches": (job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=9)), 0.0),
+}
+
+
+@pytest.mark.parametrize("at", [1, 3, 8, 14])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_weights_are_those_of_the_undisturbed_run(kind: str, at: int, tmp_path: Path) -> None:
+    work, tolerance = KINDS[kind]
+    parties = [party.take(np.arange(250, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=3)]
+    whole, again = vfl.simulate(work, parties), resumed(work, parties, tmp_path, at)
+    for name, part in whole.parts.items():
+        np.testing.assert_allclose(again.parts[name].theta, part.theta, rtol=0, atol=tolerance)
+    assert again.costs.rounds == whole.costs.rounds == ROUNDS
+
+
+def test_what_goes_down_again_has_the_noise_that_it_had(tmp_path: Path) -> None:
+    """Fresh noise on the same residual would be averaged away."""
+    parties = [party.take(np.arange(250, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
+    blurred: list[bytes] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event.message, Residual) and event.direction == "send":
+            blurred.append(event.message.g.tobytes())
+
+    resumed(job(vfl.OpenResidual(defence=Gaussian(sigma=0.5))), parties, tmp_path, 7, observe)
+    first, again = blurred[:7], blurred[7:]
+    assert again[:W] == first[3:6]  # of the table after round 6, the last that all had kept
+    assert again[W] == first[6]
+    assert len(set(blurred)) == ROUNDS
+
+
+def test_under_paillier_too(tmp_path: Path) -> None:
+    parties = [party.take(np.arange(40, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
+    work = job(vfl.Paillier(bits=2048), batch_size=20, optimizer=vfl.CeluVFL(lr=0.1, R=2, W=2, xi=60))
+    whole, again = vfl.simulate(work, parties), resumed(work, parties, tmp_path, 3)
+    for name, part in whole.parts.items():
+        np.testing.assert_array_equal(again.parts[name].theta, part.theta)
