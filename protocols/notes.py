@@ -37,6 +37,14 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class ToldSum:
+    """The party has been told the sum of all others' forward outputs on batch `index` (n x c), some of them old."""
+
+    index: int
+    values: Floats
+
+
+@dataclass(frozen=True)
 class LearnedPhases:
     """The party has learned the sum of the others' phases of block k (n x D, residues modulo 2^bits)."""
 

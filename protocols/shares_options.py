@@ -33,6 +33,9 @@ class Shares(MessageProtocol):
     open_weights: tuple[str, ...] = ()
     """Parties that are told their own weights at the end; each can then rank the labels by itself."""
 
+    scores_to: str | None = None
+    """Who is told the scores of new rows; the party with labels if left out. Held-out rows are scored for that one."""
+
     @field_validator("step")
     @classmethod
     def _check_step(cls, value: float | None) -> float | None:

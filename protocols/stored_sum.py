@@ -26,13 +26,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import field_validator
 
+from securevfl.config import read_nested
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import CryptoError, ProtocolError, RangeError
 from securevfl.protocols.base import Declared, MessageProtocol, Reals, Reveal, Seat
+from securevfl.protocols.local_noise import LocalNoise
 
 SPACE = Reals()  # |H| of one entry never exceeds its bound
 OTHERS = "the sum of all workers' forward outputs; over a run the columns of all others, with two workers of the other"
@@ -133,6 +136,13 @@ class StoredSum(MessageProtocol):
     pushed: ClassVar[Reveal]  # what a payload tells the server
     pulled: ClassVar[Reveal]  # what a total tells a worker
     hides_parts: ClassVar[bool] = True  # from the server; a total then takes a payload of every worker
+    noise: LocalNoise | None = None
+    """Blurs local predictions before they are concealed, with an account over the run; a table of its keys."""
+
+    @field_validator("noise", mode="before")
+    @classmethod
+    def _read_noise(cls, value: Any) -> Any:
+        return read_nested(LocalNoise, value)
 
     @abstractmethod
     def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from securevfl.protocols.cipher_sum import CipherSum
     from securevfl.protocols.direct_sum import DirectSum
     from securevfl.protocols.engines import Ckks, Paillier
+    from securevfl.protocols.local_noise import LocalNoise
     from securevfl.protocols.open_residual import OpenResidual
     from securevfl.protocols.pairwise_sum import PairwiseSum
     from securevfl.protocols.sealed_residual import SealedResidual
@@ -78,6 +79,7 @@ __all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
     "Job",
     "Kernel",
     "LocalBottom",
+    "LocalNoise",
     "Logistic",
     "Momentum",
     "Network",
@@ -133,8 +135,8 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.optim.adam": ("Adam",),
     "securevfl.optim.block_descent": ("BlockDescent",),
     "securevfl.optim.block_newton": ("BlockNewton",),
-    "securevfl.optim.fdml": ("FDML",),
     "securevfl.optim.celu": ("CeluVFL",),
+    "securevfl.optim.fdml": ("FDML",),
     "securevfl.optim.fdskl": ("FDSKL",),
     "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
     "securevfl.optim.momentum": ("Momentum",),
@@ -147,6 +149,7 @@ _NAMES = {  # where the public names live; each is loaded when it is asked for
     "securevfl.protocols.cipher_sum": ("CipherSum",),
     "securevfl.protocols.direct_sum": ("DirectSum",),
     "securevfl.protocols.engines": ("Ckks", "Paillier"),
+    "securevfl.protocols.local_noise": ("LocalNoise",),
     "securevfl.protocols.open_residual": ("OpenResidual",),
     "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
     "securevfl.protocols.sealed_residual": ("SealedResidual",),

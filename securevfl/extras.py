@@ -8,6 +8,7 @@ serve     prometheus-client: figures of a party that stays up
 bench     sklearn and plot: the benchmark
 torch     PyTorch: neural parties
 dask      distributed: a cluster as executor
+dp        dp-accounting: noise on local predictions, with its account
 """
 
 from __future__ import annotations

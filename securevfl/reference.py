@@ -37,6 +37,7 @@ from securevfl.protocols.base import ResidualProtocol, SumProtocol
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.defences import DEFENCES, Defence
 from securevfl.protocols.engines import ENGINES, Engine
+from securevfl.protocols.local_noise import LocalNoise
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.protocols.shares_options import Shares
 from securevfl.protocols.stored_sum import StoredSum
@@ -44,6 +45,7 @@ from securevfl.protocols.stored_sum import StoredSum
 TABLES: dict[type[Config], str] = {
     Protocol: "protocol",
     Shares: "shares",
+    LocalNoise: "noise",
     Preparation: "prepare",
     Woe: "woe",
     Target: "target",

@@ -64,6 +64,7 @@ def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> No
         ("pyarrow", "parquet", "from securevfl.data.readers import read_party; read_party('shop', 't.parquet')"),
         ("sklearn", "sklearn", "import securevfl as vfl; vfl.datasets.breast_cancer()"),
         ("phe", "phe", "from securevfl.crypto.interop_phe import secret_from_phe, _phe; _phe()"),
+        ("dp_accounting", "dp", "import securevfl as vfl; vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2).sigma(3)"),
         ("matplotlib", "bench", "from securevfl.bench.fdskl import picture; picture([], None)"),
     ],
 )

@@ -265,7 +265,7 @@ def predict(
     certs: Certs = None,
     listen: Listen = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the party with labels gets its CSV; by default stdout.")
+        Path | None, typer.Option(metavar="FILE", help="Where the party that asks gets its CSV; by default stdout.")
     ] = None,
     ledger: Ledger = None,
     timeout: Timeout = 600.0,
@@ -275,7 +275,8 @@ def predict(
 ) -> None:
     """Predict new rows, one or many, with the other parties. Every party runs this with its own part and table.
 
-    The party with labels gets id, prediction and probability (of the later class, or one column a class).
+    The party with labels, or whoever the job names, gets id, prediction and probability (of the later class, or one
+    column a class).
     """
     from securevfl.cli.predictions import predictions
     from securevfl.display.progress import progress
@@ -302,8 +303,8 @@ def predict(
             timeout=timeout,
             patience=patience,
         )
-    if not part.leads:
-        typer.echo(f"{rows.count:,} rows predicted, for {part.parties[0]} to see")
+    if part.name != part.asker:
+        typer.echo(f"{rows.count:,} rows predicted, for {part.asker} to see")
     elif out is not None:
         typer.echo(f"{rows.count:,} predictions are in {out}")
 

@@ -199,6 +199,10 @@ class Method(Named, ABC):
         """
         return roles
 
+    def asker(self, job: JobOptions, lead: str) -> str:
+        """Who is told f of new rows; `lead` is the party that leads."""
+        return lead
+
     @abstractmethod
     def examples(self) -> dict[str, dict[str, Any]]:
         """The options of small jobs (model, optimizer, protocol), by name, that checks run whole and docs speak of."""

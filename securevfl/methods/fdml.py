@@ -55,6 +55,11 @@ class FdmlMethod(Method):
             )
         if shows and job.max_label_auc is not None:
             raise ValueError("max_label_auc: all labels are shown (optimizer.shows_labels); leave one of both out")
+        if stored_of(job).noise is not None and not job.test_fraction:
+            raise ValueError(
+                "protocol.stored.noise: without rows held out, evaluations would tell predictions of the training rows "
+                "that no noise blurs; set test_fraction"
+            )
         if job.reshuffle:
             raise ValueError("predictions are stored by batch, which must stay; set reshuffle = false")
         if job.model.shows_parts:
@@ -140,5 +145,6 @@ class FdmlMethod(Method):
 
     def ideal(self, job: J) -> J:
         residual = None if job.protocol.residual is None else OpenResidual()
-        protocol = Protocol(sum=DirectSum(), stored=StoredOpen(), residual=residual)
+        stored = StoredOpen(noise=stored_of(job).noise)
+        protocol = Protocol(sum=DirectSum(), stored=stored, residual=residual)
         return job.model_copy(update={"protocol": protocol, "max_label_auc": None})

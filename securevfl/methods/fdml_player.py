@@ -31,7 +31,8 @@ from securevfl.options import JobOptions
 from securevfl.protocols import shown_labels
 from securevfl.protocols.base import Agreement, Batch, Seat
 from securevfl.protocols.link import ActiveLink, PassiveLink
-from securevfl.protocols.notes import Began
+from securevfl.protocols.local_noise import Blur
+from securevfl.protocols.notes import Began, ToldSum
 from securevfl.protocols.peer_pulls import PeerPulls
 from securevfl.protocols.predict import predict_active, predict_passive
 from securevfl.protocols.pulls import Answer, Pace, Position, Pulls, PullServer, ServerPulls
@@ -102,7 +103,8 @@ class FdmlServer(Player):
 
 @dataclass(frozen=True)
 class _Open:
-    """A push whose step is still to be taken: its iteration, batch and H (n x c), and how many steps came before."""
+    """A push whose step is still to be taken: its iteration, batch and H (n x c) as it was pushed, and how many steps
+    came before."""
 
     t: int
     batch: Batch
@@ -130,6 +132,8 @@ class FdmlWorker(BatchPlayer):
         self._fresh = state is None
         self._done: int = own.get("iteration", 0)  # iterations whose step is taken
         self._memory = Updater(self._optimizer.rule, self.model, own.get("update"))
+        noise = stored_of(job).noise
+        self._blur = None if noise is None else Blur(noise, job.epochs)
         self._sums = job.protocol.sum_for(len(passives)).role(seat.sum_to(seat.active, passives))
 
     @property
@@ -208,12 +212,16 @@ class FdmlWorker(BatchPlayer):
         """Of every batch visited before: its number, the iteration of the last visit, H (n x c) as it is now."""
         visits = range(max(0, self._done - 2 * self._pace.epoch), self._done)
         for batch, t in {self._visits[t].index: t for t in visits}.items():
-            yield batch, t, self.model.forward(self.batch(self._visits[t]).X)
+            yield batch, t, self._shown(self.model.forward(self.batch(self._visits[t]).X))
+
+    def _shown(self, H: Floats) -> Floats:
+        """H (n x c) as it may be pushed."""
+        return H if self._blur is None else self._blur(H)
 
     def _push(self, pulls: Pulls, t: int) -> _Open:
         batch = self.batch(self._visits[t])
         self._channel.note(Began(batch.index))
-        H = self.model.forward(batch.X)
+        H = self._shown(self.model.forward(batch.X))
         self._channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
         pulls.push(t, H, self._done)
         return _Open(t, batch, H, self._done)
@@ -233,7 +241,8 @@ class FdmlWorker(BatchPlayer):
     def _step(self, item: _Open, answer: Answer, down: ActiveLink | None) -> Round:
         assert answer.total is not None, "who knows labels is told sums"
         X, f = item.batch.X, answer.total
-        if self._done > item.steps:  # its own part has moved since
+        self._channel.note(ToldSum(item.batch.index, f - item.H))
+        if self._done > item.steps or self._blur is not None:  # its own part has moved since, or is known better
             f = f - item.H + self.model.forward(X)
         self._round, self._booked = item.t + 1, None
         g = self.residual(f, item.batch)

@@ -1,68 +1,113 @@
-"""What training at everyone's own pace adds up to, counted, and what a party can tell from it, in words."""
+"""What training at everyone's own pace (FDML) adds up to, counted, and what each role can tell from it, in words.
+
+A worker that pulls sums is told, for every visit to a batch, c numbers about each of its rows: the sum of the forward
+outputs of all others, of weights that move. Over d visits these span the d columns behind them, as in training by
+rounds. Two things are particular here:
+
+- With three workers or more that may be apart, it happens that between two pulls of one batch a single other worker has
+  pushed it anew. The versions say so, and the difference of the two sums is then that worker's part alone. So each
+  other worker is counted alone too, c numbers a row in every visit, though most visits tell less.
+- The server, if local predictions lie there in the clear, is told every part of every worker: it is counted as a party
+  that learns, under its name. Without a server every worker is told every part of all others.
+"""
 
 from __future__ import annotations
 
 from securevfl.disclosure.counts import Disclosure, Group, Sizes
 from securevfl.methods.base import Known, Told
-from securevfl.methods.rounds_told import passive_learns
+from securevfl.methods.fdml_player import fdml_of, stored_of
+from securevfl.methods.rounds_told import added_up, columns_lines, equations, kept, labels_told
 from securevfl.methods.sizes import evaluations, scores
 from securevfl.options import JobOptions
-from securevfl.protocols.stored_masks import StoredMasks
-from securevfl.protocols.stored_sum import StoredSum
 from securevfl.roles import ACTIVE, SERVER, Roles
 
 
-def _stored(job: JobOptions) -> StoredSum:
-    return job.protocol.stored or StoredMasks()
-
-
 def counts(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    """What a run discloses if it goes to its end, all pulls and evaluations counted."""
-    residual, passives = job.protocol.residual, sizes.passives
-    about, of = (sizes.active,), sizes.residuals
-    if residual is not None and residual.seals:
-        found = [Disclosure("labels", name, about, job.equations * p, of) for name, p in sizes.parameters.items()]
+    """What a run discloses if it goes to its end, all visits and evaluations counted."""
+    labels, visits = fdml_of(job).shows_labels, job.model.shown(sizes.outputs) * sizes.epochs
+    workers = (sizes.active, *sizes.passives)
+    pulling = workers if labels else (sizes.active,)
+    found = []
+    if labels:
+        about, of = (sizes.active,), sizes.residuals
+        found += [Disclosure("labels", name, about, of, of, "every label") for name in sizes.passives]
     else:
-        found = [Disclosure("labels", name, about, of, of, "every residual") for name in passives]
-    c, pulls = sizes.outputs, sizes.epochs
-    knowing = [sizes.active] if residual is not None else [sizes.active, *passives]
-    if residual is not None and not residual.seals:
-        knowing += passives  # label and g give f
-    for learner in knowing:
-        others = tuple(name for name in sizes.columns if name != learner)
-        d = sum(sizes.columns[name] for name in others)
-        found.append(Disclosure("columns", learner, others, c * pulls, d))
-    groups: tuple[Group, ...] = ("held out",) if sizes.held_out else ("training",)
-    hides = job.protocol.sum_for(len(passives)).hides_parts and len(passives) > 1
-    for group in groups:
-        for who in [passives] if hides else [(name,) for name in passives]:
-            d = sum(sizes.columns[name] for name in who)
-            found.append(Disclosure("columns", sizes.active, who, c * evaluations(job, sizes), d, group=group))
-    return [*found, *scores(job, sizes)]
+        found += labels_told(job, sizes)
+    if not sizes.helpers:  # every worker keeps what all others push, as it is
+        found += [_columns(sizes, one, (other,), visits) for one in workers for other in workers if one != other]
+    else:
+        for learner in pulling:
+            others = tuple(name for name in workers if name != learner)
+            found.append(_columns(sizes, learner, others, visits))
+            if fdml_of(job).tau and len(others) > 1:
+                found += [_columns(sizes, learner, (other,), visits) for other in others]
+        if not stored_of(job).hides_parts:
+            found += [_columns(sizes, server, (name,), visits) for server in sizes.helpers for name in workers]
+    if not labels and not job.protocol.seals:  # f follows from g
+        for learner in sizes.passives:
+            others = tuple(name for name in workers if name != learner)
+            found.append(_columns(sizes, learner, others, visits))
+    return [*dict.fromkeys(found), *_evaluated(job, sizes), *scores(job, sizes)]
+
+
+def _columns(sizes: Sizes, learner: str, about: tuple[str, ...], count: int, group: Group = "training") -> Disclosure:
+    return Disclosure("columns", learner, about, count, added_up(sizes, about), group=group)
+
+
+def _evaluated(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
+    """What sums of evaluations tell the active party, through the job's own sum."""
+    passives = sizes.passives
+    hides = len(passives) > 1 and job.protocol.sum_for(len(passives)).hides_parts
+    told = evaluations(job, sizes) * job.model.shown(sizes.outputs)
+    group: Group = "held out" if sizes.held_out else "training"
+    return [
+        _columns(sizes, sizes.active, about, told, group)
+        for about in ([passives] if hides else [(name,) for name in passives])
+    ]
 
 
 def tells(job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
-    """What a party learns, by its role."""
-    role = roles.role(party)
+    """What a party learns from what it receives and what it keeps, in words; without `known` as formulas."""
+    stored, role = stored_of(job), roles.role(party)
+    lines = columns_lines(job, party, known, counts)
     if role == SERVER:
-        return [("learns", f"everyone's pace, and what is stored: {_stored(job).pushed}")]
-    pulled = "the sum of all others' forward outputs on the batches it visits, once an epoch"
+        said = ["everyone's pace: who pushes which batch when, and how large it is; no forward output and no sum"]
+        if not stored.hides_parts:
+            said = ["the forward outputs of every worker, in every visit to a batch", *lines]
+        return [("learns", "\n".join(said))]
+    blurs = [] if stored.noise is None else [("blurs", stored.noise.promise(job.epochs))]
     if role == ACTIVE:
-        return [("learns", f"f = sum_k H_k on the rows predicted, and {pulled}")]
-    if job.protocol.residual is None:
-        return [("learns", f"the labels of all training rows, and {pulled}")]
-    return passive_learns(job, party, known)
-
-
-def strength(job: JobOptions) -> str:
-    """Assumption and key strength, one line for people."""
+        said = ["f = sum_k H_k on the rows predicted, and what is marked output or plain above", *lines]
+        return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs]
+    if fdml_of(job).shows_labels:
+        said = ["the labels of all training rows, which the active party shows to all workers", *lines]
+        return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs, *kept(job)]
     residual = job.protocol.residual
-    down = "labels are shown to all" if residual is None else f"residuals: {residual.strength}"
-    return f"payloads: {_stored(job).strength}; {down}"
+    assert residual is not None, "labels that are not shown go into residuals"
+    said = equations(job, party, known) if residual.seals else [residual.shows, *lines]
+    return [("learns", "\n".join(said)), *blurs, *kept(job)]
+
+
+def _apart(job: JobOptions, roles: Roles) -> list[str]:
+    """A line more where a single worker's part may show."""
+    workers = [name for name in roles.parties if roles.role(name) != SERVER]
+    if not fdml_of(job).tau or len(workers) < 3 or not roles.having(SERVER):
+        return []
+    return [
+        "workers go at their own pace: where one other alone has moved between two pulls of a batch, the difference",
+        "is the change of that worker's part",
+    ]
 
 
 def pooling(job: JobOptions, roles: Roles) -> str:
     """Who must pool what they hold to learn more than is declared."""
-    if not roles.having(SERVER) and job.protocol.residual is None:
-        return "every worker learns the forward outputs of every other by itself, as there is no server"
-    return _stored(job).pooling
+    if not roles.having(SERVER):
+        return "needs nobody: each worker is sent the forward outputs of every other one, as there is no server"
+    return stored_of(job).pooling
+
+
+def strength(job: JobOptions) -> str:
+    """Assumption and key strength of what is stored and of residuals, one line for people."""
+    residual = job.protocol.residual
+    down = "labels are shown to all" if residual is None else f"residuals: {residual.strength}"
+    return f"payloads: {stored_of(job).strength}; {down}"

@@ -76,13 +76,18 @@ class SharesMethod(Method):
             return roles
         if chosen is not None and chosen not in passives and columns:
             raise PartiesError(f"protocol.shares.partner: one of {', '.join(passives)} was expected; name one of these")
-        if columns and (strange := set(_options(job).open_weights) - set(roles.parties)):
-            raise PartiesError(
-                f"protocol.shares.open_weights: some of {', '.join(roles.parties)} were expected, {', '.join(strange)} "
-                "came; correct the names"
-            )
+        asks = _options(job).scores_to
+        for key, named in (("open_weights", _options(job).open_weights), ("scores_to", (asks,) if asks else ())):
+            if columns and (strange := set(named) - set(roles.parties)):
+                raise PartiesError(
+                    f"protocol.shares.{key}: some of {', '.join(roles.parties)} were expected, {', '.join(strange)} "
+                    "came; correct the names"
+                )
         partner = chosen if chosen in passives else max(passives, key=lambda name: columns.get(name, 0))
         return Roles.of((name, PARTNER if name == partner else role) for name, role in roles.cast)
+
+    def asker(self, job: JobOptions, lead: str) -> str:
+        return _options(job).scores_to or lead
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(), "optimizer": FedSGD(lr=0.3)}
@@ -90,15 +95,18 @@ class SharesMethod(Method):
         return {
             "shares": own | {"protocol": Protocol(shares=Shares(chunk=1))},
             "shares, weights opened": own | {"protocol": opened},
+            "shares, scores to another": own | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
         }
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
+        asks = self.asker(job, roles.lead)
         found = [
             *shares_chunks.declares(),
             *shares_ahead.declares(),
             *shares.declares(),
             *shares_measure.declares(),
             *shares_predict.declares(),
+            *(shares_predict.declares(roles.role(asks)) if asks in roles.parties else ()),
             *(shares_opened.declares() if _options(job).open_weights else ()),
         ]
         return [each for each in dict.fromkeys(found) if roles.may_pass(each.sender, each.receiver)]
@@ -125,6 +133,12 @@ class SharesMethod(Method):
 
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         own = [("learns", _WEIGHTS)] if party in _options(job).open_weights else []
+        if party == _options(job).scores_to and roles.role(party) != ACTIVE:
+            return [
+                *own,
+                ("learns", "the scores f of new rows, when it asks for them; sizes; nothing else"),
+                ("", _SCORES),
+            ]
         if roles.role(party) != ACTIVE:
             return [*own, ("learns", "sizes: rows, columns of each party, batches, visits; nothing else")]
         if known is None:

@@ -256,8 +256,7 @@ class SharesPlayer(Player):
         """The training is over: notes the model, and opens the weights that the job names."""
         state, shares_ = self._state, self._job.protocol.shares
         assert state is not None and shares_ is not None, "it has been trained"  # noqa: PT018
-        if not self._active:
-            self._noted()
+        self._noted()
         self._weights = opened(self._seat, self._terms, state, shares_.open_weights)
 
     def _begin_scores(self, rows: int) -> Scores:
@@ -265,7 +264,10 @@ class SharesPlayer(Player):
         assert state is not None, "it has been asked"
         ledger, model = self._noted()
         products, terms = self._met.products, self._terms
-        return Scores(products, terms, state, Asking(model, ledger), number=state.visits, rows=rows)
+        shares_ = self._job.protocol.shares
+        assert shares_ is not None, "its method says so"
+        to = shares_.scores_to if self._training is None and shares_.scores_to else self._seat.active
+        return Scores(products, terms, state, Asking(model, ledger, to), number=state.visits, rows=rows)
 
     def _noted(self) -> tuple[Ledger, bytes]:
         """This party's ledger, in which the finished model is noted, and the model's name in it."""

@@ -26,7 +26,7 @@ class Turns(Generic[T]):
 
     def __init__(self, channel: Channel, chunks: Sequence[T], make: Callable[[T], None], room: Callable[[T], bool]):
         self._channel, self._chunks, self._make, self._room = channel, chunks, make, room
-        self._making: Beside | None = None
+        self._making: Beside[None] | None = None
 
     def __iter__(self) -> Iterator[T]:
         for number, chunk in enumerate(self._chunks):

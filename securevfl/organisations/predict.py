@@ -1,7 +1,7 @@
 """Joint prediction between organisations: each brings its part of the model and its columns of new rows.
 
 1. all <-> all           Asked    which training the part is of, rows, keyed digest of the row order, role in it
-2. all                   the method's own messages (`securevfl.methods`); the leading party alone learns f
+2. all                   the method's own messages (`securevfl.methods`); the party that asks alone learns f
 
 What a party learns is what it learns in the evaluation of a training, for these rows. Passive parties enter the scores
 that they tell in their disclosure ledgers before step 2.
@@ -58,9 +58,10 @@ def declares(roles: Roles) -> list[Declared]:
 
 @dataclass(frozen=True)
 class Predicted:
-    """At the leading party. decision: f (m x c). label (m,): likeliest class, or the number in a regression.
+    """At the party that asks. decision: f (m x c). label (m,): likeliest class, or the number in a regression.
 
-    proba (m x classes) in the order of `classes`; None in a regression.
+    proba (m x classes) in the order of `classes`; None in a regression. A party without labels does not know what
+    classes are called, or the scale of a number: its labels are places in the order of the classes, or f.
     """
 
     decision: Floats
@@ -81,7 +82,8 @@ def predict_with(
     timeout: float = 600.0,
     patience: float = 60.0,
 ) -> Predicted | None:
-    """Predicts new rows together with the parties in `peers`; the leading party's outcome, None at the others.
+    """Predicts new rows together with the parties in `peers`; the outcome at the party that
+    asks (`ModelPart.asker`), None at the others.
 
     X: this party's columns (m x d), or one row (d,), in the order that all parties share; with column names they are
     found by name. ids: compared with those of the others, if both have them. The rest as in `join`.
@@ -126,7 +128,7 @@ def predict_rows(
 ) -> None:
     """`predict_with` in blocks of rows, so that memory does not grow with the table.
 
-    on_block(ids, outcome) is called at the leading party with each block in order; on_rows(rows done, of) at all.
+    on_block(ids, outcome) is called at the party that asks with each block in order; on_rows(rows done, of) at all.
     """
     peers, folder = read_peers(peers, certs)
     check_parties_of(part, peers)
@@ -171,18 +173,19 @@ def answer_rows(
 
 
 def predicted(part: ModelPart, f: Floats) -> Predicted:
-    """What f (m x c) says, by the leading party's part."""
+    """What f (m x c) says, by the part of the party that asks."""
     loss, classes = Job.from_dict(part.job).model.loss, part.classes
-    assert classes is not None, "the leading party knows the classes"
     if not loss.classifies:
-        return Predicted(f, np.asarray(f[:, 0] * classes[1] + classes[0]), None, classes)
+        scale, mean = (1.0, 0.0) if classes is None else (classes[1], classes[0])
+        return Predicted(f, np.asarray(f[:, 0] * scale + mean), None, np.array([mean, scale]))
     proba = loss.proba(f)
-    return Predicted(f, np.asarray(classes[proba.argmax(axis=1)]), proba, classes)
+    named = np.arange(proba.shape[1]) if classes is None else classes
+    return Predicted(f, np.asarray(named[proba.argmax(axis=1)]), proba, named)
 
 
 def _meet(part: ModelPart, rows: NewRows, channel: Channel, ledger: DisclosureLedger) -> Player:
-    """Compares with the others, enters the scores that the leading party is told, and takes this party's place."""
-    lead, *rest = part.parties
+    """Compares with the others, enters the scores that another party is told, and takes this party's place."""
+    asker = part.asker
     own = Asked(
         part.run,
         rows.count,
@@ -195,8 +198,8 @@ def _meet(part: ModelPart, rows: NewRows, channel: Channel, ledger: DisclosureLe
     heard = {part.name: own} | {name: channel.recv(name, Asked) for name in others}  # 1
     for name in others:
         _compare(part.name, own, name, heard[name])
-    if part.name in rest:
-        scores = Disclosure("scores", lead, tuple(rest), rows.count * part.outputs, 0)
+    if part.name != asker:
+        scores = Disclosure("scores", asker, tuple(others), rows.count * part.outputs, 0)
         ledger.answer(part.run, channel.session.hex(), scores)
     roles = Roles.of((name, heard[name].role) for name in part.parties)
     desk = Desk(part.run, scores=ledger.scores)

@@ -86,6 +86,8 @@ def score_rows(
         raise PartiesError(
             f"{part.parties[0]} was expected to ask for scores, {part.name} came; it answers: securevfl serve"
         )
+    if not part.asker == part.name:
+        raise PartiesError(f"scores of this model are for {part.asker}, {part.name} came; use securevfl predict")
     peers, folder = read_peers(peers, certs)
     check_parties_of(part, peers)
     own_ledger = DisclosureLedger.of(part.name, ledger)

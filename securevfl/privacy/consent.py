@@ -61,7 +61,8 @@ def explain(
         return own_sheet(job, own, cast, columns, outputs=outputs, ledgers=ledgers)
     method = job.method
     if parties is None:
-        roles = method.assigned(job, Roles.labelled(ACTIVE, [PASSIVE]), {})
+        words = Roles.of((*Roles.labelled(ACTIVE, [PASSIVE]).cast, *method.helpers))
+        roles = method.assigned(job, words, {})
         return _sheet(job, roles, None, ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else [])
     lead_party, rest = check_parties(parties)
     roles = method.cast([lead_party, *rest])

@@ -225,7 +225,7 @@ def _columns(job: Job, sizes: Sizes, before: Sequence[Disclosure]) -> Iterator[L
 def _fewer(job: Job, sizes: Sizes, own: Disclosure) -> str:
     """What would make the numbers too few, of what there is."""
     if own.learner in sizes.helpers:
-        return 'leave it masked or encrypted payloads (stored = "masks" or an engine)'
+        return 'let it store payloads that are masked or encrypted (stored = "masks" or an engine)'
     if own.learner != sizes.active:
         return "use fewer epochs" if job.protocol.residual is None else "seal the residual"
     choices = ["fewer epochs", "fewer evaluations"] if job.evaluation_interval else ["fewer epochs"]

@@ -18,6 +18,7 @@ from securevfl.data.given import check_finite
 from securevfl.data.preparation import Prepared
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.files import write_whole
+from securevfl.job import Job
 from securevfl.methods.state import State
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Kind, Stage
@@ -89,6 +90,12 @@ class ModelPart:
     def leads(self) -> bool:
         """Whether it is the part of the party that leads: the one with metrics, history and predictions."""
         return self.name == self.parties[0]
+
+    @property
+    def asker(self) -> str:
+        """Who is told the scores of new rows."""
+        job = Job.from_dict(self.job)
+        return job.method.asker(job, self.parties[0])
 
     @property
     def theta(self) -> Floats:

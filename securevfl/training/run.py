@@ -141,7 +141,7 @@ class Run:
         rows |= {name: np.empty((count, 0)) for name in self.parts if name not in rows}
         roles = {name: partial(self._predict, name, table) for name, table in rows.items()}
         results = run_threads(roles, WallClock)
-        f = results[self.active.name]
+        f = results[self.active.asker]
         assert f is not None
         return f
 

@@ -67,16 +67,16 @@ class Model:
             name: State(20, own[name][None], {other: r[None] for other, r in held[name].items()}) for name in self.names
         }
 
-    def ask(self, blocks, ids, ledgers=None, model=b"model"):
-        """Scores of each block: A's columns, and the others', by name."""
+    def ask(self, blocks, ids, ledgers=None, model=b"model", to="a"):
+        """Scores of each block: A's columns, and the others', by name; at the party that asks."""
         self.events: list[Event] = []
         lock = threading.Lock()
-        ledgers = ledgers or {name: Open() for name in self.names[1:]}
+        ledgers = ledgers or {name: Open() for name in self.names}
 
         def role(name):
             def play(channel):
                 seat = Seat(channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.books))
-                asking = Asking(model, ledgers.get(name) or Open())
+                asking = Asking(model, ledgers.get(name) or Open(), to)
                 products = Products(seat, "b", SCHEME)
                 rows = max(len(block["a"]) for block in blocks)
                 side = Scores(products, self.terms, self.states[name], asking, rows=rows)
@@ -91,8 +91,8 @@ class Model:
         made = run_threads(
             {name: role(name) for name in self.names}, lambda: VirtualClock(Network()), timeout=60, observe=watch
         )
-        assert all(block is None for name in self.names[1:] for block in made[name])
-        return made["a"]
+        assert all(block is None for name in self.names if name != to for block in made[name])
+        return made[to]
 
     def columns(self, rows, seed=1):
         generator = np.random.default_rng(seed)
@@ -120,13 +120,33 @@ def test_scores_are_those_of_the_weights(widths, outputs):
         assert np.abs(scores - model.exact(block)).max() <= 2.0**-FRACTION * 1.01
 
 
-def test_every_message_is_declared():
+@pytest.mark.parametrize(("widths", "to"), [((5, 7), "b"), ((5, 7, 3), "b"), ((5, 7, 3), "c"), ((4, 2, 3, 5), "d")])
+def test_another_party_than_the_active_one_may_ask(widths, to):
+    model = Model(*widths)
+    block = model.columns(300)
+    (scores,) = model.ask([block], [names(300)], to=to)
+    assert np.abs(scores - model.exact(block)).max() <= 2.0**-FRACTION * 1.01
+    assert {e.me for e in model.events if e.direction == "recv" and isinstance(e.message, OpenedScores)} == {to}
+
+
+def test_each_party_asks_its_own_ledger_about_whoever_asks():
+    model, ledgers = Model(5, 7, 3), {name: Ledger(None) for name in "abc"}
+    for ledger in ledgers.values():
+        ledger.trained(b"model", 20, [])
+    model.ask([model.columns(3)], [names(3)], ledgers, to="b")
+    model.ask([model.columns(3)], [names(3)], ledgers, to="a")  # another peer, another account
+    with pytest.raises(LeakageError, match="scores for b: each row is scored once"):
+        model.ask([model.columns(2)], [names(2)], ledgers, to="b")
+
+
+@pytest.mark.parametrize("asker", ["a", "b", "c"])
+def test_every_message_is_declared(asker):
     model = Model(3, 4, 5)
-    model.ask([model.columns(5)], [names(5)])
+    model.ask([model.columns(5)], [names(5)], to=asker)
     roles = {"a": "active", "b": "partner", "c": "passive"}
     seen = {(type(e.message), roles[e.peer], roles[e.me]) for e in model.events if e.direction == "recv"}
-    declared = {(d.message, d.sender, d.receiver) for d in shares_predict.declares() if d.sender != d.receiver}
-    assert seen == declared
+    own = shares_predict.declares(roles[asker])
+    assert seen == {(d.message, d.sender, d.receiver) for d in own if d.sender != d.receiver}
 
 
 def test_what_is_opened_is_rounded_at_random_and_says_no_more():

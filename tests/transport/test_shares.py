@@ -13,11 +13,12 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, LeakageError, SecureVFLError
+from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
 from securevfl.methods.shares import whole_weights
 from securevfl.organisations.join import join
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prepare import prepare
+from securevfl.organisations.scoring import score_rows
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
@@ -190,6 +191,36 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
         ),
     )
     assert any("bring ids" in str(error) for error in without.values())
+
+
+def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) -> None:
+    """Shop asks, and does not know what the classes are called; the bank's ledger keeps count of it."""
+    meeting = meet(3, None, a_job(protocol=vfl.Protocol(shares=vfl.Shares(chunk=6, scores_to="telco"))))
+    ledgers = {name: tmp_path / f"{name}.ledger" for name in meeting.peers.parties}
+    parts = each(
+        meeting,
+        lambda party, kit: join(
+            meeting.job, party, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5
+        ),
+    )
+
+    def ask(party: vfl.Party, kit: Path) -> Any:
+        ids = [f"new {row}" for row in range(60)]
+        own = parts[party.name], party.X[:60], kit / "peers.toml"
+        return predict_with(*own, ids=ids, ledger=ledgers[party.name], timeout=20, patience=5)
+
+    found = each(meeting, ask)
+    assert found["bank"] is None
+    assert found["shop"] is None
+    labels = vfl.datasets.breast_cancer(3)[0].y
+    assert labels is not None
+    right = found["telco"].label == (labels[:60] == labels.max())
+    assert right.mean() > 0.9
+    np.testing.assert_array_equal(found["telco"].classes, [0, 1])
+    refused = each(meeting, lambda party, kit: ask(party.take(np.arange(569)[::-1]), kit))
+    assert isinstance(refused["bank"], LeakageError)
+    with pytest.raises(PartiesError, match="for telco"):
+        score_rows(parts["bank"], None, meeting.kit("bank") / "peers.toml", on_block=print)  # type: ignore[arg-type]
 
 
 def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_path: Path) -> None:

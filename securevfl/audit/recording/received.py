@@ -1,7 +1,8 @@
 """The numbers about columns that a party received in a run, row by row, whatever sum they came through.
 
 A sum in the clear tells the active party each part H_k, a sum that hides its parts their total. A residual that is not
-sealed tells a passive party f: the sign of g is y, and g and y give f, from which it takes off its own part.
+sealed tells a passive party f: the sign of g is y, and g and y give f, from which it takes off its own part. Where sums
+are stored, whoever pulls them is told the sum of all others, and who stores them each part, if it is in the clear.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.audit.recording.views import Tape, Worlds
+from securevfl.audit.recording.views import Tape, Worlds, as_numbers, fields
 from securevfl.crypto.scheme import Floats
 from securevfl.data.schedule import Rows
 from securevfl.protocols.open_residual import OpenResidual
@@ -55,6 +56,14 @@ def received(worlds: Worlds, tape: Tape) -> list[Received]:
         for name in names:
             others = tuple(other for other in everyone if other != name)
             found += [_made(worlds, name, others, rows, columns) for rows, columns in _undone(worlds, tape, name)]
+    workers = (active, *names)
+    for name in tape.told:
+        others = tuple(other for other in workers if other != name)
+        found += [_made(worlds, name, others, rows, columns) for rows, columns in _told(worlds, tape, name)]
+    for helper in (party.name for party in worlds.parties if not party.columns):
+        for name in workers:
+            parts = _kept(worlds, tape, helper, name)
+            found += [_made(worlds, helper, (name,), rows, columns) for rows, columns in parts]
     return found
 
 
@@ -95,9 +104,33 @@ def _undone(worlds: Worlds, tape: Tape, name: str) -> Iterator[tuple[Rows, list[
     by_batch: dict[int, list[Floats]] = defaultdict(list)
     for receipt in tape.receipts[name]:
         g: Any = getattr(receipt.message, "g", None)
-        if g is not None and receipt.visit >= 0:
+        if g is not None and receipt.visit in own:
             by_batch[tape.visits[name][receipt.visit]].append(undo(g, own[receipt.visit]))
     for index in sorted(by_batch)[:BATCHES]:
+        yield rows[index], by_batch[index]
+
+
+def _told(worlds: Worlds, tape: Tape, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
+    """The sums of all others that this party has pulled, by batch."""
+    rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
+    by_batch: dict[int, list[Floats]] = defaultdict(list)
+    for total in tape.told[name]:
+        by_batch[total.index].append(total.values)
+    for index in sorted(by_batch)[:BATCHES]:
+        yield rows[index], by_batch[index]
+
+
+def _kept(worlds: Worlds, tape: Tape, helper: str, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
+    """What a party without a table was sent of this one about a batch and can read as numbers, by batch."""
+    rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
+    outputs = worlds.real_run[0].parts[name].outputs
+    by_batch: dict[int, list[Floats]] = defaultdict(list)
+    for event in tape.events[helper]:
+        batch = getattr(event.message, "batch", None)
+        if event.direction == "recv" and event.peer == name and batch in rows:
+            read = (as_numbers(value, len(rows[batch]), outputs) for value in fields(event.message))
+            by_batch[batch] += [numbers for numbers in read if numbers is not None]
+    for index in sorted(index for index, numbers in by_batch.items() if numbers)[:BATCHES]:
         yield rows[index], by_batch[index]
 
 

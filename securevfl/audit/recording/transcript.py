@@ -286,16 +286,14 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
     roles = job.method.cast([lead, *others])
     roles = job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
     witness = Witness()
-    sums = WitnessedSum(inner=job.protocol.sum_for(len(others)))
+    sums = WitnessedSum(inner=job.protocol.sum_for(sum(bool(party.columns) for party in others)))
     sums._witness = witness
     residual = job.protocol.residual
     if residual is not None:
         watched = WitnessedResidual(inner=noting(residual, witness.blurred(lead.name)))
         watched._witness, residual = witness, watched
-    protocol = job.protocol
-    if protocol.method is None:
-        protocol = protocol.model_copy(update={"sum": sums, "residual": residual})
-    own = job.model_copy(update={"protocol": protocol})
+    seen = {"sum": sums, "residual": residual} if job.protocol.method is None else {}
+    own = job.model_copy(update={"protocol": job.protocol.model_copy(update=seen)})
     events: list[Event] = []
     run = simulate(own, parties, workers=1, observe=events.append)
     secrets: dict[str, NDArray[Any]] = {f"the columns of {party.name}": party.X for party in parties}

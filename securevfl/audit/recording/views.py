@@ -31,10 +31,10 @@ from securevfl.audit.recording.transcript import Witness, WitnessedSum
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
-from securevfl.job import Job, Protocol
+from securevfl.job import Job
 from securevfl.privacy.leaks import LEAKS
 from securevfl.protocols.base import Phases
-from securevfl.protocols.notes import Began, Learned, LearnedPhases, SharedResidual, Summed
+from securevfl.protocols.notes import Began, Learned, LearnedPhases, SharedResidual, Summed, ToldSum
 from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.codec import Message
 from securevfl.training.run import Run
@@ -110,7 +110,7 @@ class View:
                 continue
             rows = self.rows[self.visits[receipt.visit]]
             for value in fields(receipt.message):
-                numbers = _as_numbers(value, len(rows), self.outputs)
+                numbers = as_numbers(value, len(rows), self.outputs)
                 if numbers is not None:
                     found.append((rows, numbers))
         return found
@@ -142,7 +142,7 @@ def fields(message: Message) -> list[Any]:
     return [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
 
 
-def _as_numbers(value: Any, n: int, c: int) -> Floats | None:
+def as_numbers(value: Any, n: int, c: int) -> Floats | None:
     """The (n x c) finite numbers of moderate size that the value is or ends in; None for anything else."""
     if isinstance(value, bytes) and len(value) >= 8 * n * c > 0:
         value = np.frombuffer(value[-8 * n * c :], "<f8").reshape(n, c)
@@ -167,6 +167,7 @@ class Tape(Observer):
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
     shared: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
+    told: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
     sums: Witness = field(default_factory=Witness)
     trained: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     blurred: list[Floats] = field(default_factory=list)  # what a defence has made of each g, in order
@@ -202,6 +203,8 @@ class Tape(Observer):
                     self.openings[me].append(Opening(visit, index, J.dense, own))
                 case SharedResidual(index, words):
                     self.shared[me].append(Total(visit, index, words.copy()))
+                case ToldSum(index, values):
+                    self.told[me].append(Total(visit, index, values.copy()))
                 case LearnedPhases(k, bits, phases):
                     self.phases[me].append(PhaseTotal(visit, k, bits, phases.copy()))
 
@@ -209,10 +212,12 @@ class Tape(Observer):
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     """Runs the job and writes down what each party did and got."""
     tape = Tape()
-    sums = WitnessedSum(inner=job.protocol.sum_for(len(parties) - 1))
+    sums = WitnessedSum(inner=job.protocol.sum_for(sum(bool(party.columns) for party in parties) - 1))
     sums._witness = tape.sums
     residual = None if job.protocol.residual is None else noting(job.protocol.residual, tape.blurred.append)
-    protocol = Protocol(sum=sums, residual=residual) if job.protocol.method is None else job.protocol
+    protocol = job.protocol
+    if protocol.method is None:
+        protocol = protocol.model_copy(update={"sum": sums, "residual": residual})
     watched = job.model_copy(update={"protocol": protocol})
     return simulate(watched, parties, observe=tape), tape
 

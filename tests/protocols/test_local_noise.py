@@ -1,0 +1,73 @@
+"""Noise on local predictions: its account against the library and a closed form, its reach, its source."""
+
+from math import erf, exp, sqrt
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import ConfigError
+from securevfl.protocols.local_noise import Blur, cut
+
+dp = pytest.importorskip("dp_accounting")
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """The exact delta of a Gaussian mechanism of sensitivity / sigma = mu (Balle and Wang 2018, theorem 8)."""
+
+    def phi(x: float) -> float:
+        return (1 + erf(x / sqrt(2))) / 2
+
+    return phi(mu / 2 - epsilon / mu) - exp(epsilon) * phi(-mu / 2 - epsilon / mu)
+
+
+@pytest.mark.parametrize(("epsilon", "visits"), [(0.5, 1), (1.0, 10), (8.0, 40)])
+def test_the_account_is_that_of_the_library_and_above_the_exact_one(epsilon: float, visits: int) -> None:
+    noise = vfl.LocalNoise(epsilon=epsilon, delta=1e-5, clip=3.0)
+    multiplier = noise.sigma(visits) / 6.0
+    accountant = dp.rdp.RdpAccountant()
+    accountant.compose(dp.GaussianDpEvent(multiplier), visits)
+    assert accountant.get_epsilon(1e-5) == pytest.approx(epsilon, rel=1e-3)
+    assert noise.after(visits, 0) == pytest.approx(epsilon, rel=1e-3)
+    exact = delta_of(epsilon, sqrt(visits) / multiplier)  # of so many pushes, which are one of mu sqrt(visits)
+    assert 1e-7 < exact <= 1e-5
+    assert noise.after(visits, 1) == pytest.approx(_epsilon(multiplier, visits + 2), rel=1e-6)
+
+
+def _epsilon(multiplier: float, pushes: int) -> float:
+    accountant = dp.rdp.RdpAccountant()
+    accountant.compose(dp.GaussianDpEvent(multiplier), pushes)
+    return float(accountant.get_epsilon(1e-5))
+
+
+def test_no_row_moves_a_push_further_than_the_sensitivity() -> None:
+    generator = np.random.default_rng(0)
+    noise = vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2.5)
+    farthest = 0.0
+    for size in (0.1, 1.0, 10.0, 1e6):
+        H, other = (generator.normal(scale=size, size=(400, 3)) for _ in range(2))
+        farthest = max(farthest, float(np.linalg.norm(cut(H, 2.5) - cut(other, 2.5), axis=1).max()))
+        farthest = max(farthest, float(np.linalg.norm(cut(H, 2.5) - cut(-H, 2.5), axis=1).max()))
+    assert farthest <= noise.sensitivity + 1e-12
+    assert farthest > 0.999 * noise.sensitivity
+    small = generator.uniform(-0.1, 0.1, (5, 2))
+    np.testing.assert_array_equal(cut(small, 2.5), small)
+
+
+def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:
+    noise = vfl.LocalNoise(epsilon=1, delta=1e-5, clip=1.0)
+    blur, H = Blur(noise, 4), np.zeros((20_000, 1))
+    one, other = blur(H), blur(H)
+    assert one.std() == pytest.approx(noise.sigma(4), rel=0.03)
+    assert abs(np.corrcoef(one[:, 0], other[:, 0])[0, 1]) < 0.03
+    assert abs(np.corrcoef(one[:, 0], Blur(noise, 4)(H)[:, 0])[0, 1]) < 0.03
+
+
+def test_jobs_name_noise_with_its_keys() -> None:
+    stored = {"name": "masks", "noise": {"epsilon": 1, "delta": 1e-5, "clip": 2}}
+    protocol = vfl.Protocol(stored=stored)
+    assert protocol.stored == vfl.StoredMasks(noise=vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2))
+    for wrong in ({"epsilon": 1, "delta": 1e-5}, {"epsilon": 0, "delta": 1e-5, "clip": 1}, {"epsilon": 1, "delta": 1}):
+        with pytest.raises(ConfigError, match="noise"):
+            vfl.Protocol(stored={"name": "masks", "noise": wrong})
+    assert "epsilon 1 at delta 1e-05" in vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2).promise(10)

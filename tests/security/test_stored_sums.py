@@ -1,0 +1,137 @@
+"""What server and workers of a stored sum make of all they ever received, alone and together."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit.attacks.column_space import shares
+from securevfl.audit.recording.stored import WORKERS, Step, StoredPush, StoredRun, record_stored
+from securevfl.audit.recording.transcript import COLLECTS
+from securevfl.crypto.scheme import Floats
+from securevfl.protocols.stored_masks import MARKS
+from securevfl.protocols.stored_sum import StoredSum
+
+ROWS, COLUMNS, VISITS = 300, 4, 8
+HIDING = [vfl.StoredMasks(), vfl.StoredCipher(engine=vfl.Ckks())]
+KINDS = [vfl.StoredOpen(), *HIDING]
+
+
+def tables(seed: int = 0) -> dict[str, Floats]:
+    generator = np.random.default_rng(seed)
+    return {name: generator.normal(size=(ROWS, COLUMNS)) for name in WORKERS}
+
+
+def in_step(X: dict[str, Floats], *, only: str = "") -> dict[Step, Floats]:
+    """Every worker pushes one batch in every visit, of weights that move; after the first, those of `only` alone."""
+    generator, found = np.random.default_rng(1), {}
+    for visit in range(VISITS):
+        for name in WORKERS:
+            if visit == 0 or only in ("", name):
+                found[Step(name, 0, visit)] = X[name] @ generator.normal(size=(COLUMNS, 1))
+    return found
+
+
+def basis(numbers: Floats, most: int) -> Floats:
+    """Orthonormal basis of what the numbers (n x t) span, of at most so many dimensions."""
+    U, sizes, _ = np.linalg.svd(numbers - numbers.mean(axis=0), full_matrices=False)
+    kept: Floats = U[:, :most][:, sizes[:most] > 1e-6 * sizes[0]]
+    return kept
+
+
+def inside(truth: Floats, numbers: Floats) -> float:
+    """Mean share of a column's variance in the space of the numbers, of as many dimensions as there are columns."""
+    return float(np.nanmean(shares(truth, basis(numbers, COLUMNS * len(WORKERS)))))
+
+
+def read(run: StoredRun, name: str) -> Floats:
+    """Everything that the server received of a worker, read as the numbers it would be in the open or in fixed point,
+    as long as a payload has words."""
+    columns = []
+    for event in run.transcript.received:
+        if isinstance(event.message, StoredPush) and event.peer == name:
+            words = np.frombuffer(event.message.payload[: 8 * ROWS], "<u8")
+            numbers = words.view("<f8")
+            plain = np.isfinite(numbers).all() and np.abs(numbers).max() < 2.0**20
+            columns.append(numbers if plain else words.view("<i8").astype(np.float64))
+    return np.column_stack(columns)
+
+
+@pytest.mark.parametrize("stored", KINDS, ids=repr)
+def test_the_server_has_chance_where_payloads_are_hidden_and_all_columns_where_not(stored: StoredSum) -> None:
+    X = tables()
+    run = record_stored(stored, in_step(X))
+    chance = VISITS / (ROWS - 1)
+    for name in WORKERS:
+        found = inside(X[name], read(run, name))
+        if stored.hides_parts:
+            assert found < 4 * chance
+        else:
+            assert found > 1 - 1e-9
+    together = inside(np.hstack(list(X.values())), np.hstack([read(run, name) for name in WORKERS]))
+    assert together < 6 * chance if stored.hides_parts else together > 1 - 1e-9
+
+
+@pytest.mark.parametrize("stored", KINDS, ids=repr)
+def test_a_worker_has_the_space_of_all_others_columns_after_as_many_pulls_and_no_single_part(stored: StoredSum) -> None:
+    """Declared and counted: sums of two others span their 8 columns together from 8 pulls on."""
+    X = tables()
+    run = record_stored(stored, in_step(X))
+    own = {step.version: H for step, H in run.outputs.items() if step.worker == "P3"}
+    pulled = [each.sum for each in run.pulled if each.reader == "P3"]
+    numbers = np.hstack([sums - own[t] for t, sums in enumerate(pulled) if sums is not None])
+    others = np.hstack([X["P1"], X["P2"]])
+    assert inside(others, numbers) > 1 - 1e-4
+    assert inside(others, numbers[:, :4]) < 0.75, "half as many pulls are not enough for most of them"
+    assert inside(X["P1"], numbers[:, :1]) < 0.5, "one sum of two parts does not show a part"
+
+
+@pytest.mark.parametrize("stored", HIDING, ids=repr)
+def test_where_one_other_worker_moves_alone_its_part_shows_in_the_difference(stored: StoredSum) -> None:
+    """Declared and counted: workers at their own pace may be told single parts, whatever hides them from the server."""
+    X = tables()
+    steps = in_step(X, only="P1")
+    again: dict[Step, Floats] = {}
+    for step, H in steps.items():
+        again[step] = H
+        if step.worker == "P1" and step.version:  # P3 pulls again without having moved
+            again[Step("P3", 0, step.version + 100)] = steps[Step("P3", 0, 0)]
+    run = record_stored(stored, again)
+    pulled = [each.sum for each in run.pulled if each.reader == "P3" and each.sum is not None]
+    differences = np.hstack([b - a for a, b in pairwise(pulled)])
+    assert inside(X["P1"], differences) > 1 - 1e-4
+    assert inside(X["P2"], differences) < 0.2
+
+
+@pytest.mark.parametrize("stored", HIDING, ids=repr)
+def test_the_server_and_one_reader_together_open_every_payload(stored: StoredSum) -> None:
+    """The assumption, carried out: what the server was sent and what a reader holds give everybody's outputs."""
+    run = record_stored(stored, in_step(tables()), readers=("P1",))
+    reader: Any = run.sides["P1"]
+    for event in run.transcript.received:
+        if isinstance(event.message, StoredPush):
+            step = Step(event.peer, event.message.batch, event.message.version)
+            found = opened(reader, step, event.message.payload)
+            np.testing.assert_allclose(found, run.outputs[step][:, 0], atol=1e-3)
+
+
+@pytest.mark.parametrize("stored", HIDING, ids=repr)
+def test_the_server_and_workers_that_read_nothing_open_nobody_else(stored: StoredSum) -> None:
+    run = record_stored(stored, in_step(tables()), readers=("P1",))
+    for name in ("P2", "P3"):
+        side: Any = run.sides[name]
+        held = getattr(side, "_masks", None) or side._marks
+        assert set(held._keys) == {name}
+        assert getattr(side, "_holder", None) is None
+    server: Any = run.sides[COLLECTS]
+    assert not any(hasattr(value, "decrypt") or hasattr(value, "_keys") for value in vars(server).values())
+
+
+def opened(reader: Any, step: Step, payload: bytes) -> Floats:
+    """One worker's forward outputs from its payload and a reader's keys."""
+    if hasattr(reader, "_holder"):
+        return np.asarray(reader._holder.decrypt(payload)[:ROWS])
+    words = np.frombuffer(payload, "<u8") - reader._masks.of(*step, ROWS + MARKS)
+    return np.asarray(words.view(np.int64)[:ROWS] * 2.0**-49)
