@@ -21,12 +21,15 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.organisations.join import join
@@ -104,16 +107,28 @@ def job(residual: str, epochs: int) -> vfl.Job:
     )
 
 
-def play(name: str, kit: Path, work: vfl.Job, listen: str | None, told: Any) -> None:
-    """One party, in a process of its own: tells its name, the network it found, its seconds and rounds of training."""
+class Told(NamedTuple):
+    """What a party tells of its run: the network that it found, its seconds of training by what they went into
+    (`Kind`), and rounds."""
+
+    network: vfl.Network
+    seconds: NDArray[np.float64]
+    rounds: int
+
+
+Tables = Callable[[], Sequence[vfl.Party]]
+
+
+def play(name: str, kit: Path, work: vfl.Job, tables: Tables, listen: str | None, told: Any) -> None:
+    """One party, in a process of its own."""
     network = slowest(measure_lines(name, kit / "peers.toml", listen=listen))
-    party = next(party for party in vfl.datasets.breast_cancer() if party.name == name)
+    party = next(party for party in tables() if party.name == name)
     part = join(work, party, kit / "peers.toml", listen=listen, ledger=kit / "ledger")
-    told.put((name, network, float(part.path[Stage.TRAIN].sum()), part.rounds))
+    told.put((name, Told(network, part.path[Stage.TRAIN], part.rounds)))
 
 
-def measured(work: vfl.Job, mbps: float, rtt_ms: float) -> tuple[vfl.Network, float, int]:
-    """The network that the parties found, seconds of training at the active party, and rounds."""
+def measured(work: vfl.Job, tables: Tables, mbps: float, rtt_ms: float) -> dict[str, Told]:
+    """What the parties bank, with labels, and shop tell, each in a process of its own."""
     seen, real = free_port(), free_port()
     SlowLine(seen, real, delay=rtt_ms / 2000, rate=mbps * 125_000)
     peers = Peers(active="bank", passives=("shop",), address={"bank": f"127.0.0.1:{seen}"})
@@ -124,17 +139,17 @@ def measured(work: vfl.Job, mbps: float, rtt_ms: float) -> tuple[vfl.Network, fl
         started = []
         for name, listen in (("bank", f"127.0.0.1:{real}"), ("shop", None)):
             kit = write_kit(kits / name, name, work, peers, kits / "authority")
-            started.append(PROCESSES.Process(target=play, args=(name, kit, work, listen, told)))
+            started.append(PROCESSES.Process(target=play, args=(name, kit, work, tables, listen, told)))
             started[-1].start()
-        heard = [told.get(timeout=300) for _ in started]
+        heard = dict(told.get(timeout=300) for _ in started)
         for process in started:
             process.join()
-    return next((network, seconds, rounds) for name, network, seconds, rounds in heard if name == "bank")
+    return heard
 
 
-def virtual(work: vfl.Job, network: vfl.Network) -> float:
+def virtual(work: vfl.Job, tables: Tables, network: vfl.Network) -> float:
     """Seconds of training that `simulate` tells."""
-    return vfl.simulate(work, vfl.datasets.breast_cancer(), network=network).costs.total
+    return vfl.simulate(work, tables(), network=network).costs.total
 
 
 def main() -> None:
@@ -149,10 +164,12 @@ def main() -> None:
     rows: list[dict[str, str | int | float]] = []
     for rtt_ms, residual in product(given.rtt_ms, given.residuals):
         work = job(residual, given.epochs)
-        tries = [measured(work, given.mbps, rtt_ms) for _ in range(given.repeats)]
-        found, seconds, rounds = min(tries, key=lambda each: each[1])
+        tables = vfl.datasets.breast_cancer
+        tries = [measured(work, tables, given.mbps, rtt_ms)["bank"] for _ in range(given.repeats)]
+        found, path, rounds = min(tries, key=lambda each: each.seconds.sum())
+        seconds = float(path.sum())
         nominal, calibrated = (
-            min(virtual(work, each) for _ in tries) for each in (vfl.Network(given.mbps, rtt_ms), found)
+            min(virtual(work, tables, each) for _ in tries) for each in (vfl.Network(given.mbps, rtt_ms), found)
         )
         rows.append(
             {

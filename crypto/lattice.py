@@ -99,8 +99,8 @@ class LatticeScheme(LinearScheme):
     def rotates(self) -> bool:
         return True
 
-    def keygen(self, executor: Executor | None = None, *, columns: int = 0) -> KeyHolder:
-        return LatticeHolder(self._parameters, columns or self._columns)
+    def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
+        return LatticeHolder(self._parameters, columns or self._columns, openings)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
         return LatticeEvaluator(self._parameters, public)
@@ -109,10 +109,11 @@ class LatticeScheme(LinearScheme):
 class LatticeHolder(KeyHolder):
     """Owns the secret key, which lives inside SEAL's objects and is never written anywhere."""
 
-    def __init__(self, parameters: Parameters, columns: int) -> None:
+    def __init__(self, parameters: Parameters, columns: int, openings: int = 1) -> None:
         ring = parameters.ring
         self._parameters = parameters
         self._columns = columns
+        self._openings = openings
         self._widest = 0
         secret = seal.KeyGenerator(ring.context).secret_key()
         self._encryptor = seal.Encryptor(ring.context, secret)
@@ -139,7 +140,7 @@ class LatticeHolder(KeyHolder):
             )
         parameters, ring = self._parameters, self._parameters.ring
         n, c = g.shape
-        layout = choose(ring.degree, n, c, self._widest or self._columns)
+        layout = choose(ring.degree, n, c, self._widest or self._columns, self._openings)
         header = SEALED.pack(b"SLG2", self._fingerprint, n, c, layout.s, layout.p, bound)
         scale = parameters.g_scale(layout, bound)
         for first in range(0, layout.sample_blocks, most):

@@ -82,8 +82,8 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=256)
-def choose(degree: int, n: int, c: int, d: int) -> Layout:
-    """The cheapest layout for g of n x c when the evaluator has about d columns."""
+def choose(degree: int, n: int, c: int, d: int, openings: int = 1) -> Layout:
+    """The cheapest layout for g of n x c when the evaluator has about d columns and asks so many products with g."""
     best = None
     for p in sorted({-(-c // blocks) for blocks in range(1, c + 1)}):
         if p > degree:
@@ -96,10 +96,10 @@ def choose(degree: int, n: int, c: int, d: int) -> Layout:
             B = -(-n // min(window // f, n))
             s = -(-n // B)
             B = -(-n // s)
-            cost = P * (B * UP + F * DOWN + B * F * PRODUCT)
+            cost = P * (B * UP + openings * (F * DOWN + B * F * PRODUCT))
             if best is None or cost < best[0]:
                 best = (cost, s, p)
-            if best[0] < P * F * DOWN:
+            if best[0] < P * openings * F * DOWN:
                 break
     assert best is not None
     return Layout(degree, n, c, best[1], best[2])

@@ -54,7 +54,7 @@ class PaillierScheme(LinearScheme):
     def rotates(self) -> bool:
         return False
 
-    def keygen(self, executor: Executor | None = None, *, columns: int = 0) -> KeyHolder:
+    def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
         return PaillierHolder(SecretKey.generate(self.bits), executor)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:

@@ -140,10 +140,11 @@ class LinearScheme(ABC):
         """Whether the holder should make new keys every epoch."""
 
     @abstractmethod
-    def keygen(self, executor: Executor | None = None, *, columns: int = 0) -> KeyHolder:
+    def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
         """A holder with a fresh key. Heavy calls go to `executor` (processes), inline when None.
 
-        columns: the width of J to expect, the widest of several; 0 if it is not known. Any width works.
+        columns: the width of J to expect, the widest of several; 0 if it is not known. openings: how many products to
+        expect with each g. Any width and number works.
         """
 
     @abstractmethod

@@ -333,9 +333,7 @@ class Reply(ABC):
 
     def repeat(self) -> None:  # noqa: B027
         """Asks for what it asked last and drops the answer, so that messages do not tell that this party needed none.
-
-        It spends what `gradient` would, and makes no product.
-        """
+        It spends what `gradient` would, without a product."""
 
     def close(self) -> None:  # noqa: B027
         """Gives the reply up before a newer one does: nothing more will be asked of it."""
@@ -346,11 +344,8 @@ class ActiveResidual(ABC):
 
     @abstractmethod
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: int | None = None) -> None:
-        """Sends g (n x c) down to these parties.
-
-        again: g is what went down before in this training, as release `again` counted from 0, and goes once more, under
-        the noise that it had then.
-        """
+        """Sends g (n x c) down to these parties: a new one, or release `again` (from 0) of this training, under the
+        noise that it had."""
 
     def close(self) -> None:  # noqa: B027
         """Returns when the passive parties have asked all they wanted; raises what went wrong in serving them."""

@@ -6,6 +6,7 @@ method may note facts of its own kinds; who observes picks those it knows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from securevfl.crypto.scheme import Floats
@@ -38,10 +39,12 @@ class Learned:
 
 @dataclass(frozen=True)
 class ToldSum:
-    """The party has been told the sum of all others' forward outputs on batch `index` (n x c), some of them old."""
+    """The party has been told the sum of all others' forward outputs on batch `index` (n x c), of these versions by
+    party, its own among them."""
 
     index: int
     values: Floats
+    versions: Mapping[str, int]
 
 
 @dataclass(frozen=True)

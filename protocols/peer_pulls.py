@@ -90,7 +90,7 @@ class PeerPulls(Pulls):
         versions = {name: version for name, (version, _) in parts.items()}
         self._channel.note(Answered(self._me, t, min(self._pushed.values()), versions))
         total = self._adder.add({name: payload for name, (_, payload) in parts.items()})
-        return Answer(t, self._worker.reveal(total, versions, batch, shape), self._finished[self._lead])
+        return Answer(t, self._worker.reveal(total, versions, batch, shape), self._finished[self._lead], versions)
 
     def _take(self, peer: str, push: Push) -> None:
         t = self._pushed[peer] + 1

@@ -104,11 +104,13 @@ class Pace:
 
 @dataclass(frozen=True)
 class Answer:
-    """A pull of one iteration. total: the sum of all workers' parts (n x c), where it is told."""
+    """A pull of one iteration. total: the sum of all workers' parts (n x c), where it is told. versions: of each
+    worker's part in it."""
 
     iteration: int
     total: Floats | None
     finished: int
+    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class ServerPulls(Pulls):
             return Answer(t, None, message.finished)
         versions = {name: v for name, v in zip(self._workers, message.versions, strict=True) if v >= 0}
         total = self._stored.reveal(message.total, versions, self._pace.batches[t], shape)
-        return Answer(t, total, message.finished)
+        return Answer(t, total, message.finished, versions)
 
 
 @dataclass

@@ -208,7 +208,7 @@ class SealedActive(ActiveResidual):
                 self._seat.channel.send(passive, SealedG(exchange, piece, last), self._down)  # 1
 
     def _key(self) -> KeyHolder:
-        return self._scheme.keygen(columns=self._columns)
+        return self._scheme.keygen(columns=self._columns, openings=self._agreement.openings)
 
     def close(self) -> None:
         timeout = self._seat.channel.timeout

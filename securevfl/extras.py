@@ -14,9 +14,15 @@ dp        dp-accounting: noise on local predictions, with its account
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from securevfl.errors import ConfigError
+
+
+def installed(module: str) -> bool:
+    """Whether a module is there, which is not loaded."""
+    return find_spec(module) is not None
 
 
 def extra(module: str, name: str, what: str) -> Any:

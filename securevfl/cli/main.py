@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from securevfl.cli import alone as cli_alone
+from securevfl.cli import bottom as cli_bottom
 from securevfl.cli import certs
 from securevfl.cli import ledger as cli_ledger
 from securevfl.cli import line as cli_line
@@ -89,6 +90,7 @@ cli_line.register(app)
 cli_parties.register(app)
 cli_serve.register(app)
 cli_ledger.register(app)
+cli_bottom.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]
 DataFiles = Annotated[

@@ -241,7 +241,7 @@ class FdmlWorker(BatchPlayer):
     def _step(self, item: _Open, answer: Answer, down: ActiveLink | None) -> Round:
         assert answer.total is not None, "who knows labels is told sums"
         X, f = item.batch.X, answer.total
-        self._channel.note(ToldSum(item.batch.index, f - item.H))
+        self._channel.note(ToldSum(item.batch.index, f - item.H, answer.versions))
         if self._done > item.steps or self._blur is not None:  # its own part has moved since, or is known better
             f = f - item.H + self.model.forward(X)
         self._round, self._booked = item.t + 1, None

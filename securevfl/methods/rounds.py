@@ -23,6 +23,7 @@ from securevfl.crypto.scheme import Floats
 from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.extras import installed
 from securevfl.methods.base import (
     AskedRows,
     BatchPlayer,
@@ -40,6 +41,7 @@ from securevfl.methods.rounds_told import active_learns, counts, passive_learns
 from securevfl.methods.state import State
 from securevfl.models.base import BlockModel, Model, Place
 from securevfl.models.linear import Logistic
+from securevfl.models.neural import Neural
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD
@@ -82,7 +84,9 @@ class Rounds(Method):
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
-        return {
+        nets = own | {"accepts": ("columns", "fresh_equations"), "protocol": Protocol(sum=DirectSum(), residual=Ckks())}
+        neural = {"neural": nets | {"model": Neural()}, "neural top": nets | {"model": Neural(joint="top", width=2)}}
+        linear = {
             "ckks": own | {"protocol": Protocol(residual=Ckks())},
             "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
             "kept exchanges": own
@@ -95,6 +99,7 @@ class Rounds(Method):
             },
             "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
         }
+        return linear | (neural if installed("torch") else {})
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
         sums = job.protocol.sum_for(len(roles.having(PASSIVE)))

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.models.torch_model import TorchModel, torch
 from securevfl.models.torch_part import AT_ONCE
 
@@ -36,7 +36,7 @@ Pretext = Literal["autoencoder", "contrastive", "none"]
 SWAPPED = 0.5  # share of a row's values that a contrastive view takes from other rows
 TEMPERATURE = 0.5
 ROWS = 256  # a batch
-SCHEMA = "securevfl.bottom/1"
+SCHEMA = "securevfl.bottom/2"
 
 
 class LocalBottom:
@@ -60,10 +60,21 @@ class LocalBottom:
         self._pretext, self._epochs, self._lr, self._seed = pretext, epochs, lr, seed
         self._module: Module | None = None
         self._mean, self._deviation = np.zeros(0), np.ones(0)
+        self.columns: list[str] = []
 
     def fit(self, party: Party) -> Party:
-        """Fits the module on the party's columns and returns the party with its outputs (n x h) as columns."""
+        """Fits the module on the party's columns and returns the party with its outputs (n x h) as columns.
+
+        TableError where columns hold texts or have gaps.
+        """
         X = party.X
+        wrong = [*party.levels, *(name for name, column in zip(party.columns, X.T, strict=True) if _gaps(column))]
+        if wrong:
+            raise TableError(
+                f"party {party.name}: columns of numbers without gaps were expected, a bottom prepares none; fill in "
+                f"or leave out: {', '.join(dict.fromkeys(wrong))}"
+            )
+        self.columns = list(party.columns)
         self._mean, self._deviation = X.mean(axis=0), X.std(axis=0)
         self._deviation[self._deviation == 0] = 1.0
         module = self._source.checked(party.name, X.shape[1], None, self._seeded())
@@ -73,8 +84,7 @@ class LocalBottom:
             self._descend(module, rows, loss(module, rows, self._source))
         self._module = module
         H = self.apply(X)
-        columns = [f"h{j}" for j in range(H.shape[1])]
-        fitted = Party(party.name, H, party.y, ids=party.ids, columns=columns, aligned=party.ids is None)
+        fitted = Party(party.name, H, party.y, ids=party.ids, columns=outputs(H), aligned=party.ids is None)
         fitted.role = party.role
         return fitted
 
@@ -85,17 +95,20 @@ class LocalBottom:
         table = np.asarray(X, np.float64)
         if table.ndim != 2 or table.shape[1] != len(self._mean):
             raise DataError(f"LocalBottom: rows of {len(self._mean)} columns were expected, shape {table.shape} came")
+        if _gaps(table):
+            raise DataError("LocalBottom: rows without gaps were expected, some values are missing; fill them in")
         rows = _tensor(self._module, (table - self._mean) / self._deviation)
         with torch().no_grad():
             found = [self._module(x).to(torch().float64).numpy() for x in rows.split(AT_ONCE)]
         return np.concatenate(found)
 
     def save(self, path: str | Path) -> None:
-        """Writes its numbers as npz: weights by name, means and deviations. No code is in it."""
+        """Writes its numbers as npz: weights by name, and names, means and deviations of columns. No code is in it."""
         if self._module is None:
             raise DataError("LocalBottom: a fitted bottom was expected; fit it first")
         weights = {f"weight {name}": each.numpy() for name, each in self._module.state_dict().items()}
-        np.savez(path, schema=SCHEMA, mean=self._mean, deviation=self._deviation, **weights)
+        facts = {"schema": SCHEMA, "columns": self.columns, "mean": self._mean, "deviation": self._deviation}
+        np.savez(path, **facts, **weights)  # type: ignore[arg-type]
 
     def load(self, path: str | Path) -> LocalBottom:
         """Takes the numbers of an earlier one of the same module; returns itself. DataError if they do not fit."""
@@ -104,6 +117,7 @@ class LocalBottom:
                 if str(kept["schema"]) != SCHEMA:
                     raise KeyError
                 self._mean, self._deviation = kept["mean"], kept["deviation"]
+                self.columns = kept["columns"].tolist()
                 module = self._source.checked("LocalBottom", len(self._mean), None, self._seeded())
                 names = {name.removeprefix("weight "): name for name in kept.files if name.startswith("weight ")}
                 module.load_state_dict({name: torch().tensor(kept[full]) for name, full in names.items()})
@@ -126,6 +140,15 @@ class LocalBottom:
                 optimizer.zero_grad()
                 pretext.loss(rows[batch], generator).backward()
                 optimizer.step()
+
+
+def outputs(H: Floats) -> list[str]:
+    """Names of the outputs (n x h) as columns."""
+    return [f"h{j}" for j in range(H.shape[1])]
+
+
+def _gaps(X: Floats) -> bool:
+    return not np.isfinite(X).all()
 
 
 class Autoencoder:

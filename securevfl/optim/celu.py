@@ -56,8 +56,8 @@ class CeluVFL(RoundsOptimizer):
     W: int = Field(default=5, ge=1)
     """How many exchanges each party keeps."""
     xi: float | None = Field(default=None, gt=0, le=90)
-    """Degrees up to which a row may have turned since its exchange; it counts by the cosine. All rows count in full
-    without. Under a sealed residual, weighted gradients of linear models tell more of the labels."""
+    """Degrees up to which a row may have turned since its exchange to count, by its cosine; without, all rows count in
+    full. Under a sealed residual, weighted gradients of linear models tell more of the labels."""
 
     @property
     def label(self) -> str:
@@ -83,7 +83,7 @@ class CeluVFL(RoundsOptimizer):
 
         def taken_up(t: int, batch: Batch, kept: Mapping[str, Floats]) -> Held:
             link.publish(kept["down"], batch, again=t)
-            return Held(t, batch, kept["others"], kept["down"])
+            return Held(batch, kept["others"], kept["down"])
 
         table = memory.take_up(party, taken_up)
         for t, batch in enumerate(party.batches(), party.start):
@@ -92,7 +92,7 @@ class CeluVFL(RoundsOptimizer):
                 self._active_steps(party, table, t)
             others = coming.result()
             g = party.residual(party.model.joined(batch.X, others), batch)
-            held = Held(t, batch, others, party.model.down(batch.X, others, g))
+            held = Held(batch, others, party.model.down(batch.X, others, g))
             link.publish(held.down, batch)  # 2
             party.updater.begin()
             self._step(party, party.model.gradient(batch.X, others, g), batch, t)
@@ -105,7 +105,7 @@ class CeluVFL(RoundsOptimizer):
         memory = _memory(party)
 
         def taken_up(t: int, batch: Batch, kept: Mapping[str, Floats]) -> Asked:
-            return Asked(t, batch, link.reply(), kept.get("H"))
+            return Asked(batch, link.reply(), kept.get("H"))
 
         table = memory.take_up(party, taken_up)
         for t, batch in enumerate(party.batches(), party.start):
@@ -113,7 +113,7 @@ class CeluVFL(RoundsOptimizer):
             coming = link.exchange_beside(H, batch)  # 1
             if self.W > 1:
                 self._passive_steps(party, table, t)
-            held = Asked(t, batch, coming.result(), H if self.reweighs else None)  # 2
+            held = Asked(batch, coming.result(), H if self.reweighs else None)  # 2
             party.updater.begin()
             self._step(party, held.gradient(party.model, None), batch, t)
             for left in table.put(batch.index, held, t):
@@ -151,11 +151,10 @@ class CeluVFL(RoundsOptimizer):
         party.updater.step(gradient / len(batch.X), self.eta(t, party.parties))
 
 
-@dataclass
+@dataclass(repr=False)
 class Held:
-    """Exchange t at the active party: the sum of the others' outputs (n x c) and what went down."""
+    """An exchange at the active party: the sum of the others' outputs (n x c) and what went down."""
 
-    t: int
     batch: Batch
     others: Floats
     down: Floats
@@ -172,16 +171,15 @@ class Held:
         return {"others": self.others, "down": self.down}
 
 
-@dataclass
+@dataclass(repr=False)
 class Asked:
-    """Exchange t at a passive party: the residual, which may be sealed, and the outputs H (n x c) that went up, where
+    """An exchange at a passive party: the residual, which may be sealed, and the outputs H (n x c) that went up, where
     rows are weighed by them."""
 
-    t: int
     batch: Batch
     reply: Reply
     H: Floats | None
-    _learned: list[tuple[Floats, Floats]] = field(default_factory=list, repr=False)
+    _learned: list[tuple[Floats, Floats]] = field(default_factory=list)
 
     @property
     def kept(self) -> dict[str, Floats]:

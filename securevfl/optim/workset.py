@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 E = TypeVar("E")
 
 
-@dataclass
+@dataclass(repr=False)
 class Row(Generic[E]):
     """One exchange in the table: what is kept of it, its two clocks, and how often it has been used."""
 

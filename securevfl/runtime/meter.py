@@ -81,8 +81,9 @@ class _MeteredScheme(LinearScheme):
     def rotates(self) -> bool:
         return self._inner.rotates
 
-    def keygen(self, executor: Executor | None = None, *, columns: int = 0) -> KeyHolder:
-        made = self._meter("keygen", lambda: self._inner.keygen(self._meter.executor, columns=columns))
+    def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
+        executor = self._meter.executor
+        made = self._meter("keygen", lambda: self._inner.keygen(executor, columns=columns, openings=openings))
         return _MeteredHolder(made, self._meter)
 
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:

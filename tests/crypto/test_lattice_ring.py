@@ -137,3 +137,14 @@ def test_layout_puts_every_inner_product_where_it_says(degree, n, c, d, seed):
             columns = slice(F * layout.columns, (F + 1) * layout.columns)
             outputs = slice(P * layout.p, (P + 1) * layout.p)
             assert np.array_equal(product[layout.wanted(d, F, P)], expected[columns, outputs].T.ravel())
+
+
+@pytest.mark.parametrize(("n", "d"), [(24036, 113), (4096, 1500), (256, 100)])
+def test_more_openings_make_for_fewer_replies(n, d):
+    def ciphertexts(layout, openings):
+        return layout.sample_blocks + openings * layout.column_blocks(d)
+
+    once, often = choose(4096, n, 1, d), choose(4096, n, 1, d, 10)
+    assert often.column_blocks(d) < once.column_blocks(d)
+    assert ciphertexts(often, 10) < 0.95 * ciphertexts(once, 10)
+    assert ciphertexts(once, 1) < ciphertexts(often, 1)

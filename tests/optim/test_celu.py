@@ -116,14 +116,6 @@ def test_equals_the_pooled_loop(xi: float | None, model: vfl.Logistic, classes: 
         np.testing.assert_allclose(part.theta, theta, rtol=1e-9, atol=1e-12)
 
 
-def test_weights_are_cosines_down_to_xi() -> None:
-    then = np.array([[1.0, 0.0]] * 5 + [[0.0, 0.0]] * 2)
-    angles = np.radians([0.0, 59.0, 61.0, 90.0, 180.0])
-    now = np.vstack([np.column_stack([np.cos(angles), np.sin(angles)]) * 3, [[0.0, 0.0], [1.0, 0.0]]])
-    np.testing.assert_allclose(cosines(then, now, 60.0), [1, np.cos(angles[1]), 0, 0, 0, 1, 0], atol=1e-12)
-    assert cosines(np.array([[0.3], [-2.0], [1.0]]), np.array([[7.0], [0.1], [0.0]]), 60.0).tolist() == [1.0, 0.0, 0.0]
-
-
 @pytest.mark.parametrize("joint", ["sum", "top"])
 @pytest.mark.parametrize("parties", [2, 3])
 def test_networks_train_and_come_to_the_same_model_again(joint: str, parties: int) -> None:
@@ -133,6 +125,23 @@ def test_networks_train_and_come_to_the_same_model_again(joint: str, parties: in
     one, other = vfl.simulate(own_job, own), vfl.simulate(own_job, own)
     assert same(one, other)
     assert one.metrics["auc"] > 0.8
+
+
+@pytest.mark.parametrize("sums", ["tree", "pairwise", "cipher"])
+def test_any_sum_carries_the_exchange(sums: str) -> None:
+    own, optimizer = tables(3), vfl.CeluVFL(lr=0.1, R=3, W=2, xi=60)
+    clear, hidden = (
+        vfl.simulate(job(optimizer, protocol=vfl.Protocol(sum=each, residual="open")), own) for each in ("direct", sums)
+    )
+    for name in clear.parts:
+        np.testing.assert_allclose(hidden.parts[name].theta, clear.parts[name].theta, atol=1e-4)
+
+
+def test_evaluations_in_between_change_nothing() -> None:
+    own, optimizer = tables(3), vfl.CeluVFL(lr=0.1, R=4, W=3, xi=60)
+    never, often = (vfl.simulate(job(optimizer, test_fraction=0.2, evaluate_every=every), own) for every in (0, 1))
+    assert same(never, often)
+    assert len([record for record in often.history if "auc" in record]) == often.costs.rounds
 
 
 def test_local_steps_are_taken_while_the_exchange_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

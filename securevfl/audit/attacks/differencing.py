@@ -26,7 +26,9 @@ class Differencing(Attack):
     measures = "mean |correlation| of the difference of two sums with the change of one party's part"
 
     def applies_to(self, job: Job) -> bool:
-        return job.protocol.method is None and job.protocol.sum_for(2).hides_parts and job.model.by_column
+        if job.protocol.method is not None or job.method.stores:  # differences of stored sums are columns received
+            return False
+        return job.protocol.sum_for(2).hides_parts and job.model.by_column
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         if job.optimizer.exchanges([party.name for party in known.parties[1:]]) > 1:

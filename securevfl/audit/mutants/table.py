@@ -14,6 +14,7 @@ from securevfl.audit.mutants.bits import MUTANTS as BITS
 from securevfl.audit.mutants.bound import MUTANTS as BOUND
 from securevfl.audit.mutants.chosen import MUTANTS as CHOSEN
 from securevfl.audit.mutants.evidence import MUTANTS as EVIDENCE
+from securevfl.audit.mutants.kept import MUTANTS as KEPT
 from securevfl.audit.mutants.lattice import MUTANTS as LATTICE
 from securevfl.audit.mutants.lost import MUTANTS as LOST
 from securevfl.audit.mutants.masks import MUTANTS as MASKS
@@ -29,6 +30,7 @@ from securevfl.audit.mutants.stored import MUTANTS as STORED
 MUTANTS: list[Mutant] = [
     *MASKS,
     *PROTOCOLS,
+    *KEPT,
     *PAILLIER,
     *LATTICE,
     *CHOSEN,

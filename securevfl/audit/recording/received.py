@@ -2,7 +2,8 @@
 
 A sum in the clear tells the active party each part H_k, a sum that hides its parts their total. A residual that is not
 sealed tells a passive party f: the sign of g is y, and g and y give f, from which it takes off its own part. Where sums
-are stored, whoever pulls them is told the sum of all others, and who stores them each part, if it is in the clear.
+are stored, whoever pulls them is told the sum of all others, the change of one of them where that one alone has moved
+between two pulls, and who stores them each part, if it is in the clear.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy as np
 from securevfl.audit.recording.views import Tape, Worlds, as_numbers, fields
 from securevfl.crypto.scheme import Floats
 from securevfl.data.schedule import Rows
+from securevfl.protocols.notes import ToldSum
 from securevfl.protocols.open_residual import OpenResidual
 
 BATCHES = 8  # of a partition that are looked at
@@ -59,7 +62,9 @@ def received(worlds: Worlds, tape: Tape) -> list[Received]:
     workers = (active, *names)
     for name in tape.told:
         others = tuple(other for other in workers if other != name)
-        found += [_made(worlds, name, others, rows, columns) for rows, columns in _told(worlds, tape, name)]
+        found += [
+            _made(worlds, name, about, rows, columns) for about, rows, columns in _told(worlds, tape, name, others)
+        ]
     for helper in (party.name for party in worlds.parties if not party.columns):
         for name in workers:
             parts = _kept(worlds, tape, helper, name)
@@ -110,14 +115,22 @@ def _undone(worlds: Worlds, tape: Tape, name: str) -> Iterator[tuple[Rows, list[
         yield rows[index], by_batch[index]
 
 
-def _told(worlds: Worlds, tape: Tape, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
-    """The sums of all others that this party has pulled, by batch."""
+def _told(
+    worlds: Worlds, tape: Tape, name: str, others: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Rows, list[Floats]]]:
+    """The sums of all others that this party has pulled, by batch, and their differences where one alone has moved."""
     rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
-    by_batch: dict[int, list[Floats]] = defaultdict(list)
-    for total in tape.told[name]:
-        by_batch[total.index].append(total.values)
+    by_batch: dict[int, list[ToldSum]] = defaultdict(list)
+    for told in tape.told[name]:
+        by_batch[told.index].append(told)
     for index in sorted(by_batch)[:BATCHES]:
-        yield rows[index], by_batch[index]
+        sums, alone = by_batch[index], defaultdict[str, list[Floats]](list)
+        yield others, rows[index], [told.values for told in sums]
+        for before, after in pairwise(sums):
+            moved = [other for other in others if before.versions.get(other) != after.versions.get(other)]
+            if len(moved) == 1 < len(others):
+                alone[moved[0]].append(after.values - before.values)
+        yield from (((other,), rows[index], changes) for other, changes in alone.items())
 
 
 def _kept(worlds: Worlds, tape: Tape, helper: str, name: str) -> Iterator[tuple[Rows, list[Floats]]]:

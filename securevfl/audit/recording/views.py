@@ -167,7 +167,7 @@ class Tape(Observer):
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
     shared: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
-    told: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
+    told: dict[str, list[ToldSum]] = field(default_factory=lambda: defaultdict(list))
     sums: Witness = field(default_factory=Witness)
     trained: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     blurred: list[Floats] = field(default_factory=list)  # what a defence has made of each g, in order
@@ -203,8 +203,8 @@ class Tape(Observer):
                     self.openings[me].append(Opening(visit, index, J.dense, own))
                 case SharedResidual(index, words):
                     self.shared[me].append(Total(visit, index, words.copy()))
-                case ToldSum(index, values):
-                    self.told[me].append(Total(visit, index, values.copy()))
+                case ToldSum():
+                    self.told[me].append(fact)
                 case LearnedPhases(k, bits, phases):
                     self.phases[me].append(PhaseTotal(visit, k, bits, phases.copy()))
 

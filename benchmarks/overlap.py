@@ -1,0 +1,147 @@
+"""Whether local steps really run beside the exchange: CELU-VFL in two processes over mutual TLS, through a slow line.
+
+    python benchmarks/overlap.py --mbps 300 --rtt-ms 20 --repeats 3 --json out/overlap.json
+
+The line is slowed as in benchmarks/delay.py. All seconds are for a round. `measured_s` is the training at the active
+party, by its own wall clock. `exchange_s` is the same job with R = 1 over the same line: forward outputs, residual and
+one step, which one thread does beside the local steps. `compute_s` is what the busier party computes in a round, by the
+wall clock of the measured run. `line_s` is what the bytes of a round take on the line itself. Where the two overlap
+entirely, `overlap`, measured_s / max(exchange_s, compute_s), is 1; `apart_s`, W = 1, is a run in which nothing does.
+The virtual times are those of `simulate` on the network that the parties found. Of several repeats the shortest count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from delay import Told, measured, virtual
+from torch import nn
+
+import securevfl as vfl
+from securevfl.runtime.clock import Kind
+from securevfl.training.costs import format_table
+
+ROWS, COLUMNS = 16_384, 20
+
+
+def module(hidden: int, width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(COLUMNS, hidden), nn.ReLU(), nn.Linear(hidden, width))
+
+
+class Tables:
+    """Two parties of made-up columns, with networks of so many hidden units."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        self._hidden, self._width = hidden, width
+
+    def __call__(self) -> list[vfl.Party]:
+        torch.set_num_threads(1)
+        generator = np.random.default_rng(0)
+        X = generator.normal(size=(ROWS, 2 * COLUMNS))
+        y = (X[:, ::3].sum(axis=1) + X[:, 0] * X[:, -1] > 0).astype(int)
+        torch.manual_seed(0)
+        shop = vfl.TorchModel(module(self._hidden, self._width))
+        bank = vfl.TorchModel(Top(self._hidden, self._width))
+        return [
+            vfl.Party("bank", X[:, :COLUMNS], y, aligned=True, model=bank),
+            vfl.Party("shop", X[:, COLUMNS:], aligned=True, model=shop),
+        ]
+
+
+class Top(nn.Module):
+    """The active party's bottom, and a layer on both parties' outputs."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        super().__init__()
+        self.bottom = module(hidden, width)
+        self.top = nn.Linear(2 * width, 1)
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.top(torch.cat([self.bottom(x), z], dim=1).relu())
+        return found
+
+
+def job(R: int, W: int, width: int, batch: int, epochs: int) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Neural(joint="top", width=width),
+        optimizer=vfl.CeluVFL(R=R, W=W, lr=0.01, rule=vfl.AdaGrad()),
+        protocol=vfl.Protocol(sum="direct", residual="open"),
+        batch_size=batch,
+        epochs=epochs,
+        accepts=["columns"],
+    )
+
+
+def a_round(told: Told) -> float:
+    return float(told.seconds.sum()) / told.rounds
+
+
+def row(
+    work: Callable[[int, int], vfl.Job], tables: Tables, mbps: float, rtt_ms: float, repeats: int
+) -> dict[str, float]:
+    def best(R: int, W: int) -> dict[str, Told]:
+        tries = [measured(work(R, W), tables, mbps, rtt_ms) for _ in range(repeats)]
+        return min(tries, key=lambda each: a_round(each["bank"]))
+
+    beside, exchange, apart = best(5, 5), best(1, 5), best(5, 1)
+    seconds, alone = a_round(beside["bank"]), a_round(exchange["bank"])
+    compute = max(float(each.seconds[Kind.LOCAL]) / each.rounds for each in beside.values())
+    network = beside["bank"].network
+    told = min(virtual(work(5, 5), tables, network) for _ in range(repeats)) / beside["bank"].rounds
+    model = work(5, 5)
+    numbers = model.model.shown(1) * int(model.batch_size)
+    return {
+        "rtt_ms": rtt_ms,
+        "rounds": beside["bank"].rounds,
+        "measured_s": seconds,
+        "exchange_s": alone,
+        "compute_s": compute,
+        "line_s": 2 * (network.latency + network.transfer(8 * numbers)),
+        "overlap": seconds / max(alone, compute),
+        "apart_s": a_round(apart["bank"]),
+        "virtual_s": told,
+        "virtual_ratio": seconds / told,
+        **{f"found_{name}": figure for name, figure in asdict(network).items()},
+    }
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--mbps", type=float, default=300.0)
+    options.add_argument("--rtt-ms", type=float, nargs="+", default=[5.0, 20.0, 100.0])
+    options.add_argument("--hidden", type=int, default=256)
+    options.add_argument("--width", type=int, default=32)
+    options.add_argument("--batch", type=int, default=1024)
+    options.add_argument("--epochs", type=int, default=5)
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--json", type=Path, default=Path("out/overlap.json"))
+    given = options.parse_args()
+    rows = []
+    for rtt_ms in given.rtt_ms:
+        tables = Tables(given.hidden, given.width)
+        rows.append(
+            row(
+                lambda R, W: job(R, W, given.width, given.batch, given.epochs),
+                tables,
+                given.mbps,
+                rtt_ms,
+                given.repeats,
+            )
+        )
+        print(rows[-1], flush=True)
+    print(format_table(rows))
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    machine = {"platform": platform.platform(), "python": platform.python_version()}
+    report = {"schema": "securevfl.bench.overlap/1", "machine": machine, "rows": rows}
+    given.json.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

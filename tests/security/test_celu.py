@@ -1,0 +1,78 @@
+"""What a whole run of CELU-VFL opens, attacked: all gradients that a party of pure noise has received, together."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import securevfl as vfl
+from securevfl.audit.attacks import label_auc
+from securevfl.audit.recording.views import View, Worlds
+from securevfl.disclosure.label_auc import expected_label_auc
+
+SEEDS = range(3)
+COLUMNS, BATCH, EPOCHS, R = 6, 128, 6, 5
+
+
+def parties(seed: int) -> list[vfl.Party]:
+    """A party whose columns go with its labels, and a stranger with columns of noise."""
+    generator = np.random.default_rng([seed, 0])
+    X = generator.normal(size=(4 * BATCH, 5))
+    y = (X.sum(axis=1) + generator.normal(size=len(X)) > 0).astype(int)
+    noise = np.random.default_rng([seed, 1]).normal(size=(len(X), COLUMNS))
+    return [vfl.Party("bank", X, y, aligned=True), vfl.Party("stranger", noise, aligned=True)]
+
+
+def job(optimizer: object, seed: int) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=optimizer,
+        protocol=vfl.Protocol(residual="ckks"),
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        seed=seed,
+        accepts=["columns", "fresh_equations"],
+    )
+
+
+def solved(view: View) -> tuple[NDArray[np.float64], float]:
+    """Scores (m x 1) by least squares over all equations about each batch, g taken as constant; and their mean rank."""
+    scores, ranks = np.full((len(view.X), 1), np.nan), []
+    equations = view.equations()
+    for batch in {rows.tobytes() for rows, *_ in equations}:
+        own = [each for each in equations if each[0].tobytes() == batch]
+        A, b = np.vstack([A for _, A, _ in own]), np.vstack([b for *_, b in own])
+        ranks.append(np.linalg.matrix_rank(A))
+        scores[own[0][0]] = -np.linalg.lstsq(A, b, rcond=1e-6)[0]
+    return scores, float(np.mean(ranks))
+
+
+def attacked(optimizer: object) -> tuple[float, float]:
+    """Label AUC and rank, means over the seeds."""
+    found = []
+    for seed in SEEDS:
+        worlds = Worlds(job(optimizer, seed), parties(seed), seed, attacker="stranger")
+        scores, rank = solved(worlds.real())
+        found.append((label_auc(scores, worlds.labels), rank))
+    return float(np.mean([auc for auc, _ in found])), float(np.mean([rank for _, rank in found]))
+
+
+def test_kept_exchanges_tell_what_fedbcd_does_and_weighted_rows_more() -> None:
+    fedbcd, of_fedbcd = attacked(vfl.FedBCD(lr=0.1, local_steps=R))
+    kept, of_kept = attacked(vfl.CeluVFL(lr=0.1, R=R, W=3))
+    weighed, of_weighed = attacked(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=60))
+    assert of_kept == of_fedbcd == COLUMNS
+    assert kept == pytest.approx(fedbcd, abs=0.02)
+    assert of_weighed > 4 * COLUMNS
+    assert weighed > kept + 0.05
+    for auc, xi in ((kept, None), (weighed, 60.0)):
+        times = job(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=xi), 0).equations
+        assert auc < expected_label_auc(COLUMNS, BATCH, 1, times, times > 1) + 0.02
+
+
+def test_the_guard_counts_them_before_anything_runs() -> None:
+    limited = job(vfl.CeluVFL(lr=0.1, R=R, W=3, xi=60), 0).model_copy(update={"max_label_auc": 0.7})
+    sheet = vfl.explain(limited, parties(0))
+    assert "would be refused: stranger: its opened gradients tell labels to an AUC of 0.98" in sheet
+    assert f"p = {COLUMNS} equations about n x c = {BATCH} residuals a batch, others in each of {EPOCHS * R}" in sheet
+    alone = limited.model_copy(update={"optimizer": vfl.CeluVFL(lr=0.1, R=R, W=3)})
+    assert "would be refused" not in vfl.explain(alone, parties(0))

@@ -1,0 +1,180 @@
+"""Training by FDML attacked: what sums that are pulled and payloads that are stored tell over a whole run, and what a
+server or a worker that deviates comes to."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit.attacks.column_space import ColumnSpace, shares, space
+from securevfl.audit.checks.transcripts import check_transcript
+from securevfl.audit.recording import views
+from securevfl.audit.recording.received import Received, received
+from securevfl.audit.recording.transcript import record
+from securevfl.audit.recording.views import Worlds
+from securevfl.errors import CryptoError, KeyMismatch, LimitError, ProtocolError, SecureVFLError
+from securevfl.protocols.pulls import Push
+from securevfl.protocols.stored_cipher import CipherServer, CipherWorker
+from securevfl.protocols.stored_masks import MaskedServer, MaskedWorker
+from securevfl.protocols.stored_sum import StoredWorker
+
+SERVER = vfl.Helper("server", "server")
+KINDS: dict[str, tuple[Any, Any]] = {"masks": (MaskedServer, MaskedWorker), "ckks": (CipherServer, CipherWorker)}
+
+
+def parties(count: int, rows: int = 240, columns: int = 5) -> list[vfl.Party]:
+    own = [party.take(np.arange(rows, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=count)]
+    few = [vfl.Party(each.name, each.X[:, :columns], each.y, aligned=True) for each in own]
+    return [*few, SERVER]
+
+
+def job(stored: str = "masks", *, tau: int = 3, epochs: int = 12, **keys: Any) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(l2=1e-3),
+        optimizer=vfl.FDML(lr=1.0, tau=tau, shows_labels=True),
+        protocol=vfl.Protocol(stored=stored),
+        **{"batch_size": 80, "epochs": epochs, "test_fraction": 0.0, "accepts": ("columns",), "seed": 1} | keys,
+    )
+
+
+def found(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], list[Received]]:
+    worlds = Worlds(own, given, 1)
+    every: dict[tuple[str, tuple[str, ...]], list[Received]] = {}
+    for each in received(worlds, worlds.real_run[1]):
+        every.setdefault((each.learner, each.about), []).append(each)
+    return every
+
+
+def inside(batches: list[Received]) -> float:
+    return float(np.mean([np.nanmean(shares(each.truth, space(each))) for each in batches]))
+
+
+def test_a_worker_with_all_it_pulled_has_the_others_columns_up_to_a_linear_map() -> None:
+    """With two workers a pull is the other's H; it does not matter what hides payloads from the server."""
+    given = parties(2)
+    for stored in ("masks", "ckks"):
+        every = found(job(stored), given)
+        for key in (("bank", ("shop",)), ("shop", ("bank",))):
+            assert inside(every[key]) > 0.99, (stored, key)
+    few = found(job(epochs=2), given)
+    assert inside(few["shop", ("bank",)]) < 0.95
+
+
+def test_with_three_workers_it_is_the_sum_of_the_others() -> None:
+    every = found(job(tau=0, epochs=12), parties(3))
+    assert inside(every["telco", ("bank", "shop")]) > 0.95
+    assert ("telco", ("bank",)) not in every
+
+
+def test_where_one_other_worker_moves_alone_its_columns_show() -> None:
+    """One epoch of four batches at most apart: pulls of a slow worker catch the others at different visits."""
+    own, given = job(tau=6, epochs=14, batch_size=60), parties(3)
+    worlds = Worlds(own, given, 1)
+    with mock.patch.object(views, "simulate", partial(vfl.simulate, slowed={"bank": 40.0, "shop": 5.0})):
+        single = [each for each in received(worlds, worlds.real_run[1]) if len(each.about) == 1]
+    assert single, "somebody has moved alone"
+    for each in single:
+        changes = each.numbers - each.numbers.mean(axis=0)
+        basis = np.linalg.qr(np.column_stack([np.ones(len(each.truth)), each.truth]))[0]
+        left = changes - basis @ (basis.T @ changes)
+        assert np.linalg.norm(left) < 1e-6 * np.linalg.norm(changes), "the difference is of that worker's columns alone"
+
+
+def test_the_server_reads_every_part_in_the_clear_and_none_that_is_hidden() -> None:
+    given = parties(2)
+    every = found(job("open"), given)
+    assert inside(every["server", ("bank",)]) > 0.99
+    assert inside(every["server", ("shop",)]) > 0.99
+    for stored in ("masks", "ckks"):
+        assert not any(learner == "server" for learner, _ in found(job(stored, epochs=3), given))
+
+
+def test_the_audits_attack_finds_what_is_counted() -> None:
+    score = ColumnSpace()(job(), parties(2), 1)
+    assert score.real > 0.99
+    assert "shop about bank" in score.detail
+
+
+def test_transcripts_of_open_payloads_hold_what_is_declared() -> None:
+    own = job("open", epochs=2)
+    transcripts = [record(own, parties(3))[0] for _ in range(2)]
+    assert not check_transcript(*transcripts).findings
+
+
+Answer = Callable[[Any, Mapping[str, bytes]], bytes]
+ANSWERS: dict[str, Answer] = {
+    "one payload": lambda self, stored: stored[min(stored)],
+    "one payload added to itself": lambda self, stored: self._plain([stored[min(stored)]] * len(stored)),
+    "cut": lambda self, stored: self._plain([*stored.values()])[:-8],
+    "nothing": lambda self, stored: b"",
+    "random bytes": lambda self, stored: np.random.default_rng(0).bytes(len(stored[min(stored)])),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("stored", KINDS)
+def test_a_server_that_answers_otherwise_ends_the_run_with_a_typed_error(stored: str, answer: str) -> None:
+    server, _ = KINDS[stored]
+    add = server._add
+
+    def plain(self: Any, payloads: list[bytes]) -> bytes:
+        made: bytes = add(self, {str(number): each for number, each in enumerate(payloads)})
+        return made
+
+    with (
+        mock.patch.object(server, "_plain", plain, create=True),
+        mock.patch.object(server, "_add", ANSWERS[answer]),
+        pytest.raises((KeyMismatch, CryptoError, ProtocolError)) as caught,
+    ):
+        vfl.simulate(job(stored, epochs=2), parties(3))
+    assert "server" in str(caught.value) or "sum" in str(caught.value)
+
+
+@pytest.mark.parametrize("stored", KINDS)
+def test_a_worker_that_pushes_otherwise_ends_the_run_with_a_typed_error(stored: str) -> None:
+    _, worker = KINDS[stored]
+    conceal = worker._conceal
+    pushes: dict[str, Callable[[Any, Any, int, int], bytes]] = {
+        "cut": lambda self, H, batch, version: conceal(self, H, batch, version)[:-8],
+        "of another batch": lambda self, H, batch, version: conceal(self, H, batch + 1, version),
+        "of another version": lambda self, H, batch, version: conceal(self, H, batch, version + 1),
+        "of fewer rows": lambda self, H, batch, version: conceal(self, H[1:], batch, version),
+        "of nothing": lambda self, H, batch, version: b"",
+    }
+    for what, push in pushes.items():
+
+        def of_one(self: Any, H: Any, batch: int, version: int, push: Any = push) -> bytes:
+            made: bytes = (push if self.me == "telco" else conceal)(self, H, batch, version)
+            return made
+
+        with mock.patch.object(worker, "_conceal", of_one), pytest.raises(SecureVFLError) as caught:
+            vfl.simulate(job(stored, epochs=2), parties(3))
+        assert isinstance(caught.value, CryptoError | ProtocolError | LimitError), what
+
+
+def test_a_push_again_under_an_old_version_is_not_made() -> None:
+    """A worker that lost count, as after a kill, cannot put one mask on two payloads in one session."""
+    push = StoredWorker.conceal
+
+    def again(self: Any, H: Any, batch: int, version: int) -> bytes:
+        push(self, H, batch, version)
+        return push(self, H + 1, batch, version)
+
+    with mock.patch.object(StoredWorker, "conceal", again), pytest.raises(CryptoError, match="serves once"):
+        vfl.simulate(job(epochs=2), parties(2))
+
+
+def test_two_sessions_of_one_job_share_no_payload() -> None:
+    """What is pushed again after a kill, in another session, is under other keys: no piece of it occurs twice."""
+    sessions: list[set[bytes]] = []
+    for _ in range(2):
+        events: list[Any] = []
+        vfl.simulate(job(epochs=2), parties(2), observe=events.append)
+        payloads = [event.message.payload for event in events if isinstance(event.message, Push)]
+        sessions.append({payload[i : i + 16] for payload in payloads for i in range(0, len(payload) - 15, 16)})
+    assert len(sessions[0]) > 100
+    assert not sessions[0] & sessions[1]
