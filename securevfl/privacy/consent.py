@@ -57,7 +57,13 @@ def explain(
         (own,) = parties
         columns = dict(others) | {own.name: 0}
         lead = own.name if own.active else next(iter(columns))
-        cast = Roles.labelled(lead, [name for name in columns if name != lead])
+        idle = [role for _, role in job.method.helpers][:1] or [PASSIVE]  # of who has no columns
+        cast = Roles.of(
+            (name, ACTIVE if name == lead else PASSIVE if name == own.name or size else idle[0])
+            for name, size in columns.items()
+        )
+        if own.role is not None:
+            cast = Roles.of((name, own.role if name == own.name else role) for name, role in cast.cast)
         return own_sheet(job, own, cast, columns, outputs=outputs, ledgers=ledgers)
     method = job.method
     if parties is None:
@@ -93,6 +99,8 @@ def own_sheet(
     sizes = {name: columns[name] for name in names} | {own.name: len(own.columns)}
     roles = job.method.assigned(job, Roles.of((name, cast.role(name)) for name in names), sizes)
     whose = f"for {own.name}, by its own table ({len(own):,} x {len(own.columns)}), job {job.digest.hex()[:16]}"
+    if not own.columns:
+        return _sheet(job, roles, None, [], f"for {own.name}, without a table, job {job.digest.hex()[:16]}")
     try:
         known = known_alone(job, own, sizes, outputs=outputs, brought=brought)
     except LabelError as error:
