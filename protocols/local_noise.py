@@ -9,7 +9,8 @@ converts). What the account does not cover: a party steps with its clean columns
 small say in other rows' later predictions. Read epsilon as the loss of a row through its own pushes.
 
 A run that goes on after a kill pushes rows again: those of batches that were visited before, and visits that had not
-been saved. That is at most two more pushes of a row each time, of weights that may differ; `after` says what it costs.
+been saved. That is at most two more pushes of a row each time, of weights that may differ, where states are at most an
+epoch apart; `after` says what it costs.
 
 Noise is a secret: whoever could repeat it would take it off. It is drawn from a ChaCha20 stream under a key of the
 operating system for each session, which is never kept, so no two pushes share it.

@@ -54,8 +54,9 @@ class JobOptions(Config):
     """How sums go up and residuals go down; a word alone says the residual."""
     batch_size: BatchSize = 256
     """Rows a batch, or "all" for one batch of all training rows. The partition is fixed by the ids of the table."""
-    epochs: int = Field(default=10, ge=1)
-    """Passes over all batches."""
+    epochs: int = Field(default=10, ge=0)
+    """Passes over all batches; 0 leaves it to the guards of all parties on one computer: the most, up to 10, that none
+    refuses for what they tell of columns. A job without an optimizer leaves it to them."""
     seed: int = Field(default=0, ge=0)
     """Orders the visits to batches and starts the weights; shared by all parties. It does not change the batches."""
     test_fraction: float = Field(default=0.0, ge=0, lt=1)
@@ -94,7 +95,7 @@ class JobOptions(Config):
             return given  # the fields say what is wrong with them, and that there is no optimizer
         if not isinstance(protocol, Protocol) or protocol.method:
             return given
-        return {"batch_size": "all"} | dict(given) | {"optimizer": BlockNewton()}
+        return {"batch_size": "all", "epochs": 0} | dict(given) | {"optimizer": BlockNewton()}
 
     @field_validator("batch_size", mode="plain")
     @classmethod

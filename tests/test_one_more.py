@@ -21,7 +21,7 @@ import pytest
 import securevfl as vfl
 from securevfl.audit import declarations
 from securevfl.audit.attacks import ATTACKS, Attack
-from securevfl.audit.checks import simulators
+from securevfl.audit.checks import simulators, stored
 from securevfl.audit.checks import table as checks
 from securevfl.audit.mutants.mutant import Mutant, patched
 from securevfl.audit.page import text
@@ -37,7 +37,7 @@ from securevfl.optim.sgd import Sgd
 from securevfl.optim.update import Rule
 from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.registry import SUMS
+from securevfl.protocols.registry import STORED, SUMS
 from securevfl.training.checkpoint import Checkpoints
 
 HERE = Path(__file__).parent / "one_more"
@@ -106,6 +106,18 @@ def test_a_sum_that_declares_too_little_is_named(load: Load, monkeypatch: pytest
         type("Half", (SumProtocol,), {"name": "half", "__module__": __name__})()
 
 
+def test_a_stored_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, STORED, load("negated_store").NegatedStore)
+    clean(stored.stored_checks(), "stored negated")
+    assert "## Stored sum: negated" in declarations.table()
+    options = {"optimizer": vfl.FDML(lr=0.3, tau=0, shows_labels=True), "test_fraction": 0.25}
+    negated, plain = (job(protocol=vfl.Protocol(stored=each), **options) for each in ("negated", "open"))
+    given = [*parties(), vfl.Helper("server", "server")]
+    assert "Push from passive: plain: the sender's forward outputs, negated" in vfl.explain(negated, given)
+    one, other = (vfl.simulate(each, given).parts["bank"].theta for each in (negated, plain))
+    np.testing.assert_allclose(one, other, atol=1e-9)
+
+
 def test_an_engine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, ENGINES, load("other_engine").OtherEngine)
     for found, name in (
@@ -113,6 +125,7 @@ def test_an_engine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
         (checks.engine_checks(), "engine other sums"),
         (checks.residual_checks(), "residual other"),
         (checks.sum_checks(), "sum cipher other"),
+        (stored.stored_checks(), "stored cipher other"),
         (simulators.residual_checks(), "simulator residual other"),
     ):
         clean(found, name)

@@ -35,6 +35,7 @@ from securevfl.job import Job
 from securevfl.methods.base import Known
 from securevfl.methods.known import known_run
 from securevfl.methods.prepared import as_prepared
+from securevfl.privacy.allowance import settled
 from securevfl.privacy.leaks import LEAKS, leaks
 from securevfl.roles import Roles
 from securevfl.version import __version__
@@ -64,7 +65,8 @@ def run_audit(
     """
     started, say = time.monotonic(), on_step or (lambda step: None)
     active, passives = check_parties(parties)
-    asked, brought = job, [active, *passives]
+    asked = job = settled(job, parties)
+    brought = [active, *passives]
     job, parties = as_prepared(job, brought)
     active, *passives = parties
     roles = job.method.cast([active, *passives])

@@ -210,6 +210,7 @@ def train(
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
     from securevfl.files import check_writable
+    from securevfl.privacy.allowance import MOST
     from securevfl.runtime.clock import Network
     from securevfl.training.report import write_report
     from securevfl.training.simulate import simulate
@@ -233,6 +234,8 @@ def train(
     out = console()
     figures = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items())
     out.print(f"{figures} on the {run.evaluated_on}", soft_wrap=True)
+    if not job.epochs:
+        out.print(f"epochs = {run.job.epochs}: the most, up to {MOST}, that the guards let through", soft_wrap=True)
     out.print(costs_table([run.costs]))
 
 

@@ -15,6 +15,7 @@ from securevfl.display.progress import watched
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
 from securevfl.organisations.conversation import converse, read_peers
+from securevfl.privacy.allowance import check_settled
 from securevfl.privacy.consent import Sheet
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -146,7 +147,8 @@ def _same(save: Path, job: Job, party: Party) -> ModelPart | None:
 
 
 def check_role(job: Job, party: Party, peers: Peers) -> None:
-    """PartiesError unless there is a place for this party among the peers."""
+    """PartiesError unless there is a place for this party among the peers; ConfigError for a job without epochs."""
+    check_settled(job, party.name)
     if party.name not in peers.parties:
         raise PartiesError(
             f"one of {', '.join(peers.parties)} was expected, {party.name} came; correct the party's name"

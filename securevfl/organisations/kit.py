@@ -21,6 +21,7 @@ from securevfl.config import plain
 from securevfl.errors import ConfigError
 from securevfl.files import write_whole
 from securevfl.job import Job
+from securevfl.privacy.allowance import check_settled
 from securevfl.transport import certs, pem
 from securevfl.transport.peers import Peers, split_address
 
@@ -44,7 +45,7 @@ def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | 
     """Writes the kit of `party` into `folder` and returns it. `ca`: the folder that `init_certs` filled.
 
     Files that are there already are written anew. ConfigError if the party has no certificate yet, or one that its
-    peers would refuse.
+    peers would refuse, and for a job without epochs.
     """
     if party not in peers.everyone:
         raise ConfigError(f"one of {', '.join(peers.everyone)} was expected, {party} came; correct the party's name")
@@ -57,6 +58,7 @@ def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | 
         if (folder / key.name).exists():
             certs.Identity(certificate, folder / key.name, ca / "ca.pem")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_settled(job, party)
     if party in peers.parties:  # a relay of its own need not know the job
         write_whole(folder / "job.toml", to_toml(job.to_dict()).encode())
     write_whole(folder / "peers.toml", to_toml(plain(peers)).encode())

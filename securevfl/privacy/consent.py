@@ -15,6 +15,7 @@ from securevfl.methods.base import Known
 from securevfl.methods.declared import declared_of
 from securevfl.methods.known import known_alone, known_run
 from securevfl.methods.prepared import prepare
+from securevfl.privacy.allowance import check_settled, settled
 from securevfl.privacy.booking import foretell
 from securevfl.privacy.leaks import leaks
 from securevfl.protocols.base import Declared
@@ -55,6 +56,7 @@ def explain(
         if parties is None or len(parties) != 1:
             raise ConfigError("one table was expected beside the sizes of all other parties; give one, or all tables")
         (own,) = parties
+        check_settled(job, own.name)
         columns = dict(others) | {own.name: 0}
         lead = own.name if own.active else next(iter(columns))
         idle = [role for _, role in job.method.helpers][:1] or [PASSIVE]  # of who has no columns
@@ -71,6 +73,7 @@ def explain(
         roles = method.assigned(job, words, {})
         return _sheet(job, roles, None, ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else [])
     lead_party, rest = check_parties(parties)
+    job = settled(job, parties)
     roles = method.cast([lead_party, *rest])
     roles = method.assigned(job, roles, {party.name: len(party.columns) for party in (lead_party, *rest)})
     try:

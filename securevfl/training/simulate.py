@@ -13,6 +13,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.privacy.allowance import settled
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import process_pool
@@ -49,6 +50,7 @@ def simulate(
     """
     lead, others = check_parties(parties)
     cast = job.method.cast([lead, *others])
+    job = settled(job, parties)
     if network is not None and not isinstance(network, Network):
         raise ConfigError(
             f"network: a Network was expected, {type(network).__name__} came; pass vfl.Network(mbps=300, rtt_ms=20)"

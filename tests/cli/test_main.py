@@ -258,8 +258,8 @@ def test_audit_of_a_job_on_its_tables(tmp_path: Path, tables: list[str]) -> None
     assert "<html" in (tmp_path / "audit.html").read_text().lower()
 
 
-def test_a_job_of_three_lines_says_what_to_add_and_then_trains(tmp_path: Path) -> None:
-    """Model, protocol, tables; the rest by default. What it tells is not accepted silently."""
+def test_a_job_of_three_lines_trains_as_long_as_guards_let_it(tmp_path: Path) -> None:
+    """Model, protocol, tables; the rest by default. What more would tell is not accepted silently."""
     parties = vfl.datasets.breast_cancer()
     for party in parties:
         text = {"id": range(len(party)), **dict(zip(party.columns, party.X.T, strict=True))}
@@ -269,6 +269,10 @@ def test_a_job_of_three_lines_says_what_to_add_and_then_trains(tmp_path: Path) -
         (tmp_path / f"{party.name}.csv").write_text("\n".join(lines))
     path = tmp_path / "job.toml"
     path.write_text('model = "logistic"\nprotocol = "open"\ndata = { bank = "bank.csv", shop = "shop.csv" }\n')
+    few = CliRunner().invoke(app, ["train", str(path)])
+    assert few.exit_code == 0, few.output
+    assert "the most, up to 10, that the guards let through" in few.output
+    path.write_text("epochs = 10\n" + path.read_text())
     refused = CliRunner().invoke(app, ["train", str(path)])
     assert refused.exit_code == 2
     assert 'accept it with accepts = ["columns"]' in refused.output

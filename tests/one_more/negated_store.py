@@ -1,0 +1,26 @@
+"""Another stored sum: local predictions lie at the server with their signs turned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
+from securevfl.crypto.scheme import Floats
+from securevfl.protocols.base import Reveal, Seat
+from securevfl.protocols.stored_sum import OpenWorker, StoredOpen, StoredWorker
+
+
+class NegatedWorker(OpenWorker):
+    def _conceal(self, H: Floats, batch: int, version: int) -> bytes:
+        return super()._conceal(-H, batch, version)
+
+    def _reveal(self, total: bytes, versions: Mapping[str, int], batch: int, shape: tuple[int, int]) -> Floats:
+        return -super()._reveal(total, versions, batch, shape)
+
+
+class NegatedStore(StoredOpen):
+    name: ClassVar[str] = "negated"
+    pushed: ClassVar[Reveal] = Reveal("plain", "the sender's forward outputs, negated")
+
+    def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
+        return NegatedWorker(seat, whole=False)
