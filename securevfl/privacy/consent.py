@@ -59,13 +59,9 @@ def explain(
         check_settled(job, own.name)
         columns = dict(others) | {own.name: 0}
         lead = own.name if own.active else next(iter(columns))
-        idle = [role for _, role in job.method.helpers][:1] or [PASSIVE]  # of who has no columns
-        cast = Roles.of(
-            (name, ACTIVE if name == lead else PASSIVE if name == own.name or size else idle[0])
-            for name, size in columns.items()
-        )
-        if own.role is not None:
-            cast = Roles.of((name, own.role if name == own.name else role) for name, role in cast.cast)
+        idle = next((role for _, role in job.method.helpers), PASSIVE)  # of who has no columns
+        roles = {name: PASSIVE if size else idle for name, size in others.items()} | {own.name: own.role or PASSIVE}
+        cast = Roles.of({lead: ACTIVE} | {name: role for name, role in roles.items() if name != lead})
         return own_sheet(job, own, cast, columns, outputs=outputs, ledgers=ledgers)
     method = job.method
     if parties is None:

@@ -21,6 +21,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez(tmp_path / "a9a.npz", X=X.astype(np.uint8), y=y, g=np.arange(12), h=np.arange(12, 24))
     monkeypatch.setattr(fdml, "BATCH", 64)
     monkeypatch.setattr(fdml, "EVERY", 7)
+    monkeypatch.setattr(fdml, "STEP", 0.5)
     return tmp_path
 
 
@@ -35,7 +36,7 @@ def test_rows(data: Path) -> None:
     assert pooled["auc"] > alone["auc"] + 0.05
     assert alone["rounds"] is None
     for row in trained:
-        assert row["auc"] > pooled["auc"] - 0.02
+        assert row["auc"] > pooled["auc"] - 0.03
         if row["rounds"] is not None:
             assert row["rounds"] >= 7
             assert row["virtual_s"] > 0

@@ -48,7 +48,13 @@ def until(meeting: Any, party: str, done: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("residual", "kills"), [("open", ["shop", "server"]), (None, ["bank"])], ids=["one", "all"])
+@pytest.mark.parametrize(
+    ("residual", "kills"),
+    [
+        pytest.param("open", ["shop", "server"], id="labels at one"),
+        pytest.param(None, ["bank"], id="labels at all", marks=pytest.mark.slow),
+    ],
+)
 def test_killed_and_taken_up(meet: Any, running: list[Any], residual: str | None, kills: list[str]) -> None:
     job = vfl.Job(
         model=vfl.Logistic(l2=1e-3),
