@@ -14,11 +14,11 @@ REAL = Path(__file__).parents[3] / "shared" / "data"
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """1,200 rows of 24 columns of 0 and 1, and labels that go with their sum."""
+    """1,200 rows of 24 columns of -1 and 1, and labels that go with their sum."""
     generator = np.random.default_rng(0)
-    X = generator.integers(0, 2, (1200, 24))
-    y = np.where(X.sum(axis=1) + 2 * generator.normal(size=1200) > 12, 1, 0)
-    np.savez(tmp_path / "a9a.npz", X=X.astype(np.uint8), y=y, g=np.arange(12), h=np.arange(12, 24))
+    X = 2 * generator.integers(0, 2, (1200, 24)) - 1
+    y = np.where(X.sum(axis=1) + 4 * generator.normal(size=1200) > 0, 1, 0)
+    np.savez(tmp_path / "a9a.npz", X=X.astype(np.int8), y=y, g=np.arange(12), h=np.arange(12, 24))
     monkeypatch.setattr(fdml, "BATCH", 64)
     monkeypatch.setattr(fdml, "EVERY", 7)
     monkeypatch.setattr(fdml, "STEP", 0.5)
