@@ -60,8 +60,8 @@ def explain(
         columns = dict(others) | {own.name: 0}
         lead = own.name if own.active else next(iter(columns))
         idle = next((role for _, role in job.method.helpers), PASSIVE)  # of who has no columns
-        roles = {name: PASSIVE if size else idle for name, size in others.items()} | {own.name: own.role or PASSIVE}
-        cast = Roles.of({lead: ACTIVE} | {name: role for name, role in roles.items() if name != lead})
+        plays = {name: PASSIVE if size else idle for name, size in others.items()} | {own.name: own.role or PASSIVE}
+        cast = Roles.of({lead: ACTIVE} | {name: role for name, role in plays.items() if name != lead})
         return own_sheet(job, own, cast, columns, outputs=outputs, ledgers=ledgers)
     method = job.method
     if parties is None:
