@@ -126,7 +126,7 @@ class FdmlMethod(Method):
 
     def label(self, job: JobOptions, contributors: int) -> str:
         residual = job.protocol.residual
-        return f"{stored_of(job).name}/{'labels' if residual is None else residual.label}"
+        return f"{stored_of(job).label}/{'labels' if residual is None else residual.label}"
 
     def strength(self, job: JobOptions) -> str:
         return fdml_told.strength(job)

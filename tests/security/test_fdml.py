@@ -36,7 +36,7 @@ def parties(count: int, rows: int = 240, columns: int = 5) -> list[vfl.Party]:
 
 
 def job(
-    stored: str = "masks", *, tau: int = 3, epochs: int = 12, shows: bool = True, residual: Any = None, **keys: Any
+    stored: Any = "masks", *, tau: int = 3, epochs: int = 12, shows: bool = True, residual: Any = None, **keys: Any
 ) -> vfl.Job:
     return vfl.Job(
         model=vfl.Logistic(l2=1e-3),
@@ -112,6 +112,19 @@ def test_the_audits_attack_finds_what_is_counted() -> None:
     score = ColumnSpace()(job(), parties(2), 1)
     assert score.real > 0.99
     assert "shop about bank" in score.detail
+
+
+def test_noise_keeps_columns_out_of_what_is_pulled() -> None:
+    """Not all of them: the sums of many visits still lean towards the columns that move predictions most."""
+    pytest.importorskip("dp_accounting")
+    shares = []
+    for noise in (None, {"epsilon": 8, "delta": 1e-4, "clip": 2}):
+        own = job(stored={"name": "masks", "noise": noise}, epochs=6, test_fraction=0.25)
+        every = [each for each in found(own, parties(2))["shop", ("bank",)] if each.truth.shape[0] < 100]
+        shares.append(inside(every))
+    clear, blurred = shares
+    assert clear > 0.95
+    assert blurred < 0.6
 
 
 def test_transcripts_of_open_payloads_hold_what_is_declared() -> None:
