@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -87,3 +88,35 @@ def test_killed_and_taken_up(meet: Any, running: list[Any], residual: str | None
     for name in ("bank", "shop", "telco"):
         found, expected = parts[name].theta, whole.parts[name].theta
         assert np.linalg.norm(found - expected) < 0.2 * np.linalg.norm(expected)
+
+
+def test_predictions_with_the_server_there(meet: Any) -> None:
+    """It is one of the parties that meet, and gives and gets nothing."""
+    job = vfl.Job(
+        model=vfl.Logistic(l2=1e-3),
+        optimizer=vfl.FDML(lr=0.3, tau=2),
+        protocol=vfl.Protocol(residual="open"),
+        batch_size=128,
+        epochs=1,
+        accepts=["columns"],
+    )
+    meeting = meet(3, None, job)
+    lead, other, server = meeting.peers.parties
+    tables = {party.name: party for party in vfl.datasets.breast_cancer(2)} | {server: vfl.Helper(server, "server")}
+    found: dict[str, Any] = {}
+
+    def play(name: str) -> None:
+        peers, own = meeting.kit(name) / "peers.toml", tables[name]
+        part = vfl.join(job, own, peers, timeout=20, patience=5, ledger=meeting.kit(name) / "ledger.json")
+        X = own.X[:20] if len(own) else np.empty((20, 0))
+        found[name] = vfl.predict_with(part, X, peers, ledger=meeting.kit(name) / "ledger.json", timeout=20)
+
+    threads = [threading.Thread(target=play, args=(name,)) for name in tables]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert set(found) == set(tables)
+    assert found[server] is None
+    assert found[other] is None
+    assert (found[lead].label == tables[lead].y[:20]).mean() > 0.8
