@@ -106,7 +106,7 @@ class SharesMethod(Method):
             *shares.declares(),
             *shares_measure.declares(),
             *shares_predict.declares(),
-            *(shares_predict.declares(roles.role(asks)) if asks in roles.parties else ()),
+            *shares_predict.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(shares_opened.declares() if _options(job).open_weights else ()),
         ]
         return [each for each in dict.fromkeys(found) if roles.may_pass(each.sender, each.receiver)]
