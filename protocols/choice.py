@@ -99,7 +99,7 @@ class Protocol(Config):
     @property
     def pooled(self) -> bool:
         """Whether its calls take so long that a pool of processes gains."""
-        return self.shares is not None or (self.residual is not None and self.residual.pooled)
+        return self.shares is not None or any(each is not None and each.pooled for each in (self.residual, self.stored))
 
     def label(self, contributors: int) -> str:
         """Its name in a cost table over so many contributors, as sum/residual."""

@@ -3,7 +3,7 @@
 1. all <-> all      Meeting    digest of the job, role, rows, columns, parameters, outputs, keyed digest of the
                                row order, what is saved of which training, a name of its columns' content that its own
                                ledger gives
-2. lead -> all      Verdict    after a joint evaluation: stop or go on
+2. lead -> all      Verdict    after a joint evaluation: stop or go on, and whether the model is the best so far
 
 What stands in a Meeting is no one's secret: sizes, and digests that are keyed or of what all parties have agreed on.
 """
@@ -21,6 +21,7 @@ _SIZES = (
     "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, parameters, "
     "outputs and saved rounds; whether its columns are those of its earlier jobs"
 )
+_VERDICT = "whether the training is to stop, and whether its model is the best so far"
 _STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
 
 
@@ -45,9 +46,11 @@ class Meeting(Message, frozen=True):
 
 
 class Verdict(Message, frozen=True):
-    """Whether the training stops here, as the target is reached or patience is at its end."""
+    """Whether the training stops here, as the target is reached or patience is at its end, and whether no evaluation
+    before was better."""
 
     stop: bool
+    best: bool
 
 
 def meet(channel: Channel, parties: Iterable[str], own: Meeting) -> dict[str, Meeting]:
@@ -64,6 +67,6 @@ def declares(roles: Roles) -> list[Declared]:
     rest = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     return [
         *(Declared(Meeting, sender, receiver, Reveal("plain", _SIZES)) for sender, receiver in roles.pairs()),
-        *(Declared(Verdict, LEAD, role, Reveal("plain", "whether the training is to stop")) for role in rest),
+        *(Declared(Verdict, LEAD, role, Reveal("plain", _VERDICT)) for role in rest),
         *(Declared(Abort, sender, receiver, Reveal("plain", _STOPPED)) for sender, receiver in roles.pairs()),
     ]

@@ -38,6 +38,14 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class Pushed:
+    """The party has pushed these forward outputs (n x c) on batch `index`."""
+
+    index: int
+    values: Floats
+
+
+@dataclass(frozen=True)
 class ToldSum:
     """The party has been told the sum of all others' forward outputs on batch `index` (n x c), of these versions by
     party, its own among them."""

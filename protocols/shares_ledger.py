@@ -14,17 +14,20 @@ trained are products of its columns with chosen labels. So, for each peer and at
   own ledger, before it is answered.
 
 These are limits, not proofs, and a peer that does not follow the protocol may commit to what it likes. Rows are kept as
-keyed hashes of their ids, a line of JSON for each block of rows, on disk before the answer is given. Every question is
-an event of the log.
+keyed hashes of their ids, a line of JSON for each block of rows, on disk before the answer is given. Processes that
+share a file take turns, and each knows what the others have noted before it admits a question. A last line that was cut
+off by a kill has let nothing out and is dropped. Every question is an event of the log.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ import numpy as np
 
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import ConfigError, LeakageError
+from securevfl.files import write_whole
 from securevfl.runtime import eventlog
 
 __all__ = ["COMMITMENT", "FEWEST_VISITS", "Ledger"]
@@ -52,23 +56,15 @@ class Ledger:
         self._scored: dict[tuple[str, str], set[str]] = defaultdict(set)  # models by peer and row
         self._committed: dict[tuple[str, str], str] = {}  # by peer and row
         self._asked: dict[str, int] = defaultdict(int)  # how often, by question
-        if path is None or not path.exists():
-            self._key = os.urandom(32)
-            self._append({"key": self._key.hex()})
-            return
-        try:
-            head, *lines = [json.loads(line) for line in path.read_text().splitlines()]
-            self._key = bytes.fromhex(head["key"])
-            for line in lines:
-                self._take_in(line)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ConfigError(
-                f"{path}: a ledger of scores was expected, something else is there; put it back, or name another file"
-            ) from None
+        self._known = 0  # bytes of the file that are taken in
+        self._key = os.urandom(32)
+        with self._locked():
+            pass
 
     def trained(self, model: bytes, visits: int, ids: Iterable[bytes]) -> None:
         """Notes a model that is ready: its name, how many visits it had, the rows it was trained on."""
-        self._note({"model": model.hex(), "visits": visits, "rows": self._digests(ids)})
+        with self._locked():
+            self._note({"model": model.hex(), "visits": visits, "rows": self._digests(ids)})
 
     def knows(self, model: bytes) -> bool:
         """Whether this model has been noted."""
@@ -89,8 +85,17 @@ class Ledger:
 
         commitments: what `peer` has sent, COMMITMENT bytes a row. columns: d, how many this party has.
         """
-        name, rows, most = model.hex(), self._digests(ids), max(1, -(-columns // 4) - 1)
+        rows = self._digests(ids)
         committed = [commitments[at : at + COMMITMENT].hex() for at in range(0, len(commitments), COMMITMENT)]
+        question = hashlib.sha256("".join([peer, model.hex(), *rows, *committed]).encode()).hexdigest()
+        note = {"model": model.hex(), "peer": peer, "rows": rows, "committed": committed, "question": question}
+        with self._locked():
+            self._check(note, columns)
+            self._note(note)
+        eventlog.emit(me, "scored", {"peer": peer, "model": model.hex()[:16], "rows": len(rows)})
+
+    def _check(self, note: dict[str, Any], columns: int) -> None:
+        name, peer, rows, most = note["model"], note["peer"], note["rows"], max(1, -(-columns // 4) - 1)
         if self._visits.get(name, 0) < FEWEST_VISITS:
             raise LeakageError(
                 f"scores for {peer}: a finished model of {FEWEST_VISITS} visits or more was expected, this one had "
@@ -101,8 +106,7 @@ class Ledger:
                 f"scores for {peer}: rows that the model was not trained on were expected; leave the others out, "
                 "their scores are residuals"
             )
-        question = hashlib.sha256("".join([peer, name, *rows, *committed]).encode()).hexdigest()
-        again = 0 < self._asked[question] < _AGAIN
+        again = 0 < self._asked[note["question"]] < _AGAIN
         if len(set(rows)) < len(rows) or (not again and any(name in self._scored[peer, row] for row in rows)):
             raise LeakageError(
                 f"scores for {peer}: each row is scored once by a model, some have been; keep the scores you have"
@@ -112,29 +116,58 @@ class Ledger:
                 f"scores for {peer}: rows may be scored under {most} models where a party has {columns} columns, some "
                 "have been; score other rows"
             )
-        if any(self._committed.get((peer, row), own) != own for row, own in zip(rows, committed, strict=True)):
+        if any(self._committed.get((peer, row), own) != own for row, own in zip(rows, note["committed"], strict=True)):
             raise LeakageError(
                 f"scores for {peer}: rows with the columns that they had before were expected, some of {peer}'s have "
                 "changed; ask with the same ones"
             )
-        self._note({"model": name, "peer": peer, "rows": rows, "committed": committed, "question": question})
-        eventlog.emit(me, "scored", {"peer": peer, "model": name[:16], "rows": len(rows)})
 
     def _digests(self, ids: Iterable[bytes]) -> list[str]:
         return [hashlib.blake2b(each, digest_size=_DIGEST, key=self._key).hexdigest() for each in ids]
 
-    def _note(self, line: dict[str, Any]) -> None:
-        self._append(line)
-        self._take_in(line)
-
-    def _append(self, line: dict[str, Any]) -> None:
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else changes the file meanwhile, and all that it holds is known."""
         if self._path is None:
+            yield
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        lock = os.open(self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # falls with the process
+            self._catch_up(self._path)
+            yield
+        finally:
+            os.close(lock)
+
+    def _catch_up(self, path: Path) -> None:
+        """Takes in what others have added to the file, which is made if it was never there."""
+        if not self._known and not path.exists():
+            write_whole(path, json.dumps({"key": self._key.hex()}).encode() + b"\n")
+        try:
+            with path.open("rb") as file:
+                file.seek(self._known)
+                lines = file.read().splitlines(keepends=True)
+            if lines and not lines[-1].endswith(b"\n") and (self._known or len(lines) > 1) and _torn(lines[-1]):
+                os.truncate(path, self._known + sum(map(len, lines[:-1])))
+                del lines[-1]
+            if not self._known:
+                self._key = bytes.fromhex(json.loads(lines[0])["key"])
+            for line in lines[not self._known :]:
+                self._take_in(json.loads(line))
+            if lines and not lines[-1].endswith(b"\n"):
+                lines[-1] += _append(path, b"\n")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+            raise ConfigError(
+                f"{path}: a ledger of scores was expected, something else is there; put it back, or name another file"
+            ) from None
+        self._known += sum(map(len, lines))
+
+    def _note(self, line: dict[str, Any]) -> None:
+        """On disk, and known here; under the lock."""
+        if self._path is not None:
+            self._known += len(_append(self._path, json.dumps(line).encode() + b"\n"))
+        self._take_in(line)
 
     def _take_in(self, line: dict[str, Any]) -> None:
         if "peer" in line:
@@ -149,3 +182,21 @@ class Ledger:
 
 def _salt(each: bytes) -> bytes:
     return hashlib.blake2b(each, digest_size=hashlib.blake2b.SALT_SIZE).digest()
+
+
+def _append(path: Path, octets: bytes) -> bytes:
+    """Puts them at the end of the file, on disk when this returns."""
+    with path.open("ab") as file:
+        file.write(octets)
+        file.flush()
+        os.fsync(file.fileno())
+    return octets
+
+
+def _torn(line: bytes) -> bool:
+    """Whether it is the beginning of a line alone."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False

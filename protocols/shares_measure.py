@@ -10,7 +10,8 @@
 
 An entry holds two numbers side by side, so that a sum of rows holds their two sums: the loss, and whether |H| is beyond
 half of the table's reach. A learns these two sums; everything else that either receives is uniform. Between two entries
-the loss is interpolated, so it is too high by an eighth of its curvature times the square of the step at most.
+the loss is interpolated, so it is too high by an eighth of its curvature times the square of the step at most. Where
+the loss is zero throughout, one count is all that is told.
 """
 
 from __future__ import annotations
@@ -90,14 +91,17 @@ def measure(
     number: int,
     X: Floats,
     table: tuple[Values, Floats] | None,
+    *,
+    occasion: str = "measure",
 ) -> Measured | None:
     """One party's side, with its columns X (n x d); what the active party learns, None elsewhere.
 
-    transfers: at the two holders, those of the session. number: of the occasion in this session. table: at the active
-    party the loss and the targets (n x c). ProtocolError if a peer sends something of another size.
+    transfers: at the two holders, those of the session. occasion, number: no two of a session are equal in both.
+    table: at the active party the loss and the targets (n x c). ProtocolError if a peer sends something of another
+    size.
     """
     seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
-    h = NewSums(products, terms, state, "measure", number, len(X)).block(0, X)  # 1
+    h = NewSums(products, terms, state, occasion, number, len(X)).block(0, X)  # 1
     if h is None or transfers is None:
         return None
     (stored,) = transfers.made([h.size])  # 2

@@ -110,11 +110,11 @@ class Scores:
 
         The scores (n x c) at the party that asks, None elsewhere. LeakageError if this party's ledger refuses.
         """
-        self._agree(X, rows)  # 0
+        self._agree(rows)  # 0
         h = self._sums.block(number, X)  # 1
         return self._opened(h, (len(X), self._terms.outputs))
 
-    def _agree(self, X: Floats, rows: Rows) -> None:
+    def _agree(self, rows: Rows) -> None:
         seat, asking, to = self._seat, self._asking, self._to
         if seat.me == to:
             commitments = asking.ledger.commitments(rows.ids, rows.raw)
@@ -127,7 +127,8 @@ class Scores:
                 f"{to}: {len(rows.ids)} commitments were expected, {len(commitments)} bytes came; "
                 "do both ask for the same rows?"
             )
-        asking.ledger.admit(asking.model, to, rows.ids, commitments, X.shape[1], me=seat.me)
+        columns = rows.raw.shape[1]  # X may have one of ones beside them
+        asking.ledger.admit(asking.model, to, rows.ids, commitments, columns, me=seat.me)
 
     def _opened(self, h: Words | None, shape: tuple[int, int]) -> Floats | None:
         """The scores at the party that asks, from this party's share of H, if it is a holder."""

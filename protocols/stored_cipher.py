@@ -69,6 +69,10 @@ class StoredCipher(StoredSum):
         return self.engine.pooled
 
     @property
+    def label(self) -> str:
+        return self.engine.name
+
+    @property
     def strength(self) -> str:
         return self.engine.assumption
 

@@ -157,6 +157,11 @@ class StoredSum(MessageProtocol):
         """What its own messages reveal, in the roles of a sum: those that make keys."""
 
     @property
+    def label(self) -> str:
+        """Its name in a cost table."""
+        return self.name
+
+    @property
     def pooling(self) -> str:
         """Who must pool what they hold to learn more than is declared, as a line for people."""
         return "the server and any worker that is told sums together open the forward outputs of every worker"

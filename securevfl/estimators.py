@@ -38,6 +38,7 @@ extra("sklearn", "sklearn", "the estimators")
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
 from sklearn.utils.validation import (  # noqa: E402
+    _check_sample_weight,
     _num_samples,
     check_array,
     check_consistent_length,
@@ -45,6 +46,8 @@ from sklearn.utils.validation import (  # noqa: E402
     column_or_1d,
     validate_data,
 )
+
+WEIGHT = "(weight of the row)"  # the column of it at the party with labels
 
 
 class _Vertical(BaseEstimator):  # type: ignore[misc]  # scikit-learn comes without types
@@ -77,13 +80,17 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]  # scikit-learn comes with
         tags.input_tags.allow_nan = True
         return tags
 
-    def _fit(self, X: Any, y: NDArray[Any], kind: type, weights: Any = None) -> None:
+    def _fit(self, X: Any, y: NDArray[Any], kind: type, classes: dict[str, Any] | None, rows: Any) -> None:
         own = self._columns(X, reset=True)
         dealt = self._dealt(own)
+        weights, of_rows = classes, None if rows is None else _check_sample_weight(rows, y[:, None], dtype=np.float64)
+        if of_rows is not None:
+            share = float(of_rows.max() / of_rows.mean())
+            weights = (classes or {}) | {"column": WEIGHT, "most": (classes or {"most": 1.01})["most"] * share}
         keys: dict[str, Any] = {"model": kind(l2=self.l2), "protocol": self.protocol, "weights": weights}
         keys |= {} if self.optimizer is None else {"optimizer": self.optimizer}
         tables = [
-            Party(name, _taken(own, at), y if place == 0 else None, aligned=True)
+            Party(name, _taken(own, at, of_rows if place == 0 else None), y if place == 0 else None, aligned=True)
             for place, (name, at) in enumerate(dealt.items())
         ]
         job = Job(**keys, epochs=self.epochs, seed=self.seed, accepts=get_args(LeakName))
@@ -125,10 +132,13 @@ class _Vertical(BaseEstimator):  # type: ignore[misc]  # scikit-learn comes with
         return {name: [place[each] for each in columns] for name, columns in self.parties.items()}
 
 
-def _taken(own: Columns, at: list[int]) -> Columns:
-    """Some of the columns."""
+def _taken(own: Columns, at: list[int], weights: Floats | None = None) -> Columns:
+    """Some of the columns, and beside them one of weights of rows (n,)."""
     names = [own.names[j] for j in at]
-    return Columns(own.X[:, at], names, {name: own.levels[name] for name in names if name in own.levels})
+    levels = {name: own.levels[name] for name in names if name in own.levels}
+    if weights is None:
+        return Columns(own.X[:, at], names, levels)
+    return Columns(np.column_stack([own.X[:, at], weights]), [*names, WEIGHT], levels)
 
 
 class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
@@ -152,8 +162,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
         super().__init__(parties, protocol=protocol, optimizer=optimizer, l2=l2, epochs=epochs, seed=seed)
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any) -> VerticalClassifier:
-        """Trains on X (n x d) and labels y (n,). ValueError for what cannot be used."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> VerticalClassifier:
+        """Trains on X (n x d) and labels y (n,), with a weight of each row (n,). ValueError for what cannot be used."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         _, labels = _checked(self, X, y)
@@ -161,9 +171,13 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
         self.classes_, place = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("labels of at least two classes were expected, only one class came")
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, labels[:, None], dtype=np.float64)
+            if len(np.unique(place[sample_weight > 0])) < 2:
+                raise ValueError("rows of at least two classes with a weight were expected, only one class has any")
         weights = _weights(self.class_weight, self.classes_, place)
         with _as_value_errors():
-            self._fit(X, place, Logistic if len(self.classes_) == 2 else Softmax, weights)
+            self._fit(X, place, Logistic if len(self.classes_) == 2 else Softmax, weights, sample_weight)
         return self
 
     def decision_function(self, X: Any) -> Floats:
@@ -185,13 +199,13 @@ class VerticalClassifier(ClassifierMixin, _Vertical):  # type: ignore[misc]
 class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
     """Ridge regression over parties with columns of their own. After `fit`: run_ and leaks_."""
 
-    def fit(self, X: Any, y: Any) -> VerticalRegressor:
-        """Trains on X (n x d) and numbers y (n,). ValueError for what cannot be used."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> VerticalRegressor:
+        """Trains on X (n x d) and numbers y (n,), with a weight of each row (n,). ValueError likewise."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         _, labels = _checked(self, X, y, numeric=True)
         with _as_value_errors():
-            self._fit(X, labels, Square)
+            self._fit(X, labels, Square, None, sample_weight)
         return self
 
     def predict(self, X: Any) -> Floats:

@@ -33,7 +33,8 @@ class Target(Config):
 
 
 class Patience(Config):
-    """Stop when a metric on the held-out rows (or, without any, the training rows) has not got better for a while."""
+    """Stop when a metric on the held-out rows (or, without any, the training rows) has not got better for a while. The
+    model is the best of those evaluated."""
 
     metric: str = "loss"
     """What is watched: a metric of the model's [loss](#loss)."""

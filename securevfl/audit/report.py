@@ -24,7 +24,7 @@ import numpy as np
 
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.base import Attack, By, Score
-from securevfl.audit.checks import simulators
+from securevfl.audit.checks import simulators, simulators_shares
 from securevfl.audit.checks.transcripts import Outcome, check_transcript
 from securevfl.audit.findings import Audit, Inference
 from securevfl.audit.recording.transcript import record
@@ -76,6 +76,8 @@ def run_audit(
     outcome = check_transcript(*(record(short_job, short_parties)[0] for _ in range(2)))
     say("simulators")
     outcome = outcome.merge(_simulators(job, roles))
+    if job.protocol.shares is not None:
+        outcome = outcome.merge(simulators_shares.views(short_job, short_parties))
     known = known_run(job, [active, *passives])
     inferences, failed = _attacks(job, known, seeds, say)
     found = leaks(asked, known_run(asked, brought).sizes)

@@ -223,7 +223,7 @@ def train(
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     names = [party.name for party in parties]
     ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
-    with progress(f"{job.optimizer.label}, {job.protocol.label(len(parties) - 1)}") as on_round:
+    with progress(f"{job.optimizer.label}, {job.method.label(job, len(parties) - 1)}") as on_round:
         run = simulate(job, parties, network=network, on_round=on_round, ledgers=ledgers)
     if save is not None:
         run.save(save)

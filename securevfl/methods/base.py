@@ -223,6 +223,10 @@ class Method(Named, ABC):
     def title(self, job: JobOptions, roles: Roles) -> str:
         """How parties exchange, in a few words."""
 
+    def label(self, job: JobOptions, contributors: int) -> str:
+        """The names of its protocols in a cost table, over so many contributors."""
+        return job.protocol.label(contributors)
+
     @abstractmethod
     def strength(self, job: JobOptions) -> str:
         """Assumption and key strength of what is encrypted, one line for people."""

@@ -74,6 +74,11 @@ class TrainingData:
                 return cast(Floats, tall)
         return self.scaled(rows)
 
+    @property
+    def named(self) -> bool:
+        """Whether rows have ids."""
+        return self._party.keys is not None
+
     def ids(self, rows: Rows) -> list[bytes]:
         """What names these rows (k): digests of their ids, or their numbers in a table without ids."""
         keys = self._party.keys

@@ -124,6 +124,10 @@ class FdmlMethod(Method):
             return f"{stored_of(job).name} payloads at a server / {down}"
         return f"open payloads at all workers / {down}"
 
+    def label(self, job: JobOptions, contributors: int) -> str:
+        residual = job.protocol.residual
+        return f"{stored_of(job).label}/{'labels' if residual is None else residual.label}"
+
     def strength(self, job: JobOptions) -> str:
         return fdml_told.strength(job)
 

@@ -32,7 +32,7 @@ from securevfl.protocols import shown_labels
 from securevfl.protocols.base import Agreement, Batch, Seat
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.local_noise import Blur
-from securevfl.protocols.notes import Began, ToldSum
+from securevfl.protocols.notes import Began, Pushed, ToldSum
 from securevfl.protocols.peer_pulls import PeerPulls
 from securevfl.protocols.predict import predict_active, predict_passive
 from securevfl.protocols.pulls import Answer, Pace, Position, Pulls, PullServer, ServerPulls
@@ -223,6 +223,7 @@ class FdmlWorker(BatchPlayer):
         self._channel.note(Began(batch.index))
         H = self._shown(self.model.forward(batch.X))
         self._channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
+        self._channel.note(Pushed(batch.index, H))
         pulls.push(t, H, self._done)
         return _Open(t, batch, H, self._done)
 

@@ -83,7 +83,7 @@ class Rounds(Method):
             )
 
     def examples(self) -> dict[str, dict[str, Any]]:
-        own = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
+        own: dict[str, Any] = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
         nets = own | {"accepts": ("columns", "fresh_equations"), "protocol": Protocol(sum=DirectSum(), residual=Ckks())}
         neural = {"neural": nets | {"model": Neural()}, "neural top": nets | {"model": Neural(joint="top", width=2)}}
         linear: dict[str, dict[str, Any]] = {
@@ -92,11 +92,7 @@ class Rounds(Method):
             "kept exchanges": own
             | {"optimizer": CeluVFL(R=3, W=2, xi=60, lr=0.1), "protocol": Protocol(residual=Ckks())}
             | {"accepts": ("fresh_equations",)},
-            "evidence": own
-            | {
-                "protocol": Protocol(residual=Ckks()),
-                "prepare": Preparation(woe=Woe(bins=2, rows=20)),
-            },
+            "evidence": own | {"protocol": Protocol(residual=Ckks()), "prepare": Preparation(woe=Woe(bins=2, rows=20))},
             "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
         }
         return linear | (neural if installed("torch") else {})

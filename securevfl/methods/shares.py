@@ -106,15 +106,17 @@ class SharesMethod(Method):
             *shares.declares(),
             *shares_measure.declares(),
             *shares_predict.declares(),
-            *(shares_predict.declares(roles.role(asks)) if asks in roles.parties else ()),
+            *shares_predict.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
             *(shares_opened.declares() if _options(job).open_weights else ()),
         ]
         return [each for each in dict.fromkeys(found) if roles.may_pass(each.sender, each.receiver)]
 
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-        """The scores of the held-out rows, if they are told, and one number for each sum that is opened."""
+        """The scores of the held-out rows, if they are told, and one number for each sum and each count that is
+        opened."""
         scored, measured = told(job, sizes)
-        return [Disclosure("scores", sizes.active, sizes.passives, scored * sizes.outputs + measured, 0)]
+        opened = scored * sizes.outputs + measured + chunks(job)
+        return [Disclosure("scores", sizes.active, sizes.passives, opened, 0)]
 
     def protocols(self, job: JobOptions, roles: Roles) -> list[MessageProtocol]:
         return []
@@ -129,7 +131,8 @@ class SharesMethod(Method):
         scored, measured = told(job, sizes)
         what = [f"the scores of {scored} held-out rows, once, at the end"] if scored else []
         what += [f"{measured} sums of losses, with how many rows come near the table's end"] if measured else []
-        return "; ".join(what) or "none"
+        what += [f"{chunks(job)} counts of rows near the table's end, one a chunk"]
+        return "; ".join(what)
 
     def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
         own = [("learns", _WEIGHTS)] if party in _options(job).open_weights else []
@@ -142,7 +145,7 @@ class SharesMethod(Method):
         if roles.role(party) != ACTIVE:
             return [*own, ("learns", "sizes: rows, columns of each party, batches, visits; nothing else")]
         if known is None:
-            return [*own, ("learns", "the scores f of held-out rows, and sums of losses; sizes; nothing else")]
+            return [*own, ("learns", "the scores f of held-out rows, sums of losses, counts; sizes; nothing else")]
         return [*own, ("learns", f"{self.openings(job, known.sizes)}; sizes; nothing else"), ("", _SCORES)]
 
     def pooling(self, job: JobOptions, roles: Roles) -> str:
@@ -193,6 +196,11 @@ def whole_weights(job: JobOptions, states: Mapping[str, State], active: str) -> 
             total = ring.reduce(total + rule.theta(each, state["visits"]))
         found[name] = made.numbers.weights(total)
     return found
+
+
+def chunks(job: JobOptions) -> int:
+    """How many chunks a training has."""
+    return -(-job.epochs // _options(job).chunk)
 
 
 def told(job: JobOptions, sizes: Sizes) -> tuple[int, int]:

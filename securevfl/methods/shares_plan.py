@@ -52,6 +52,7 @@ def check_optimizer(job: JobOptions) -> None:
             f"optimizer {optimizer.name}: steps that are linear in the residual were expected under shares; "
             "use fedsgd, fedpbcd, fedbcd or block_descent"
         )
+    optimizer.check_set()
     if optimizer.mode != "parallel":
         raise ValueError('under shares all parties step on one residual; use mode = "parallel"')
     if not optimizer.update.linear:
@@ -137,7 +138,7 @@ def _block_descent(job: JobOptions, batches: int, parties: int) -> tuple[float, 
     """Gradients are taken at the extrapolated point y, and y is what the last visit leaves."""
     optimizer, visits = job.optimizer, job.epochs * batches
     assert isinstance(optimizer, BlockDescent), "it has been asked"
-    rate = optimizer.lr / parties
+    rate = optimizer.first / parties
     if not optimizer.momentum:
         return rate, Descent()
     _limit(visits)

@@ -25,7 +25,7 @@ from securevfl.methods.shares_turns import Turns
 from securevfl.methods.state import State
 from securevfl.models.losses import Loss
 from securevfl.optim.block_descent import BlockDescent
-from securevfl.optim.curvature import preconditioner
+from securevfl.optim.curvature import of_rows
 from securevfl.options import JobOptions
 from securevfl.protocols import shares, shares_predict
 from securevfl.protocols.base import Seat
@@ -45,6 +45,7 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 
 BLOCK = 16_384  # rows that are scored at a time
+COUNTED = 1024  # rows of which those near the end of the table are counted after each chunk
 NEAR_END = 0.01  # part of the rows beyond half of the table's reach from which a party is warned
 
 
@@ -96,6 +97,7 @@ class SharesPlayer(Player):
                         if number - first < len(part):
                             channel.note(Began(part[number - first].index))
                     ahead.drop(first)
+                    self._count_far(training, part[-1])
         except GeneratorExit:  # stopped early, and well: what is left serves nobody
             ahead.drop_from(0)
             raise
@@ -135,6 +137,24 @@ class SharesPlayer(Player):
             raise diverged(rounds)
         return self._metrics(loss, found, targets[1])
 
+    def _count_far(self, training: _Training, visit: Visit) -> None:
+        """Counts, of some rows of the last visit, those whose sums come near the end of the table; warns of many."""
+        rows, state, met = visit.rows[:COUNTED], self._state, self._met
+        if len(rows) < FEWEST or state is None:
+            return
+        self._seat.channel.clock.stage = Stage.EVALUATE
+        X, none = self._own(training.data.scaled(rows)), np.zeros((len(rows), self._seat.outputs))
+        table = (lambda f, y: np.zeros(len(f)), none) if self._active else None
+        found = measure(met.products, met.transfers, self._terms, state, self.exchanges, X, table, occasion="range")
+        if found is not None:
+            self._warn(found)
+
+    def _warn(self, found: Measured) -> None:
+        if found.far > NEAR_END:
+            why = "sums come near the end of the table and would wrap beyond it; lower lr, or raise table_bits or step"
+            facts: dict[str, str | int | float] = {"part": round(found.far, 4), "reason": why}
+            eventlog.emit(self._seat.me, "far", facts, logging.ERROR)
+
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
         if self._state is None:
             raise ConfigError(f"{self._seat.me}: a model was expected, this party has none yet; train first")
@@ -167,6 +187,7 @@ class SharesPlayer(Player):
         parts = schedule.partition(0)
         columns = {name: d + (name == seat.active) for name, d in seat.columns.items()}
         self._sizes = {"columns": columns, "rows": max(map(len, parts)), "batches": len(parts)}
+        self._sizes["named"] = data.named
         terms = self._terms_for(tuple(map(len, parts)))
         own = Columns(
             terms.numbers, self._plan.rate, lambda batch: self._own(data.scaled(parts[batch])), self._turn(data)
@@ -215,15 +236,13 @@ class SharesPlayer(Player):
     def _turn(self, data: TrainingData) -> Floats | None:
         """P (d x d), the matrix that this party's steps are turned by, if its optimizer has one."""
         optimizer, loss = self._job.optimizer, self._job.model.loss
-        if not isinstance(optimizer, BlockDescent) or loss.curvature is None:
+        if not isinstance(optimizer, BlockDescent):
             return None
         d, rows = self._sizes["columns"][self._seat.me], data.schedule.flow
-        gram = np.zeros((d, d))
-        for start in range(0, len(rows), BLOCK):
-            X = self._own(data.scaled(rows[start : start + BLOCK])).clip(-self._clip, self._clip)
-            gram += X.T @ X
+        starts = range(0, len(rows), BLOCK)
+        stretches = (self._own(data.scaled(rows[at : at + BLOCK])).clip(-self._clip, self._clip) for at in starts)
         held_back = np.full((d, 1), optimizer.ridge + self._job.model.l2)
-        return preconditioner(gram, len(rows), loss.curvature, held_back, who=self._seat.me)
+        return of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._seat.me)
 
     def _own(self, X: Floats) -> Floats:
         """This party's columns, with those of ones behind them at the active party."""
@@ -284,6 +303,11 @@ class SharesPlayer(Player):
 
     def _asked(self, rows: OwnRows, asked: AskedRows | None, block: slice, X: Floats) -> shares_predict.Rows:
         """Ids and columns of a block. Rows of the training's table have theirs, others bring them or are new here."""
+        if asked is not None and self._seat.desk.scores is not None and not self._sizes["named"]:
+            raise ConfigError(
+                f"{self._seat.me}: a model of rows with ids was expected, this one's had none, so nobody can tell them "
+                "from new ones; align the tables by ids, and train again"
+            )
         if asked is not None:
             return shares_predict.Rows(asked.ids[block], asked.raw[block])
         if isinstance(rows, ScaledRows) and self._training is not None:
@@ -295,10 +319,7 @@ class SharesPlayer(Player):
 
     def _metrics(self, loss: Loss, found: Measured, y: Floats) -> dict[str, float]:
         """What the party with labels makes of two opened sums."""
-        if found.far > NEAR_END:
-            why = "sums come near the end of the table and would wrap beyond it; lower lr, or raise table_bits or step"
-            facts: dict[str, str | int | float] = {"part": round(found.far, 4), "reason": why}
-            eventlog.emit(self._seat.me, "far", facts, logging.ERROR)
+        self._warn(found)
         value = found.loss * self._seat.outputs
         told = {"loss": value, "far": found.far}
         if loss.name == "square":

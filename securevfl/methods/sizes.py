@@ -14,6 +14,7 @@ from securevfl.data.schedule import Rows, Schedule
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.label_bits import alone as count_alone
 from securevfl.disclosure.label_bits import label_entropy
+from securevfl.models.losses import check_split
 from securevfl.options import JobOptions
 
 
@@ -63,8 +64,11 @@ def sizes_of(
 
 
 def later_rows(job: JobOptions, labels: NDArray[Any], train: Rows) -> NDArray[np.bool_]:
-    """Which of these training rows are of the later class. LabelError if the labels (m,) are not of two."""
-    return np.asarray(labels[train] == job.model.loss.classes(labels)[1])
+    """Which of these training rows are of the later class. LabelError if the labels (m,), or theirs, are not of two:
+    whoever is told that none of its rows is of one class is told all labels."""
+    classes = job.model.loss.classes(labels)
+    check_split(job.model.loss, labels[train], labels[:0], classes)
+    return np.asarray(labels[train] == classes[1])
 
 
 def singled_out(job: JobOptions, party: Party, schedule: Schedule) -> dict[str, int]:

@@ -81,6 +81,7 @@ class TransferLearning(Method):
                 "transfer learning takes its local steps in parallel, on one exchange both ways; "
                 'use fedsgd, fedpbcd, or fedbcd with mode = "parallel"'
             )
+        job.optimizer.check_set()
         if getattr(job.protocol.residual, "defence", None) is not None:
             raise ValueError(
                 "protocol.residual.defence: none was expected, defences blur a residual and transfer learning sends "

@@ -38,6 +38,11 @@ def stale(name: str, values: Sequence[float], evaluations: int, tolerance: float
     return bool(before) and not max(sign * value for value in last) > max(sign * value for value in before) + tolerance
 
 
+def improves(name: str, value: float, before: Sequence[float]) -> bool:
+    """Whether it is better than all values before."""
+    return all(value < past if name in LOWER_IS_BETTER else value > past for past in before)
+
+
 Metric = Callable[[Loss, Floats, NDArray[Any], NDArray[Any]], float]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from securevfl.config import Named
 
@@ -38,17 +38,40 @@ class Training(Named, ABC):
 
 
 class Optimizer(Training, ABC):
-    """Steps of a size that is set."""
+    """Steps of a size that is set, but for optimizers that know one (`own_size`)."""
 
-    lr: float = Field(gt=0)
+    own_size: ClassVar[bool] = False
+
+    lr: float | None = Field(gt=0)
     """eta, the size of the first step."""
     decay: Literal["none", "sqrt_t", "sqrt_tk", "inverse"] = "none"
     """How steps shrink over rounds t and K parties: lr / sqrt(t + 1), lr / sqrt(t K) from t = 1, or lr / (t + 1)."""
 
     def eta(self, t: int, parties: int) -> float:
         """Step size of round t, counted from 0."""
+        return self.first * self.shrunk(t, parties)
+
+    @property
+    def first(self) -> float:
+        """eta, which is set (`check_set`)."""
+        assert self.lr is not None, "it has been checked"
+        return self.lr
+
+    def check_set(self) -> None:
+        """ValueError, with the remedy, where no step size is set."""
+        if self.lr is None:
+            raise ValueError("optimizer.lr: is missing; add it, as no party here knows a step by its columns")
+
+    def shrunk(self, t: int, parties: int) -> float:
+        """What the step of round t, counted from 0, is of the first one."""
         if self.decay == "none":
-            return self.lr
+            return 1.0
         if self.decay == "inverse":
-            return self.lr / (t + 1)
-        return float(self.lr / ((t + 1) * (parties if self.decay == "sqrt_tk" else 1)) ** 0.5)
+            return 1 / (t + 1)
+        return float(1 / ((t + 1) * (parties if self.decay == "sqrt_tk" else 1)) ** 0.5)
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        if self.lr is None and not self.own_size:
+            raise ValueError("lr: is missing; add it")
+        return self

@@ -33,7 +33,7 @@ from securevfl.errors import ProtocolError
 from securevfl.models.base import Block, Model
 from securevfl.models.linear import Linear
 from securevfl.models.losses import Loss
-from securevfl.optim.curvature import bound, preconditioner
+from securevfl.optim.curvature import of_rows
 from securevfl.optim.own_block import solve
 from securevfl.optim.rounds import Learner, RoundsTraining
 from securevfl.protocols import pace
@@ -180,8 +180,8 @@ class Preconditioners:
     def of(self, batch: Batch) -> Floats:
         """P (d x d) by the rows of this batch."""
         if batch.index not in self._made:
-            gram, rows, decay = self._model.gram(batch.X), len(batch.X), self._model.decay
-            self._made[batch.index] = preconditioner(gram, rows, bound(self._loss), decay, who=self._who)
+            model = self._model
+            self._made[batch.index] = of_rows([batch.X], model.gram, self._loss, model.decay, who=self._who)
         return self._made[batch.index]
 
 

@@ -12,6 +12,8 @@ several outputs the same P_k serves each: c is then the largest eigenvalue of th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 
 from securevfl.crypto.scheme import Floats
@@ -25,6 +27,20 @@ def bound(loss: Loss) -> float:
     """c of a loss that states it, which a job is checked for."""
     assert loss.curvature is not None, "a job is refused whose loss states no curvature"
     return loss.curvature
+
+
+def of_rows(
+    stretches: Iterable[Floats], gram: Callable[[Floats], Floats], loss: Loss, decay: Floats, *, who: str
+) -> Floats:
+    """P (d x d) of a party's rows, which come in stretches (each n x d); the rest as `preconditioner`.
+
+    gram: X^T X of a stretch, with whatever columns the model adds.
+    """
+    total, rows = np.zeros((len(decay), len(decay))), 0
+    for X in stretches:
+        total += gram(X)
+        rows += len(X)
+    return preconditioner(total, rows, bound(loss), decay, who=who)
 
 
 def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, who: str) -> Floats:

@@ -14,14 +14,16 @@ active party renews g with its own weights (section 3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from securevfl.crypto.scheme import Floats
+from securevfl.models.base import Block, Model
+from securevfl.optim.own_steps import OwnSteps
 from securevfl.optim.proximal import Proximal
-from securevfl.optim.rounds import Learner, RoundsOptimizer
+from securevfl.optim.rounds import Learner, Remembered, RoundsOptimizer
 from securevfl.optim.update import Rule
 from securevfl.protocols.base import Batch, Reply
 from securevfl.protocols.link import ActiveLink, PassiveLink
@@ -31,10 +33,24 @@ class FedBCD(RoundsOptimizer):
     """Q = `local_steps` local steps a round, all parties at once or in turn."""
 
     name: ClassVar[str] = "fedbcd"
+    own_size: ClassVar[bool] = True
+
+    lr: float | None = Field(default=None, gt=0)
+    """eta, the size of the first step; without, each party's own by the curvature of its columns (linear models)."""
     local_steps: int = Field(default=5, ge=1)
     """Q, steps that each party takes on one exchange."""
     mode: Literal["parallel", "sequential"] = "parallel"
     """All parties move at once, or one after the other; in turn, single parts show in the sums."""
+
+    def check(self, model: Model) -> None:
+        if self.lr is None and not (model.by_column and model.loss.curvature is not None and self.rule.linear):
+            raise ValueError(
+                "optimizer.lr: is missing; add it, as steps follow from the curvature of columns in a linear model "
+                "whose loss states one, by a rule that is linear (sgd, momentum)"
+            )
+
+    def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:
+        return super().remember(model, state) if self.lr is not None else OwnSteps(self.update, model, state)
 
     @property
     def label(self) -> str:
@@ -84,7 +100,12 @@ class FedBCD(RoundsOptimizer):
             self._step(party, reply.gradient(party.model, batch), batch, t)
 
     def _step(self, party: Learner, gradient: Floats, batch: Batch, t: int) -> None:
-        party.updater.step(gradient / len(batch.X), self.eta(t, party.parties))
+        updater, moving = party.updater, party.parties if self.mode == "parallel" else 1
+        if isinstance(updater, OwnSteps):
+            eta = updater.size(batch, party.loss, steps=self.steps, moving=moving) * self.shrunk(t, party.parties)
+        else:
+            eta = self.eta(t, party.parties)
+        updater.step(gradient / len(batch.X), eta)
 
 
 class FedSGD(FedBCD):

@@ -39,6 +39,10 @@ class Books:
         with self._lock:
             self.traffic.setdefault((stage, message), Tally()).add(nbytes)
 
+    def seconds(self, stage: Stage) -> float:
+        """Seconds of all operations of a stage."""
+        return sum(tally.amount for (own, _), tally in self.ops.items() if own == stage)
+
     def bytes_sent(self, stage: Stage | None = None) -> int:
         return int(sum(t.amount for (p, _), t in self.traffic.items() if stage in (None, p)))
 

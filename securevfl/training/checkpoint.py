@@ -26,7 +26,7 @@ from securevfl.files import write_whole
 from securevfl.methods.state import State
 from securevfl.training.model_part import ModelPart
 
-SCHEMA = "securevfl.checkpoint/5"
+SCHEMA = "securevfl.checkpoint/6"
 KEPT = 4  # parties are at most this many checkpoints apart
 FINISHED = 1 << 62  # the round of a party whose part is on disk
 
@@ -37,7 +37,7 @@ class Saved:
 
     run: as in `ModelPart`. constant: the newest state of this party serves for all rounds before it, as it is the same
     at every round or the party goes at a pace of its own; such a party may be far ahead of the others. preparation: the
-    steps that make its columns, as plain data.
+    steps that make its columns, as plain data. best: its part of the best model so far, if patience keeps that.
     """
 
     round: int
@@ -47,6 +47,7 @@ class Saved:
     state: State
     constant: bool = False
     preparation: list[dict[str, Any]] = field(default_factory=list)
+    best: State | None = None
 
 
 class Checkpoints:
@@ -81,6 +82,7 @@ class Checkpoints:
             "state": saved.state.plain(),
             "constant": saved.constant,
             "preparation": saved.preparation,
+            "best": None if saved.best is None else saved.best.plain(),
         }
         write_whole(self.folder / self._name(job, saved.round), json.dumps(kept).encode())
         for old in self._states(job)[:-KEPT]:
@@ -112,6 +114,7 @@ class Checkpoints:
                 state=State.read(kept["state"]),
                 constant=bool(kept["constant"]),
                 preparation=list(kept["preparation"]),
+                best=None if kept["best"] is None else State.read(kept["best"]),
             )
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None

@@ -70,7 +70,7 @@ class Run:
         """Rounds, seconds of the critical path by kind, bytes."""
         return Costs(
             algorithm=self.job.optimizer.label,
-            protocol=self.job.protocol.label(len(self.parts) - 1),
+            protocol=self.job.method.label(self.job, len(self.parts) - 1),
             local_steps=self.job.optimizer.steps,
             rounds=self.active.rounds,
             path=max((part.path for part in self.parts.values()), key=lambda path: float(path[: Stage.EVALUATE].sum())),

@@ -59,7 +59,7 @@ def simulate(
     if strange := [name for name, times in (slowed or {}).items() if name not in cast.parties or not times > 0]:
         raise ConfigError(f"slowed: parties of this run with factors above 0 were expected, {strange[0]} came")
     clocks = {name: VirtualClock(lines, slowed=(slowed or {}).get(name, 1.0)) for name in cast.parties}
-    label = f"{job.optimizer.label}, {job.protocol.label(len(others))}"
+    label = f"{job.optimizer.label}, {job.method.label(job, len(others))}"
     with pool_for(job, executor, workers) as (pool, size), watched(label, progress, on_round) as told:
         roles = {
             party.name: partial(

@@ -48,6 +48,7 @@ class Trainee:
         self._run = run
         self._leads = party.name == seat.roles.lead
         self._trained = seat.channel.clock.path()
+        self._best = None if saved is None else saved.best
         state = None if saved is None else saved.state
         self._player = job.method.player(job, seat, data.columns, state)
 
@@ -75,8 +76,11 @@ class Trainee:
 
     def finish(self) -> ModelPart:
         """Evaluates a last time and packs what this party takes home."""
-        measured = self._evaluate(last=True)
         seat, data = self._seat, self._data
+        exchanges = self._player.exchanges or self.rounds
+        if self._best is not None:
+            self._player = self._job.method.player(self._job, seat, data.columns, self._best)
+        measured = self._evaluate(last=True)
         path = seat.channel.clock.path()
         path[: Stage.EVALUATE] = self._trained[: Stage.EVALUATE]  # others may have evaluated while this one trained
         return ModelPart(
@@ -93,7 +97,7 @@ class Trainee:
             metrics=measured,
             calibration=self._player.calibration,
             history=self._history,
-            rounds=self._player.exchanges or self.rounds,
+            rounds=exchanges,
             books=seat.channel.books,
             path=path,
             run=self._run,
@@ -124,7 +128,7 @@ class Trainee:
     def _saved(self, rounds: int) -> Saved:
         player, keys = self._player, dict(self._seat.channel.keys)
         steps = [] if self._party.preparation is None else self._party.preparation.plain()
-        return Saved(rounds, self._run, self._history, keys, player.state(), player.constant, steps)
+        return Saved(rounds, self._run, self._history, keys, player.state(), player.constant, steps, self._best)
 
     def _evaluate(self, *, last: bool = False) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
@@ -137,22 +141,34 @@ class Trainee:
             return True
         if patience is None or patience.metric not in measured:
             return False
-        past = [record[patience.metric] for record in self._history if patience.metric in record]
-        now = [*past, measured[patience.metric]]
+        now = [*self._past(patience.metric), measured[patience.metric]]
         return metrics.stale(patience.metric, now, patience.evaluations, patience.tolerance)
+
+    def _improves(self, measured: dict[str, float]) -> bool:
+        """Whether the model is better than at every evaluation before, by the metric that patience watches."""
+        patience = self._job.patience
+        if patience is None or patience.metric not in measured:
+            return False
+        return metrics.improves(patience.metric, measured[patience.metric], self._past(patience.metric))
+
+    def _past(self, metric: str) -> list[float]:
+        """What the evaluations so far have measured."""
+        return [record[metric] for record in self._history if metric in record]
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
         """Metrics, and whether to stop, which the leading party tells the others."""
         channel, roles = self._seat.channel, self._seat.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
-        measured, stop = self._evaluate(), False
+        measured, verdict = self._evaluate(), Verdict(stop=False, best=False)
         if self._job.stops_early and self._leads:
-            stop = self._enough(measured)
+            verdict = Verdict(self._enough(measured), self._improves(measured))
             for name in roles.others(roles.lead):
-                channel.send(name, Verdict(stop))
+                channel.send(name, verdict)
         elif self._job.stops_early:
-            stop = channel.recv(roles.lead, Verdict).stop
+            verdict = channel.recv(roles.lead, Verdict)
+        if self._job.patience is not None and verdict.best:
+            self._best = self._player.outcome()
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.TRAIN
-        return measured, stop
+        return measured, verdict.stop

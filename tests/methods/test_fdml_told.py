@@ -120,6 +120,11 @@ def test_noise_is_in_every_sum_that_is_pulled_and_the_training_bears_it() -> Non
     assert noisy.std() > 0.8 * sigma
 
 
+def test_costs_name_what_is_stored() -> None:
+    run = vfl.simulate(job(epochs=1), parties(2))
+    assert "masks/labels" in run.costs.table()
+
+
 def test_noise_asks_for_rows_that_are_held_out() -> None:
     with pytest.raises(ConfigError, match="set test_fraction"):
         job(stored={"name": "masks", "noise": NOISE}, test_fraction=0.0)

@@ -67,7 +67,7 @@ class Model:
             name: State(20, own[name][None], {other: r[None] for other, r in held[name].items()}) for name in self.names
         }
 
-    def ask(self, blocks, ids, ledgers=None, model=b"model", to="a"):
+    def ask(self, blocks, ids, ledgers=None, model=b"model", to="a", raw=None):
         """Scores of each block: A's columns, and the others', by name; at the party that asks."""
         self.events: list[Event] = []
         lock = threading.Lock()
@@ -80,7 +80,9 @@ class Model:
                 products = Products(seat, "b", SCHEME)
                 rows = max(len(block["a"]) for block in blocks)
                 side = Scores(products, self.terms, self.states[name], asking, rows=rows)
-                return [side.block(i, block[name], Rows(ids[i], block[name])) for i, block in enumerate(blocks)]
+                return [
+                    side.block(i, block[name], Rows(ids[i], (raw or block)[name])) for i, block in enumerate(blocks)
+                ]
 
             return play
 
@@ -244,6 +246,48 @@ def test_a_ledger_counts_across_runs_and_peers_apart(tmp_path: Path):
         Ledger(path).admit(b"3", "bank", names(1, 9), committed(names(1, 9)), 12)
     assert path.stat().st_mode & 0o777 == 0o600
     assert "row" not in path.read_text().replace('"rows"', "")
+
+
+def test_processes_that_share_a_file_know_what_the_others_have_let_out(tmp_path: Path):
+    path = tmp_path / "scores"
+    Ledger(path).trained(b"m", 20, names(2))
+    one, other = Ledger(path), Ledger(path)
+    one.admit(b"m", "bank", names(3, 10), committed(names(3, 10)), 40)
+    assert other.commitments(names(2), np.ones((2, 3))) == one.commitments(names(2), np.ones((2, 3)))
+    with pytest.raises(LeakageError, match="once"):
+        other.admit(b"m", "bank", names(3, 12), committed(names(3, 12)), 40)
+    other.admit(b"m", "bank", names(3, 20), committed(names(3, 20)), 40)
+    with pytest.raises(LeakageError, match="once"):
+        one.admit(b"m", "bank", names(1, 22), committed(names(1, 22)), 40)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40])
+def test_a_line_that_a_kill_has_cut_off_is_dropped_and_a_whole_one_counts(cut: int, tmp_path: Path):
+    path = tmp_path / "scores"
+    Ledger(path).trained(b"m", 20, names(2))
+    Ledger(path).admit(b"m", "bank", names(3, 10), committed(names(3, 10)), 40)
+    path.write_bytes(path.read_bytes()[:-cut])  # with 1 the line's end alone is gone
+    for _ in range(2):
+        ledger = Ledger(path)
+        if cut == 1:
+            with pytest.raises(LeakageError, match="once"):
+                ledger.admit(b"m", "bank", names(1, 10), committed(names(1, 10)), 40)
+        else:
+            ledger.admit(b"m", "bank", names(3, 10), committed(names(3, 10)), 40)
+        assert path.read_bytes().endswith(b"}\n")
+
+
+def test_only_columns_of_its_own_count_towards_how_many_models_may_ask():
+    """A party may score under fewer models than a fourth of its columns; the one of ones is no column."""
+    model, asked = Model(9, 4), []
+
+    class Watching(Open):
+        def admit(self, *given, **_):
+            asked.append(given[4])
+
+    block = model.columns(5)
+    model.ask([block], [names(5)], {"a": Watching()}, to="b", raw={"a": block["a"][:, :8], "b": block["b"]})
+    assert asked == [8]
 
 
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path):

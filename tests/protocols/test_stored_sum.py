@@ -246,6 +246,7 @@ def test_jobs_name_stored_sums() -> None:
         (vfl.Paillier(), vfl.StoredCipher(engine=vfl.Paillier())),
     ):
         assert vfl.Protocol(stored=given).stored == expected
+        assert vfl.Protocol(stored=given).pooled == ("paillier" in str(expected).lower())
     with pytest.raises(ConfigError, match="stores nothing at a server"):
         vfl.Job(
             model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(residual="open", stored="masks")

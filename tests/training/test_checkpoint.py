@@ -124,14 +124,14 @@ def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
     spoilt = max(tmp_path.iterdir())
     whole = spoilt.read_text()
-    spoilt.write_text(whole.replace("checkpoint/5", "checkpoint/4"))
+    spoilt.write_text(whole.replace("checkpoint/6", "checkpoint/4"))
     with pytest.raises(
-        DataError, match=r"of schema securevfl\.checkpoint/5 was expected, another version wrote this one"
+        DataError, match=r"of schema securevfl\.checkpoint/6 was expected, another version wrote this one"
     ):
         own.load(digest, 45)
     for other in (
         "[]",
-        '{"schema": "securevfl.checkpoint/5"}',
+        '{"schema": "securevfl.checkpoint/6"}',
         whole.replace('{"shop"', '["shop"').replace('"}', '"]'),
     ):
         spoilt.write_text(other)

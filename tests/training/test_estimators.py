@@ -21,8 +21,15 @@ UNPICKLED = "a fitted model holds what every party has learned, and goes to a fi
 APART = "weights of 1 to 10,000,000 make block_newton overshoot: it is told, and no model comes out"
 
 
+SCALED = "columns are scaled by rows, each of which counts once there: a weight of two is not two rows"
+
+
 def fails(estimator: object) -> dict[str, str]:
-    return {"check_estimators_pickle": UNPICKLED, "check_class_weight_classifiers": APART}
+    return {
+        "check_estimators_pickle": UNPICKLED,
+        "check_class_weight_classifiers": APART,
+        "check_sample_weight_equivalence_on_dense_data": SCALED,
+    }
 
 
 @parametrize_with_checks([vfl.VerticalClassifier(), vfl.VerticalRegressor()], expected_failed_checks=fails)
@@ -70,3 +77,22 @@ def test_frames_of_other_libraries(library: str) -> None:
     model = vfl.VerticalClassifier({"bank": ["size"], "shop": ["city"]}).fit(frame, Y)
     assert list(model.feature_names_in_) == ["size", "city"]
     assert model.score(frame, Y) > 0.9
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_weights_of_rows_count_as_in_scikit_learn(count: int) -> None:
+    generator = np.random.default_rng(3)
+    y = Y if count == 2 else np.digitize(X[:, 0], [12, 15])
+    weights = generator.uniform(0.5, 2.0, len(y))
+    Z = StandardScaler().fit_transform(X[:, [1, 4, 5, 8, 9, 14]])
+    model = vfl.VerticalClassifier(l2=0.05, epochs=60).fit(Z, y, sample_weight=weights)
+    pooled = LogisticRegression(C=1 / (0.05 * weights.sum()), max_iter=2000).fit(Z, y, sample_weight=weights)
+    np.testing.assert_allclose(model.predict_proba(Z), pooled.predict_proba(Z), atol=0.02)
+    plain = vfl.VerticalClassifier(l2=0.05, epochs=60).fit(Z, y)
+    assert np.abs(plain.predict_proba(Z) - model.predict_proba(Z)).max() > 1e-3
+    number = vfl.VerticalRegressor(l2=0.05, epochs=60).fit(Z, X[:, 0], weights)
+    ridge = Ridge(0.05 * weights.sum()).fit(Z, X[:, 0], sample_weight=weights)
+    np.testing.assert_allclose(number.predict(Z), ridge.predict(Z), atol=0.1)
+    assert "(weight of the row)" not in model.run_.coefficients["first"]
+    both = vfl.VerticalClassifier(class_weight="balanced").fit(Z, y, weights)
+    assert both.score(Z, y) > 0.6

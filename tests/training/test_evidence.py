@@ -91,6 +91,16 @@ def test_labels_of_three_classes_are_refused_in_words() -> None:
         vfl.simulate(job(), [three, *others])
 
 
+def test_training_rows_of_one_class_are_refused_before_any_count_is_told() -> None:
+    bank, *others = PARTIES
+    y = np.zeros(len(bank), int)
+    y[job().schedule(bank.register).test] = 1
+    seen: list[Event] = []
+    with pytest.raises(LabelError, match="training rows of all 2 classes were expected"):
+        vfl.simulate(job(vfl.Ckks()), [vfl.Party("bank", bank.X, y, ids=bank.ids), *others], observe=seen.append)
+    assert not [event for event in seen if isinstance(event.message, SealedG)]
+
+
 def test_a_table_on_disk_is_refused_with_the_way_out(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

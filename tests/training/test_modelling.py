@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import securevfl as vfl
 from securevfl import errors
+from securevfl.training.checkpoint import Checkpoints
 
 N = 400
 GENERATOR = np.random.default_rng(11)
@@ -115,6 +116,31 @@ def test_a_training_stops_when_a_metric_gets_no_better() -> None:
     assert min(losses[:-3]) - min(losses[-3:]) <= 1e-4
     with pytest.raises(errors.ConfigError, match=r"patience\.metric must be one of auc"):
         job(patience={"metric": "r2"})
+
+
+@pytest.mark.parametrize("sums", ["direct", "pairwise"])
+def test_patience_keeps_the_best_model_at_every_party(sums: str, tmp_path: Path) -> None:
+    """Steps so large that the loss goes up and down: the model is that of the round with the lowest."""
+    three = vfl.datasets.breast_cancer(3)
+    own = {"optimizer": vfl.FedBCD(lr=0.8), "protocol": vfl.Protocol(sum=sums, residual="open"), "batch_size": 64}
+    own |= {"epochs": 2, "test_fraction": 0.25, "accepts": ["columns"], "model": vfl.Logistic()}
+    patient = {"patience": {"metric": "loss", "evaluations": 50}}
+    run = vfl.simulate(vfl.Job(**own, **patient), three)
+    losses = [record["loss"] for record in run.history]
+    best = int(np.argmin(losses)) + 1
+    assert 1 < best < len(losses)
+    assert run.metrics["loss"] == pytest.approx(min(losses), rel=1e-6)
+    kept: dict[str, Checkpoints] = {each.name: Checkpoints(tmp_path / each.name, each.name, every=1) for each in three}
+
+    def cut(done: int, of: int) -> None:
+        if done == best + 1:
+            raise RuntimeError("cut")
+
+    with pytest.raises(RuntimeError, match="cut"):
+        vfl.simulate(vfl.Job(**own, **patient), three, checkpoints=kept, on_round=cut)
+    again = vfl.simulate(vfl.Job(**own, **patient), three, checkpoints=kept)
+    for name, part in again.parts.items():
+        np.testing.assert_array_equal(part.theta, run.parts[name].theta)
 
 
 def test_classes_are_held_out_evenly() -> None:

@@ -223,6 +223,23 @@ def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) ->
         score_rows(parts["bank"], None, meeting.kit("bank") / "peers.toml", on_block=print)  # type: ignore[arg-type]
 
 
+def test_a_model_of_rows_without_ids_scores_none_since_any_may_be_of_its_training(meet: Any, tmp_path: Path) -> None:
+    meeting = meet(2, None, a_job())
+    ledgers = {name: tmp_path / f"{name}.ledger" for name in meeting.peers.parties}
+
+    def train(party: vfl.Party, kit: Path) -> Any:
+        own = vfl.Party(party.name, party.X, party.y, aligned=True)
+        return join(meeting.job, own, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5)
+
+    parts = each(meeting, train)
+
+    def ask(party: vfl.Party, kit: Path) -> Any:
+        given = {"ids": party.ids, "ledger": ledgers[party.name], "timeout": 20, "patience": 5}
+        return predict_with(parts[party.name], party.X, kit / "peers.toml", **given)
+
+    assert any("this one's had none" in str(error) for error in each(meeting, ask).values())
+
+
 def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_path: Path) -> None:
     """A crash between the scores of held-out rows and the part on disk: the same question comes again."""
     job, parties = a_job(), vfl.datasets.breast_cancer(2)

@@ -41,6 +41,8 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.cipher_sum import CipherSum
 from securevfl.protocols.engines import Ckks, Paillier
+from securevfl.protocols.stored_cipher import Marks
+from securevfl.protocols.stored_masks import Masks
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import encode_message
@@ -99,6 +101,8 @@ def _secret_objects() -> list[tuple[str, Any, list[int]]]:
         ("Paillier holder", PaillierHolder(key), numbers),
         ("lattice holder", LatticeScheme().keygen(), []),
         ("lattice sum holder", LatticeSum().sum_keygen(), []),
+        ("masks of stored payloads", Masks({"shop": raw}), [int.from_bytes(raw, "little")]),
+        ("marks of stored payloads", Marks({"shop": raw}), [int.from_bytes(raw, "little")]),
         ("key pair", pair, [private]),
         ("blinder", blinder, [int.from_bytes(blinder._scalar, "little")]),
         ("share", share, [int(share._y)]),

@@ -28,6 +28,7 @@ from securevfl.audit.checks import (
     session,
     shares,
     simulators,
+    simulators_shares,
     stored,
     theorem,
 )
@@ -191,4 +192,5 @@ CHECKS: dict[str, Check] = {
     **shares.CHECKS,
     **stored.CHECKS,
     **simulators.CHECKS,
+    **simulators_shares.CHECKS,
 }

@@ -155,6 +155,16 @@ MUTANTS = [
         "uniform",
         patched((Ahead, "make", _bare(PARTNER))),
     ),
+    *(
+        Mutant(
+            f"{who}, seen by the simulator",
+            "as above",
+            "simulator shares",
+            "simulator",
+            patched((Ahead, "make", _bare(role))),
+        )
+        for who, role in (("tables without psi", ACTIVE), ("delta without gamma", PARTNER))
+    ),
     Mutant(
         "weights handed out",
         "the active party sends everyone its share of their weights at the end",

@@ -107,9 +107,14 @@ def _undone(worlds: Worlds, tape: Tape, name: str) -> Iterator[tuple[Rows, list[
         own[total.visit] = total.values  # as it was at the first exchange of the visit
     rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
     by_batch: dict[int, list[Floats]] = defaultdict(list)
+    pushed = iter(tape.pushed[name])  # of a party that goes ahead: residuals come in the order of what it pushed
     for receipt in tape.receipts[name]:
         g: Any = getattr(receipt.message, "g", None)
-        if g is not None and receipt.visit in own:
+        if g is None or receipt.visit < 0:
+            continue
+        if (part := next(pushed, None)) is not None:
+            by_batch[part.index].append(undo(g, part.values))
+        elif receipt.visit in own:
             by_batch[tape.visits[name][receipt.visit]].append(undo(g, own[receipt.visit]))
     for index in sorted(by_batch)[:BATCHES]:
         yield rows[index], by_batch[index]

@@ -34,7 +34,7 @@ from securevfl.data.schedule import Rows, Schedule
 from securevfl.job import Job
 from securevfl.privacy.leaks import LEAKS
 from securevfl.protocols.base import Phases
-from securevfl.protocols.notes import Began, Learned, LearnedPhases, SharedResidual, Summed, ToldSum
+from securevfl.protocols.notes import Began, Learned, LearnedPhases, Pushed, SharedResidual, Summed, ToldSum
 from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.codec import Message
 from securevfl.training.run import Run
@@ -167,6 +167,7 @@ class Tape(Observer):
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     phases: dict[str, list[PhaseTotal]] = field(default_factory=lambda: defaultdict(list))
     shared: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
+    pushed: dict[str, list[Pushed]] = field(default_factory=lambda: defaultdict(list))
     told: dict[str, list[ToldSum]] = field(default_factory=lambda: defaultdict(list))
     sums: Witness = field(default_factory=Witness)
     trained: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -203,6 +204,8 @@ class Tape(Observer):
                     self.openings[me].append(Opening(visit, index, J.dense, own))
                 case SharedResidual(index, words):
                     self.shared[me].append(Total(visit, index, words.copy()))
+                case Pushed():
+                    self.pushed[me].append(fact)
                 case ToldSum():
                     self.told[me].append(fact)
                 case LearnedPhases(k, bits, phases):
@@ -219,7 +222,9 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
     if protocol.method is None:
         protocol = protocol.model_copy(update={"sum": sums, "residual": residual})
     watched = job.model_copy(update={"protocol": protocol})
-    return simulate(watched, parties, observe=tape), tape
+    run = simulate(watched, parties, observe=tape)
+    parts = {name: replace(part, job=job.to_dict()) for name, part in run.parts.items()}  # to predict without a witness
+    return Run(job, parts), tape
 
 
 class Worlds:

@@ -1,0 +1,61 @@
+"""How many rows come near the end of the table is counted after every chunk, and nothing else is told by that."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import DivergenceError
+from securevfl.protocols.shares_measure import MeasuredSum
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Event
+
+
+def job(lr: float, **keys: Any) -> vfl.Job:
+    shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
+    own = {"batch_size": "all", "epochs": 6, "test_fraction": 0.3, "evaluate_every": 100} | keys
+    return vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=lr), protocol=shares, **own)
+
+
+def played(own: vfl.Job, tmp_path: Any, parties: int = 2) -> tuple[list[str], list[MeasuredSum]]:
+    """Events `far` as they were logged, and the sums that were opened."""
+    opened: list[MeasuredSum] = []
+
+    def watch(event: Event) -> None:
+        if event.direction == "recv" and isinstance(event.message, MeasuredSum):
+            opened.append(event.message)
+
+    handler = eventlog.write_to(tmp_path / "log")
+    try:
+        with contextlib.suppress(DivergenceError):  # at its very end
+            vfl.simulate(own, vfl.datasets.breast_cancer(parties), workers=1, observe=watch)
+    finally:
+        handler.close()
+        eventlog.LOGGER.removeHandler(handler)
+    return [line for line in (tmp_path / "log").read_text().splitlines() if '"far"' in line], opened
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_one_count_is_opened_a_chunk(tmp_path: Any, parties: int) -> None:
+    far, opened = played(job(0.1, epochs=4), tmp_path, parties)
+    assert not far
+    assert len(opened) == 2 + 1  # and the loss of the last model, of fewer than ten visits
+    counts = [int.from_bytes(each.total, "little") for each in opened]
+    assert len(Counter(counts)) == 3  # shares of a sum, each under a mask of its own
+
+
+def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
+    far, opened = played(job(40.0), tmp_path)
+    assert len(opened) >= 3
+    assert len(far) >= 2
+    assert all('"party": "bank"' in line or '"party":"bank"' in line for line in far)
+
+
+def test_counts_are_said_and_counted() -> None:
+    parties = vfl.datasets.breast_cancer()
+    sheet = vfl.explain(job(0.1), parties)
+    assert "3 counts of rows near the table's end, one a chunk" in sheet

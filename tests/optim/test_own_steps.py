@@ -1,0 +1,94 @@
+"""Steps without a size: by the curvature of each party's columns, as far as tuned ones on the tables that ship."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import ConfigError
+from securevfl.models.losses import LOSSES
+from securevfl.models.metrics import area_under_curve
+from securevfl.training.checkpoint import Checkpoints
+
+TABLES = {
+    "breast cancer": ("logistic", vfl.datasets.breast_cancer, "auc"),
+    "digits": ("softmax", vfl.datasets.digits, "auc"),
+    "diabetes": ("square", vfl.datasets.diabetes, "r2"),
+}
+
+
+def job(model: Any = "logistic", optimizer: Any = None, **keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"protocol": "open", "batch_size": 64, "epochs": 10, "accepts": ["columns"]}
+    return vfl.Job(model=model, optimizer=optimizer or vfl.FedBCD(), **own | keys)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("name", TABLES)
+def test_untuned_steps_come_within_a_hair_of_tuned_ones(name: str, count: int) -> None:
+    model, table, metric = TABLES[name]
+    parties = table(count)
+    own = vfl.simulate(job(model), parties).metrics[metric]
+    tuned = [vfl.simulate(job(model, vfl.FedBCD(lr=lr)), parties).metrics[metric] for lr in (0.01, 0.03, 0.1)]
+    assert own > max(tuned) - 0.005
+
+
+def test_a_step_is_that_of_the_bound_on_the_curvature() -> None:
+    """One round of Q steps on all rows against a loop over the pooled table."""
+    bank, shop = vfl.datasets.breast_cancer()
+    made = job(vfl.Logistic(l2=0.01), vfl.FedBCD(local_steps=3), batch_size="all", epochs=2)
+    run = vfl.simulate(made, [bank, shop])
+    X, loss = (shop.X - shop.X.mean(axis=0)) / shop.X.std(axis=0), LOSSES["logistic"]
+    steep = 0.25 * np.linalg.norm(X, 2) ** 2 / len(X) + 0.01
+    one = vfl.simulate(made.model_copy(update={"epochs": 1}), [bank, shop]).parts
+    bank_X = (bank.X - bank.X.mean(axis=0)) / bank.X.std(axis=0)
+    assert bank.y is not None
+    y = np.where(bank.y == 1, 1.0, -1.0)[:, None]
+    theta = one["shop"].theta
+    own = one["bank"].theta
+    g = loss.residual(X @ theta + bank_X @ own[:-1] + own[-1], y)
+    for _ in range(3):
+        theta = theta - (X.T @ g / len(X) + 0.01 * theta) / (2 * 3 * steep)
+    np.testing.assert_allclose(run.parts["shop"].theta, theta, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [vfl.FedSGD(), vfl.FedPBCD(mu=0.1), vfl.FedBCD(mode="sequential"), vfl.FedBCD(rule="momentum")]
+)
+def test_every_schedule_takes_them(optimizer: Any) -> None:
+    parties = vfl.datasets.breast_cancer()
+    run = vfl.simulate(job(optimizer=optimizer, accepts=["columns", "sequential"]), parties)
+    assert run.metrics["auc"] > 0.99
+    assert area_under_curve(parties[0].y == 1, run.decision({each.name: each.X for each in parties})[:, 0]) > 0.99
+
+
+def test_a_training_that_goes_on_takes_the_same_steps(tmp_path: Any) -> None:
+    def cut(done: int, of: int) -> None:
+        if done == 7:
+            raise RuntimeError("cut")
+
+    parties = vfl.datasets.breast_cancer()
+    states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in parties}
+    with pytest.raises(RuntimeError, match="cut"):
+        vfl.simulate(job(epochs=2), parties, checkpoints=states, on_round=cut)
+    run, whole = vfl.simulate(job(epochs=2), parties, checkpoints=states), vfl.simulate(job(epochs=2), parties)
+    for name, part in run.parts.items():
+        np.testing.assert_array_equal(part.theta, whole.parts[name].theta)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"optimizer": {"name": "fedbcd", "rule": "adam"}}, "optimizer.lr: is missing; add it, as steps follow from"),
+        ({"model": "transfer"}, "optimizer.lr: is missing; add it, as no party here knows a step by its columns"),
+        ({"protocol": {"shares": {}}}, "optimizer.lr: is missing; add it, as no party here knows a step"),
+        (
+            {"optimizer": {"name": "fdml", "lr": None}},
+            "lr: is missing; add",
+        ),
+    ],
+)
+def test_where_columns_do_not_say_it_a_size_is_asked_for(keys: dict[str, Any], says: str) -> None:
+    own: dict[str, Any] = {"model": "logistic", "optimizer": "fedbcd", "protocol": "ckks"}
+    with pytest.raises(ConfigError, match=says):
+        vfl.Job(**own | keys)

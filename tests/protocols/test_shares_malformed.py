@@ -1,0 +1,147 @@
+"""A party of a training on shares that sends something malformed, or under another key, is told apart by a typed error.
+
+Every kind of message is altered once on its way, in a whole job of three parties with a measurement and scores. What
+cannot be told is that words of a ring are the wrong ones: L is whole bytes, so any bytes are words (docs/shares.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto import lattice_shares, ot_rows
+from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError, SecureVFLError
+from securevfl.runtime.channel import Channel
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def ones(data: bytes) -> bytes:
+    """Residues beyond every prime, behind the header."""
+    head = lattice_shares.REPLY.size
+    return data[:head] + b"\xff" * (len(data) - head)
+
+
+def other_key(data: bytes) -> bytes:
+    return data[:4] + os.urandom(16) + data[20:]
+
+
+def other_rows(data: bytes) -> bytes:
+    """A query that names a row more than it has."""
+    magic, key, n, c, s, p = lattice_shares.SEALED.unpack_from(data)
+    return lattice_shares.SEALED.pack(magic, key, n + 1, c, s, p) + data[lattice_shares.SEALED.size :]
+
+
+def other_columns(data: bytes) -> bytes:
+    """An answer that names more columns than it has."""
+    magic, key, c, s, p, d = lattice_shares.REPLY.unpack_from(data)
+    return lattice_shares.REPLY.pack(magic, key, c, s, p, d + 4096) + data[lattice_shares.REPLY.size :]
+
+
+def odd(data: bytes) -> bytes:
+    """Columns that carry several choices, as a cheating chooser's would."""
+    message = bytearray(data)
+    octets = (len(message) - 16 * (ot_rows.COLUMNS + 1)) // ot_rows.COLUMNS
+    for j in range(ot_rows.COLUMNS):
+        message[j * octets] ^= 1 << j % 8
+    return bytes(message)
+
+
+def beyond(data: bytes) -> bytes:
+    return b"\x40" + data[1:]
+
+
+def another_level(publics: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    return tuple(each[:4] + bytes([each[4] - 8]) + each[5:] for each in publics)
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    sender: str  # bank is the active party, shop its partner, telco has columns alone
+    field: str
+    change: Callable[[Any], Any]
+    error: type[SecureVFLError]
+    says: str
+
+
+CASES = {
+    "a nonce that is short": Case("Greeting", "telco", "nonce", cut, ProtocolError, "nonce"),
+    "a key that is no point": Case("Greeting", "shop", "public", lambda _: bytes(32), CryptoError, ""),
+    "a key too few": Case("HolderKeys", "bank", "publics", lambda own: own[:-1], ProtocolError, "public keys"),
+    "a key that is cut": Case("HolderKeys", "shop", "publics", lambda own: (cut(own[0]), *own[1:]), CryptoError, ""),
+    "a key for another ring": Case("HolderKeys", "shop", "publics", another_level, CryptoError, "one L"),
+    "a query under another key": Case("Query", "bank", "ciphertext", other_key, KeyMismatch, "another key"),
+    "a query that is cut": Case("Query", "shop", "ciphertext", cut, CryptoError, "expected"),
+    "a query of residues beyond": Case("Query", "bank", "ciphertext", ones, CryptoError, "refused"),
+    "a query of other rows": Case("Query", "shop", "ciphertext", other_rows, CryptoError, ""),
+    "a query about another batch": Case("Query", "bank", "batch", lambda own: own + 1, ProtocolError, "about batch"),
+    "an answer under another key": Case("Answer", "telco", "ciphertext", other_key, KeyMismatch, "another key"),
+    "an answer that is cut": Case("Answer", "shop", "ciphertext", cut, CryptoError, "expected"),
+    "an answer of residues beyond": Case("Answer", "telco", "ciphertext", ones, CryptoError, "refused"),
+    "an answer of other columns": Case("Answer", "shop", "ciphertext", other_columns, CryptoError, ""),
+    "an offer that is no point": Case("TransferOffer", "shop", "public", lambda _: b"\xff" * 32, CryptoError, ""),
+    "choices too few": Case("TransferChoices", "bank", "points", lambda own: own[:-32], ProtocolError, "choices"),
+    "odd columns of transfers": Case("Corrections", "shop", "columns", odd, CryptoError, "cheating"),
+    "columns of transfers that are cut": Case("Corrections", "shop", "columns", cut, CryptoError, "expected"),
+    "places beyond the table": Case("Turn", "shop", "places", beyond, ProtocolError, "places below 64"),
+    "places too few": Case("Turn", "shop", "places", cut, ProtocolError, "places below 64"),
+    "a turn of another chunk": Case("Turn", "shop", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
+    "a part of another chunk": Case("Part", "telco", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
+    "a part that is cut": Case("Part", "telco", "words", cut, ProtocolError, "bytes"),
+    "tables that are cut": Case("Tables", "bank", "entries", cut, ProtocolError, "tables"),
+    "a delta that is cut": Case("Delta", "shop", "words", cut, ProtocolError, "delta"),
+    "places of a measurement beyond": Case("MeasuredPlaces", "shop", "places", beyond, ProtocolError, "below 64"),
+    "tables of a measurement cut": Case("MeasuredTables", "bank", "entries", cut, ProtocolError, "bytes"),
+    "a sum that is cut": Case("MeasuredSum", "shop", "total", cut, ProtocolError, "bytes"),
+    "commitments too few": Case("Committed", "bank", "rows", cut, ProtocolError, "commitments"),
+    "scores that are cut": Case("OpenedScores", "shop", "words", cut, ProtocolError, "bytes"),
+    "scores beyond their ring": Case(
+        "OpenedScores", "shop", "words", lambda own: b"\xff" * len(own), RangeError, "beyond"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def game() -> tuple[vfl.Job, list[vfl.Party]]:
+    tables = vfl.datasets.breast_cancer(3)
+    shares = vfl.Protocol(shares=vfl.Shares(chunk=10, partner="shop"))
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedSGD(lr=0.3),
+        protocol=shares,
+        batch_size="all",
+        epochs=10,
+        test_fraction=0.3,
+    )
+    return job, [party.take(np.arange(70)) for party in tables]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_message_that_was_altered_ends_the_run_with_a_typed_error(
+    name: str, game: tuple[vfl.Job, list[vfl.Party]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, send, altered = CASES[name], Channel.send, []
+
+    def alters(self: Channel, to: str, message: Any, lane: str = "") -> None:
+        if type(message).__name__ == case.kind and self.me == case.sender and not altered:
+            changed = case.change(getattr(message, case.field))
+            message = msgspec.structs.replace(message, **{case.field: changed})
+            altered.append(message)
+        send(self, to, message, lane)
+
+    monkeypatch.setattr(Channel, "send", alters)
+    with pytest.raises(case.error, match=case.says or None) as raised:
+        vfl.simulate(*game, workers=1)
+    assert altered
+    assert case.kind not in ("Query", "Answer") or type(raised.value) is case.error
+    assert not any(word in str(raised.value) for word in ("0x", "\\x"))  # nothing of what came
