@@ -145,6 +145,28 @@ def fdskl(
     console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))
 
 
+@bench.command()
+def fdml(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds a9a.npz.")],
+    tables: Annotated[str, typer.Option(metavar="NAMES", help="Among a9a-2, a9a-3; both by default.")] = "",
+    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each row, on other rows held out.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="No networks and no encryption.")] = False,
+    json: JsonFile = None,
+) -> None:
+    """FDML: AUC against pooled columns and single parties, and virtual seconds to it where a party is slow."""
+    from securevfl.bench import fdml as bench_fdml
+    from securevfl.cli.show import console, table
+
+    _check_json(json)
+    with _status() as on_row:
+        rows = bench_fdml.run(
+            data, _names(tables), networks=not quick, sealed=not quick, repetitions=repetitions, on_row=on_row
+        )
+    _write(json, bench_fdml.SCHEMA, rows)
+    cells = [["" if value is None else value for value in row.values()] for row in rows]
+    console().print(table([key.replace("_", "\n", 1) for key in rows[0]], cells))
+
+
 @bench.command("credit-ftl")
 def credit_ftl(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds default_credit_hetero_*.csv.gz.")],

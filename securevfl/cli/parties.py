@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.cli.stop import stoppable
-from securevfl.errors import PartiesError
+from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
+    from securevfl.data.party import Party
+    from securevfl.job import Job
     from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.model_part import ModelPart
     from securevfl.transport.peers import Peers
@@ -167,7 +169,10 @@ def _ahead(data: Path, named: Path | None) -> Path:
 def join(
     job_file: SharedJob,
     party: Name,
-    data: Data,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FILE", help="Your table, as above; none for a server, as FDML has one."),
+    ] = None,
     peers: PeersByJob = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
@@ -211,12 +216,16 @@ def join(
     from securevfl.training.session import run_key
 
     job = Job.load(job_file)
-    save = data.with_name(f"{party}.model.json") if save is None else save
+    table = job_file.parent / party if data is None else data
+    save = table.with_name(f"{party}.model.json") if save is None else save
     check_writable(save)
-    check_writable(Path(f"{data}.states") if checkpoints is None else checkpoints, folder=True)
-    with progress("reading") as on_rows:
-        own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
-    states = Checkpoints(Path(f"{data}.states") if checkpoints is None else checkpoints, party, every=every)
+    check_writable(Path(f"{table}.states") if checkpoints is None else checkpoints, folder=True)
+    if data is None:
+        own = _helper(job, party)
+    else:
+        with progress("reading") as on_rows:
+            own = read_aligned(party, data, job, id_column=id_column, label_column=label_column, on_rows=on_rows)
+    states = Checkpoints(Path(f"{table}.states") if checkpoints is None else checkpoints, party, every=every)
     keeps = partial(_states_kept, states, run_key(job, own))
     with stoppable(keeps), events(verbose, log), progress(job.optimizer.label) as on_round:
         part = run(
@@ -230,12 +239,22 @@ def join(
             checkpoints=states,
             save=save,
             ledger=ledger,
-            ahead=_ahead(data, ahead),
+            ahead=_ahead(table, ahead),
             consent=partial(agree, Agreed(DisclosureLedger.of(party, ledger)), accept, job_file),
             on_round=on_round,
         )
-    forget(own, data)
+    if data is not None:
+        forget(own, data)
     _say_outcome(part, "held-out" if job.test_fraction else "training", save)
+
+
+def _helper(job: Job, party: str) -> Party:
+    """The party without a table that this job has a place for. ConfigError if it has none."""
+    from securevfl.data.party import Helper
+
+    if not job.method.helpers:
+        raise ConfigError(f"--data: a table was expected, as {job.method.name} has no place for {party} without one")
+    return Helper(party, job.method.helpers[0][1])
 
 
 def _say_outcome(part: ModelPart, rows: str, save: Path) -> None:

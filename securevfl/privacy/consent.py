@@ -59,7 +59,9 @@ def explain(
         check_settled(job, own.name)
         columns = dict(others) | {own.name: 0}
         lead = own.name if own.active else next(iter(columns))
-        cast = Roles.labelled(lead, [name for name in columns if name != lead])
+        idle = next((role for _, role in job.method.helpers), PASSIVE)  # of who has no columns
+        plays = {name: PASSIVE if size else idle for name, size in others.items()} | {own.name: own.role or PASSIVE}
+        cast = Roles.of({lead: ACTIVE} | {name: role for name, role in plays.items() if name != lead})
         return own_sheet(job, own, cast, columns, outputs=outputs, ledgers=ledgers)
     method = job.method
     if parties is None:
@@ -96,6 +98,8 @@ def own_sheet(
     sizes = {name: columns[name] for name in names} | {own.name: len(own.columns)}
     roles = job.method.assigned(job, Roles.of((name, cast.role(name)) for name in names), sizes)
     whose = f"for {own.name}, by its own table ({len(own):,} x {len(own.columns)}), job {job.digest.hex()[:16]}"
+    if not own.columns:
+        return _sheet(job, roles, None, [], f"for {own.name}, without a table, job {job.digest.hex()[:16]}")
     try:
         known = known_alone(job, own, sizes, outputs=outputs, brought=brought)
     except LabelError as error:

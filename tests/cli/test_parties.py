@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.cli.parties import _helper
 from securevfl.job import Job
 from securevfl.transport.peers import Peers
 
@@ -86,6 +87,13 @@ def test_errors_are_lines(kits: Path, bank_csv: Path, tmp_path: Path) -> None:
         port = probe.getsockname()[1]
     told = fails(*join, f"127.0.0.1:{port}")
     assert told == "bank has waited 1 s for shop; no connection to shop: it has not called\n"
+
+
+def test_a_table_may_be_missing_where_the_job_has_a_server(kits: Path, tmp_path: Path) -> None:
+    missing = fails("join", kits / "shop" / "job.toml", "--party", "shop")
+    assert "--data: a table was expected, as rounds has no place for shop without one" in missing
+    fdml = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FDML(lr=0.1), protocol=vfl.Protocol(residual="open"))
+    assert _helper(fdml, "hub").role == "server"
 
 
 def test_columns_that_are_missing_are_named(kits: Path, bank_csv: Path, tmp_path: Path) -> None:

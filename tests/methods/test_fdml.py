@@ -1,5 +1,6 @@
 """FDML as a training: against FedSGD where all go in step, and by what the paper claims where they do not."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.protocols.pulls import Answered
-from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.channel import Channel, Event, Observer
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.session import take_part
 
 SERVER = vfl.Helper("server", "server")
 OPEN = vfl.Protocol(stored="open")
@@ -77,14 +81,14 @@ def test_steps_go_by_the_rule_named(rule: Any) -> None:
 
 @pytest.mark.parametrize("protocol", [OPEN, vfl.Protocol(stored="masks", residual="open")], ids=["all", "one"])
 def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol) -> None:
-    """Whoever is slow: scores within .05 deviations of those in step, with steps that shrink."""
+    """Whoever is slow: scores within .03 deviations of those in step, with steps that shrink."""
     tables = [*parties(), SERVER]
     options = {"epochs": 60, "decay": "sqrt_t", "lr": 0.5, "batch_size": 32, "model": vfl.Logistic(l2=1e-2)}
     new = {party.name: party.X for party in parties()}
     expected = vfl.simulate(job(protocol, tau=0, **options), tables).decision(new)
     for slowed in SLOW:
         f = vfl.simulate(job(protocol, tau=8, **options), tables, slowed=slowed).decision(new)
-        assert np.sqrt(((f - expected) ** 2).mean()) < 0.05 * expected.std()
+        assert np.sqrt(((f - expected) ** 2).mean()) < 0.03 * expected.std()
 
 
 def test_regret_falls_as_one_by_the_root_of_the_iterations() -> None:
@@ -206,3 +210,19 @@ def test_its_sheet_says_who_sees_what() -> None:
     peers = vfl.explain(job(), parties())
     assert "open payloads at all workers" in peers
     assert "Push from active: plain" in peers.split("shop (passive)")[1]
+
+
+def test_each_has_the_sheet_alone_that_it_is_shown_when_all_meet() -> None:
+    """The server too, which has no table."""
+    own, tables = job(vfl.Protocol(residual="ckks")), [*parties(), SERVER]
+    columns = {party.name: len(party.columns) for party in tables}
+    shown: dict[str, str] = {}
+
+    def play(party: vfl.Party, channel: Channel) -> Any:
+        return take_part(own, party, channel, parties=[*columns], consent=partial(shown.setdefault, party.name))
+
+    run_threads({party.name: partial(play, party) for party in tables}, WallClock, timeout=30)
+    for party in tables:
+        others = {name: size for name, size in columns.items() if name != party.name}
+        assert vfl.explain(own, [party], others=others) == shown[party.name]
+    assert shown["server"].startswith("for server, without a table")

@@ -68,3 +68,21 @@ def test_the_sealed_model_is_as_good_as_the_pooled_one(credit: list[vfl.Party]) 
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     pooled = LogisticRegression(max_iter=1000).fit(X, credit[0].y)
     assert sealed.metrics["auc"] == pytest.approx(roc_auc_score(credit[0].y, pooled.decision_function(X)), abs=0.005)
+
+
+@pytest.mark.parametrize("xi", [None, 60.0])
+def test_kept_exchanges_give_the_open_model_under_ckks(credit: list[vfl.Party], xi: float | None) -> None:
+    def celu(residual: str) -> vfl.Run:
+        job = vfl.Job(
+            model=vfl.Logistic(l2=1e-4),
+            optimizer=vfl.CeluVFL(R=5, W=5, xi=xi, lr=0.03, rule=vfl.AdaGrad()),
+            protocol=vfl.Protocol(residual=residual),
+            batch_size=4096,
+            epochs=5,
+            accepts=["columns", "fresh_equations"],
+        )
+        return vfl.simulate(job, credit)
+
+    opened, sealed = celu("open"), celu("ckks")
+    assert opened.metrics["auc"] > 0.715
+    assert sealed.metrics["auc"] == pytest.approx(opened.metrics["auc"], abs=5e-4)

@@ -175,7 +175,7 @@ def stored_checks() -> dict[str, Callable[[], Outcome]]:
     found: dict[str, Callable[[], Outcome]] = {}
     for kind in STORED.values():
         for label, each in kind.variants().items():
-            found[f"stored {label}"] = partial(stored_check, each.quick)
+            found[f"stored {label}"] = partial(stored_check, each.quick, visits=2 if each.pooled else 3)
             if each.hides_parts:
                 found[f"stored {label}: answers"] = partial(answered, each.quick)
     return found

@@ -312,9 +312,8 @@ def record(job: Job, parties: Sequence[Party]) -> tuple[Transcript, Run]:
 
 def _targets(job: Job, lead: Party, others: Sequence[Party]) -> NDArray[Any]:
     """Those of the training rows (m x c), in the order of the schedule."""
-    assert lead.y is not None, "it leads"
-    loss, rows = job.model.loss, job.schedule(register_of([lead, *others])).flow
-    return loss.targets(lead.y, loss.classes(lead.y))[rows]
+    y, loss, rows = np.asarray(lead.y), job.model.loss, job.schedule(register_of([lead, *others])).flow
+    return loss.targets(y, loss.classes(y))[rows]
 
 
 def _rotates(residual: ResidualProtocol | None) -> bool:

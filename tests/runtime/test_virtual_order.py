@@ -1,0 +1,113 @@
+"""Messages in the order of virtual time, those that have come by now, and parties that are slowed."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from securevfl.errors import TransportError
+from securevfl.runtime.books import Books
+from securevfl.runtime.channel import Channel, Inbox
+from securevfl.runtime.clock import Clock, Kind, Network, Stamp, VirtualClock, WallClock
+from securevfl.runtime.codec import Message, encode_frame
+from securevfl.runtime.threads import run_threads
+
+SESSION = b"s" * 16
+NETWORK = Network(mbps=1e6, rtt_ms=20, message_ms=0)  # 10 ms one way
+
+
+class Ping(Message, frozen=True):
+    number: int
+
+
+class Nowhere:
+    def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
+        raise TransportError(f"{to} is away")
+
+
+def bank(clock: Clock) -> tuple[Channel, Inbox]:
+    inbox = Inbox("bank", ["shop", "telco"], SESSION)
+    return Channel(Nowhere(), inbox, clock, Books(), timeout=0.2), inbox
+
+
+def come(inbox: Inbox, sender: str, number: int, start: float | None, seq: int = 0) -> None:
+    stamp = None if start is None else Stamp(start, np.zeros((4, 3)))
+    inbox.deliver(encode_frame(Ping(number), session=SESSION, sender=sender, receiver="bank", seq=seq), stamp)
+
+
+BOTH = ("shop", "telco")
+
+
+def test_in_a_simulation_what_left_first_is_taken_first_though_it_comes_last() -> None:
+    own, inbox = bank(VirtualClock(NETWORK))
+    come(inbox, "shop", 1, 5.0)
+    late = threading.Timer(0.05, lambda: come(inbox, "telco", 2, 1.0))
+    late.start()
+    assert own.recv_first(BOTH, Ping, awaited=BOTH) == ("telco", Ping(2))
+    assert own.recv_first(BOTH, Ping, awaited=("shop",)) == ("shop", Ping(1))
+
+
+def test_who_is_not_awaited_is_not_waited_for() -> None:
+    own, inbox = bank(VirtualClock(NETWORK))
+    come(inbox, "shop", 1, 5.0)
+    assert own.recv_first(BOTH, Ping, awaited=("shop",)) == ("shop", Ping(1))
+    come(inbox, "telco", 2, 1.0)
+    with pytest.raises(TransportError, match="nothing came"):
+        own.recv_first(BOTH, Ping, awaited=BOTH)
+
+
+def test_on_the_wall_what_is_here_is_taken() -> None:
+    own, inbox = bank(WallClock())
+    come(inbox, "shop", 1, None)
+    assert own.recv_first(BOTH, Ping, awaited=BOTH) == ("shop", Ping(1))
+
+
+def test_what_has_not_arrived_in_virtual_time_is_not_here_yet() -> None:
+    own, inbox = bank(VirtualClock(NETWORK))
+    assert own.recv_due(BOTH, Ping) is None
+    come(inbox, "shop", 1, 1.0)
+    come(inbox, "telco", 2, 0.5)
+    assert own.recv_due(BOTH, Ping) is None
+    own.clock.offloaded(Kind.LOCAL, 0.6)
+    assert own.recv_due(BOTH, Ping) == ("telco", Ping(2))
+    assert own.recv_due(BOTH, Ping) is None
+    own.clock.offloaded(Kind.LOCAL, 0.5)
+    assert own.recv_due(BOTH, Ping) == ("shop", Ping(1))
+    assert own.clock.path().sum() == pytest.approx(1.1, abs=0.05)  # it waited for nothing
+
+
+def test_on_the_wall_what_has_come_is_here() -> None:
+    own, inbox = bank(WallClock())
+    assert own.recv_due(BOTH, Ping) is None
+    come(inbox, "shop", 1, None)
+    assert own.recv_due(BOTH, Ping) == ("shop", Ping(1))
+    own.fail(TransportError("shop has stopped"))
+    with pytest.raises(TransportError, match="has stopped"):
+        own.recv_due(BOTH, Ping)
+
+
+def test_a_slowed_party_takes_so_many_times_as_long_to_compute_and_no_longer_to_send() -> None:
+    clocks = {"shop": VirtualClock(NETWORK, slowed=4.0), "bank": VirtualClock(NETWORK)}
+
+    def burn() -> float:
+        since = time.thread_time()
+        while time.thread_time() < since + 0.05:
+            pass
+        return time.thread_time() - since
+
+    def shop(channel: Channel) -> float:
+        took = burn()
+        channel.clock.offloaded(Kind.ENCRYPTION, 1.0)
+        channel.send("bank", Ping(1))
+        return took
+
+    def wait(channel: Channel) -> float:
+        channel.recv("shop", Ping)
+        return 0.0
+
+    took = run_threads({"shop": shop, "bank": wait}, clocks)["shop"]
+    path = clocks["bank"].path().sum(axis=0)
+    assert path[Kind.ENCRYPTION] == pytest.approx(4.0)
+    assert path[Kind.LOCAL] == pytest.approx(4 * took, rel=0.2)
+    assert path[Kind.COMMUNICATION] == pytest.approx(0.01, rel=0.1)
