@@ -264,6 +264,45 @@ def rounds(
 
 
 @bench.command()
+def celu(
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder of the tables, for all but made-up clicks.")
+    ] = None,
+    tables: Annotated[str, typer.Option(metavar="NAMES", help="Among clicks, default_credit, adult.")] = "clicks",
+    networks: Annotated[str, typer.Option(metavar="NAMES", help="Among wide_deep, dssm.")] = "wide_deep,dssm",
+    rows: Annotated[int, typer.Option(min=1000, help="Made-up clicks.")] = 180_000,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs that means are taken of.")] = 3,
+    mbps: Annotated[float, typer.Option(help="Bandwidth between parties.")] = 300.0,
+    rtt_ms: Annotated[float, typer.Option(help="There and back, in milliseconds.")] = 20.0,
+    json: JsonFile = None,
+) -> None:
+    """Kept exchanges against plain training, a pipeline and FedBCD: rounds and virtual seconds to an AUC.
+
+    Takes half an hour of processor time. With --json what has been run is kept beside that file, in FILE.runs, and is
+    not run again.
+    """
+    from securevfl.bench import celu as bench_celu
+    from securevfl.cli.show import console, table
+    from securevfl.runtime.clock import Network
+
+    _check_json(json)
+    with _status() as on_row:
+        found = bench_celu.run(
+            data,
+            _names(tables),
+            _names(networks),
+            rows=rows,
+            seeds=seeds,
+            kept=None if json is None else json.with_name(f"{json.name}.runs"),
+            network=Network(mbps=mbps, rtt_ms=rtt_ms),
+            on_row=on_row,
+        )
+    _write(json, bench_celu.SCHEMA, found)
+    keys = "method", "network", "target", "lr", "auc", "rounds", "rounds_sd", "virtual_s", "times_plain"
+    console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in found]))
+
+
+@bench.command()
 def start(
     repetitions: Annotated[int, typer.Option(min=1, help="Processes started for each figure.")] = 9,
     json: JsonFile = None,
