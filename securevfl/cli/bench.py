@@ -153,9 +153,9 @@ def fdml(
     quick: Annotated[bool, typer.Option("--quick", help="No networks and no encryption.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """FDML: AUC against pooled columns and single parties, and virtual seconds to it where a party is slow."""
+    """FDML: AUC against pooled columns and single parties, rounds and virtual seconds to within .007 of the pooled."""
     from securevfl.bench import fdml as bench_fdml
-    from securevfl.cli.show import console, table
+    from securevfl.cli.show import console
 
     _check_json(json)
     with _status() as on_row:
@@ -163,8 +163,10 @@ def fdml(
             data, _names(tables), networks=not quick, sealed=not quick, repetitions=repetitions, on_row=on_row
         )
     _write(json, bench_fdml.SCHEMA, rows)
-    cells = [["" if value is None else value for value in row.values()] for row in rows]
-    console().print(table([key.replace("_", "\n", 1) for key in rows[0]], cells))
+    for row in rows:
+        reached = "" if row["rounds"] is None else f", {row['rounds']:.0f} rounds and {row['virtual_s']:.2f} s to it"
+        named = ", ".join(each for each in (row["dataset"], row["method"], row["setting"]) if each)
+        console().print(f"{named}: AUC {row['auc']:.4f} +- {row['auc_sd']:.4f}{reached}", soft_wrap=True)
 
 
 @bench.command("credit-ftl")
