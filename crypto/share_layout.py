@@ -17,9 +17,9 @@ from securevfl.crypto.share_ring import Integers, Words
 __all__ = ["choose", "messages", "milliseconds", "plaintexts"]
 
 # Milliseconds of one core, both ends: a ciphertext up (encrypt, save, load, transform), one down (transform back,
-# encryption of zero, save, load, decrypt), a product with its sum, a plaintext made; and of a line of 300 Mbps for the
+# encryption of zero, save, load, decrypt), a product with its sum, a plaintext made; and of a line of 150 Mbps for the
 # 45 kB of either ciphertext. Only their ratios matter.
-LINE = 1.2
+LINE = 2.4
 UP, DOWN, PRODUCT, PREPARE = 1.3 + LINE, 2.5 + LINE, 0.07, 0.14
 
 

@@ -28,7 +28,7 @@ from securevfl.protocols.base import Declared, Reveal, Seat
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
 from securevfl.protocols.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.sum_keys import KEY_MESSAGES, own_keys
-from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.roles import COLLECTOR, CONTRIBUTOR, READER
 from securevfl.runtime.codec import Message
 
 MARKS = 4
@@ -47,7 +47,7 @@ class StoredCipher(StoredSum):
     """Payloads under a Paillier or CKKS key whose secret half all readers have and the server has not."""
 
     name: ClassVar[str] = "cipher"
-    pushed: ClassVar[Reveal] = Reveal("ciphertext", CONTRIBUTOR)
+    pushed: ClassVar[Reveal] = Reveal("ciphertext", READER)
     pulled: ClassVar[Reveal] = Reveal("output", OTHERS)
     engine: AnyEngine = Ckks()
     """The encryption under which payloads are added up."""
@@ -101,8 +101,10 @@ class StoredCipher(StoredSum):
     def declares(self) -> list[Declared]:
         return [
             *KEY_MESSAGES,
-            Declared(StoredKey, CONTRIBUTOR, COLLECTOR, Reveal("public")),
-            Declared(StoredKey, CONTRIBUTOR, CONTRIBUTOR, Reveal("output", "the key that readers share")),
+            Declared(StoredKey, READER, COLLECTOR, Reveal("public")),
+            Declared(
+                StoredKey, READER, CONTRIBUTOR, Reveal("output", "the public key, to a reader the secret one too")
+            ),
         ]
 
 

@@ -154,7 +154,7 @@ class StoredSum(MessageProtocol):
 
     @abstractmethod
     def declares(self) -> list[Declared]:
-        """What its own messages reveal, in the roles of a sum: those that make keys."""
+        """What its own messages reveal, in the roles of a sum and of who reads it: those that make keys."""
 
     @property
     def label(self) -> str:

@@ -16,7 +16,7 @@ from securevfl.crypto.prg import KEY_BYTES, derive_key
 from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.base import Declared, Reveal, Seat
-from securevfl.roles import CONTRIBUTOR
+from securevfl.roles import CONTRIBUTOR, READER
 from securevfl.runtime.codec import Message
 
 
@@ -33,8 +33,9 @@ class OwnKey(Message, frozen=True):
 
 
 KEY_MESSAGES = [
-    Declared(SumPublic, CONTRIBUTOR, CONTRIBUTOR, Reveal("public")),
-    Declared(OwnKey, CONTRIBUTOR, CONTRIBUTOR, Reveal("output", "the sender's key of this session"), structured=True),
+    Declared(SumPublic, CONTRIBUTOR, READER, Reveal("public")),
+    Declared(SumPublic, READER, CONTRIBUTOR, Reveal("public")),
+    Declared(OwnKey, CONTRIBUTOR, READER, Reveal("output", "the sender's key of this session"), structured=True),
 ]
 
 

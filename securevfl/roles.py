@@ -24,6 +24,7 @@ HOLDER: Role = "holder"  # keeps a share of what nobody has whole
 LEAD: Role = "lead"  # comes first, whatever it is beside: keeps the history and says when to stop
 COLLECTOR: Role = "collector"  # of a sum: is told it
 CONTRIBUTOR: Role = "contributor"  # of a sum: puts a part in
+READER: Role = "reader"  # of a stored sum: a contributor that is told it
 
 
 @dataclass(frozen=True)

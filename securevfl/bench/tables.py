@@ -85,6 +85,17 @@ def epsilon_5k(data: Path) -> list[Party]:
     return _two_files(data, "epsilon_5k")
 
 
+def adult(data: Path) -> list[Party]:
+    """48,842 people, income above 50,000 dollars; numbers and texts as they are, as the file splits them."""
+    columns = read(data / "adult.csv.gz")
+    y, made = np.array(columns["y"], float).astype(int), []
+    for k, side in enumerate("gh"):
+        names = [name for name in columns if name.startswith(f"{side}_")]
+        X = np.column_stack([np.array([value or None for value in columns[name]], object) for name in names])
+        made.append(Party(NAMES[k], X, None if k else y, columns=names, aligned=True))
+    return made
+
+
 def archive(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an npz file. DataError if it is missing."""
     if not path.is_file():

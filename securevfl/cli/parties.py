@@ -80,10 +80,11 @@ def align(
     from securevfl.data.row_order import write_rows
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately
-    from securevfl.organisations.conversation import converse, read_peers
+    from securevfl.organisations.conversation import Venue, converse
     from securevfl.runtime.channel import Channel
 
-    others, folder = read_peers(peers, certs)
+    venue = Venue.of(peers, certs, listen, timeout, patience)
+    others = venue.peers
     _check_name(party, others)
     ids = read_ids(data, id_column=id_column)
     work = Path(f"{data}.align")
@@ -105,17 +106,7 @@ def align(
     terms = {"parties": list(others.parties), "task": "align"}
     keeps = f"what was done is kept in {work}"
     with stoppable(lambda: keeps), events(verbose, log), _pool(len(ids)) as pool, progress("aligning") as on_progress:
-        count = converse(
-            party,
-            others,
-            terms,
-            talk,
-            certs=folder,
-            listen=listen,
-            timeout=timeout,
-            patience=patience,
-            resumes=True,
-        )
+        count = converse(party, venue, terms, talk, resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
 
 
@@ -339,15 +330,16 @@ def relay(
     log: Log = None,
 ) -> None:
     """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
-    from securevfl.organisations.conversation import read_peers
+    from securevfl.organisations.conversation import Venue
     from securevfl.transport.relay import Relay
     from securevfl.transport.tls import Credentials
 
-    others, folder = read_peers(peers, certs)
+    venue = Venue.of(peers, certs, listen, timeout, patience)
+    others = venue.peers
     if name != others.hub or name in others.parties:
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
     with stoppable(), events(verbose, log):
-        Relay(Credentials(folder, name), others, listen=listen, patience=patience).run(timeout)
+        Relay(Credentials(venue.certs, name), others, listen=listen, patience=patience).run(timeout)
 
 
 def _check_name(party: str, peers: Peers) -> None:

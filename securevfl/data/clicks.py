@@ -5,7 +5,7 @@ Who sees an advertisement and whether a click follows is drawn in this order:
 1. a row has traits u, `TRAITS` standard normal numbers that nobody sees
 2. column j is a mixture of u' a_j, with a random direction a_j, and of noise of its own: a standard normal number z.
    Columns of numbers are z. The level of a text is where z falls in a Zipf distribution: level l of m is taken with
-   probability proportional to (l + SHIFT)^-1, and m grows from 4 to 1,000 over the 26 columns
+   probability proportional to (l + SHIFT)^-1, and m grows from 4 to 200 over the 26 columns
 3. the log-odds of a click are those of a factorisation machine (Rendle 2010) on these columns,
 
        b + SHARPNESS (main effects + interactions),    interactions = sum over i < j of <v_i, v_j>
@@ -33,7 +33,7 @@ from securevfl.data.party import Party
 from securevfl.errors import DataError
 
 NUMBERS, TEXTS = 13, 26  # columns of each kind
-LEVELS = np.geomspace(4, 1000, TEXTS).round().astype(int)
+LEVELS = np.geomspace(4, 200, TEXTS).round().astype(int)
 SHIFT = 2.0  # of the ranks in the Zipf distribution: flattens its head
 TRAITS, MIXED = 4, 0.5  # hidden numbers a row, and the share of a column's variance that comes from them
 RANK = 2

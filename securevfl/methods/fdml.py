@@ -32,7 +32,7 @@ from securevfl.protocols.engines import Ckks
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.stored_masks import StoredMasks
 from securevfl.protocols.stored_sum import StoredOpen
-from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
+from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, READER, SERVER, Role, Roles
 
 
 class FdmlMethod(Method):
@@ -101,9 +101,9 @@ class FdmlMethod(Method):
         stored = stored_of(job)
         parts = job.protocol.sum_for(len(passives)).declares(passives)
         found = recast(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals)
-        found += recast(stored.declares(), {COLLECTOR: (SERVER,), CONTRIBUTOR: workers})
         told = workers if fdml_of(job).shows_labels else (ACTIVE,)
-        found += recast(pulls.declares(stored, told), {CONTRIBUTOR: workers})
+        found += recast(stored.declares(), {COLLECTOR: (SERVER,), CONTRIBUTOR: workers, READER: told})
+        found += recast(pulls.declares(stored, told), {READER: told})
         if SERVER not in roles.kinds:
             found += peer_pulls.declares()
         if job.protocol.residual is None:

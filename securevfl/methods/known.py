@@ -8,8 +8,9 @@ from securevfl.data.party import Party, register_of
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.errors import ConfigError
 from securevfl.methods.base import Known
+from securevfl.methods.evidence import weigh_pooled
 from securevfl.methods.prepared import prepare, prepare_all
-from securevfl.methods.sizes import singled_out, sizes_of
+from securevfl.methods.sizes import enough_alone, singled_out, sizes_of
 from securevfl.models.losses import check_split
 from securevfl.options import JobOptions
 
@@ -23,6 +24,7 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
     classes = loss.classes(lead.y)
     check_split(loss, lead.y[schedule.train], lead.y[schedule.test], classes)
     tables = [party for party in parties if party.columns]
+    weighed = weigh_pooled(job, parties, schedule.flow)
     sizes = sizes_of(
         job,
         schedule,
@@ -30,11 +32,11 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
         columns={party.name: len(party.columns) for party in parties},
         outputs=loss.outputs(classes),
         brought={party.name: job.model.brought(party.name, party.model) for party in tables},
-        enough={party.name: enough(party.X[schedule.sample(ROWS)]) for party in tables},
+        enough={party.name: enough(party.X[schedule.sample(ROWS)]) for party in weighed if party.columns},
         labels=lead.y,
         alone={name: rows for party in tables for name, rows in singled_out(job, party, schedule).items()},
     )
-    return Known(tuple(parties), schedule, sizes)
+    return Known(tuple(weighed), schedule, sizes)
 
 
 def known_alone(
@@ -66,7 +68,7 @@ def known_alone(
         columns=dict(columns) | {party.name: len(party.columns)},
         outputs=outputs or 1,
         brought=dict(brought or {}) | {party.name: job.model.brought(party.name, party.model)},
-        enough={party.name: enough(party.X[schedule.sample(ROWS)])} if party.columns else {},
+        enough=enough_alone(job, party, schedule),
         labels=party.y,
         alone=singled_out(job, party, schedule),
     )

@@ -33,7 +33,7 @@ from securevfl.protocols.notes import Began
 from securevfl.protocols.share_numbers import LookUp
 from securevfl.protocols.shares import Columns, SharesActive, SharesPartner, SharesPassive, Side
 from securevfl.protocols.shares_ahead import Ahead, Terms
-from securevfl.protocols.shares_chunks import is_ready
+from securevfl.protocols.shares_chunks import all_ended, is_ready
 from securevfl.protocols.shares_ledger import FEWEST_VISITS, Ledger
 from securevfl.protocols.shares_measure import FEWEST, MOST, Measured, measure
 from securevfl.protocols.shares_met import Met
@@ -275,6 +275,7 @@ class SharesPlayer(Player):
         """The training is over: notes the model, and opens the weights that the job names."""
         state, shares_ = self._state, self._job.protocol.shares
         assert state is not None and shares_ is not None, "it has been trained"  # noqa: PT018
+        all_ended(self._seat)
         self._noted()
         self._weights = opened(self._seat, self._terms, state, shares_.open_weights)
 

@@ -12,6 +12,7 @@ from securevfl.data.evidence import BinRows
 from securevfl.data.party import Party
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.disclosure.label_bits import alone as count_alone
 from securevfl.disclosure.label_bits import label_entropy
 from securevfl.models.losses import check_split
@@ -69,6 +70,14 @@ def later_rows(job: JobOptions, labels: NDArray[Any], train: Rows) -> NDArray[np
     classes = job.model.loss.classes(labels)
     check_split(job.model.loss, labels[train], labels[:0], classes)
     return np.asarray(labels[train] == classes[1])
+
+
+def enough_alone(job: JobOptions, party: Party, schedule: Schedule) -> dict[str, float]:
+    """Numbers a row that are enough to find the columns of this party, by its name; empty where it has none, or they
+    are not known yet, as weights of evidence follow from labels: it judges them once it has them."""
+    if not party.columns or job.prepare.woe is not None:
+        return {}
+    return {party.name: enough(party.X[schedule.sample(ROWS)])}
 
 
 def singled_out(job: JobOptions, party: Party, schedule: Schedule) -> dict[str, int]:

@@ -43,6 +43,10 @@ class Pipeline(RoundsOptimizer):
     def label(self) -> str:
         return self.labelled("Pipeline")
 
+    @property
+    def kept(self) -> int:
+        return self.depth
+
     def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:
         return InFlight(self, model, state)
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,48 +44,67 @@ def declares(roles: Roles) -> list[Declared]:
     return [Declared(Through, *pair, Reveal("plain", "that the sender is through")) for pair in roles.pairs()]
 
 
-def read_peers(peers: Peers | str | Path, certs: str | Path | None) -> tuple[Peers, Path]:
-    """The peers, and the folder of certificates: the one given, else that of the file of peers."""
-    if isinstance(peers, Peers):
-        return peers, Path() if certs is None else Path(certs)
-    return Peers.load(peers), Path(peers).parent if certs is None else Path(certs)
+@dataclass(frozen=True)
+class Venue:
+    """Where a party meets its peers, and how long it waits for them.
+
+    certs: the folder of <party>.pem, <party>.key and ca.pem. listen: host:port to bind where it is not the port of the
+    party's address. timeout: seconds to wait for all parties at the start and after a loss, for any one message, and
+    at the end for the others. patience: seconds a party may be cut off. wait: seconds for all parties to be there at
+    the start, if not `timeout`; infinity waits for whoever comes.
+    """
+
+    peers: Peers
+    certs: Path
+    listen: str | None = None
+    timeout: float = 600.0
+    patience: float = 60.0
+    wait: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        peers: Peers | str | Path,
+        certs: str | Path | None,
+        listen: str | None,
+        timeout: float,
+        patience: float,
+        wait: float | None = None,
+    ) -> Venue:
+        """With the peers given or in the file given, beside which the certificates are unless they are elsewhere."""
+        beside = Path() if isinstance(peers, Peers) else Path(peers).parent
+        known = peers if isinstance(peers, Peers) else Peers.load(peers)
+        return cls(known, beside if certs is None else Path(certs), listen, timeout, patience, wait)
 
 
 def converse(
     me: str,
-    peers: Peers,
+    venue: Venue,
     terms: Mapping[str, Any],
     talk: Callable[[Channel], T],
     *,
-    certs: Path,
-    listen: str | None,
-    timeout: float,
-    patience: float,
     resumes: bool = False,
     kept: Callable[[], T | None] | None = None,
-    wait: float | None = None,
 ) -> T:
     """What `talk` returns, told all others over the channel that it is given.
 
-    terms: compared with everyone's, plain data that all may see. timeout: seconds to wait for all parties at the start
-    and after a loss, for any one message, and at the end for the others. patience: seconds a party may be cut off.
-    wait: seconds for all parties to be there at the start, if not `timeout`; infinity waits for whoever comes.
-    resumes: `talk` can begin anew after a loss. kept: the outcome if it is on disk from an earlier try; it counts if
-    the others are gone, or have theirs as well.
+    terms: compared with everyone's, plain data that all may see. resumes: `talk` can begin anew after a loss. kept: the
+    outcome if it is on disk from an earlier try; it counts if the others are gone, or have theirs as well.
 
     Raises TransportError if a party is away, refused or has stopped, with the reason; what `talk` raises.
     """
-    _check_listen(me, listen)
-    credentials = Credentials(certs, me)
-    for line in ends_soon(certs, me):
+    _check_listen(me, venue.listen)
+    peers, timeout, patience = venue.peers, venue.timeout, venue.patience
+    credentials = Credentials(venue.certs, me)
+    for line in ends_soon(venue.certs, me):
         eventlog.emit(me, "certificate", {"reason": line}, logging.ERROR)
     clock, books = WallClock(), Books()
     others = [name for name in peers.parties if name != me]
-    wait = timeout if wait is None else wait
+    wait = timeout if venue.wait is None else venue.wait
     deadline = time.monotonic() + (min(timeout, patience) if kept is not None and kept() is not None else wait)
     while True:
         through = kept is not None and kept() is not None
-        post = Post(credentials, peers, terms, through=through, listen=listen, patience=patience)
+        post = Post(credentials, peers, terms, through=through, listen=venue.listen, patience=patience)
         goodbye: float | None = _LAST_WORD
         channel: Channel | None = None
         try:
@@ -92,11 +112,7 @@ def converse(
             channel = Channel(post, inbox, clock, books, timeout=timeout, keys=post.keys)
             channel.clock.tick(Kind.LOCAL)
             outcome = talk(channel)
-            for name in others:
-                with nullcontext() if resumes else suppress(TransportError):  # who will not wait for it may have left
-                    channel.send(name, Through(), _END)
-            for name in others if resumes else ():
-                channel.recv(name, Through, _END)
+            _part(channel, others, resumes)
             goodbye = timeout
             return outcome
         except BaseException as error:
@@ -120,6 +136,15 @@ def converse(
         if channel is not None:
             deadline = time.monotonic() + timeout
         time.sleep(_BETWEEN)
+
+
+def _part(channel: Channel, others: Sequence[str], resumes: bool) -> None:
+    """Tells all others that this party is through, and hears it of them where they may begin anew."""
+    for name in others:
+        with nullcontext() if resumes else suppress(TransportError):  # who will not wait for it may have left
+            channel.send(name, Through(), _END)
+    for name in others if resumes else ():
+        channel.recv(name, Through, _END)
 
 
 def _check_listen(me: str, listen: str | None) -> None:

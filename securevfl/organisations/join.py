@@ -14,7 +14,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
-from securevfl.organisations.conversation import converse, read_peers
+from securevfl.organisations.conversation import Venue, converse
 from securevfl.privacy.allowance import check_settled
 from securevfl.privacy.consent import Sheet
 from securevfl.runtime import eventlog
@@ -63,40 +63,30 @@ def join(
     Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
     key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
     """
-    peers, folder = read_peers(peers, certs)
-    check_role(job, party, peers)
+    venue = Venue.of(peers, certs, listen, timeout, patience)
+    everyone = venue.peers.parties
+    check_role(job, party, venue.peers)
     own_ledger = DisclosureLedger.of(party.name, ledger)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
     before = None if states is None else _Before(job, party, states, save, patience)
-
-    def talk(channel: Channel) -> ModelPart:
-        if before is not None:
-            before.saved = None  # all are here for a training of its own
-        channel.clock.stage = Stage.SETUP
-        return take_part(
+    with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as told:
+        train = partial(
+            take_part,
             job,
             party,
-            channel,
-            parties=peers.parties,
+            parties=everyone,
             executor=pool,
             workers=size,
-            on_round=partial(_round, channel, told),
             checkpoints=states,
             ledger=own_ledger,
             ahead=None if ahead is None else Path(ahead),
             consent=consent,
         )
-
-    with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as told:
         part = converse(
             party.name,
-            peers,
-            {"job": job.to_dict(), "parties": list(peers.parties), "task": "train"},
-            talk,
-            certs=folder,
-            listen=listen,
-            timeout=timeout,
-            patience=patience,
+            venue,
+            {"job": job.to_dict(), "parties": list(everyone), "task": "train"},
+            partial(_talk, train, told, before),
             resumes=before is not None,
             kept=None if before is None else before.kept,
         )
@@ -106,6 +96,16 @@ def join(
         before.clear()
     _finished(part)
     return part
+
+
+def _talk(
+    train: Callable[..., ModelPart], told: Callable[[int, int], None] | None, before: _Before | None, channel: Channel
+) -> ModelPart:
+    """Trains over this channel, on which all parties are there."""
+    if before is not None:
+        before.saved = None  # all are here for a training of its own
+    channel.clock.stage = Stage.SETUP
+    return train(channel=channel, on_round=partial(_round, channel, told))
 
 
 class _Before:

@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 
 from securevfl.errors import PartiesError, ProtocolError
-from securevfl.organisations.conversation import converse, read_peers
+from securevfl.organisations.conversation import Venue, converse
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.roles import Roles
 from securevfl.runtime import eventlog
@@ -95,15 +95,16 @@ def measure_lines(
 
     on_turn(turns done, of). The rest as in `join`. Takes some seconds a pair. TransportError and ConfigError as `join`.
     """
-    peers, folder = read_peers(peers, certs)
+    venue = Venue.of(peers, certs, listen, timeout, patience)
+    peers = venue.peers
     if me not in peers.parties:
         raise PartiesError(f"one of {', '.join(peers.parties)} was expected, {me} came; correct the party's name")
 
     def talk(channel: Channel) -> list[MeasuredLine]:
-        return _Turns(channel, peers, Credentials(folder, me), on_turn).all()
+        return _Turns(channel, peers, Credentials(venue.certs, me), on_turn).all()
 
     terms = {"parties": list(peers.parties), "task": "line"}
-    lines = converse(me, peers, terms, talk, certs=folder, listen=listen, timeout=timeout, patience=patience)
+    lines = converse(me, venue, terms, talk)
     for line in lines:
         facts = {"mbps": line.network.mbps, "rtt_ms": line.network.rtt_ms, "message_ms": line.network.message_ms}
         eventlog.emit(me, "measured", {"one": line.one, "other": line.other, **facts})

@@ -27,7 +27,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 from securevfl.job import Job
 from securevfl.methods.base import AskedRows, Player
-from securevfl.organisations.conversation import converse, read_peers
+from securevfl.organisations.conversation import Venue, converse
 from securevfl.protocols.base import Declared, Desk, Reveal, Seat
 from securevfl.roles import Roles
 from securevfl.runtime import eventlog
@@ -130,15 +130,15 @@ def predict_rows(
 
     on_block(ids, outcome) is called at the party that asks with each block in order; on_rows(rows done, of) at all.
     """
-    peers, folder = read_peers(peers, certs)
-    check_parties_of(part, peers)
+    venue = Venue.of(peers, certs, listen, timeout, patience)
+    check_parties_of(part, venue.peers)
     own_ledger = DisclosureLedger.of(part.name, ledger)
 
     def talk(channel: Channel) -> None:
         answer_rows(part, rows, channel, own_ledger, on_block=on_block, on_rows=on_rows)
 
-    terms = {"job": part.job, "parties": list(peers.parties), "task": "predict"}
-    converse(part.name, peers, terms, talk, certs=folder, listen=listen, timeout=timeout, patience=patience)
+    terms = {"job": part.job, "parties": list(venue.peers.parties), "task": "predict"}
+    converse(part.name, venue, terms, talk)
     eventlog.emit(part.name, "predicted", {"rows": rows.count})
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from securevfl.data.party import Party
 from securevfl.job import Job
-from securevfl.organisations.conversation import converse, read_peers
+from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.join import check_role
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
@@ -38,15 +38,14 @@ def prepare(
 
     Raises ConfigError for a job whose method has nothing to prepare, and else what `join` raises.
     """
-    peers, folder = read_peers(peers, certs)
-    check_role(job, party, peers)
+    venue = Venue.of(peers, certs, listen, timeout, patience)
+    parties = venue.peers.parties
+    check_role(job, party, venue.peers)
 
     def talk(channel: Channel) -> None:
         channel.clock.stage = Stage.AHEAD
-        make_ahead(job, party, channel, parties=peers.parties, folder=Path(ahead), on_round=on_round)
+        make_ahead(job, party, channel, parties=parties, folder=Path(ahead), on_round=on_round)
 
-    terms = {"job": job.to_dict(), "parties": list(peers.parties), "task": "prepare"}
-    converse(
-        party.name, peers, terms, talk, certs=folder, listen=listen, timeout=timeout, patience=patience, resumes=True
-    )
+    terms = {"job": job.to_dict(), "parties": list(parties), "task": "prepare"}
+    converse(party.name, venue, terms, talk, resumes=True)
     eventlog.emit(party.name, "prepared", {})

@@ -23,7 +23,7 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, PartiesError
 from securevfl.organisations.align import align_privately
-from securevfl.organisations.conversation import converse, read_peers
+from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import Predicted, answer_rows, check_parties_of
 from securevfl.protocols.base import Declared, Reveal
 from securevfl.roles import LEAD, Roles
@@ -88,8 +88,8 @@ def score_rows(
         )
     if not part.asker == part.name:
         raise PartiesError(f"scores of this model are for {part.asker}, {part.name} came; use securevfl predict")
-    peers, folder = read_peers(peers, certs)
-    check_parties_of(part, peers)
+    venue = Venue.of(peers, certs, listen, timeout, patience)
+    check_parties_of(part, venue.peers)
     own_ledger = DisclosureLedger.of(part.name, ledger)
 
     def talk(channel: Channel) -> Answered:
@@ -97,9 +97,7 @@ def score_rows(
             channel.send(name, Wanted(len(rows.ids)))  # 1
         return _score(part, rows, channel, own_ledger, len(rows.ids), on_block, on_rows)
 
-    return converse(
-        part.name, peers, terms(part), talk, certs=folder, listen=listen, timeout=timeout, patience=patience
-    )
+    return converse(part.name, venue, terms(part), talk)
 
 
 def answer_request(

@@ -15,7 +15,7 @@ from typing import Literal
 
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
-from securevfl.organisations.conversation import converse, read_peers
+from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.scoring import Answered, answer_request, terms
 from securevfl.runtime import eventlog
@@ -65,16 +65,13 @@ class Server:
             raise PartiesError(
                 f"a party that answers was expected to serve, {part.name} leads and asks; run securevfl score there"
             )
-        self._peers, self._folder = read_peers(peers, certs)
-        check_parties_of(part, self._peers)
+        self._venue = Venue.of(peers, certs, listen, timeout, patience, wait=math.inf)
+        check_parties_of(part, self._venue.peers)
         self._part = part
         self._rows = rows
         self._most = most
         self._ledger = DisclosureLedger.of(part.name, ledger)
         _check_limits(self._ledger)
-        self._listen = listen
-        self._timeout = timeout
-        self._patience = patience
         self._on_request = on_request
         self._met = 0.0  # when all parties were there, of the request that is being answered
         self._sent = 0
@@ -98,17 +95,7 @@ class Server:
     def _next(self) -> Ended:
         """Waits for a request and answers it."""
         try:
-            answered = converse(
-                self._part.name,
-                self._peers,
-                terms(self._part),
-                self._answer,
-                certs=self._folder,
-                listen=self._listen,
-                timeout=self._timeout,
-                patience=self._patience,
-                wait=math.inf,
-            )
+            answered = converse(self._part.name, self._venue, terms(self._part), self._answer)
         except LeakageError as error:
             return Ended("refused", self._since(), sent=self._sent, reason=str(error))
         except SecureVFLError as error:

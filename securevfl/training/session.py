@@ -29,7 +29,7 @@ from securevfl.job import Job
 from securevfl.methods.data import TrainingData
 from securevfl.methods.evidence import weigh
 from securevfl.methods.prepared import prepare
-from securevfl.methods.sizes import singled_out, sizes_of
+from securevfl.methods.sizes import enough_alone, singled_out, sizes_of
 from securevfl.privacy.booking import Booking
 from securevfl.privacy.consent import Sheet, own_sheet
 from securevfl.protocols.base import Desk, Seat
@@ -227,7 +227,7 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
         outputs=heard[lead].outputs,
         brought={name: other.parameters for name, other in heard.items()},
         tables={name: other.content for name, other in heard.items() if other.columns and name != lead},
-        enough={party.name: enough(party.X[schedule.sample(ROWS)])} if party.columns else {},
+        enough=enough_alone(job, party, schedule),
         labels=party.y,
         alone=singled_out(job, party, schedule),
     )

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from securevfl.bench import fdml
+from securevfl.cli.main import app
 from securevfl.errors import ConfigError, DataError
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
@@ -26,8 +28,13 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_rows(data: Path) -> None:
-    rows = fdml.run(data, networks=False, sealed=False, repetitions=2)
-    assert json.loads(json.dumps(rows)) == rows
+    options = ["--data", str(data), "--quick", "--repetitions", "1", "--json", str(data / "fdml.json")]
+    done = CliRunner().invoke(app, ["bench", "fdml", *options])
+    assert done.exit_code == 0, done.output
+    written = json.loads((data / "fdml.json").read_text())
+    rows = written["rows"]
+    assert written["schema"] == fdml.SCHEMA
+    assert len(done.stdout.splitlines()) == len(rows)
     assert {tuple(row) for row in rows} == {("method", "setting", "dataset", "auc", "auc_sd", "rounds", "virtual_s")}
     assert len(rows) == 2 * (2 + len(fdml.PLAIN))
     assert len({(row["method"], row["setting"], row["dataset"]) for row in rows}) == len(rows)
@@ -51,7 +58,7 @@ def test_what_is_not_there_is_named(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.realdata
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real tables beside the checkout")
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_bars_on_a9a(count: int) -> None:
     """Within .007 of the pooled columns, .05 above the best party alone; a slow one costs .6 of going in step."""
     parties = fdml.split(REAL, count)

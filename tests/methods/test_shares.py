@@ -117,11 +117,11 @@ def test_steps_by_matrices_of_ones_own_take_few_visits() -> None:
 
 
 def test_scores_are_told_once_and_sums_between() -> None:
-    """Of held-out rows scores at the end; in between, of training rows, or after few visits, one sum."""
+    """Of held-out rows scores at the end; in between, of training rows, or after few visits, one sum; one a chunk."""
     own, events = parties(), list[Event]()
     run = vfl.simulate(job(evaluate_every=4, epochs=4), own, observe=events.append)
     told = [type(event.message) for event in events if event.direction == "recv" and event.me == "bank"]
-    assert (told.count(OpenedScores), told.count(MeasuredSum)) == (1, len(run.history) // 4)
+    assert (told.count(OpenedScores), told.count(MeasuredSum)) == (1, len(run.history) // 4 + 2)
     assert {"loss", "far"} <= set(run.history[3])
     scored = run.active.metrics
     assert {"auc", "accuracy", "loss"} <= set(scored)

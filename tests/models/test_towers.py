@@ -1,7 +1,5 @@
 """Wide & Deep and DSSM: codes and their spare row, derivatives by every way, and training on clicks and real tables."""
 
-import csv
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
-from securevfl.bench.tables import READERS  # noqa: E402
+from securevfl.bench.tables import READERS, adult  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models.torch_part import TorchPart  # noqa: E402
 from securevfl.models.torch_top import TorchTop  # noqa: E402
@@ -159,15 +157,6 @@ def test_sealed_training_is_training_in_the_open() -> None:
 @pytest.mark.parametrize("name", ["wide and deep", "dssm"])
 def test_on_real_tables(name: str) -> None:
     """Above logistic regression on either side alone; adult holds texts, default_credit numbers alone."""
-    with gzip.open(REAL / "adult.csv.gz", "rt") as file:
-        head, *rows = list(csv.reader(file))
-    table = {column: list(values) for column, values in zip(head, zip(*rows, strict=True), strict=True)}
-    y = np.array(table["y"], float).astype(int)
-    adult = []
-    for k, side in enumerate("gh"):
-        names = [column for column in head if column.startswith(f"{side}_")]
-        X = np.column_stack([np.array(table[column], object) for column in names])
-        adult.append(vfl.Party(("bank", "shop")[k], X, None if k else y, columns=names, aligned=True))
-    for parties, alone in ((adult, 0.825), (READERS["default_credit"](REAL), 0.720)):
+    for parties, alone in ((adult(REAL), 0.825), (READERS["default_credit"](REAL), 0.720)):
         run = vfl.simulate(job("top", batch_size=1024, epochs=2), with_modules(parties, name, "top"))
         assert run.metrics["auc"] > alone + 0.02

@@ -127,10 +127,20 @@ def test_noise_keeps_columns_out_of_what_is_pulled() -> None:
     assert blurred < 0.6
 
 
-def test_transcripts_of_open_payloads_hold_what_is_declared() -> None:
-    own = job("open", epochs=2)
+@pytest.mark.parametrize(("stored", "residual"), [("open", None), ("ckks", None), ("ckks", "ckks")])
+def test_transcripts_hold_what_is_declared(stored: str, residual: str | None) -> None:
+    own = job(stored, epochs=2, shows=residual is None, residual=residual)
     transcripts = [record(own, parties(3))[0] for _ in range(2)]
     assert not check_transcript(*transcripts).findings
+
+
+def test_only_who_is_told_sums_is_sent_keys() -> None:
+    sheet = vfl.explain(job("ckks", shows=False, residual="ckks"), parties(2))
+    bank, shop, server = sheet.split("\n\n")[1:4]
+    assert "OwnKey from passive" in bank
+    assert "OwnKey from" not in shop
+    assert "Push from passive: ciphertext: active" in server
+    assert "StoredKey from active: public" in server
 
 
 Answer = Callable[[Any, Mapping[str, bytes]], bytes]

@@ -11,9 +11,9 @@ import numpy as np
 from securevfl.audit.recording.transcript import COLLECTS, Summed, Transcript, Witness
 from securevfl.crypto.scheme import Floats
 from securevfl.errors import SecureVFLError
-from securevfl.protocols.base import Declared, Seat
+from securevfl.protocols.base import Declared, Seat, recast
 from securevfl.protocols.stored_sum import StoredServer, StoredSum, StoredWorker
-from securevfl.roles import COLLECTOR, CONTRIBUTOR, Roles
+from securevfl.roles import COLLECTOR, CONTRIBUTOR, READER, Roles
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
@@ -131,6 +131,7 @@ def record_stored(stored: StoredSum, outputs: Mapping[Step, Floats], readers: Se
     declared = [
         *stored.declares(),
         Declared(StoredPush, CONTRIBUTOR, COLLECTOR, stored.pushed),
-        Declared(StoredTotal, COLLECTOR, CONTRIBUTOR, stored.pulled),
+        Declared(StoredTotal, COLLECTOR, READER, stored.pulled),
     ]
+    declared = recast(declared, {READER: (CONTRIBUTOR,)})
     return StoredRun(Transcript(events, cast, declared, witness), pulled, outputs, sides)
