@@ -66,7 +66,7 @@ class LocalNoise(Config):
             f"forward outputs are cut to length {self.clip:g} and blurred by sigma {self.sigma(visits):.3g}: epsilon "
             f"{self.after(visits, 0):.3g} at delta {self.delta:g}\n"
             f"for all {visits} pushes of a row, given the weights; {self.after(visits, 1):.3g} if the run is taken up "
-            "again once"
+            "again once from a state at most an epoch old"
         )
 
 

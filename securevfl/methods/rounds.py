@@ -48,17 +48,20 @@ from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsTraining
 from securevfl.optim.update import Updater
 from securevfl.options import JobOptions
-from securevfl.protocols.base import Declared, Reals, ResidualProtocol, Seat, recast
+from securevfl.protocols.base import Declared, Reals, ResidualProtocol, Reveal, Seat, recast
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.direct_sum import DirectSum
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.open_residual import OpenResidual
 from securevfl.protocols.predict import predict_active, predict_passive
+from securevfl.protocols.sealed_residual import Opened
 from securevfl.protocols.tree_sum import TreeSum
 from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
 
 SAMPLE = 1024  # rows that the first weights are drawn from
+
+EVIDENCE = Reveal("output", "the receiver's own parameter gradient J^T g, and the classes in each of its bins")
 
 
 class Rounds(Method):
@@ -99,10 +102,12 @@ class Rounds(Method):
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
         sums = job.protocol.sum_for(len(roles.having(PASSIVE)))
-        parts = sums.declares(roles.having(PASSIVE))
+        parts, down = sums.declares(roles.having(PASSIVE)), _residual(job).declares()
+        if job.prepare.woe is not None:
+            down = [replace(item, reveals=EVIDENCE) if item.message is Opened else item for item in down]
         return [
             *recast(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
-            *_residual(job).declares(),
+            *down,
             *_optimizer(job).declares(),
         ]
 
