@@ -12,6 +12,7 @@ from securevfl.audit.mutants.mutant import Mutant, patched
 from securevfl.crypto import prg, scheme
 from securevfl.crypto.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
+from securevfl.methods import sizes
 from securevfl.privacy import booking, consent, leaks
 from securevfl.protocols import meeting
 from securevfl.protocols.dropout_sum import DropoutMember, Survivors
@@ -251,7 +252,7 @@ MUTANTS = [
         "columns of 0/1 count as columns of reals",
         "columns guard",
         "refusal",
-        patched((session, "enough", lambda X: X.shape[1] / 2)),
+        patched((sizes, "enough", lambda X: X.shape[1] / 2)),
     ),
     Mutant(
         "guards: sequential allowed",
