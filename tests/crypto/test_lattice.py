@@ -293,8 +293,12 @@ def test_memory_and_descriptors_stay_flat():
             blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, holder.encrypt(g, bound=1.0)))
             evaluator.unblind(holder.open(blinded, Shape(128, 1, 20)), mask)
 
+    def grown(count):
+        memory = resident()
+        rounds(count)
+        return resident() - memory
+
     rounds(30)
-    memory, descriptors = resident(), len(os.listdir("/proc/self/fd"))
-    rounds(300)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    assert any(grown(300) < 4 * 2**20 for _ in range(3))  # what leaks does so every time; an allocator settles
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert resident() - memory < 4 * 2**20

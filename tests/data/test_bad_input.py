@@ -153,7 +153,7 @@ def test_a_job_file_and_its_digest(tmp_path: Path) -> None:
     [
         ("batch_size = 64", 'batch_size = "many"', ["batch_size: .*integer.*; correct it"]),
         ("batch_size = 64", "batchsize = 64", [r"batchsize: is no option here; .*known: model"]),
-        ("lr = 0.3", "", ["optimizer.lr: is missing; add it"]),
+        ('name = "fedbcd"\nlr = 0.3', 'name = "fdml"', ["optimizer.lr: is missing; add it"]),
         ("lr = 0.3", "lr = -1.0\nlocal_steps = 0", ["optimizer.lr: ", "optimizer.local_steps: "]),
         ('"fedbcd"', '"adam"', ["optimizer: optimizer name must be one of fedbcd"]),
         ('"ckks"', '"rsa"', ["protocol.residual: must be one of open, paillier, ckks"]),

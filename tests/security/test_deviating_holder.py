@@ -89,8 +89,8 @@ J = np.random.default_rng(0).normal(size=(64, 4))
 class NamesBoth(LatticeHolder):
     """Sends a public key of its choosing, both halves, as a format without a seed would let it."""
 
-    def __init__(self, parameters: Parameters, columns: int) -> None:
-        super().__init__(parameters, columns)
+    def __init__(self, parameters: Parameters, columns: int, openings: int = 1) -> None:
+        super().__init__(parameters, columns, openings)
         half = sealio.packed_size(parameters.ring.key_primes, parameters.ring.degree)
         self.public = PUBLIC.pack(b"SLK2") + bytes(2 * half)
         self._fingerprint = fingerprint(self.public)
