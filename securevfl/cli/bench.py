@@ -234,30 +234,42 @@ def shares(
 def rounds(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables.")],
     tables: Annotated[
-        str, typer.Option(metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default.")
+        str,
+        typer.Option(
+            metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default. Or mnist alone: networks."
+        ),
     ] = "",
+    width: Annotated[int, typer.Option(min=1, help="Channels of a convolution, for mnist.")] = 8,
     residuals: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "ckks",
     against: Annotated[str, typer.Option(metavar="NAMES", help="Minibatches beside it, among fedbcd, fedsgd.")] = "",
     mbps: Annotated[float, typer.Option(help="Bandwidth between parties.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(help="There and back, in milliseconds.")] = 20.0,
     json: JsonFile = None,
 ) -> None:
-    """Rounds to the pooled AUC, their cost and what they open: BlockNewton on all rows, and minibatches."""
+    """Rounds to the pooled AUC, their cost and what they open: BlockNewton on all rows, and minibatches.
+
+    With --tables mnist, rounds of FedSGD and FedBCD to an AUC with convolutional parties, each at a grid of steps.
+    """
+    from securevfl.bench import mnist
     from securevfl.bench import rounds as bench_rounds
     from securevfl.cli.show import console, table
     from securevfl.runtime.clock import Network
 
     _check_json(json)
+    pictures = _names(tables) == ["mnist"]
     with _status() as on_row:
-        rows = bench_rounds.run(
-            data,
-            _names(tables),
-            residuals=_names(residuals),
-            against=_names(against),
-            network=Network(mbps=mbps, rtt_ms=rtt_ms),
-            on_row=on_row,
-        )
-    _write(json, bench_rounds.SCHEMA, rows)
+        if pictures:
+            rows = mnist.run(data, width=width, on_row=on_row)
+        else:
+            rows = bench_rounds.run(
+                data,
+                _names(tables),
+                residuals=_names(residuals),
+                against=_names(against),
+                network=Network(mbps=mbps, rtt_ms=rtt_ms),
+                on_row=on_row,
+            )
+    _write(json, mnist.SCHEMA if pictures else bench_rounds.SCHEMA, rows)
     heads = [key.replace("_", "\n", 1) for key in rows[0]]
     cells = [["" if value is None else value for value in row.values()] for row in rows]
     console().print(table(heads, cells))
