@@ -124,7 +124,8 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
         asked.append(len(found))
         return found
 
-    monkeypatch.setattr("securevfl.training.session.ROWS", 50)
+    for place in ("training.session", "methods.sizes"):
+        monkeypatch.setattr(f"securevfl.{place}.ROWS", 50)
     monkeypatch.setattr("securevfl.methods.rounds.SAMPLE", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())
