@@ -17,6 +17,7 @@ import json
 import multiprocessing
 import platform
 import queue
+import secrets
 import socket
 import tempfile
 import threading
@@ -43,10 +44,12 @@ PROCESSES = multiprocessing.get_context("spawn")
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free, below those of outgoing connections: one of these could take it before it is used."""
+    while True:
+        port = secrets.choice(range(10_000, 32_000))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class SlowLine:

@@ -20,7 +20,6 @@ import multiprocessing
 import os
 import random
 import signal
-import socket
 import tempfile
 import threading
 import time
@@ -37,6 +36,7 @@ from unittest import mock
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # TLS errors are what is asked for
 
 import numpy as np
+from delay import free_port
 from fault_settings import ROUNDS, SETTINGS, Setting
 from proxy import Proxy
 
@@ -145,12 +145,6 @@ class Member:
                 else:
                     self.end = what
         return done
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run_one(seed: int, setting: Setting, folder: Path) -> Outcome:

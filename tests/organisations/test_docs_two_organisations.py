@@ -1,9 +1,11 @@
 """docs/two-organisations.md does what it says: its own commands, in real processes, from two CSV files."""
 
 import re
+import secrets
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +21,12 @@ pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free, below those of outgoing connections: one of these could take it before it is used."""
+    while True:
+        port = secrets.choice(range(10_000, 32_000))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def write(party: vfl.Party, path: Path) -> None:

@@ -1,7 +1,9 @@
+import secrets
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +50,12 @@ except SecureVFLError as error:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free, below those of outgoing connections: one of these could take it before it is used."""
+    while True:
+        port = secrets.choice(range(10_000, 32_000))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def a_job(residual: Any = "open", **options: Any) -> vfl.Job:
