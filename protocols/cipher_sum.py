@@ -36,6 +36,7 @@ from securevfl.protocols.base import (
     SumProtocol,
     SumRole,
 )
+from securevfl.protocols.encrypted import Encrypted
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
 from securevfl.protocols.topology import Topology, one_pass
 from securevfl.roles import COLLECTOR, CONTRIBUTOR
@@ -54,7 +55,7 @@ class PartialSum(Message, frozen=True):
     ciphertext: bytes
 
 
-class CipherSum(SumProtocol):
+class CipherSum(Encrypted, SumProtocol):
     """Parts added up under encryption along a tree, a star or a ring of passive parties."""
 
     name: ClassVar[str] = "cipher"
@@ -67,22 +68,6 @@ class CipherSum(SumProtocol):
     def variants(cls) -> dict[str, Self]:
         by_engine = {f"cipher {name}": cls(engine=kind()) for name, kind in ENGINES.items()}
         return by_engine | {"cipher star": cls(topology="star"), "cipher ring": cls(topology="ring")}
-
-    @property
-    def quick(self) -> Self:
-        return self.model_copy(update={"engine": self.engine.quick})
-
-    @property
-    def encrypts(self) -> bool:
-        return True
-
-    @property
-    def pooled(self) -> bool:
-        return self.engine.pooled
-
-    @property
-    def strength(self) -> str:
-        return self.engine.assumption
 
     def role(self, seat: Seat) -> SumRole:
         scheme = seat.meter.additive(self.engine.sums())

@@ -54,6 +54,7 @@ from securevfl.protocols.base import (
 )
 from securevfl.protocols.defences import AnyDefence, Defence, Noise
 from securevfl.protocols.differentiable import Differentiable, facing, gradient_of
+from securevfl.protocols.encrypted import Encrypted
 from securevfl.protocols.engines import ENGINES, AnyEngine
 from securevfl.protocols.exchanges import Exchange, Exchanges
 from securevfl.protocols.pieces import Piece, Pieces
@@ -99,7 +100,7 @@ class Closed(Message, frozen=True):
     exchange: int | None
 
 
-class SealedResidual(ResidualProtocol):
+class SealedResidual(Encrypted, ResidualProtocol):
     """g under encryption, by the engine named; blurred before by a `defence` that bounds it, if any."""
 
     name: ClassVar[str] = "sealed"
@@ -132,14 +133,6 @@ class SealedResidual(ResidualProtocol):
         return {name: cls(engine=engine) for kind in ENGINES.values() for name, engine in kind.variants().items()}
 
     @property
-    def quick(self) -> Self:
-        return self.model_copy(update={"engine": self.engine.quick})
-
-    @property
-    def encrypts(self) -> bool:
-        return True
-
-    @property
     def strength(self) -> str:
         return self.engine.scheme().strength
 
@@ -160,10 +153,6 @@ class SealedResidual(ResidualProtocol):
     @property
     def seals(self) -> bool:
         return True
-
-    @property
-    def pooled(self) -> bool:
-        return self.engine.pooled
 
 
 def _lanes(seat: Seat) -> tuple[str, str]:

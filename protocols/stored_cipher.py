@@ -25,6 +25,7 @@ from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.scheme import Adder, Floats, Secret, SumHolder
 from securevfl.errors import KeyMismatch, ProtocolError, RangeError
 from securevfl.protocols.base import Declared, Reveal, Seat
+from securevfl.protocols.encrypted import Encrypted
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
 from securevfl.protocols.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
 from securevfl.protocols.sum_keys import KEY_MESSAGES, own_keys
@@ -43,7 +44,7 @@ class StoredKey(Message, frozen=True):
     secret: bytes
 
 
-class StoredCipher(StoredSum):
+class StoredCipher(Encrypted, StoredSum):
     """Payloads under a Paillier or CKKS key whose secret half all readers have and the server has not."""
 
     name: ClassVar[str] = "cipher"
@@ -57,24 +58,8 @@ class StoredCipher(StoredSum):
         return {f"cipher {name}": cls(engine=kind()) for name, kind in ENGINES.items()}
 
     @property
-    def quick(self) -> Self:
-        return self.model_copy(update={"engine": self.engine.quick})
-
-    @property
-    def encrypts(self) -> bool:
-        return True
-
-    @property
-    def pooled(self) -> bool:
-        return self.engine.pooled
-
-    @property
     def label(self) -> str:
         return self.engine.name
-
-    @property
-    def strength(self) -> str:
-        return self.engine.assumption
 
     def worker(self, seat: Seat, readers: Collection[str]) -> StoredWorker:
         keys = own_keys(seat, readers, _DOMAIN)  # 0
