@@ -1,9 +1,9 @@
-# make demo    train in the open, under Paillier and under CKKS, and see what each costs and tells
+# make demo    train on shares, sealed and in the open, and see what each tells and costs
 # make test    the test suite, on two cores
 # make quick   one short test of every file, for an inner loop
-# make soak    its slow part: attacks over twenty seeds
+# make soak    its slow part: attacks over twenty seeds; and new examples for tests of properties
 # make docs    the documentation as pages, in build/site; any warning is an error
-# make ci      what CI runs: style, types, layers, documentation, tests, and the tests again against the built wheel
+# make ci      what CI runs: style, types, layers, documentation, tests, and short tests against the built wheel
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -19,7 +19,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 demo: $(VENV)/.installed
 	$(BIN)/securevfl demo
 
+# processes of tests import the package anew: compiled once, also where Python is told to write no bytecode
 test: $(VENV)/.installed
+	$(BIN)/python -m compileall -q securevfl crypto protocols tests benchmarks
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 quick: $(VENV)/.installed
@@ -27,6 +29,7 @@ quick: $(VENV)/.installed
 
 soak: $(VENV)/.installed
 	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m "hypothesis and not slow" --hypothesis-profile=search
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -35,11 +38,14 @@ check: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-ci: check docs test wheel-test
+# checks and pages are made beside the tests, which leave a fifth of two cores idle
+ci: $(VENV)/.installed
+	$(MAKE) -j 2 test check docs
+	$(MAKE) wheel-test
 
-# the installed thing, away from the checkout: a clean environment, the wheel, the tests of one machine
+# the installed thing, away from the checkout: every module of the wheel, and short tests
 wheel-test: $(VENV)/.installed
 	bash .ci/wheel-test $(PYTHON) $(BIN)
 

@@ -90,7 +90,7 @@ def columns(data: Path) -> None:
     for name, own, parties in rows:
         stage = Worlds(own, parties, 0)
         for attack in ("column_space", "binary_columns", "first_difference"):
-            if ATTACKS[attack].applies_to(own):
+            if not ATTACKS[attack].why_not(own):
                 show(f"{name}: {attack}", ATTACKS[attack].score(stage))
 
 

@@ -22,8 +22,8 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.recording.views import Worlds
 from securevfl.bench.tables import shuffled
-from securevfl.protocols.base import ResidualProtocol
-from securevfl.protocols.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
+from securevfl.protocols.residuals.base import ResidualProtocol
+from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 
 LABEL_ATTACKS = ("residual_sign", "residual_norm", "residual_direction", "cross_round")
 DEFENCES: tuple[Defence, ...] = (

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import securevfl as vfl
+from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.organisations.measure import measure_lines, slowest
@@ -41,13 +42,19 @@ from securevfl.training.costs import format_table
 from securevfl.transport.peers import Peers
 
 PROCESSES = multiprocessing.get_context("spawn")
+_MARKS: list[socket.socket] = []  # of ports that were given out
 
 
 def free_port() -> int:
-    """A port that is free, below those of outgoing connections: one of these could take it before it is used."""
+    """A port that is free, below those of outgoing connections: one of these could take it before it is used.
+
+    No other process is given it by this function, nor by the tests, before this one ends.
+    """
     while True:
-        port = secrets.choice(range(10_000, 32_000))
-        with socket.socket() as probe, suppress(OSError):
+        port, mark = secrets.choice(range(10_000, 32_000)), socket.socket(socket.AF_UNIX)
+        with suppress(OSError), socket.socket() as probe:
+            mark.bind(f"\0a port of securevfl's tests: {port}")
+            _MARKS.append(mark)
             probe.bind(("127.0.0.1", port))
             return port
 
@@ -124,7 +131,7 @@ Tables = Callable[[], Sequence[vfl.Party]]
 
 def play(name: str, kit: Path, work: vfl.Job, tables: Tables, listen: str | None, told: Any) -> None:
     """One party, in a process of its own."""
-    network = slowest(measure_lines(name, kit / "peers.toml", listen=listen))
+    network = slowest(measure_lines(name, Venue.of(kit / "peers.toml", listen=listen)))
     party = next(party for party in tables() if party.name == name)
     part = join(work, party, kit / "peers.toml", listen=listen, ledger=kit / "ledger")
     told.put((name, Told(network, part.path[Stage.TRAIN], part.rounds)))

@@ -14,7 +14,8 @@ ROUNDS = 12  # of every job here
 class Setting:
     """sums, residual: the protocol, of a kernel model where there is no residual, or shares. count: parties.
 
-    bound: how far weights may be from those of the undisturbed run. labelled: parties with labels.
+    bound: how far weights may be from those of the undisturbed run; of trees how far forward sums may be, in the mean,
+    from those of the same trees in floats. labelled: parties with labels.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Setting:
     hub: str | None = None
     bound: float = 0.0
     labelled: int = 1
+    trees: bool = False
 
     @property
     def kernel(self) -> bool:
@@ -35,6 +37,10 @@ class Setting:
 
     @property
     def job(self) -> vfl.Job:
+        if self.trees:
+            model = vfl.Trees(trees=3, depth=2, own_score=False)
+            protocol = vfl.Protocol(shares=self.residual)
+            return vfl.Job(model=model, protocol=protocol, test_fraction=0.2, evaluate_every=5, seed=3)
         bits = 16 if isinstance(self.sums, vfl.CipherSum) else 32  # exact there
         return vfl.Job(
             model=vfl.Kernel(gamma=0.05, blocks=3, block_size=16, bits=bits) if self.kernel else vfl.Logistic(l2=1e-3),
@@ -77,6 +83,8 @@ SETTINGS = (
     Setting("pairwise, FDSKL, hub", "pairwise", None, 3, "bank", labelled=2),
     Setting("cipher ckks, FDSKL", vfl.CipherSum(), None, 3),
     Setting("shares", "auto", SHARES, bound=0.12),
+    Setting("trees", "auto", SHARES, bound=0.15, trees=True),
+    Setting("trees, three parties", "auto", SHARES, 3, bound=0.15, trees=True),
     Setting("shares, three parties", "auto", SHARES, 3, bound=0.12),
     Setting("shares, four parties, hub", "auto", SHARES, 4, "bank", bound=0.12),
 )

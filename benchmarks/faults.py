@@ -8,7 +8,7 @@ party are cut, bytes are changed on the way (TLS notices), messages are changed 
 line notices). A run passes if every party saves the model of the undisturbed run, or every party ends with an error of
 securevfl within the time it was given; a party without an end in time, another model, an unreadable file and a draft or
 a state left beside a model are failures. What a kernel model should be is computed from the frequencies that its
-parties drew.
+parties drew, and what a model of trees should be from the trees that they drew.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ from proxy import Proxy
 import securevfl as vfl
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
-from securevfl.methods.phases import Phases
-from securevfl.methods.shares import whole_weights
+from securevfl.methods.phases.phases import Phases
 from securevfl.methods.state import State
+from securevfl.models.trees import ForestInputs
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
+from securevfl.selfcheck.whole_weights import whole_weights
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import run_key
 from securevfl.transport import stream
 from securevfl.transport.peers import Peers
 
-PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 90.0  # seconds
+PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 240.0  # seconds
 PROCESSES = multiprocessing.get_context("forkserver")
 BLOWS = "kill", "kill for good", "stall", "cut", "garble", "mangle"
 ONE_AT_A_TIME = threading.Lock()  # for what is patched in this process
@@ -253,7 +254,7 @@ def judge(ends: dict[str, str], folder: Path, setting: Setting) -> str:
         if any(part.theta.size for part in parts.values()):
             return "coefficients of a training that cannot have ended"
     elif setting.shared:
-        if len(parts) == setting.count and apart(parts, setting) > setting.bound:
+        if len(parts) == setting.count and (trees_apart if setting.trees else apart)(parts, setting) > setting.bound:
             return "all: another model"
     elif parts:
         wanted = weights(setting, drawn)
@@ -288,6 +289,32 @@ def apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
     with ONE_AT_A_TIME:
         own = undisturbed_shares(setting)
     return max(float(np.abs(exact[name] - own[name]).max()) for name in own)
+
+
+def trees_apart(parts: Mapping[str, ModelPart], setting: Setting) -> float:
+    """How far forward sums of training rows are, in the mean, from those of the same trees after the same steps in
+    floats."""
+    own, tables, job = (
+        shared_weights({name: part.state for name, part in parts.items()}, setting),
+        setting.tables,
+        setting.job,
+    )
+    train = job.schedule(tables[0].register).train
+    blocks = [
+        ForestInputs.read(parts[party.name].state["inputs"])(parts[party.name].table(party.X))[train]
+        for party in tables
+    ]
+    y, n = np.where(tables[0].y[train] == tables[0].y.max(), 1.0, -1.0)[:, None], len(train)
+    turns = [np.linalg.inv(X.T @ X / (4 * n) + job.model.ridge_of(n) * np.eye(X.shape[1])) for X in blocks]
+    at = [np.zeros((X.shape[1], 1)) for X in blocks]
+    before = at
+    for t in range(1, job.epochs + 1):
+        g = job.model.loss.residual(sum(X @ theta for X, theta in zip(blocks, at, strict=True)), y)
+        after = [theta - P @ (X.T @ g) / (n * len(at)) for X, P, theta in zip(blocks, turns, at, strict=True)]
+        at = [new + (t - 1) / (t + 2) * (new - old) for new, old in zip(after, before, strict=True)]
+        before = after
+    apart = sum(X @ (own[party.name] - theta) for X, party, theta in zip(blocks, tables, at, strict=True))
+    return float(np.abs(apart).mean())
 
 
 def shared_weights(states: Mapping[str, State], setting: Setting) -> dict[str, Any]:

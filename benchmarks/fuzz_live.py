@@ -38,7 +38,7 @@ import numpy as np
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.protocols.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.channel import Abort
 from securevfl.runtime.codec import FORMAT, SESSION_BYTES, decode_message, encode_frame, encode_message
 from securevfl.transport.certs import server_name
@@ -47,7 +47,7 @@ from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.letters import Agreed, Greeting, Parcel
 from securevfl.transport.line_messages import Ack, Bye, Data, Open, Refusal
 from securevfl.transport.peers import Peers
-from securevfl.transport.post import Post
+from securevfl.transport.session_wire import Post
 from securevfl.transport.tls import Credentials
 
 GOOD = Part(np.arange(6.0).reshape(3, 2))

@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 import securevfl as vfl
+from securevfl.base.tall import Tall
 from securevfl.crypto.scheme import Shape
-from securevfl.crypto.tall import Tall
 from securevfl.models.torch_part import TorchPart, TorchRows
-from securevfl.protocols.sealed_residual import product_of
+from securevfl.protocols.residuals.sealed_residual import product_of
 from securevfl.training.costs import format_table
 
 

@@ -46,7 +46,7 @@ def attacked(job: vfl.Job, parties: Sequence[vfl.Party]) -> tuple[float, str, fl
     worlds = Worlds(job, parties, job.seed, attacker=STRANGER)
     run, found = worlds.real_run[0], [(0.5, "none")]
     for name, attack in ATTACKS.items():
-        if isinstance(attack, LabelAttack) and attack.applies_to(job):
+        if isinstance(attack, LabelAttack) and not attack.why_not(job):
             try:
                 found.append((label_auc(attack.guess(worlds.real(), worlds), worlds.labels), name))
             except SecureVFLError as error:

@@ -23,10 +23,12 @@ from typing import Any
 import numpy as np
 
 import securevfl as vfl
+from securevfl.base.roles import Roles
 from securevfl.bench.record import record
-from securevfl.protocols.base import Circle, Reals, Seat, Space, SumProtocol, SumRole
-from securevfl.protocols.dropout_sum import Commits, DropoutCollector, DropoutMember
-from securevfl.roles import Roles
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Circle, Reals, Space
+from securevfl.protocols.sums.base import SumProtocol, SumRole
+from securevfl.protocols.sums.dropout_sum import Commits, DropoutCollector, DropoutMember
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, Stage, VirtualClock
 from securevfl.runtime.meter import Meter

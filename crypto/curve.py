@@ -72,7 +72,7 @@ _MAX_DIGITS = 100
 
 
 def canonical_id(value: Any) -> bytes:
-    """The bytes that stand for an id, the same at every party whatever type its table gave the column.
+    """Return the bytes that stand for an id, the same at every party whatever type its table gave the column.
 
     An id is text: Unicode NFC, without white space at its ends, in UTF-8. So these are equal:
 
@@ -139,7 +139,7 @@ def canonical_ids(values: Iterable[Any]) -> list[bytes]:
 
 
 def hash_to_group(ids: Sequence[bytes], executor: Executor | None = None) -> bytes:
-    """The point (n x 32 bytes) of each of n canonical ids: SHA-512, counted up until x lies on the curve.
+    """Map each of n canonical ids to a point (n x 32 bytes): SHA-512, counted up until x lies on the curve.
 
     Uniform over the curve's x, as a random oracle (Boneh, Lynn, Shacham 2001, section 3.3). The number of tries, two
     on average, depends on the id; it shows in local time only, and a set is hashed before any of it is sent.
@@ -149,13 +149,13 @@ def hash_to_group(ids: Sequence[bytes], executor: Executor | None = None) -> byt
 
 
 def hash_ids(ids: Sequence[bytes], executor: Executor | None = None) -> bytes:
-    """A digest (n x 32 bytes) of each of n canonical ids: BLAKE2b."""
+    """Return a BLAKE2b digest (n x 32 bytes) of each of n canonical ids."""
     chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
     return b"".join(executor.map(_digest_chunk, chunks) if executor else map(_digest_chunk, chunks))
 
 
 def check_points(points: bytes, executor: Executor | None = None) -> int:
-    """The number n of points (n x 32 bytes).
+    """Check the points (n x 32 bytes) that a peer sent, and return their number n.
 
     CryptoError unless every point is canonical (x < p), on the curve and not of small order.
     """
@@ -187,7 +187,7 @@ class Blinder(Secret):
         return _multiply(self._scalar, points, executor)
 
     def unblind(self, points: bytes, executor: Executor | None = None) -> bytes:
-        """Takes this scalar off again, under whatever other scalars remain; CryptoError as `check_points`.
+        """Take this scalar off again, under whatever other scalars remain; CryptoError as `check_points`.
 
         a.unblind(b.blind(a.blind(points))) == b.blind(points): b's function of points that b has not seen, an
         oblivious pseudorandom function (Jarecki, Kiayias, Krawczyk 2014).
@@ -196,9 +196,9 @@ class Blinder(Secret):
 
 
 def sort_points(points: bytes) -> tuple[bytes, NDArray[np.intp]]:
-    """The points (n x 32 bytes) in ascending order of their bytes, and the position (n,) each one came from.
+    """Sort the points (n x 32 bytes) by their bytes, ascending; return them and the position (n,) each one came from.
 
-    What blinded points reveal by their order is gone: the sorted sequence is a function of the set.
+    The sorted sequence is a function of the set of points alone, so their order no longer reveals anything.
     """
     rows = _rows(points)
     order = np.argsort(rows, kind="stable")
@@ -259,7 +259,7 @@ def _multiply(scalar: bytes, points: bytes, executor: Executor | None) -> bytes:
 
 
 def _inverse(scalar: bytes) -> bytes:
-    """The scalar that undoes one on the group of prime order, in the form X25519 wants: 8 m, 2^251 <= m < 2^252.
+    """Return the scalar that undoes one on the group of prime order, in the form X25519 wants: 8 m, 2^251 <= m < 2^252.
 
     A point and its negative share x, so 8 m may be the inverse modulo the order or its negative; one of the two fits.
     """

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.errors import RangeError
 
 Ints = NDArray[np.int64]
@@ -43,7 +43,7 @@ def encode(values: Floats, bound: float, bits: int) -> Ints:
 
 
 def decode(number: int, bound: float, bits: int) -> float:
-    """The real that `encode` (or a sum of its outputs) stands for."""
+    """Return the real that `encode` (or a sum of its outputs) stands for."""
     return float(number) / 2.0**bits * bound
 
 

@@ -50,7 +50,7 @@ def encode_context(*parts: str | bytes | int) -> bytes:
 
 
 def derive_key(key: bytes, *context: str | bytes | int) -> bytes:
-    """A 32-byte key for one context (HKDF-Expand with SHA-256, RFC 5869). It does not lead back to `key`.
+    """Derive a 32-byte key for one context (HKDF-Expand with SHA-256, RFC 5869). It does not lead back to `key`.
 
     CryptoError if `key` is not 32 bytes.
     """
@@ -73,7 +73,7 @@ class Prg(Secret):
 
     @classmethod
     def fresh(cls, label: str) -> Prg:
-        """Under a key from the operating system, known to nobody else."""
+        """Make a generator under a key from the operating system, known to nobody else."""
         return cls(os.urandom(KEY_BYTES), label)
 
     def array(
@@ -88,7 +88,7 @@ class Prg(Secret):
         return out
 
     def fill(self, out: NDArray[Unsigned], *, number: int | None = None) -> None:
-        """As `array`, into a C-contiguous array that is there already."""
+        """Fill a C-contiguous array that exists already with what `array` would return."""
         if out.dtype.kind != "u" or not out.flags.c_contiguous:
             raise CryptoError(f"PRG output: expected a C-contiguous unsigned array, got {out.dtype}; copy it first")
         if out.nbytes > _STREAM_BYTES:

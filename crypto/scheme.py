@@ -8,7 +8,8 @@
     opened  = open(blinded)              <-     blinded, mask = blind(product)
                                          ->     J^T g = unblind(opened, mask)
 
-The key holder opens only uniform noise; the evaluator holds only ciphertexts and, at the end, J^T g.
+The key holder opens only uniform noise; the evaluator holds only ciphertexts and, at the end, J^T g. Beside the columns
+of J it has secret combinations of them opened, by which it finds values that the holder has changed.
 
 *Encrypted sum* (`AdditiveScheme`): adders encrypt and add under the holder's public key, the holder decrypts the sum.
 
@@ -23,13 +24,9 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
-from securevfl.crypto.tall import Tall
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Tall
 from securevfl.errors import ShapeMismatch
-
-Floats = NDArray[np.float64]
 
 ROOM = 1 << 30  # bytes of plaintexts that are kept
 
@@ -80,6 +77,7 @@ class KeyHolder(Secret, ABC):
     def open(self, blinded: bytes, shape: Shape) -> bytes:
         """Decrypts what `Evaluator.blind` made. The plaintexts are uniform to the holder.
 
+        Beside the columns agreed it opens the checks that the evaluator adds to them, as many as both know.
         ShapeMismatch, before anything is decrypted, if it is not a product of the shape that was agreed.
         """
 
@@ -96,7 +94,7 @@ class Evaluator(ABC):
         """
 
     def encode(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> None:  # noqa: B027
-        """Makes ready, as far as there is room, what the product with this piece of g will want of J."""
+        """Prepare, as far as there is room, what the product with this piece of g will want of J."""
 
     @abstractmethod
     def transpose_product(self, prepared: Any, sealed: bytes, onto: Any | None = None) -> Any:
@@ -114,7 +112,10 @@ class Evaluator(ABC):
 
     @abstractmethod
     def unblind(self, opened: bytes, mask: Any) -> Floats:
-        """J^T g (d x c) from the holder's answer and the mask."""
+        """J^T g (d x c) from the holder's answer and the mask.
+
+        OpeningMismatch if the answer is not what the product decrypts to, by secret combinations of columns beside it.
+        """
 
 
 class LinearScheme(ABC):
@@ -136,12 +137,17 @@ class LinearScheme(ABC):
 
     @property
     @abstractmethod
+    def checks(self) -> int:
+        """How many values are opened beside each column of J^T g, at most, to check it by."""
+
+    @property
+    @abstractmethod
     def rotates(self) -> bool:
         """Whether the holder should make new keys every epoch."""
 
     @abstractmethod
     def keygen(self, executor: Executor | None = None, *, columns: int = 0, openings: int = 1) -> KeyHolder:
-        """A holder with a fresh key. Heavy calls go to `executor` (processes), inline when None.
+        """Make a holder with a fresh key. Heavy calls go to `executor` (processes), inline when None.
 
         columns: the width of J to expect, the widest of several; 0 if it is not known. openings: how many products to
         expect with each g. Any width and number works.
@@ -149,7 +155,7 @@ class LinearScheme(ABC):
 
     @abstractmethod
     def evaluator(self, public: bytes, executor: Executor | None = None) -> Evaluator:
-        """The other side, from the holder's public bytes. CryptoError if they are malformed or too weak."""
+        """Make the other side, from the holder's public bytes. CryptoError if they are malformed or too weak."""
 
 
 class SumHolder(Secret, ABC):
@@ -159,13 +165,14 @@ class SumHolder(Secret, ABC):
 
     @abstractmethod
     def decrypt(self, total: bytes) -> Floats:
-        """The sum (m,) of the vectors that were added into `total`."""
+        """Decrypt the sum (m,) of the vectors that were added into `total`."""
 
     @abstractmethod
     def share(self, key: bytes) -> bytes:
-        """What makes another who has `key` (32 bytes that seal nothing else) a holder of the same secret key.
+        """Encrypt the secret key under `key` (32 bytes that seal nothing else), for another party that has `key`.
 
-        The secret key leaves in no other way. See `AdditiveScheme.joined`.
+        That party becomes a holder of the same secret key, see `AdditiveScheme.joined`. The secret key leaves in no
+        other way.
         """
 
 
@@ -188,12 +195,12 @@ class AdditiveScheme(ABC):
 
     @abstractmethod
     def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
-        """A holder with a fresh key."""
+        """Make a holder with a fresh key."""
 
     @abstractmethod
     def joined(self, public: bytes, shared: bytes, key: bytes, executor: Executor | None = None) -> SumHolder:
-        """A holder of the key that another holder has shared. CryptoError if the three do not belong together."""
+        """Make a holder of the key that another holder has shared. CryptoError if the three do not belong together."""
 
     @abstractmethod
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
-        """The other side, from the holder's public bytes."""
+        """Make the other side, from the holder's public bytes."""

@@ -7,6 +7,7 @@ of a float64, n max|A| 2^l < 2^53, and the products of the limbs, exact in float
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,28 +16,30 @@ from numpy.typing import NDArray
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, RangeError
 
-__all__ = ["Factor", "Integers", "ShareRing", "Words"]
+__all__ = ["Factor", "Integers", "ShareRing", "Words", "narrow"]
 
 Words = NDArray[np.uint64]
-Integers = NDArray[np.int64]
+Integers = NDArray[Any]  # signed integers of any size
 
 _EXACT = 53  # bits of a float64
+_WIDE = 1 << 20  # entries of a factor that are floats at a time
 
 
 class ShareRing:
-    """The integers modulo 2^bits. ConfigError unless 8 <= bits <= 64."""
+    """The integers modulo 2^bits. ConfigError unless 1 <= bits <= 64."""
 
     def __init__(self, bits: int) -> None:
-        if not 8 <= bits <= 64:
-            raise ConfigError(f"shares: the ring has 2^8 to 2^64 elements, 2^{bits} was asked for")
+        if not 1 <= bits <= 64:
+            raise ConfigError(f"shares: the ring has 2^1 to 2^64 elements, 2^{bits} was asked for")
         self.bits = bits
         self.mask = np.uint64(2**bits - 1)
         self.octets = -(-bits // 8)
         sizes = [size for size in (8, 4, 2, 1) if self.octets & size]
         self._planes = list(zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False))
+        self._short = bits < 16 and bits % 8 > 0  # bits of short words lie side by side, so that no bit is always 0
 
     def reduce(self, words: Words) -> Words:
-        """The words (any shape) modulo 2^bits."""
+        """Reduce the words (any shape) modulo 2^bits."""
         return words & self.mask
 
     def of(self, integers: Integers) -> Words:
@@ -44,7 +47,7 @@ class ShareRing:
         return np.ascontiguousarray(integers, np.int64).view(np.uint64) & self.mask
 
     def signed(self, words: Words) -> Integers:
-        """The representatives in [-2^(bits-1), 2^(bits-1)) of elements of the ring."""
+        """Return the representatives in [-2^(bits-1), 2^(bits-1)) of elements of the ring."""
         spare = 64 - self.bits
         return (words << np.uint64(spare)).view(np.int64) >> np.int64(spare)
 
@@ -52,21 +55,33 @@ class ShareRing:
         """Stream `number` of `prg` (the next one if None) as uniform elements."""
         return prg.array(shape, np.uint64, number=number) >> np.uint64(64 - self.bits)
 
+    def size(self, count: int) -> int:
+        """How many bytes so many elements are packed in."""
+        return -(-count * self.bits // 8) if self._short else count * self.octets
+
     def pack(self, words: Words) -> bytes:
-        """Elements as little-endian bytes, as few as the ring needs each: all low parts, then all higher ones."""
+        """Elements as little-endian bytes, as few as the ring needs each: all low parts, then all higher ones; those of
+        fewer than 16 bits side by side."""
         flat = words.reshape(-1)
+        if self._short:
+            octets = flat.astype("<u2").view(np.uint8).reshape(-1, 2)
+            places = np.unpackbits(octets, axis=1, count=self.bits, bitorder="little")
+            return np.packbits(places, bitorder="little").tobytes()
         return b"".join((flat >> np.uint64(8 * at)).astype(f"<u{size}").tobytes() for at, size in self._planes)
 
     def unpack(self, data: bytes, shape: tuple[int, ...], where: tuple[Any, ...] = ()) -> Words:
-        """The elements behind `pack`, or those of them at an index `where` into `shape`.
+        """Read the elements that `pack` wrote, or those of them at an index `where` into `shape`.
 
         RangeError if the length does not fit the shape, or an element is 2^bits or more.
         """
         count = int(np.prod(shape))
-        if len(data) != count * self.octets:
+        if len(data) != self.size(count):
             raise RangeError(
-                f"shares: {count * self.octets} bytes of shares were expected, {len(data)} came; the message is cut"
+                f"shares: {self.size(count)} bytes of shares were expected, {len(data)} came; the message is cut"
             )
+        if self._short:
+            short: Words = self._side_by_side(data, count).reshape(shape)[where]
+            return short
         words: Words = np.zeros((), np.uint64)
         for at, size in self._planes:
             plane = np.frombuffer(data, f"<u{size}", count, offset=at * count).reshape(shape)[where]
@@ -74,6 +89,26 @@ class ShareRing:
         if (words > self.mask).any():
             raise RangeError("shares: a word beyond the ring came; the peer runs other software or is cheating")
         return words
+
+    def _side_by_side(self, data: bytes, count: int) -> Words:
+        """So many short words (count,). RangeError if a bit is set beyond the last."""
+        places = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+        if places[count * self.bits :].any():
+            raise RangeError("shares: a bit beyond the last word came; the peer runs other software or is cheating")
+        octets = np.zeros((count, 2), np.uint8)
+        packed = np.packbits(places[: count * self.bits].reshape(count, self.bits), axis=1, bitorder="little")
+        octets[:, : packed.shape[1]] = packed
+        words: Words = octets.reshape(-1).view("<u2").astype(np.uint64)
+        return words
+
+
+def narrow(integers: Integers) -> Integers:
+    """Convert the numbers to integers of 2 or 4 bytes each, if they fit."""
+    low, high = (int(integers.min()), int(integers.max())) if integers.size else (0, 0)
+    for kind in (np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return integers.astype(kind, copy=False)
+    return integers
 
 
 class Factor:
@@ -87,8 +122,9 @@ class Factor:
             raise RangeError(f"shares: a factor is a matrix of signed integers, got shape {A.shape} of {A.dtype}")
         self.ring = ring
         self.shape = A.shape
-        self._floats = np.ascontiguousarray(A, np.float64)
-        self._largest = max(1, int(np.abs(A).max()))
+        self._step = max(1, _WIDE // A.shape[1])  # rows
+        self._entries = np.ascontiguousarray(A, np.float64) if len(A) <= self._step else A
+        self._largest = max(1, int(A.max()), -int(A.min()))
         for inner in A.shape:
             self._limb(inner)
 
@@ -99,15 +135,24 @@ class Factor:
         return limb
 
     def times(self, words: Words) -> Words:
-        """A words for words (n x c), modulo 2^bits."""
-        return self._product(self._floats, words)
+        """Multiply the words (n x c) by A, modulo 2^bits."""
+        return np.concatenate([self._product(block, words, words.shape[0]) for _, block in self._blocks()])
 
     def transpose_times(self, words: Words) -> Words:
         """A^T words for words (m x c), modulo 2^bits."""
-        return self._product(self._floats.T, words)
+        total = np.zeros((self.shape[1], words.shape[1]), np.uint64)
+        for rows, block in self._blocks():
+            total += self._product(block.T, words[rows], words.shape[0])
+        return total & self.ring.mask
 
-    def _product(self, A: NDArray[np.float64], words: Words) -> Words:
-        limb = self._limb(A.shape[1])
+    def _blocks(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """Rows of A as floats."""
+        for start in range(0, self.shape[0], self._step):
+            rows = slice(start, start + self._step)
+            yield rows, self._entries[rows].astype(np.float64, copy=False)
+
+    def _product(self, A: NDArray[np.float64], words: Words, inner: int) -> Words:
+        limb = self._limb(inner)
         limbs = -(-self.ring.bits // limb)
         limb = -(-self.ring.bits // limbs)
         low = np.uint64(2**limb - 1)

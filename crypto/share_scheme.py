@@ -39,7 +39,7 @@ COIN_BYTES = 32
 
 
 def common_coin(holder: bytes, evaluator: bytes, chunk: int, purpose: str) -> bytes:
-    """The coin (32 bytes) of one key: `holder` and `evaluator` are their nonces (32 random bytes each, public).
+    """Derive the coin (32 bytes) of one key from the nonces (32 random bytes each, public) `holder` and `evaluator`.
 
     Neither party alone decides it, and no two chunks, purposes or directions share one (SHA-256 as a random oracle).
     CryptoError if a nonce has another length.
@@ -71,7 +71,7 @@ class ShareHolder(Secret, ABC):
 
     @abstractmethod
     def open(self, reply: bytes) -> Words:
-        """This party's share (d x c) from what `ShareEvaluator.product` sent; uniform, whatever V and W are.
+        """Return this party's share (d x c) from what `ShareEvaluator.product` sent; uniform, whatever V and W are.
 
         CryptoError if the bytes are malformed, KeyMismatch if they belong to another key.
         """
@@ -84,16 +84,17 @@ class ShareEvaluator(ABC):
     coin: bytes
 
     @abstractmethod
-    def prepare(self, W: Integers) -> Any:
+    def prepare(self, W: Integers, *, once: bool = False) -> Any:
         """W (n x d, signed integers) in the form the product wants; it outlives the key.
 
+        once: whether it serves for one product alone, so that nothing made on the way need be kept.
         Its `nbytes` says about what memory it takes; products may add to it. RangeError if an entry is so large that
         the noise of a product would reach the shares.
         """
 
     @abstractmethod
     def product(self, prepared: Any, sealed: bytes) -> tuple[bytes, Words]:
-        """What to send to the holder, and this party's own share (d x c) of W^T V.
+        """Return what to send to the holder, and this party's own share (d x c) of W^T V.
 
         The bytes are uniform to the holder (under the scheme's assumption), whatever it sent and whatever key it chose.
         CryptoError if `sealed` is malformed or of other rows than W, KeyMismatch if it belongs to another key.
@@ -113,15 +114,19 @@ class ShareScheme(ABC):
 
     @abstractmethod
     def keygen(self, coin: bytes) -> ShareHolder:
-        """A holder with a fresh key under this coin, which serves for one key only."""
+        """Make a holder with a fresh key under this coin, which serves for one key only."""
 
     @abstractmethod
     def holder(self, exported: bytes) -> ShareHolder:
-        """A holder as it was exported. CryptoError if the bytes are malformed."""
+        """Restore a holder as it was exported. CryptoError if the bytes are malformed."""
 
     @abstractmethod
     def evaluator(self, public: bytes, coin: bytes) -> ShareEvaluator:
-        """The other side. CryptoError if the public bytes are malformed."""
+        """Make the other side. CryptoError if the public bytes are malformed."""
+
+    @abstractmethod
+    def error_rate(self, n: int, c: int, d: int, largest: int) -> float:
+        """Bound the fraction of values off by one, for V of n x c and W of n x d with entries up to `largest`."""
 
     @abstractmethod
     def seconds(self, n: int, c: int, d: int) -> float:
@@ -136,7 +141,7 @@ def encrypted(scheme: ShareScheme, key: bytes, V: Words, columns: int, uses: int
 def multiplied(scheme: ShareScheme, public: bytes, coin: bytes, W: Integers, sealed: bytes) -> tuple[bytes, Words]:
     """`ShareEvaluator.product` in another process of the evaluator's party."""
     evaluator = scheme.evaluator(public, coin)
-    return evaluator.product(evaluator.prepare(W), sealed)
+    return evaluator.product(evaluator.prepare(W, once=True), sealed)
 
 
 def opened(scheme: ShareScheme, key: bytes, reply: bytes) -> Words:

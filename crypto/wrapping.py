@@ -17,12 +17,12 @@ _NONCE = bytes(12)
 
 
 def wrap(key: bytes, secret: bytes, context: bytes) -> bytes:
-    """The secret sealed, 16 bytes longer. `key` has 32 bytes and seals nothing else."""
+    """Return the secret sealed, 16 bytes longer. `key` has 32 bytes and seals nothing else."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, secret, context)
 
 
 def unwrap(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """The opposite of `wrap`. CryptoError under another key or context, or if the bytes were altered."""
+    """Open what `wrap` has sealed. CryptoError under another key or context, or if the bytes were altered."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context)
     except InvalidTag:

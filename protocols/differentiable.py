@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Stretch, Tall
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Stretch, Tall
 from securevfl.errors import ProtocolError
 
 
@@ -36,7 +36,7 @@ class Jacobian:
         return gradient_of(self.matrix.T @ facing(g, self.shares_outputs), self.shares_outputs)
 
     def agreed(self, me: str, shares_outputs: bool) -> Floats | Tall:
-        """The matrix, if it is of the kind agreed. ProtocolError if not."""
+        """Return the matrix, if it is of the kind agreed. ProtocolError if not."""
         if self.shares_outputs != shares_outputs:
             kinds = {True: "that all outputs share", False: "of all outputs together"}
             raise ProtocolError(
@@ -56,7 +56,7 @@ def facing(g: Floats, shares_outputs: bool) -> Floats:
 
 
 def gradient_of(product: Floats, shares_outputs: bool) -> Floats:
-    """The product of such a matrix with `facing` as a gradient: (d x c) as it is, or (p x 1) as (p,)."""
+    """Return the product of such a matrix with `facing` as a gradient: (d x c) as it is, or (p x 1) as (p,)."""
     return product if shares_outputs else product[:, 0]
 
 

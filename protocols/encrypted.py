@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Self
 
+from securevfl.crypto.scheme import LinearScheme
 from securevfl.protocols.base import MessageProtocol
 from securevfl.protocols.engines import AnyEngine
+from securevfl.protocols.seat import Seat
 
 
 class Encrypted(MessageProtocol):
     """Its keys and calls are those of `engine`."""
 
     engine: AnyEngine
+
+    def linear(self, seat: Seat) -> LinearScheme:
+        """Return the engine for J^T [[g]] that all parties of a run can use, its calls booked."""
+        return seat.meter.linear(self.engine.common(exact=seat.exact))
 
     @property
     def quick(self) -> Self:

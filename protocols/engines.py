@@ -8,16 +8,18 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from securevfl.config import Named, Registry
-from securevfl.crypto.lattice import LatticeScheme
-from securevfl.crypto.lattice_sum import LatticeSum
-from securevfl.crypto.paillier import PaillierScheme
-from securevfl.crypto.paillier_sum import PaillierSum
+from securevfl.base.config import Named, Registry
+from securevfl.crypto.kernel import check
+from securevfl.crypto.kernel.gradient import KernelGradient
+from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.lattice.lattice_sum import LatticeSum
+from securevfl.crypto.paillier.paillier_product import PaillierScheme
+from securevfl.crypto.paillier.paillier_sum import PaillierSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 
 
 class Engine(Named, ABC):
-    """Which encryption, at which strength."""
+    """An encryption scheme at one strength, as a run chooses it."""
 
     assumption: ClassVar[str]  # what its ciphertexts rest on
     exact: ClassVar[bool] = False  # whether the same numbers come out each time
@@ -35,11 +37,21 @@ class Engine(Named, ABC):
 
     @abstractmethod
     def scheme(self) -> LinearScheme:
-        """For J^T [[g]]."""
+        """Return the scheme for products J^T [[g]] of a party's Jacobian with the encrypted residual."""
+
+    def common(self, *, exact: bool) -> LinearScheme:
+        """Return the engine for J^T [[g]] of a run. exact: whether every party's numpy computes as small residues in
+        doubles need."""
+        return self.scheme()
+
+    @property
+    def schemes(self) -> dict[str, LinearScheme]:
+        """Every one that may serve in a run, by what it adds to the engine's name."""
+        return {"": self.scheme()}
 
     @abstractmethod
     def sums(self) -> AdditiveScheme:
-        """For sums under encryption."""
+        """Return the scheme for sums under encryption."""
 
 
 class Paillier(Engine):
@@ -67,16 +79,33 @@ class Paillier(Engine):
 
 
 class Ckks(Engine):
-    """The ring of CKKS on SEAL, 128-bit; what is opened is dithered, so that its noise tells nothing of the key."""
+    """The ring of CKKS, 128-bit; what is opened is dithered, so that its noise tells nothing of the key.
+
+    Products are of small residues in doubles where every party's numpy computes exactly, else SEAL's.
+    """
 
     name: ClassVar[str] = "ckks"
     assumption: ClassVar[str] = "RLWE, 128-bit standard"
 
     def scheme(self) -> LinearScheme:
-        return _ckks()
+        return self.common(exact=True)
+
+    def common(self, *, exact: bool) -> LinearScheme:
+        return _kernel() if exact and not check.fault() else _seal()
+
+    @property
+    def schemes(self) -> dict[str, LinearScheme]:
+        return {"": self.scheme(), " on SEAL": _seal()}
 
     def sums(self) -> AdditiveScheme:
         return LatticeSum()
+
+
+class OnSeal(Ckks):
+    """The same on SEAL alone: what it costs is what the other products are compared with."""
+
+    def common(self, *, exact: bool) -> LinearScheme:
+        return _seal()
 
 
 @lru_cache(maxsize=8)
@@ -85,7 +114,12 @@ def _paillier(bits: int) -> LinearScheme:
 
 
 @lru_cache(maxsize=1)
-def _ckks() -> LinearScheme:
+def _kernel() -> LinearScheme:
+    return KernelGradient()
+
+
+@lru_cache(maxsize=1)
+def _seal() -> LinearScheme:
     return LatticeScheme()
 
 

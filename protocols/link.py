@@ -2,7 +2,8 @@
 
 Active and passive links are driven in step: every `sum` of the active party meets one `contribute` of each passive
 party, every `publish` one `reply` of each party it goes to. A reply may be asked at any time and from any thread, as
-far as was agreed (`securevfl.protocols.base.Agreement`). A link is left, as a context, when the training is over:
+far as was agreed (`securevfl.protocols.residuals.base.Agreement`). A link is left, as a context, when the training is
+over:
 
     with ActiveLink(seat, sums, residual) as link:
         optimizer.active(party, link)
@@ -18,13 +19,17 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import Self, TypeVar
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import makespan
-from securevfl.protocols.base import ActiveResidual, Batch, PassiveResidual, Reals, Reply, Seat, SumRole
-from securevfl.protocols.notes import Summed, noted
-from securevfl.runtime.beside import Beside
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import makespan
+from securevfl.protocols.base import Release
+from securevfl.protocols.giving import verdict
+from securevfl.protocols.notes import Summed
+from securevfl.protocols.residuals.base import ActiveResidual, Batch, PassiveResidual, Reply
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.sums.base import SumRole
 from securevfl.runtime.clock import Kind
 from securevfl.runtime.codec import Message
+from securevfl.runtime.second_thread import Beside
 
 M = TypeVar("M", bound=Message)
 
@@ -34,7 +39,7 @@ class Link(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends well, with the other side."""
+        """Close the link in good order, together with the other side."""
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +52,7 @@ class Link(ABC):
 
 
 class ActiveLink(Link):
-    """The active party's link."""
+    """The active party's end of the link to the passive parties."""
 
     def __init__(self, seat: Seat, sums: SumRole, residual: ActiveResidual) -> None:
         self.me = seat.me
@@ -56,6 +61,7 @@ class ActiveLink(Link):
         self._channel = seat.channel
         self._lane = seat.lane
         self._outputs = seat.outputs
+        self._space = seat.reals
         self._sums = sums
         self._residual: ActiveResidual = residual
 
@@ -71,28 +77,31 @@ class ActiveLink(Link):
         return self.ahead(batch) if here is None else here
 
     def ahead(self, batch: Batch) -> Floats:
-        """The sum on the batch of a later round, whose parts are on their way."""
+        """Return the sum on the batch of a later round, whose parts are on their way."""
         self._channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
-        total: Floats = self._sums.collect_all((len(batch.X), self._outputs), Reals())
+        total: Floats = self._sums.collect_all((len(batch.X), self._outputs), self._space)
         self._channel.note(Summed(batch.index))
         return total
 
     def tell(self, message: Message, lane: str) -> None:
-        """Sends what an optimizer declares beside sums and residuals to all passive parties, on a lane of its own."""
+        """Send what an optimizer declares beside sums and residuals to all passive parties, on a lane of its own."""
         for passive in self.passives:
-            self._channel.send(passive, message, f"{self._lane}/{lane}")
+            told = verdict(self._channel, passive)
+            self._channel.send(passive, message, f"{self._lane}/{lane}", told=told)
 
     def sum_beside(self, batch: Batch) -> Beside[Floats]:
         """`sum` in a thread of its own, whose result it is; one at a time."""
         return Beside(self._channel, lambda: self.sum(batch), "exchange")
 
-    def publish(self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, again: int | None = None) -> None:
-        """Sends g (n x c) of a batch down, to all passive parties unless told otherwise; `again` as for residuals."""
+    def publish(
+        self, g: Floats, batch: Batch, *, to: Collection[str] | None = None, again: Release | None = None
+    ) -> None:
+        """Send g (n x c) of a batch to all passive parties, unless told otherwise; `again` as for residuals."""
         self._residual.publish(g, epoch=batch.epoch, to=self.passives if to is None else to, again=again)
 
 
 class PassiveLink(Link):
-    """A passive party's link."""
+    """A passive party's end of the link to the active party."""
 
     def __init__(self, seat: Seat, sums: SumRole, residual: PassiveResidual) -> None:
         self.me = seat.me
@@ -106,10 +115,10 @@ class PassiveLink(Link):
         self._residual.close()
 
     def contribute(self, H: Floats, batch: Batch) -> None:
-        """Sends this party's H_k (n x c) up."""
+        """Send this party's H_k (n x c) to the sum."""
         self.rounds += 1
         self._seat.channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
-        self._sums.contribute(H, Reals())
+        self._sums.contribute(H, self._seat.reals)
         self._seat.channel.note(Summed(batch.index))
 
     def exchange_beside(self, H: Floats, batch: Batch) -> Beside[Reply]:
@@ -122,9 +131,9 @@ class PassiveLink(Link):
         return Beside(self._seat.channel, exchange, "exchange")
 
     def told(self, kind: type[M], lane: str) -> M:
-        """The next message of this kind that the active party tells on the lane."""
+        """Receive the next message of this kind that the active party sends on the lane."""
         return self._seat.channel.recv(self._seat.active, kind, f"{self._seat.lane}/{lane}")
 
     def reply(self) -> Reply:
-        """The next residual that the active party publishes to this party."""
-        return noted(self._residual.reply(), self._seat)
+        """Receive the next residual that the active party publishes to this party."""
+        return self._residual.reply()

@@ -12,22 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from securevfl.protocols.base import Declared, Reveal
-from securevfl.roles import LEAD, Roles
+from securevfl.base.roles import LEAD, Roles
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.giving import sizes
 from securevfl.runtime.channel import Abort, Channel
-from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Telling
 
 _SIZES = (
     "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, parameters, "
-    "outputs and saved rounds; whether its columns are those of its earlier jobs"
+    "outputs and saved rounds; whether its columns are those of its earlier jobs; whether its numpy computes "
+    "products of small residues exactly"
 )
 _VERDICT = "whether the training is to stop, and whether its model is the best so far"
 _STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
 
 
-class Meeting(Message, frozen=True):
+class Meeting(Telling, frozen=True):
     """What a party says of itself before anything else. parameters: of a module of its own; 0 where they follow from
     its columns. saved, run: its states are of these rounds of this training.
+
+    exact: whether its numpy computes as small residues in doubles need.
 
     content: the same in two jobs if its columns are the same, by its own ledger, and else random; empty without a
     ledger.
@@ -43,9 +47,10 @@ class Meeting(Message, frozen=True):
     saved: tuple[int, ...]
     run: str
     content: str
+    exact: bool
 
 
-class Verdict(Message, frozen=True):
+class Verdict(Telling, frozen=True):
     """Whether the training stops here, as the target is reached or patience is at its end, and whether no evaluation
     before was better."""
 
@@ -54,16 +59,16 @@ class Verdict(Message, frozen=True):
 
 
 def meet(channel: Channel, parties: Iterable[str], own: Meeting) -> dict[str, Meeting]:
-    """What every party says of itself, in the order of `parties`."""
+    """Exchange what every party says of itself, and return it by name, in the order of `parties`."""
     peers = [name for name in parties if name != channel.me]
     for peer in peers:
-        channel.send(peer, own)  # 1
+        channel.send(peer, own, told=sizes(channel, peer))  # 1
     heard = {peer: channel.recv(peer, Meeting) for peer in peers}  # 1
     return {name: heard.get(name, own) for name in parties}
 
 
 def declares(roles: Roles) -> list[Declared]:
-    """What these messages reveal, and `Abort`, which any party may send at any time."""
+    """Declare what these messages reveal, and `Abort`, which any party may send at any time."""
     rest = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
     return [
         *(Declared(Meeting, sender, receiver, Reveal("plain", _SIZES)) for sender, receiver in roles.pairs()),

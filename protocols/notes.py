@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from securevfl.crypto.scheme import Floats
-from securevfl.protocols.base import Batch, Phases, Reply, Seat
-from securevfl.protocols.differentiable import Differentiable, Jacobian
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.protocols.differentiable import Jacobian
+from securevfl.runtime.door import Group
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,12 @@ class Summed:
 
 @dataclass(frozen=True)
 class Learned:
-    """The party has learned the gradient J^T g on batch `index`."""
+    """The party has learned J^T g on batch `index`, or with the group `bins` of all training rows, y for g."""
 
     index: int
     J: Jacobian
     gradient: Floats
+    group: Group = "training"
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class LearnedPhases:
 
     k: int
     bits: int
-    phases: Phases
+    phases: NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -70,31 +74,3 @@ class SharedResidual:
 
     index: int
     words: Floats
-
-
-def noted(reply: Reply, seat: Seat) -> Reply:
-    """The reply, of which every gradient learned is noted if somebody observes this party."""
-    return NotedReply(reply, seat) if seat.channel.observed else reply
-
-
-class NotedReply(Reply):
-    """A reply of which every gradient learned is noted."""
-
-    def __init__(self, reply: Reply, seat: Seat) -> None:
-        self.exchange = reply.exchange
-        self._reply = reply
-        self._channel = seat.channel
-        self._asked = False
-
-    def gradient(self, model: Differentiable, batch: Batch) -> Floats:
-        gradient = self._reply.gradient(model, batch)
-        if not (self._asked and model.static_jacobian):
-            self._channel.note(Learned(batch.index, model.jacobian(batch.X), gradient))
-        self._asked = True
-        return gradient
-
-    def repeat(self) -> None:
-        self._reply.repeat()
-
-    def close(self) -> None:
-        self._reply.close()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from securevfl.config import Registry
-from securevfl.protocols.base import ResidualProtocol, SumProtocol
-from securevfl.protocols.cipher_sum import CipherSum
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.open_residual import OpenResidual
-from securevfl.protocols.pairwise_sum import PairwiseSum
-from securevfl.protocols.sealed_residual import SealedResidual
-from securevfl.protocols.stored_cipher import StoredCipher
-from securevfl.protocols.stored_masks import StoredMasks
-from securevfl.protocols.stored_sum import StoredOpen, StoredSum
-from securevfl.protocols.tree_sum import TreeSum
+from securevfl.base.config import Registry
+from securevfl.protocols.residuals.base import ResidualProtocol
+from securevfl.protocols.residuals.open_residual import OpenResidual
+from securevfl.protocols.residuals.sealed_residual import SealedResidual
+from securevfl.protocols.stored.stored_cipher import StoredCipher
+from securevfl.protocols.stored.stored_masks import StoredMasks
+from securevfl.protocols.stored.stored_sum import StoredOpen, StoredSum
+from securevfl.protocols.sums.base import SumProtocol
+from securevfl.protocols.sums.cipher_sum import CipherSum
+from securevfl.protocols.sums.direct_sum import DirectSum
+from securevfl.protocols.sums.pairwise_sum import PairwiseSum
+from securevfl.protocols.sums.tree_sum import TreeSum
 
 SUMS: Registry[SumProtocol] = Registry("sum", DirectSum, TreeSum, PairwiseSum, CipherSum)
 RESIDUALS: Registry[ResidualProtocol] = Registry("residual", OpenResidual, SealedResidual)
@@ -20,5 +21,5 @@ STORED: Registry[StoredSum] = Registry("stored sum", StoredOpen, StoredMasks, St
 
 
 def auto_sum(contributors: int) -> SumProtocol:
-    """What `sum = "auto"` stands for: direct for one contributor, whom no sum can hide, pairwise from two on."""
+    """Return what `sum = "auto"` stands for: direct for one contributor, whom no sum can hide, pairwise from two on."""
     return DirectSum() if contributors < 2 else PairwiseSum()

@@ -1,10 +1,13 @@
 """Vertical federated learning under encryption and secure aggregation, with its costs and its leaks.
 
+```python
 import securevfl as vfl
-bank, shop = vfl.datasets.breast_cancer(parties=2)
-job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(residual=vfl.Ckks()))
+
+bank, shop = vfl.datasets.loans()
+job = vfl.Job(model=vfl.Logistic())
 print(vfl.explain(job, [bank, shop]))
 run = vfl.simulate(job, [bank, shop])
+```
 """
 
 from __future__ import annotations
@@ -12,176 +15,109 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from securevfl.version import __version__ as __version__
+from securevfl.base.version import __version__ as __version__
 
-if TYPE_CHECKING:  # for type checkers and editors
-    from securevfl.data import samples as datasets
-    from securevfl.data.party import Helper, Party, align
-    from securevfl.data.preparation import Preparation
-    from securevfl.estimators import VerticalClassifier, VerticalRegressor
-    from securevfl.job import Job, Protocol, Target
-    from securevfl.models import towers
-    from securevfl.models.kernel import Kernel
-    from securevfl.models.linear import GeneralLinear, Logistic, SmoothHinge, Softmax, Square
-    from securevfl.models.local_bottom import LocalBottom
-    from securevfl.models.neural import Neural
-    from securevfl.models.torch_model import TorchModel
-    from securevfl.models.transfer import Transfer
-    from securevfl.optim.adagrad import AdaGrad
-    from securevfl.optim.adam import Adam
-    from securevfl.optim.block_descent import BlockDescent
-    from securevfl.optim.block_newton import BlockNewton
-    from securevfl.optim.celu import CeluVFL
-    from securevfl.optim.fdml import FDML
-    from securevfl.optim.fdskl import FDSKL
-    from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
-    from securevfl.optim.momentum import Momentum
-    from securevfl.optim.pipeline import Pipeline
-    from securevfl.optim.proximal import Proximal
-    from securevfl.optim.sgd import Sgd
-    from securevfl.organisations.join import join
-    from securevfl.organisations.predict import predict_with
-    from securevfl.privacy.consent import explain
-    from securevfl.protocols import defences
-    from securevfl.protocols.cipher_sum import CipherSum
-    from securevfl.protocols.direct_sum import DirectSum
-    from securevfl.protocols.engines import Ckks, Paillier
-    from securevfl.protocols.local_noise import LocalNoise
-    from securevfl.protocols.open_residual import OpenResidual
-    from securevfl.protocols.pairwise_sum import PairwiseSum
-    from securevfl.protocols.sealed_residual import SealedResidual
-    from securevfl.protocols.shares_options import Shares
-    from securevfl.protocols.stored_cipher import StoredCipher
-    from securevfl.protocols.stored_masks import StoredMasks
-    from securevfl.protocols.stored_sum import StoredOpen
-    from securevfl.protocols.tree_sum import TreeSum
-    from securevfl.runtime.clock import Network
-    from securevfl.training.run import Run
-    from securevfl.training.simulate import simulate
-    from securevfl.training.stratified import stratified
+if TYPE_CHECKING:  # the one list of public names: type checkers see it here, and `_homes` reads it
+    from securevfl.consent.consent_sheet import explain as explain
+    from securevfl.data import datasets as datasets
+    from securevfl.data.party import Helper as Helper
+    from securevfl.data.party import Party as Party
+    from securevfl.data.party import align as align
+    from securevfl.data.preparation import Preparation as Preparation
+    from securevfl.job import Job as Job
+    from securevfl.job import Protocol as Protocol
+    from securevfl.job import Target as Target
+    from securevfl.models import towers as towers
+    from securevfl.models.kernel_model import Kernel as Kernel
+    from securevfl.models.linear import Gamma as Gamma
+    from securevfl.models.linear import GeneralLinear as GeneralLinear
+    from securevfl.models.linear import Huber as Huber
+    from securevfl.models.linear import Logistic as Logistic
+    from securevfl.models.linear import NegativeBinomial as NegativeBinomial
+    from securevfl.models.linear import OneVsRest as OneVsRest
+    from securevfl.models.linear import Poisson as Poisson
+    from securevfl.models.linear import Quantile as Quantile
+    from securevfl.models.linear import SmoothHinge as SmoothHinge
+    from securevfl.models.linear import Softmax as Softmax
+    from securevfl.models.linear import Square as Square
+    from securevfl.models.linear import Tweedie as Tweedie
+    from securevfl.models.local_bottom import LocalBottom as LocalBottom
+    from securevfl.models.neural import Neural as Neural
+    from securevfl.models.torch_model import TorchModel as TorchModel
+    from securevfl.models.transfer import Transfer as Transfer
+    from securevfl.models.trees import Trees as Trees
+    from securevfl.optim.adagrad import AdaGrad as AdaGrad
+    from securevfl.optim.adam import Adam as Adam
+    from securevfl.optim.block_descent import BlockDescent as BlockDescent
+    from securevfl.optim.block_newton import BlockNewton as BlockNewton
+    from securevfl.optim.celu import CeluVFL as CeluVFL
+    from securevfl.optim.fdml import FDML as FDML
+    from securevfl.optim.fdskl import FDSKL as FDSKL
+    from securevfl.optim.fedbcd import FedBCD as FedBCD
+    from securevfl.optim.fedbcd import FedPBCD as FedPBCD
+    from securevfl.optim.fedbcd import FedSGD as FedSGD
+    from securevfl.optim.momentum import Momentum as Momentum
+    from securevfl.optim.pipeline import Pipeline as Pipeline
+    from securevfl.optim.proximal import Proximal as Proximal
+    from securevfl.optim.sgd import Sgd as Sgd
+    from securevfl.organisations.correlate import correlate as correlate
+    from securevfl.organisations.correlate import correlate_with as correlate_with
+    from securevfl.organisations.fairness_by_group import ask_groups as ask_groups
+    from securevfl.organisations.fairness_by_group import count_groups as count_groups
+    from securevfl.organisations.fairness_by_group import give_groups as give_groups
+    from securevfl.organisations.join import join as join
+    from securevfl.organisations.predict import predict_with as predict_with
+    from securevfl.protocols.engines import Ckks as Ckks
+    from securevfl.protocols.engines import Paillier as Paillier
+    from securevfl.protocols.residuals import defences as defences
+    from securevfl.protocols.residuals.open_residual import OpenResidual as OpenResidual
+    from securevfl.protocols.residuals.sealed_residual import SealedResidual as SealedResidual
+    from securevfl.protocols.shares.shares_options import Shares as Shares
+    from securevfl.protocols.stored.local_noise import LocalNoise as LocalNoise
+    from securevfl.protocols.stored.stored_cipher import StoredCipher as StoredCipher
+    from securevfl.protocols.stored.stored_masks import StoredMasks as StoredMasks
+    from securevfl.protocols.stored.stored_sum import StoredOpen as StoredOpen
+    from securevfl.protocols.sums.cipher_sum import CipherSum as CipherSum
+    from securevfl.protocols.sums.direct_sum import DirectSum as DirectSum
+    from securevfl.protocols.sums.pairwise_sum import PairwiseSum as PairwiseSum
+    from securevfl.protocols.sums.tree_sum import TreeSum as TreeSum
+    from securevfl.runtime.clock import Network as Network
+    from securevfl.runtime.pauses import Pauses as Pauses
+    from securevfl.training.description import describe as describe
+    from securevfl.training.estimators import VerticalClassifier as VerticalClassifier
+    from securevfl.training.estimators import VerticalRegressor as VerticalRegressor
+    from securevfl.training.run import Run as Run
+    from securevfl.training.simulate import simulate as simulate
+    from securevfl.training.stratified import stratified as stratified
 
-__all__ = [  # noqa: RUF022 (alphabetical, whatever the case of a name)
-    "AdaGrad",
-    "Adam",
-    "BlockDescent",
-    "BlockNewton",
-    "CeluVFL",
-    "CipherSum",
-    "Ckks",
-    "DirectSum",
-    "FDML",
-    "FDSKL",
-    "FedBCD",
-    "FedPBCD",
-    "FedSGD",
-    "GeneralLinear",
-    "Helper",
-    "Job",
-    "Kernel",
-    "LocalBottom",
-    "LocalNoise",
-    "Logistic",
-    "Momentum",
-    "Network",
-    "Neural",
-    "OneVsRest",
-    "OpenResidual",
-    "Paillier",
-    "PairwiseSum",
-    "Party",
-    "Pipeline",
-    "Preparation",
-    "Protocol",
-    "Proximal",
-    "Run",
-    "SealedResidual",
-    "Sgd",
-    "Shares",
-    "SmoothHinge",
-    "Softmax",
-    "Square",
-    "StoredCipher",
-    "StoredMasks",
-    "StoredOpen",
-    "Target",
-    "TorchModel",
-    "Transfer",
-    "TreeSum",
-    "VerticalClassifier",
-    "VerticalRegressor",
-    "align",
-    "datasets",
-    "defences",
-    "explain",
-    "join",
-    "predict_with",
-    "simulate",
-    "stratified",
-    "towers",
-]
 
-_NAMES = {  # where the public names live; each is loaded when it is asked for
-    "securevfl.data.party": ("Helper", "Party", "align"),
-    "securevfl.data.preparation": ("Preparation",),
-    "securevfl.estimators": ("VerticalClassifier", "VerticalRegressor"),
-    "securevfl.job": ("Job", "Protocol", "Target"),
-    "securevfl.models.kernel": ("Kernel",),
-    "securevfl.models.linear": ("GeneralLinear", "Logistic", "OneVsRest", "SmoothHinge", "Softmax", "Square"),
-    "securevfl.models.local_bottom": ("LocalBottom",),
-    "securevfl.models.neural": ("Neural",),
-    "securevfl.models.transfer": ("Transfer",),
-    "securevfl.models.torch_model": ("TorchModel",),
-    "securevfl.optim.adagrad": ("AdaGrad",),
-    "securevfl.optim.adam": ("Adam",),
-    "securevfl.optim.block_descent": ("BlockDescent",),
-    "securevfl.optim.block_newton": ("BlockNewton",),
-    "securevfl.optim.celu": ("CeluVFL",),
-    "securevfl.optim.fdml": ("FDML",),
-    "securevfl.optim.fdskl": ("FDSKL",),
-    "securevfl.optim.fedbcd": ("FedBCD", "FedPBCD", "FedSGD"),
-    "securevfl.optim.momentum": ("Momentum",),
-    "securevfl.optim.pipeline": ("Pipeline",),
-    "securevfl.optim.proximal": ("Proximal",),
-    "securevfl.optim.sgd": ("Sgd",),
-    "securevfl.organisations.join": ("join",),
-    "securevfl.organisations.predict": ("predict_with",),
-    "securevfl.privacy.consent": ("explain",),
-    "securevfl.protocols.cipher_sum": ("CipherSum",),
-    "securevfl.protocols.direct_sum": ("DirectSum",),
-    "securevfl.protocols.engines": ("Ckks", "Paillier"),
-    "securevfl.protocols.local_noise": ("LocalNoise",),
-    "securevfl.protocols.open_residual": ("OpenResidual",),
-    "securevfl.protocols.pairwise_sum": ("PairwiseSum",),
-    "securevfl.protocols.sealed_residual": ("SealedResidual",),
-    "securevfl.protocols.shares_options": ("Shares",),
-    "securevfl.protocols.stored_cipher": ("StoredCipher",),
-    "securevfl.protocols.stored_masks": ("StoredMasks",),
-    "securevfl.protocols.stored_sum": ("StoredOpen",),
-    "securevfl.protocols.tree_sum": ("TreeSum",),
-    "securevfl.runtime.clock": ("Network",),
-    "securevfl.training.run": ("Run",),
-    "securevfl.training.simulate": ("simulate",),
-    "securevfl.training.stratified": ("stratified",),
-}
-_MODULES = {
-    "datasets": "securevfl.data.samples",
-    "defences": "securevfl.protocols.defences",
-    "towers": "securevfl.models.towers",
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+_homes: dict[str, str] = {}
+
+
+def _read_homes() -> dict[str, str]:
+    """Read from this file which module each public name is in."""
+    if not _homes:
+        import ast
+        from pkgutil import get_data
+
+        source = get_data(__name__, "__init__.py")
+        listed = next(node for node in ast.parse(source or b"").body if isinstance(node, ast.If))
+        lines = [line for line in listed.body if isinstance(line, ast.ImportFrom)]
+        _homes.update({alias.name: str(line.module) for line in lines for alias in line.names})
+    return _homes
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a public name when it is first asked for (PEP 562), so that importing the package costs little."""
-    if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
-    elif name in _MODULES:
-        value = import_module(_MODULES[name])
-    else:
+    """Load a public name when it is first asked for (PEP 562), so that importing the package costs little."""
+    if name == "__all__":
+        return sorted(_read_homes())
+    if name.startswith("_") or name not in _read_homes():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(_homes[name])
+    value = getattr(home, name) if hasattr(home, name) else import_module(f"{home.__name__}.{name}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_read_homes(), "__all__"})

@@ -9,6 +9,7 @@
     |-- DataError           what a party brings
     |   |-- TableError      NaN, infinities, strings, constant or empty columns, row counts
     |   |-- LabelError      labels the loss cannot use
+    |   |   `-- ClassError  a job that names a class which the labels do not have
     |   `-- IdError         duplicate, missing or unmatched ids
     |-- ProtocolError       the peer broke the protocol
     |   |-- FrameError      a truncated, altered, replayed or oversized frame
@@ -20,6 +21,7 @@
     `-- CryptoError         a key, ciphertext or plaintext that cannot be used
         |-- RangeError      a value outside the agreed fixed-point range
         |-- KeyMismatch     a ciphertext or key that does not belong together
+        |-- OpeningMismatch opened values that are not those of the product
         `-- ShapeMismatch   a product of another shape than was agreed
 
     DataNotice              a warning: something of a table is left out
@@ -32,6 +34,7 @@ from __future__ import annotations
 import errno
 
 __all__ = [
+    "ClassError",
     "ConfigError",
     "ConsentError",
     "CryptoError",
@@ -45,6 +48,7 @@ __all__ = [
     "LabelError",
     "LeakageError",
     "LimitError",
+    "OpeningMismatch",
     "PartiesError",
     "PeerLost",
     "ProtocolError",
@@ -58,7 +62,7 @@ __all__ = [
 
 
 class SecureVFLError(Exception):
-    """Base of all of them."""
+    """The base class of all errors that securevfl raises on purpose."""
 
 
 class ConfigError(SecureVFLError):
@@ -92,15 +96,21 @@ class TableError(DataError):
 
 
 class LabelError(DataError):
-    """Labels the loss cannot use."""
+    """The error of labels that the loss cannot use."""
+
+
+class ClassError(LabelError):
+    """The job names a class that the labels do not have. `told` is what other parties may read of it: no class."""
+
+    told = "the job names a class that its labels do not have; correct positive or weights.classes"
 
 
 class IdError(DataError):
-    """Duplicate, missing or unmatched ids."""
+    """The error of ids that are duplicate, missing or unmatched."""
 
 
 class ProtocolError(SecureVFLError):
-    """The peer broke the protocol."""
+    """The error of a peer that broke the protocol."""
 
 
 class FrameError(ProtocolError):
@@ -147,6 +157,10 @@ class RangeError(CryptoError):
 
 class KeyMismatch(CryptoError):
     """A ciphertext or key that does not belong together."""
+
+
+class OpeningMismatch(CryptoError):
+    """Opened values that are not those of the product: its checks do not fit them."""
 
 
 class ShapeMismatch(CryptoError):

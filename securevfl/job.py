@@ -9,15 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
-from securevfl.config import flat, plain
+from securevfl.base.config import flat, plain
 from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.methods import METHODS
+from securevfl.methods import METHODS, leak_kinds
 from securevfl.methods.base import Method
 from securevfl.models import MODELS, metrics
+from securevfl.models.count_losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
+from securevfl.optim.defaults import why_sealed
 from securevfl.options import JobOptions, Target
 from securevfl.protocols.choice import Protocol
 
@@ -29,6 +31,14 @@ TABLES = "data"  # the key of a job file that is for the computer it lies on
 
 class Job(JobOptions):
     """One training: what `JobOptions` says, checked by its method."""
+
+    @field_validator("accepts")
+    @classmethod
+    def _check_accepts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = leak_kinds()
+        if strange := [name for name in value if name not in known]:
+            raise ValueError(f"{', '.join(strange)}: no leak has this name; choose from {', '.join(known)}")
+        return value
 
     @model_validator(mode="after")
     def _check_target(self) -> Job:
@@ -43,17 +53,37 @@ class Job(JobOptions):
         method = self.method
         if not method.trains(type(self.model)):
             own = [name for name, kind in MODELS.items() if method.trains(kind)]
+            if self.protocol.method is not None:
+                raise ValueError(
+                    f"protocol.{self.protocol.method} trains {', '.join(own)} models only: "
+                    f'{why_sealed(self.model) or "this is none"}; use protocol = "ckks"'
+                )
             fits = [name for name, kind in OPTIMIZERS.items() if METHODS[kind.method]().trains(type(self.model))]
             raise ValueError(
                 f"optimizer {self.optimizer.name} trains {', '.join(own)} models only; "
                 f"use optimizer {' or '.join(fits)} for a {self.model.name} model"
             )
-        if self.weights is not None and not (method.weighs and self.model.by_column):
+        weighed = method.weighs and (self.model.by_column or self.model.method == method.name)
+        if self.weights is not None and not weighed:
             raise ValueError(
                 f"weights: rows count the same in {method.name} of a {self.model.name} model; "
                 "leave weights out, or train a linear model"
             )
+        if self.exposure is not None and not (
+            isinstance(self.model.loss, LogLinkLoss) and method.weighs and self.model.by_column
+        ):
+            raise ValueError(
+                f"exposure: a linear model of counts or amounts was expected, {self.model.loss.name} loss in "
+                f"{method.name} is none; use poisson, gamma, tweedie or negative_binomial, or leave exposure out"
+            )
+        if self.positive is not None and not (self.model.loss.classifies and self.model.loss.single):
+            raise ValueError(
+                f"positive: a loss of two classes was expected, {self.model.loss.name} is none; leave positive out"
+            )
+        self._check_reason_codes()
         self._check_woe(method)
+        if not self.model.scales and self.scale != "standard":
+            raise ValueError(f"scale: a {self.model.name} model scales columns by itself; leave scale out")
         if self.prepare.texts == "codes" and not self.model.embeds:
             raise ValueError(
                 f'prepare.texts: "one_hot" was expected for a {self.model.name} model, codes name values and measure '
@@ -61,12 +91,34 @@ class Job(JobOptions):
             )
         if self.protocol.stored is not None and not method.stores:
             raise ValueError(f"protocol.stored: {method.name} stores nothing at a server; leave it out")
+        if self.protocol.precision == "single" and not method.single:
+            raise ValueError(f"protocol.precision: {method.name} sums up no outputs in single precision; leave it out")
         method.check(self)
+        method.fits(self)
         return self
 
-    def _check_woe(self, method: Method) -> None:
+    def _check_reason_codes(self) -> None:
+        if not self.reason_codes:
+            return
+        if not (self.model.by_column and self.model.loss.single):
+            raise ValueError(
+                f"reason_codes: a model of one output with weights of columns was expected, {self.model.name} with "
+                f"{self.model.loss.name} loss is none; leave reason_codes out, or train a logistic model"
+            )
+        if self.protocol.shares is not None and not self.protocol.shares.open_weights:
+            raise ValueError(
+                "reason_codes: shares tell nobody its weights, from which codes follow; name the parties that may give "
+                "codes in protocol.shares.open_weights, or leave reason_codes out"
+            )
+
+    def _check_woe(self, method: Method[Any]) -> None:
         if self.prepare.woe is None:
             return
+        if self.protocol.shares is not None:
+            raise ValueError(
+                "prepare.woe: shares tell nobody how many rows of a bin are of the positive class, which weights of "
+                "evidence are made of; use prepare = { bins = 10 }, whose 0/1 columns get weights that rank as well"
+            )
         if not method.bins or self.protocol.residual is None:
             raise ValueError(
                 f"prepare.woe: {method.name} of a {self.model.name} model tells nobody classes in bins; leave it out, "
@@ -84,7 +136,7 @@ class Job(JobOptions):
             )
 
     @property
-    def method(self) -> Method:
+    def method(self) -> Method[Any]:
         """The family of training that this job is of. ConfigError if its optimizer names none that is registered."""
         name = self.protocol.method or self.model.method or self.optimizer.method
         if name not in METHODS:
@@ -94,7 +146,7 @@ class Job(JobOptions):
         return METHODS[name]()
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as plain data; what a job file holds and what the digest covers."""
+        """Return the job as plain data: what a job file holds and what the digest covers."""
         return plain(self)
 
     def _repr_html_(self) -> str:
@@ -107,17 +159,19 @@ class Job(JobOptions):
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:
-        """The opposite of `to_dict`. ConfigError, one line a problem."""
+        """Make a job from the plain data that `to_dict` returns. Raises ConfigError, with one line for each problem."""
         return cls(**keys)
 
     @classmethod
     def load(cls, path: str | Path) -> Job:
-        """Reads a TOML file, but for its tables (`tables_of`). ConfigError, one line a problem."""
+        """Load a job from a TOML file, leaving out its tables (`tables_of`). Raises ConfigError, with one line for each
+        problem."""
         return cls.from_dict({key: value for key, value in _read(path).items() if key != TABLES})
 
 
 def tables_of(path: str | Path) -> dict[str, Path]:
-    """The files that a job file names under `data`, by party, for a run on one computer; relative to its folder.
+    """Return the data files that a job file names under `data`, by party, for a run on one computer; paths are relative
+    to the job file's folder.
 
     They are no part of the job: parties agree on what is done, and each knows where its own table is. ConfigError.
     """

@@ -7,20 +7,20 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from securevfl.config import Config, read_nested
+from securevfl.base.config import Config, read_nested
 from securevfl.data.preparation import Preparation
 from securevfl.data.register import Register
 from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
+from securevfl.models.exposure_column import OffsetLoss
 from securevfl.models.losses import Loss
+from securevfl.models.positive import class_name
 from securevfl.models.weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.base import Training
-from securevfl.optim.block_newton import BlockNewton
+from securevfl.optim.defaults import filled
 from securevfl.protocols.choice import Protocol
-
-LeakName = Literal["rank", "fresh_equations", "single_passive", "label_auc", "columns", "sequential"]
 
 
 class Target(Config):
@@ -41,7 +41,7 @@ class Patience(Config):
     evaluations: int = Field(default=3, ge=1)
     """How many evaluations in a row may bring nothing."""
     tolerance: float = Field(default=1e-4, ge=0)
-    """By how much the metric must get better to count."""
+    """The least gain of the metric that counts."""
 
 
 class JobOptions(Config):
@@ -49,10 +49,12 @@ class JobOptions(Config):
 
     model: SerializeAsAny[Model]
     """What is fitted."""
-    optimizer: SerializeAsAny[Training]
-    """By which schedule of exchanges and local steps. Linear models go by block_newton on all rows unless told."""
-    protocol: Protocol
-    """How sums go up and residuals go down; a word alone says the residual."""
+    optimizer: SerializeAsAny[Training] = Field(default=None, validate_default=True)
+    """The schedule of exchanges and local steps. Unless told, linear models go over all rows: on shares by
+    block_descent, by rounds by block_newton."""
+    protocol: Protocol = Field(default=None, validate_default=True)
+    """How messages hide what they carry: "shares", which opens nothing and is chosen where the model allows it, "ckks"
+    or "paillier", which seal residuals, "open", or a table of these keys."""
     batch_size: BatchSize = 256
     """Rows a batch, or "all" for one batch of all training rows. The partition is fixed by the ids of the table."""
     epochs: int = Field(default=10, ge=0)
@@ -74,29 +76,29 @@ class JobOptions(Config):
     """What each party makes of missing values, texts and numbers in its own columns before they are scaled."""
     weights: Weights | None = None
     """How much rows and classes count; all the same without."""
+    positive: str | None = None
+    """The class, of two, that probabilities and metrics are of, by its label. Without it 1, true or yes against 0, -1,
+    false or no, and else the rarer one."""
+    exposure: str | None = None
+    """A column of the party with labels: over how much time, or how many units, a count or an amount was counted. No
+    model sees it; predictions are for one unit of it."""
     scale: Literal["standard", "robust", "none"] = "standard"
     """Each party scales its own columns by its own training rows: by mean and deviation, or by median and quartiles."""
     reshuffle: bool = False
     """Draws new batches every epoch. Under a sealed residual that adds equations about labels, and must be accepted."""
     max_label_auc: float | None = Field(default=None, gt=0.5, lt=1)
     """Refuses the job where labels could be ranked above this AUC from what its gradients add up to."""
-    accepts: tuple[LeakName, ...] = ()
-    """Leaks that all parties agree to; what is not listed is refused (see the [threat model](threat-model.md))."""
+    reason_codes: int = Field(default=0, ge=0, le=100)
+    """How many codes of a row that is scored a party may tell the one that asks: its columns that cost the row most,
+    under names of its own ([reasons](reasons.md)). Whether it does its owner says at scoring; none may if 0."""
+    accepts: tuple[str, ...] = ()
+    """The [leaks](#leaks) that all parties agree to, by name; what is not listed is refused."""
 
     @model_validator(mode="before")
     @classmethod
-    def _without_optimizer(cls, given: Any) -> Any:
-        """A linear model needs no optimizer to be chosen, and no step size: each party knows its columns' curvature."""
-        if not isinstance(given, Mapping) or "optimizer" in given:
-            return given
-        try:
-            model, protocol = MODELS.read(given.get("model")), _protocol(given.get("protocol"))
-            BlockNewton().check(model)
-        except (AttributeError, ValueError):
-            return given  # the fields say what is wrong with them, and that there is no optimizer
-        if not isinstance(protocol, Protocol) or protocol.method:
-            return given
-        return {"batch_size": "all", "epochs": 0} | dict(given) | {"optimizer": BlockNewton()}
+    def _fill(cls, given: Any) -> Any:
+        """Fill in what is left out of the options, as the model chooses (`securevfl.optim.defaults`)."""
+        return filled(given) if isinstance(given, Mapping) else given
 
     @field_validator("batch_size", mode="plain")
     @classmethod
@@ -107,6 +109,11 @@ class JobOptions(Config):
             return value
         raise ValueError('should be a valid integer of at least 1, or "all" for one batch of all training rows')
 
+    @field_validator("positive", mode="before")
+    @classmethod
+    def _read_positive(cls, value: Any) -> Any:
+        return value if value is None else class_name(value)
+
     @field_validator("model", mode="before")
     @classmethod
     def _read_model(cls, value: Any) -> Any:
@@ -115,12 +122,12 @@ class JobOptions(Config):
     @field_validator("optimizer", mode="before")
     @classmethod
     def _read_optimizer(cls, value: Any) -> Any:
-        return OPTIMIZERS.read(value)
+        return _there(OPTIMIZERS.read(value))
 
     @field_validator("protocol", mode="before")
     @classmethod
     def _read_protocol(cls, value: Any) -> Any:
-        return _protocol(value)
+        return _there(Protocol.read(value))
 
     @field_validator("prepare", mode="before")
     @classmethod
@@ -155,9 +162,15 @@ class JobOptions(Config):
         )
 
     @property
+    def scaling(self) -> str:
+        """How columns are scaled before the model has them: as `scale` says, or not at all."""
+        return self.scale if self.model.scales else "none"
+
+    @property
     def loss(self) -> Loss:
-        """What is minimised: the model's loss, of rows that count as the job says."""
-        return self.model.loss if self.weights is None else WeightedLoss(self.model.loss, self.weights.most)
+        """What is minimised: the model's loss, of rows that count, and were exposed, as the job says."""
+        loss = self.model.loss if self.exposure is None else OffsetLoss(self.model.loss)
+        return loss if self.weights is None else WeightedLoss(loss, self.weights.most)
 
     @property
     def residual_bound(self) -> float:
@@ -192,6 +205,9 @@ class JobOptions(Config):
         return self.target is not None or self.patience is not None
 
 
-def _protocol(value: Any) -> Any:
-    """A protocol from its object, its table, or the word for its residual."""
-    return read_nested(Protocol, {"residual": value} if isinstance(value, str) else value)
+def _there(value: Any) -> Any:
+    """Return the value that was given or filled in. Raises ValueError if there is none, as some models have no choice
+    that fits most."""
+    if value is None:
+        raise ValueError("is missing; add it")
+    return value

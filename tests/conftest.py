@@ -1,6 +1,26 @@
+import gc
+import secrets
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from securevfl.errors import TransportError
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+# Examples are the same in every run, so that no change fails for one that it has nothing to do with, and no machine is
+# too slow for them. `make soak` looks for new ones, with --hypothesis-profile=search.
+settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)
@@ -9,6 +29,68 @@ def _user_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     folder = tmp_path_factory.mktemp("user-data")
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
     return folder
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder benchmarks/ can be imported from."""
+    if not BENCHMARKS.is_dir():
+        pytest.skip("not beside a checkout")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Iterator[Callable[[], int]]:
+    """Ports that are free, and that no other test on this machine is given before this session ends.
+
+    They are below those of outgoing connections: one of these could take a port before it is used.
+    """
+    held: list[socket.socket] = []
+
+    def take() -> int:
+        while True:
+            port, mark = secrets.choice(range(10_000, 32_000)), socket.socket(socket.AF_UNIX)
+            with suppress(OSError), socket.socket() as probe:
+                mark.bind(f"\0a port of securevfl's tests: {port}")  # a name, of which there is one on the machine
+                held.append(mark)
+                probe.bind(("127.0.0.1", port))
+                return port
+
+    yield take
+    for mark in held:
+        mark.close()
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """No garbage of other tests is collected in this one, whose threads count their own milliseconds."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture(scope="session")
+def until_silent() -> Callable[[Any, Collection[str]], None]:
+    """Has a channel wait for each party until it is among the silent ones, however busy the machine, and no longer.
+
+    A party is silent from when it has sent its last message.
+    """
+
+    def change(channel: Any, silent: Collection[str]) -> None:
+        receive, most = channel.recv, time.monotonic() + 60
+
+        def recv(sender: str, kind: Any, lane: str = "", *, timeout: float | None = None) -> Any:
+            while True:
+                last = sender in silent or time.monotonic() > most
+                try:
+                    return receive(sender, kind, lane, timeout=0.001 if last else 0.01)
+                except TransportError:
+                    if last:
+                        raise
+
+        channel.recv = recv
+
+    return change
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

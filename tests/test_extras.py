@@ -47,6 +47,15 @@ for model, optimizer, residual in (
 """
 
 
+@pytest.mark.long
+def test_the_demo_runs_from_an_empty_folder_without_any_extra(tmp_path: Path) -> None:
+    code = "import os; os.chdir(sys.argv.pop()); sys.argv.append('demo'); from securevfl.cli.main import main; main()"
+    hidden = EVERY | {"torch", "onnx", "pandas", "prometheus_client", "dp_accounting"}
+    done = run_without(hidden, code, str(tmp_path))
+    assert (done.returncode, list(tmp_path.iterdir())) == (0, []), done.stderr
+    assert "The same model three times" in done.stdout
+
+
 def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(80, 14))
@@ -63,9 +72,9 @@ def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> No
     [
         ("pyarrow", "parquet", "from securevfl.data.readers import read_party; read_party('shop', 't.parquet')"),
         ("sklearn", "sklearn", "import securevfl as vfl; vfl.datasets.breast_cancer()"),
-        ("phe", "phe", "from securevfl.crypto.interop_phe import secret_from_phe, _phe; _phe()"),
+        ("phe", "phe", "from securevfl.crypto.paillier.interop_phe import secret_from_phe, _phe; _phe()"),
         ("dp_accounting", "dp", "import securevfl as vfl; vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2).sigma(3)"),
-        ("matplotlib", "bench", "from securevfl.bench.fdskl import picture; picture([], None)"),
+        ("matplotlib", "plot", "from securevfl.training.plot import plot; plot([], None)"),
     ],
 )
 def test_an_error_names_the_extra(module: str, extra: str, code: str) -> None:
@@ -77,5 +86,5 @@ def test_an_error_names_the_extra(module: str, extra: str, code: str) -> None:
 
 
 def test_a_module_that_is_there_and_broken_is_not_called_missing() -> None:
-    done = run_without({"numpy"}, "from securevfl.extras import extra; extra('scipy.stats', 'sklearn', 'x')")
+    done = run_without({"numpy"}, "from securevfl.base.extras import extra; extra('scipy.stats', 'sklearn', 'x')")
     assert "ModuleNotFoundError: No module named 'numpy" in done.stderr

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from securevfl.base.files import check_writable, close_to_others, write_whole, writing_whole
 from securevfl.errors import ConfigError, StorageError
-from securevfl.files import check_writable, write_whole, writing_whole
 
 KILLED = """
 import os, sys
 from pathlib import Path
 from securevfl.errors import ConfigError, StorageError
-from securevfl.files import check_writable, write_whole, writing_whole
+from securevfl.base.files import check_writable, write_whole, writing_whole
 os.fsync = lambda file: os.kill(os.getpid(), 9)
 write_whole(Path(sys.argv[1]), b"half")
 """
@@ -59,7 +59,7 @@ def test_what_is_no_regular_file_is_written_and_stays(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
     reader.start()
     write_whole(pipe, b"whole")
-    reader.join(10)
+    reader.join(60)
     assert got == [b"whole"]
     assert stat.S_ISFIFO(pipe.lstat().st_mode)
     assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
@@ -107,3 +107,13 @@ def test_errors_of_another_file_are_not_those_of_the_file_that_is_written(tmp_pa
     with pytest.raises(FileNotFoundError), writing_whole(tmp_path / "out"):
         (tmp_path / "nowhere").read_bytes()
     assert not list(tmp_path.iterdir())
+
+
+def test_folders_that_are_made_for_a_file_are_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    write_whole(tmp_path / "open" / "states" / "deep" / "state.json", b"secret")
+    modes = [path.stat().st_mode & 0o777 for path in sorted((tmp_path / "open").rglob("*"))]
+    assert modes == [0o700, 0o700, 0o600]
+    assert (tmp_path / "open").stat().st_mode & 0o777 == 0o755
+    close_to_others(tmp_path / "open")
+    assert (tmp_path / "open").stat().st_mode & 0o777 == 0o700

@@ -1,7 +1,10 @@
 """Where things are: public names, folders that do not import bare, one direction of imports."""
 
+import ast
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -27,3 +30,89 @@ def test_the_folders_are_no_packages_of_their_own(name: str) -> None:
 def test_phe_is_an_extra_that_nothing_else_needs() -> None:
     code = "import sys, securevfl, securevfl.cli.main; assert 'phe' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+PACKAGE = Path(vfl.__file__).parent
+FAMILIES = {"fdml", "phases", "rounds", "shares", "transfer", "trees"}  # whose method, options and steps share a name
+
+
+def files_below(folder: Path) -> list[Path]:
+    """The modules below a folder, through the links for crypto/ and protocols/ too."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            found += files_below(path)
+        elif path.suffix == ".py" and path.stem != "__init__":
+            found.append(path)
+    return found
+
+
+def several(named: Iterable[tuple[str, Path]]) -> dict[str, set[Path]]:
+    by_name: dict[str, set[Path]] = defaultdict(set)
+    for name, path in named:
+        by_name[name].add(path)
+    return {name: paths for name, paths in by_name.items() if len(paths) > 1}
+
+
+def classes(path: Path) -> list[str]:
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+
+
+LONGEST = 60  # lines of a function, beside its docstring
+MOST = 8  # arguments of a function outside the command line, whose options are arguments
+MORE = {  # functions with more, and how many; no other may, and none may have more than these
+    "join.join": 17,
+    "session.take_part": 12,
+    "estimators.__init__": 12,
+    "simulate.simulate": 11,
+    "sizes.sizes_of": 11,
+    "predict.predict_with": 10,
+    "table_head.write_head": 10,
+    "scoring._score": 9,
+    "align.align_privately": 9,
+    "booking.__init__": 9,
+    "pair_measure.pairs": 9,
+}
+
+
+def functions(path: Path) -> list[tuple[str, int, int]]:
+    """The functions of a file: name, lines beside the docstring, arguments beside self."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            doc = node.body[0] if ast.get_docstring(node) else None
+            lines = node.end_lineno - node.lineno + 1 - (doc.end_lineno - doc.lineno + 1 if doc else 0)
+            own = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            found.append((node.name, lines, len([name for name in own if name not in ("self", "cls")])))
+    return found
+
+
+def test_functions_are_short_and_take_few_arguments() -> None:
+    long, wide = [], []
+    for path in files_below(PACKAGE):
+        for name, lines, arguments in functions(path):
+            where = f"{path.stem}.{name}"
+            if lines > LONGEST:
+                long.append(where)
+            if arguments > MORE.get(where, MOST) and path.parent.name != "cli":
+                wide.append(where)
+    assert (long, wide) == ([], [])
+
+
+def test_a_name_of_a_class_is_one_thing() -> None:
+    found = several((name, path) for path in files_below(PACKAGE) for name in classes(path))
+    assert not found
+
+
+def test_a_name_of_a_module_is_one_thing() -> None:
+    found = several((path.stem, path) for path in files_below(PACKAGE))
+    assert set(found) <= {"base", "registry", *FAMILIES}, found
+
+
+def test_two_things_of_one_name_are_found(tmp_path: Path) -> None:
+    for room in ("one", "other"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "rows.py").write_text("class Rows: ...\nclass _Own: ...\n")
+    assert set(several((path.stem, path) for path in files_below(tmp_path))) == {"rows"}
+    assert set(several((name, path) for path in files_below(tmp_path) for name in classes(path))) == {"Rows"}

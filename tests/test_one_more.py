@@ -11,6 +11,7 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,25 +20,26 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit import declarations
+from securevfl.audit import declarations, simulators
 from securevfl.audit.attacks import ATTACKS, Attack
-from securevfl.audit.checks import simulators, stored
-from securevfl.audit.checks import table as checks
-from securevfl.audit.mutants.mutant import Mutant, patched
 from securevfl.audit.page import text
-from securevfl.audit.report import run_audit
-from securevfl.errors import ConfigError
+from securevfl.audit.report import run_audit, unlooked
+from securevfl.cli import reference
+from securevfl.errors import ConfigError, LeakageError
 from securevfl.methods import METHODS
 from securevfl.methods.base import Method
-from securevfl.models import MODELS
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.rules import RULES
 from securevfl.optim.sgd import Sgd
 from securevfl.optim.update import Rule
-from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.engines import ENGINES, Engine
-from securevfl.protocols.registry import STORED, SUMS
+from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
+from securevfl.protocols.residuals.defences import DEFENCES
+from securevfl.protocols.sums.base import SumProtocol
+from securevfl.selfcheck.checks import check_table as checks
+from securevfl.selfcheck.checks import stored_checks
+from securevfl.selfcheck.mutants.mutant import Mutant, patched
 from securevfl.training.checkpoint import Checkpoints
 
 HERE = Path(__file__).parent / "one_more"
@@ -106,9 +108,42 @@ def test_a_sum_that_declares_too_little_is_named(load: Load, monkeypatch: pytest
         type("Half", (SumProtocol,), {"name": "half", "__module__": __name__})()
 
 
+def test_a_residual(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, RESIDUALS, load("announced_residual").AnnouncedResidual)
+    clean(checks.residual_checks(), "residual announced")
+    clean(simulators.residual_checks(), "simulator residual announced")
+    assert "## Residual: announced" in declarations.table()
+    announced, plain = (job(protocol=vfl.Protocol(residual=each)) for each in ("announced", "open"))
+    assert "AnnouncedG from active: plain: g of every row, and so the labels" in vfl.explain(announced, parties())
+    one, other = (vfl.simulate(each, parties()).parts["shop"].theta for each in (announced, plain))
+    np.testing.assert_array_equal(one, other)
+    found = run_audit(job(protocol=announced.protocol, epochs=1), parties(2, 90), seeds=(0,)).inferences
+    assert {each.name: each.real for each in found}["residual sign"] == 1.0
+
+
+def test_a_defence(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    uniform = load("uniform_defence").Uniform
+    register(monkeypatch, DEFENCES, uniform)
+    for residual in (
+        vfl.OpenResidual(defence=uniform(size=0.5)),
+        vfl.SealedResidual(engine=vfl.Ckks(), defence=uniform(size=0.5)),
+    ):
+        outcome = checks.residual_check(residual, rows=30)
+        assert not outcome.findings, outcome.findings
+    named = job(protocol={"residual": {"name": "open", "defence": {"name": "uniform", "size": 0.5}}})
+    assert "blurred (uniform: no guarantee)" in vfl.explain(named, parties())
+    assert vfl.simulate(named, parties()).metrics["auc"] > 0.9
+
+
+def test_a_key_of_a_job(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, RULES, load("signs_rule").Signs)
+    section = reference.page().partition("### rule signs\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+    assert "| `beta` | number | `0.9` | How much of the running mean of gradients a step keeps. |" in section
+
+
 def test_a_stored_sum(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, STORED, load("negated_store").NegatedStore)
-    clean(stored.stored_checks(), "stored negated")
+    clean(stored_checks.stored_checks(), "stored negated")
     assert "## Stored sum: negated" in declarations.table()
     options = {"optimizer": vfl.FDML(lr=0.3, tau=0, shows_labels=True), "test_fraction": 0.25}
     negated, plain = (job(protocol=vfl.Protocol(stored=each), **options) for each in ("negated", "open"))
@@ -125,7 +160,7 @@ def test_an_engine(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
         (checks.engine_checks(), "engine other sums"),
         (checks.residual_checks(), "residual other"),
         (checks.sum_checks(), "sum cipher other"),
-        (stored.stored_checks(), "stored cipher other"),
+        (stored_checks.stored_checks(), "stored cipher other"),
         (simulators.residual_checks(), "simulator residual other"),
     ):
         clean(found, name)
@@ -142,18 +177,18 @@ def test_an_engine_that_says_too_little_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    huber = load("huber_loss").HuberLoss()
-    register(monkeypatch, LOSSES, huber)
+    loss = load("log_cosh_loss").LogCoshLoss()
+    register(monkeypatch, LOSSES, loss)
     own = [vfl.Party(party.name, party.X, party.y, aligned=True) for party in vfl.datasets.diabetes()]
     slow = vfl.FedBCD(lr=0.05)
-    linear = job(model=vfl.GeneralLinear(loss="huber"), optimizer=slow, batch_size=128, epochs=10)
+    linear = job(model=vfl.GeneralLinear(loss="log_cosh"), optimizer=slow, batch_size=128, epochs=10)
     assert "linear model" in vfl.explain(linear, own)
     assert vfl.simulate(linear, own).metrics["r2"] > 0.3
-    kernel = vfl.Kernel(gamma=0.05, loss="huber", blocks=2, block_size=32)
+    kernel = vfl.Kernel(gamma=0.05, loss="log_cosh", blocks=2, block_size=32)
     phases = job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol(), batch_size=128, epochs=5)
     assert vfl.simulate(phases, own).metrics["r2"] > 0.1
-    monkeypatch.setattr(type(huber), "curvature", None)
-    with pytest.raises(ConfigError, match="loss huber states no curvature"):
+    monkeypatch.setattr(type(loss), "curvature", None)
+    with pytest.raises(ConfigError, match="loss log_cosh states no curvature"):
         job(model=kernel, optimizer=vfl.FDSKL(), protocol=vfl.Protocol())
     with pytest.raises(ConfigError, match="must be one of logistic"):
         vfl.GeneralLinear(loss="absolute")
@@ -162,13 +197,14 @@ def test_a_loss(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = load("relayed_method")
     register(monkeypatch, METHODS, module.Relayed)
-    register(monkeypatch, OPTIMIZERS, module.Relaying)
-    register(monkeypatch, MODELS, module.Means)
     table = declarations.table()
     assert "## Method: relayed, beside these" in table
     assert "| Total | server | active | plain: the sum of the parts |" in table
     own: list[vfl.Party] = [*parties(), vfl.Helper("hub", "server")]
-    relayed = job(model="means", optimizer={"name": "relaying", "lr": 0.5}, protocol=vfl.Protocol(), epochs=20)
+    options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol(), "epochs": 20}
+    with pytest.raises(LeakageError, match=r'told the sum of all means; .* accepts = \["seen_by_server"\]'):
+        vfl.simulate(job(**options), own)
+    relayed = job(**options, accepts=["columns", "seen_by_server"])
     sheet = vfl.explain(relayed, own)
     assert "hub (server)" in sheet
     assert "PairMasked from passive: output" in sheet.split("hub (server)")[1]
@@ -183,6 +219,25 @@ def test_a_method_with_a_role_of_its_own(load: Load, monkeypatch: pytest.MonkeyP
     audit = run_audit(relayed, own, seeds=(0,))
     assert audit.exit_code == 0, audit.exceeding
     assert "hub (server)" in text(audit)
+    assert "| `seen_by_server` | the server is told every sum | no server | column space |" in reference.page()
+
+
+def test_a_leak_that_nothing_looks_for_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("relayed_method")
+    register(monkeypatch, METHODS, module.Relayed)
+    options = {"model": "means", "optimizer": {"name": "relaying", "lr": 0.5}, "protocol": vfl.Protocol()}
+    relayed, own = job(**options), [*parties(), vfl.Helper("hub", "server")]
+    other = replace(module.SEEN_BY_SERVER, attacks=("eavesdropping",))
+    monkeypatch.setattr(module.Relayed, "leak_kinds", (other,))
+    monkeypatch.setattr(module.Relayed, "protocols", lambda self, job, roles: [])
+    assert unlooked(relayed, relayed.method.cast(own)) == [
+        "leak seen_by_server: attack eavesdropping was expected in ATTACKS, where it is not; add it",
+        "method relayed: no simulator knows it; name its protocols, or let it be replayed",
+    ]
+    with pytest.raises(ConfigError, match="leak seen_by_server is none of relayed; add it to its leak_kinds"):
+        vfl.simulate(relayed, own)
+    with pytest.raises(ConfigError, match="accepts: hidden: no leak has this name; choose from rank, fresh_equations"):
+        job(accepts=["hidden"])
 
 
 def test_an_update_rule(load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -216,7 +271,6 @@ def test_an_update_rule_that_says_too_little_is_named() -> None:
 def test_a_methods_examples_are_checked_whole(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("relayed_method")
     register(monkeypatch, METHODS, module.Relayed)
-    register(monkeypatch, OPTIMIZERS, module.Relaying)
     monkeypatch.setattr(checks, "small_parties", lambda: [*parties(4), vfl.Helper("hub", "server")])
     clean(checks.method_checks(), "job relayed")
 
@@ -243,7 +297,7 @@ def test_an_attack(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("odd_batches")
     monkeypatch.setitem(checks.CHECKS, "every row is in one batch", module.every_row_once)
-    suite = importlib.reload(importlib.import_module("securevfl.audit.suite.test_checks"))
+    suite = importlib.reload(importlib.import_module("securevfl.selfcheck.suite.test_checks"))
     (mark,) = [mark for mark in suite.test_check.pytestmark if mark.name == "parametrize"]
     assert "every row is in one batch" in [each.values[0] for each in mark.args[1]]
     clean(checks.CHECKS, "every row is in one batch")

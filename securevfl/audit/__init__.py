@@ -1,6 +1,6 @@
 """What a run really tells each party: transcripts checked, views simulated, attacks carried out.
 
-`run_audit` audits a job on its own tables, and `pytest --pyargs securevfl.audit` runs the suite from an installed
+`run_audit` audits a job on its own tables, and `pytest --pyargs securevfl.selfcheck` runs the suite from an installed
 package.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from securevfl.extras import extra
+from securevfl.base.extras import extra
 
 if TYPE_CHECKING:
     from securevfl.audit.findings import Audit
@@ -20,7 +20,7 @@ __all__ = ["Audit", "run_audit"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the report when it is asked for: the parts below it are imported by what it imports."""
+    """Load the report when it is asked for: the parts below it are imported by what it imports."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from securevfl.audit import report

@@ -9,13 +9,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from securevfl.base.roles import Roles
 from securevfl.job import Job
 from securevfl.methods import METHODS
-from securevfl.organisations import conversation, measure, predict, scoring
-from securevfl.protocols import meeting, psi
-from securevfl.protocols.base import Declared
+from securevfl.organisations import conversation, correlate, fairness_by_group, measure, predict, scoring
+from securevfl.protocols import meeting
+from securevfl.protocols.alignment import psi
+from securevfl.protocols.declared import Declared
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
-from securevfl.roles import Roles
+from securevfl.protocols.shares.column_products import FEWEST, ProductNumbers
+from securevfl.protocols.shares.share_engines import available
 from securevfl.runtime.codec import Message
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]
@@ -65,8 +68,12 @@ def sections() -> list[Section]:
     found += _methods({item.message for section in found for item in section.declared})
     found += [_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3)]
     beside = [each for source in (conversation, predict, scoring, measure) for each in source.declares(_ROLES)]
+    strength = available(ProductNumbers(FEWEST).bits)[0].strength
+    both = "none needed: who asks is told the sums"
     return [
         *found,
+        Section("Correlations of columns", strength, both, correlate.declares(_ROLES)),
+        Section("Counts by group", strength, both, fairness_by_group.declares(_ROLES)),
         Section(
             "Between organisations: ends, predictions, scores, lines",
             "authenticated lines",
@@ -77,13 +84,13 @@ def sections() -> list[Section]:
 
 
 def _title(name: str, label: str) -> str:
-    """The label of a variant with the name of its kind first."""
+    """Put the name of a variant's kind before its label."""
     rest = label.removeprefix(name).strip()
     return f"{name} ({rest})" if rest else name
 
 
 def _methods(known: set[type[Message]]) -> list[Section]:
-    """What each method sends beside the protocols that have a section of their own."""
+    """Declare what each method sends beside the protocols that have a section of their own."""
     found = []
     for name, kind in METHODS.items():
         method = kind()
@@ -112,7 +119,7 @@ def _alignment(passives: int, *, transfers: bool) -> Section:
 
 
 def table() -> str:
-    """The whole as Markdown."""
+    """Return the whole table of declarations as Markdown."""
     lines = [
         "# What every message reveals",
         "",
@@ -144,7 +151,7 @@ def table() -> str:
 
 
 def main(path: str) -> None:
-    """Writes the table."""
+    """Write the table of declarations to `path`."""
     Path(path).write_text(table(), encoding="utf-8")
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from securevfl.protocols.base import Declared
+from securevfl.protocols.declared import Declared
+
+FOUND = 0.03  # beyond chance by which a score counts as found at least
+NO_MESSAGE = "none: it needs no message, only the party's own columns and a few labels; keep labels from it"  # a remedy
+
 
 _STRONG, _WEAK = 0.8, 0.6  # label AUC from which an inference is called strong, and below which weak
 
@@ -23,7 +27,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Inference:
-    """What one attack got over all seeds: means, and the standard error of real minus simulated."""
+    """What one attack got over all seeds: means, and `error`, the standard error of real minus simulated.
+
+    noise: the standard error of the score itself, by rows and by seeds. flips: a score below chance serves as well,
+    turned over, as that of an AUC does.
+    """
 
     who: str
     name: str
@@ -36,18 +44,51 @@ class Inference:
     exceeds: bool
     remedy: str
     detail: str = ""
+    noise: float = 0.0
+    flips: bool = False
+
+    @property
+    def score(self) -> float:
+        """What an attacker reaches, who holds its declared output beside the messages and may turn its scores over."""
+        reached = [self.real, self.simulated]
+        return max(reached + [2 * self.chance - each for each in reached] if self.flips else reached)
+
+    @property
+    def found(self) -> bool:
+        """Whether the score is above chance by more than FOUND and three standard errors."""
+        return self.score - self.chance > max(FOUND, 3 * self.noise)
+
+    @property
+    def reach(self) -> float:
+        """How far the score is on the way from chance to 1; 0 if nothing is found."""
+        return (self.score - self.chance) / max(1e-9, 1.0 - self.chance) if self.found else 0.0
 
     @property
     def strength(self) -> str:
-        """In words: how far the real score is from chance."""
-        reach = (self.real - self.chance) / max(1e-9, 1.0 - self.chance)
+        """The reach in one word: strong, some, weak or none."""
         low, high = 2 * _WEAK - 1, 2 * _STRONG - 1
-        return "strong" if reach >= high else "some" if reach >= low else "weak" if reach > 0.05 else "none"
+        if not self.found:
+            return "none"
+        return "strong" if self.reach >= high else "some" if self.reach >= low else "weak"
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the attacker needs nothing that it was sent."""
+        return self.remedy == NO_MESSAGE
+
+    @property
+    def figure(self) -> str:
+        """The score and chance in figures; that it was turned over, where it was."""
+        turned = self.flips and self.score > max(self.real, self.simulated)
+        return f"{self.score:.2f}{', turned over' if turned else ''}; chance {self.chance:.2f}"
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The outcome. `findings`, inferences that exceed and `refused` leaks make the exit code 1; `leaks` is accepted."""
+    """The outcome. `findings`, inferences that exceed and `refused` leaks make the exit code 1; `leaks` is accepted.
+
+    failed: attacks that could not be carried out though the job calls for them. skipped: those that were not, and why.
+    """
 
     label: str
     roles: dict[str, str]
@@ -57,11 +98,13 @@ class Audit:
     leaks: list[str]
     refused: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
     tests: int = 0
     seeds: int = 0
     seconds: float = 0.0
     lead: str = ""  # who holds the labels
     facts: dict[str, str] = field(default_factory=dict)  # when, of what and with what it was made
+    opens: dict[str, list[str]] = field(default_factory=dict)  # by whose labels: what others' columns open of them
 
     @property
     def exceeding(self) -> list[str]:
@@ -78,6 +121,12 @@ class Audit:
         return 1 if self.exceeding or self.failed else 0
 
     @property
+    def worst(self) -> Inference | None:
+        """The attack that found most; None if none found anything."""
+        found = [each for each in self.inferences if each.found]
+        return max(found, key=lambda each: (each.exceeds, each.reach), default=None)
+
+    @property
     def level(self) -> str:
         """How bad it is for who brings data, whatever was declared: red, amber or green."""
         strengths = {each.strength for each in self.inferences}
@@ -87,11 +136,18 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """One line."""
+        """One line, which names what was found most of."""
+        most = "" if self.worst is None else f"; most was found by {self.worst.name} ({self.worst.figure})"
         if self.exceeding:
-            return f"{len(self.exceeding)} things exceed the declaration or what the job accepts"
+            return f"{len(self.exceeding)} things exceed the declaration or what the job accepts{most}"
         if self.failed:
-            return "parts of the audit could not run"
-        strong = sum(each.strength == "strong" for each in self.inferences)
-        rest = f"; {strong} strong inferences are possible from what is declared" if strong else ""
-        return f"nothing exceeds the declaration or what the job accepts{rest}"
+            return f"parts of the audit could not run{most}"
+        strong = [each for each in self.inferences if each.strength == "strong"]
+        sent, unsent = (sum(each.unsent == own for each in strong) for own in (False, True))
+        rest = f"; {_inferences(sent)} possible from what is declared" if sent else ""
+        rest += f"; {_inferences(unsent)} possible without any message" if unsent else ""
+        return f"nothing exceeds the declaration or what the job accepts{rest}{most}"
+
+
+def _inferences(count: int) -> str:
+    return "1 strong inference is" if count == 1 else f"{count} strong inferences are"

@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Mapping
 
 from securevfl.audit.findings import Audit, Inference
-from securevfl.audit.plain import GLOSSARY, summary
+from securevfl.audit.summary import GLOSSARY, summary
+
+_SKIPPED = "Attacks that were not carried out"
 
 _STYLE = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --real: #b23a2e; --sim: #3a6ea5; --chance: #9aa5b1; }
@@ -49,7 +51,7 @@ td.fig { white-space: nowrap; font-variant-numeric: tabular-nums; }
 
 
 def text(audit: Audit, width: int = 100) -> str:
-    """The page for a terminal."""
+    """Lay the page out for a terminal."""
     lines = [f"Audit of {audit.label}", *(f"{name}: {fact}" for name, fact in audit.facts.items())]
     lines += ["", audit.verdict]
     lines += [f"  {line}" for line in [*audit.exceeding, *audit.failed]]
@@ -59,18 +61,22 @@ def text(audit: Audit, width: int = 100) -> str:
         for item in audit.declared:
             if item.receiver == role:
                 lines.append(f"  receives  {item.message.__name__} from {item.sender}: {item.reveals}")
+        opened = audit.opens.get(name, [])
+        lines += [f"  {'opens' if first == 0 else '':<9} {line}" for first, line in enumerate(opened)]
         for each in _of(audit, name):
             lines += _inference(each, width)
     for each in _of(audit, "any party"):
         lines += ["", *_inference(each, width)]
-    if audit.leaks:
-        lines += ["", "Leaks", *(line for leak in audit.leaks for line in _wrap(leak, width, "  "))]
+    for title, entries in (("Leaks", audit.leaks), (_SKIPPED, audit.skipped)):
+        if entries:
+            lines += ["", title, *(line for each in entries for line in _wrap(each, width, "  "))]
     lines += [
         "",
         f"{audit.tests} p-values on transcripts and simulated views, attacks over {audit.seeds} seeds, "
         f"{audit.seconds:.0f} s.",
-        "Beside each score stands that of an attacker who holds no more than its own gradients, or the sums it "
-        "collects.",
+        "Beside each score stands that of an attacker who holds what is declared and no message: its own gradients, or",
+        "the sums it collects, before they are rounded. An attacker has both, so words go by the larger, and by the",
+        "distance from chance where a score may be turned over.",
     ]
     return "\n".join(lines)
 
@@ -81,7 +87,7 @@ def _of(audit: Audit, who: str) -> list[Inference]:
 
 def _inference(each: Inference, width: int) -> list[str]:
     word = "EXCEEDS WHAT IS DECLARED" if each.exceeds else each.strength
-    figures = f"{each.real:.3f}   gradients or sums alone {each.simulated:.3f}   chance {each.chance:.3f}"
+    figures = f"{each.real:.3f}   what is declared alone {each.simulated:.3f}   chance {each.chance:.3f}"
     return [
         f"  {each.name:<19} {figures}   {word}",
         *_wrap(f"{each.what}; less by: {each.remedy}", width, " " * 22),
@@ -94,7 +100,7 @@ def _wrap(line: str, width: int, indent: str) -> list[str]:
 
 
 def html(audit: Audit) -> str:
-    """The page as one HTML file."""
+    """Lay the page out as one HTML file."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -105,16 +111,20 @@ def html(audit: Audit) -> str:
         f"<h2>In plain words</h2>{_list(summary(audit))}",
         _list([*audit.exceeding, *audit.failed]),
         '<p class="soft key">Scores: <span class="real"></span>from the real messages'
-        '<span class="sim"></span>from own gradients or sums alone <b>&nbsp;|</b> chance</p>',
+        '<span class="sim"></span>from what is declared alone <b>&nbsp;|</b> chance. Words go by the larger of both, '
+        "and by the distance from chance where a score may be turned over.</p>",
     ]
     for name, role in audit.roles.items():
         parts.append(f'<section class="card"><h2>{_say(name)} <span class="soft">({role})</span></h2>')
-        parts += [_received(audit, role), _scores(_of(audit, name)), "</section>"]
+        opened = audit.opens.get(name, [])
+        parts += [_received(audit, role), _opened(opened), _scores(_of(audit, name)), "</section>"]
     shared = _of(audit, "any party")
     if shared:
         parts += ['<section class="card"><h2>Any party</h2>', _scores(shared), "</section>"]
     if audit.leaks:
         parts += ["<h2>Leaks named by the job's guards</h2>", _list(audit.leaks)]
+    if audit.skipped:
+        parts += [f"<h2>{_SKIPPED}</h2>", _list(audit.skipped)]
     parts += [
         "<h2>How this was found</h2><p>Every message of two short runs was held against its declaration; each role's",
         f"view was compared with one simulated from its declared output ({audit.tests} p-values); the attacks were",
@@ -148,6 +158,10 @@ def _received(audit: Audit, role: str) -> str:
     if not rows:
         return '<p class="soft">Receives nothing after the handshake.</p>'
     return "<table><tr><th>receives</th><th>from</th><th>declared to reveal</th></tr>" + "".join(rows) + "</table>"
+
+
+def _opened(lines: list[str]) -> str:
+    return f"<p><strong>Opened of its labels</strong> {_say(' '.join(lines))}</p>" if lines else ""
 
 
 def _scores(inferences: list[Inference]) -> str:

@@ -7,7 +7,10 @@
 4. for each party what it could infer, how strongly, and what would make it less
 
 Something *exceeds the declaration* if the checker or a simulator finds it, or if an attack under a sealed residual does
-better than on the simulated view by more than MARGIN and three standard errors (with fewer than three seeds: by .1).
+better than on the simulated view by more than MARGIN and three standard errors (with fewer than three seeds: by .1; if
+it ranks by what is drawn afresh, by six standard errors of the difference of two rankings of so many rows, too).
+What a party is told by the declaration must be seen by the recorder: where it is not, the audit fails by that name. The
+attacks that were not carried out are listed, each with its reason.
 It exceeds what the job *accepts* if a guard would refuse it, or if an attack carries a leak out that the job does not
 accept by name, on these tables, whatever the guards count. All runs here accept every leak, so that they can be seen.
 """
@@ -22,23 +25,26 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from securevfl.audit import simulators, simulators_run
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.base import Attack, By, Score
-from securevfl.audit.checks import simulators, simulators_shares
-from securevfl.audit.checks.transcripts import Outcome, check_transcript
 from securevfl.audit.findings import Audit, Inference
-from securevfl.audit.recording.transcript import record
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.recorded_runs import record
+from securevfl.audit.recording.views import Tape, Worlds, as_numbers, fields
+from securevfl.audit.transcripts import Outcome, check_transcript
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import Roles
+from securevfl.base.version import __version__
+from securevfl.consent.allowance import settled
+from securevfl.consent.leaks import leaks
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
 from securevfl.job import Job
+from securevfl.methods import leak_kinds
 from securevfl.methods.base import Known
-from securevfl.methods.known import known_run
-from securevfl.methods.prepared import as_prepared
-from securevfl.privacy.allowance import settled
-from securevfl.privacy.leaks import LEAKS, leaks
-from securevfl.roles import Roles
-from securevfl.version import __version__
+from securevfl.methods.known_run import known_run
+from securevfl.methods.prepared_columns import as_prepared
+from securevfl.runtime.door import Entry
 
 MARGIN = 0.03
 
@@ -58,8 +64,11 @@ def run_audit(
     *,
     seeds: Sequence[int] = (0, 1, 2),
     on_step: Callable[[str], None] | None = None,
+    made_up: Sequence[str] = (),
 ) -> Audit:
     """Audits the job on these tables. Raises what `simulate` raises if the job does not start at all.
+
+    made_up: parties whose columns are noise.
 
     `on_step` is told what begins. Takes as long as two trainings a seed, and the protocol's own checks.
     """
@@ -72,14 +81,14 @@ def run_audit(
     roles = job.method.cast([active, *passives])
     roles = job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
     say("transcripts")
-    short_job, short_parties = _short(job.model_copy(update={"accepts": LEAKS}), parties)
+    short_job, short_parties = _short(job.model_copy(update={"accepts": [*leak_kinds()]}), parties)
     outcome = check_transcript(*(record(short_job, short_parties)[0] for _ in range(2)))
     say("simulators")
     outcome = outcome.merge(_simulators(job, roles))
-    if job.protocol.shares is not None:
-        outcome = outcome.merge(simulators_shares.views(short_job, short_parties))
+    if job.method.replayed:
+        outcome = outcome.merge(simulators_run.views(short_job, short_parties))
     known = known_run(job, [active, *passives])
-    inferences, failed = _attacks(job, known, seeds, say)
+    inferences, failed = _attacks(job, known, seeds, say, (asked, brought))
     found = leaks(asked, known_run(asked, brought).sizes)
     return Audit(
         label=f"{job.optimizer.label} on a {job.model.name} model, {job.method.title(job, roles)}, "
@@ -90,13 +99,24 @@ def run_audit(
         inferences=inferences,
         leaks=[f"accepted: {leak}" for leak in found if leak.name in job.accepts],
         refused=[str(leak) for leak in found if leak.name not in job.accepts],
-        failed=failed,
+        failed=[*failed, *unlooked(job, roles)],
+        skipped=_skipped(asked, known),
         tests=outcome.tests,
         seeds=len(seeds),
         seconds=time.monotonic() - started,
         lead=active.name,
         facts=_facts(asked, brought),
+        opens=_opens(job, roles, known if not {party.name for party in passives} & set(made_up) else None),
     )
+
+
+def _opens(job: Job, roles: Roles, known: Known | None) -> dict[str, list[str]]:
+    """Say to each party whose labels others' columns may open what its consent sheet says of them, a line each.
+
+    Without `known`, as where columns are made up, it is whom to ask.
+    """
+    told = {name: job.method.tells(job, roles, name, known) for name in roles.parties}
+    return {name: text.split("\n") for name, each in told.items() for word, text in each if word == "opens"}
 
 
 def _facts(job: Job, parties: Sequence[Party]) -> dict[str, str]:
@@ -128,20 +148,55 @@ def _simulators(job: Job, roles: Roles) -> Outcome:
     return outcome
 
 
-def _attacks(
-    job: Job, known: Known, seeds: Sequence[int], say: Callable[[str], None]
-) -> tuple[list[Inference], list[str]]:
-    """Every attack that applies; those that each passive party can carry out from the view of each in turn."""
+def unlooked(job: Job, roles: Roles) -> list[str]:
+    """Say what of a method no simulator and no attack looks at, a line each."""
+    method = job.method
+    strange = [(kind.name, name) for kind in method.leak_kinds for name in kind.attacks if name not in ATTACKS]
+    lines = [f"leak {leak}: attack {name} was expected in ATTACKS, where it is not; add it" for leak, name in strange]
+    if not method.replayed and not method.protocols(job, roles):
+        lines.append(f"method {method.name}: no simulator knows it; name its protocols, or let it be replayed")
+    return lines
+
+
+def _attackers(known: Known) -> tuple[list[str], list[str]]:
+    """List the passive parties whose view is attacked, those with the most columns, and the others."""
     without = [party for party in known.parties if party.columns and not party.active]
-    passives = [party.name for party in sorted(without, key=lambda party: -len(party.columns))][:_MOST_ATTACKERS]
+    names = [party.name for party in sorted(without, key=lambda party: -len(party.columns))]
+    return names[:_MOST_ATTACKERS], names[_MOST_ATTACKERS:]
+
+
+def _skipped(job: Job, known: Known) -> list[str]:
+    """List the attacks that are not carried out, each with its reason, and the parties whose view is not attacked."""
+    found = [(name.replace("_", " "), attack.why_not(job)) for name, attack in ATTACKS.items()]
+    others = _attackers(known)[1]
+    left = [f"from the views of {', '.join(others)}: {_MOST_ATTACKERS} parties with as many columns or more are tried"]
+    found += [(f"leak {kind.name}", "no attack carries it out") for kind in job.method.leak_kinds if not kind.attacks]
+    return [f"{name}: {why}" for name, why in found if why] + (left if others else [])
+
+
+def _attacks(
+    job: Job,
+    known: Known,
+    seeds: Sequence[int],
+    say: Callable[[str], None],
+    asked: tuple[Job, Sequence[Party]],
+) -> tuple[list[Inference], list[str]]:
+    """Every attack that applies; those that each passive party can carry out from the view of each in turn.
+
+    asked: the job and the tables before they were prepared.
+    """
+    passives, _ = _attackers(known)
     scores: dict[tuple[str, str], list[Score]] = {}
     failed: dict[str, str] = {}
     for seed in seeds:
         say(f"attacks, seed {seed}")
-        worlds = Worlds(job, known.parties, seed)
+        worlds = Worlds(job, known.parties, seed, asked=asked)
         worlds.real_run, worlds.ideal_run  # noqa: B018  made once, before the worlds is copied for each attacker
+        if asked[0].prepare.woe is not None:
+            worlds.bins_tape  # noqa: B018  as above
+        failed |= {line: line for line in unseen(worlds)}
         for name, attack in ATTACKS.items():
-            if not attack.applies_to(job) or name in failed:
+            if attack.why_not(asked[0]) or name in failed:
                 continue
             for attacker in passives if attack.by is By.EACH else [known.sizes.active]:
                 own = copy(worlds)
@@ -152,7 +207,41 @@ def _attacks(
                 except SecureVFLError as error:
                     failed[name] = f"{name}: {error}"
     found = [_inference(job, known, ATTACKS[name], own, attacker) for (name, attacker), own in scores.items()]
-    return sorted(found, key=lambda each: each.chance - each.real), list(failed.values())
+    return sorted(found, key=lambda each: -each.reach), list(failed.values())
+
+
+def unseen(worlds: Worlds) -> list[str]:
+    """Say of which parties the recorder has not seen what others' doors say that they were told, a line each.
+
+    An attack on a view that holds nothing ends at chance, whatever the run has told.
+    """
+    tape, found = worlds.real_run[1], dict[str, None]()
+    for teller, entries in tape.entries.items():
+        for entry in entries:
+            if entry.group == "training" and not _is_seen(worlds, tape, entry):
+                found[
+                    f"{entry.to}: by its entries {teller} tells it {entry.kind} of training rows, and none was seen; a "
+                    "method asks for them by the roles of its protocols, which note them"
+                ] = None
+    return list(found)
+
+
+def _is_seen(worlds: Worlds, tape: Tape, entry: Entry) -> bool:
+    """Whether something of the kind was noted at who was told it, or stands in a message as it is."""
+    name = entry.to
+    noted: dict[str, Sequence[object]] = {
+        "labels": tape.openings[name],
+        "columns": tape.totals[name] or tape.openings[name] or tape.told[name],
+        "phases": tape.phases[name],
+    }
+    if entry.kind not in noted or noted[entry.kind]:
+        return True
+    values = (value for receipt in tape.receipts[name] for value in fields(receipt.message))
+    return any(
+        as_numbers(value, entry.numbers, 1) is not None
+        or (isinstance(value, np.ndarray) and value.size == entry.numbers)
+        for value in values
+    )
 
 
 def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], attacker: str) -> Inference:
@@ -160,9 +249,12 @@ def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], atta
         np.array([getattr(score, name) for score in scores]) for name in ("real", "simulated", "chance")
     )
     excess = real - simulated
-    error = float(excess.std(ddof=1) / np.sqrt(len(excess))) if len(excess) > 1 else 0.0
-    allowed = MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN
-    carried_out = attack.leak is not None and attack.leak not in job.accepts and real.mean() > attack.beyond
+    error, spread = (_standard_error(each) for each in (excess, real))
+    noise = float(np.mean([score.noise for score in scores]))
+    by_luck = 6 * noise * (2 / len(scores)) ** 0.5 if attack.drawn else 0.0
+    allowed = max(by_luck, MARGIN + 3 * error if len(excess) > 2 else _FEW_SEEDS_MARGIN)
+    leaks = [kind.name for kind in job.method.leak_kinds if attack.name in kind.attacks]
+    carried_out = bool(leaks) and not set(leaks) & set(job.accepts) and real.mean() > attack.beyond
     exceeds = carried_out or bool(attack.hidden(job) and excess.mean() > allowed)
     return Inference(
         who=attack.who(job, attacker, known.sizes.active),
@@ -176,4 +268,11 @@ def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], atta
         exceeds=exceeds,
         remedy=attack.remedy(job, known, attacker),
         detail=scores[-1].detail,
+        noise=max(spread, noise),
+        flips=attack.flips,
     )
+
+
+def _standard_error(values: Floats) -> float:
+    """Return the standard error of the mean over seeds; 0 for one."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0

@@ -10,17 +10,17 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
 from securevfl.job import Job
-from securevfl.methods.prepared import prepare
+from securevfl.methods.prepared_columns import prepare
 
 
 def with_stand_ins(job: Job, own: Party, others: Mapping[str, int], classes: int) -> list[Party]:
-    """The party among others of so many columns of noise; without labels of its own, the first of them has some.
+    """Place the party among others of so many columns of noise; if it has no labels, the first of the others has some.
 
-    These follow a few columns of every party, the party's own among them, with as much noise: in so many `classes`, or
-    as numbers where the job's loss takes these.
+    The labels follow a few columns of every party, the party's own among them, with as much noise: in so many
+    `classes`, or as numbers where the job's loss takes these.
     """
     draw = np.random.default_rng(job.seed)
     tables = {name: draw.normal(size=(len(own), d)) for name, d in others.items()}
@@ -38,7 +38,7 @@ def with_stand_ins(job: Job, own: Party, others: Mapping[str, int], classes: int
 def _labels(job: Job, tables: list[Floats], classes: int, draw: np.random.Generator) -> NDArray[np.float64]:
     scores = sum(_column(X, draw) for X in tables) + draw.normal(size=len(tables[0])) * len(tables) ** 0.5
     if not job.model.loss.classifies:
-        return np.asarray(scores, dtype=np.float64)
+        return job.model.loss.stand_in(np.asarray(scores, dtype=np.float64))
     edges = np.quantile(scores, np.arange(1, classes) / classes)
     labels: NDArray[np.float64] = np.searchsorted(edges, scores).astype(np.float64)
     return labels

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from securevfl.base.arrays import Floats
 from securevfl.bench.record import Stopwatch
-from securevfl.crypto.scheme import Floats
 from securevfl.errors import ConfigError
 
 SECONDS = 60.0
@@ -48,7 +48,7 @@ def require_phe() -> None:
 
 
 def phe_keys(bits: int) -> tuple[Any, Any]:
-    """A public and a private key of phe."""
+    """Make a public and a private key of phe."""
     require_phe()
     from phe import generate_paillier_keypair
 
@@ -114,7 +114,7 @@ def tenseal_product(J: Floats, g: Floats) -> Figures:
 
 
 def phe_sum(parts: Floats, bits: int, *, seconds: float = SECONDS) -> Figures:
-    """The sum of the rows of `parts` (K x m), one ciphertext a value."""
+    """Time the sum of the rows of `parts` (K x m), one ciphertext a value."""
     public, private = phe_keys(bits)
     probe, _ = _phe_sum_once(public, private, parts[:, :_PROBE])
     m = parts.shape[1]

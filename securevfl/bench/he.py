@@ -16,20 +16,21 @@ from typing import Any
 
 import numpy as np
 
+from securevfl.base.arrays import Floats
 from securevfl.bench import baselines
 from securevfl.bench.record import Stopwatch, median_of, process_pool
-from securevfl.crypto.scheme import Floats, Shape
+from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError
-from securevfl.protocols.engines import Ckks, Engine, Paillier
+from securevfl.protocols.engines import Ckks, Engine, OnSeal, Paillier
 from securevfl.runtime.executor import TimedExecutor
 
 SCHEMA = "securevfl.bench.he/1"
-ENGINES = ("paillier", "ckks")
+ENGINES = ("paillier", "ckks", "seal")
 BASELINES = ("phe", "tenseal")
 
 
 @dataclass(frozen=True)
-class Row:
+class EngineRow:
     """One engine at one size. `estimated`: measured on a slice and scaled. With `error` there are no figures."""
 
     engine: str
@@ -53,22 +54,26 @@ class Row:
 
 
 def engine_named(name: str, bits: int) -> Engine:
-    """The engine behind a name on the command line. ConfigError if there is none."""
+    """Return the engine behind a name on the command line. ConfigError if there is none."""
     match name:
         case "paillier":
             return Paillier(bits=bits)
         case "ckks":
             return Ckks()
+        case "seal":
+            return OnSeal()
     raise ConfigError(f"--engines: names among {', '.join(ENGINES)} were expected, {name!r} came; correct it")
 
 
-def problem(n: int, d: int) -> tuple[Floats, Floats]:
-    """J (n x d) and g (n x 1), the same at every call."""
+def problem(n: int, d: int, c: int = 1) -> tuple[Floats, Floats]:
+    """J (n x d) and g (n x c), the same at every call."""
     generator = np.random.default_rng([n, d])
-    return generator.normal(size=(n, d)), generator.uniform(-1.0, 1.0, size=(n, 1))
+    return generator.normal(size=(n, d)), generator.uniform(-1.0, 1.0, size=(n, c))
 
 
-def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | None, *, seconds: float = 8.0) -> Row:
+def measure(
+    name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | None, *, seconds: float = 8.0
+) -> EngineRow:
     """One of our engines, both sides in this process, one after the other."""
     J, g = problem(n, d)
     scheme = engine.scheme()
@@ -90,7 +95,7 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
         return watch
 
     watch, count = median_of(once, seconds=seconds, most=31)
-    return Row(
+    return EngineRow(
         name,
         n,
         d,
@@ -108,15 +113,15 @@ def measure(name: str, engine: Engine, n: int, d: int, pool: TimedExecutor | Non
     )
 
 
-def baseline(name: str, n: int, d: int, bits: int) -> Row:
-    """A baseline as its users call it."""
+def baseline(name: str, n: int, d: int, bits: int) -> EngineRow:
+    """Time a baseline as its users call it."""
     J, g = problem(n, d)
     try:
         figures = baselines.phe_product(J, g[:, 0], bits) if name == "phe" else baselines.tenseal_product(J, g[:, 0])
     except baselines.Unable as cause:
-        return Row(name, n, d, error=str(cause))
+        return EngineRow(name, n, d, error=str(cause))
     steps = figures.watch.steps
-    return Row(
+    return EngineRow(
         name,
         n,
         d,
@@ -151,10 +156,10 @@ def run(
     if "phe" in against:
         baselines.require_phe()
     schemes = {name: engine_named(name, bits) for name in engines}
-    rows: list[Row] = []
+    rows: list[EngineRow] = []
     with process_pool() if "paillier" in schemes else nullcontext() as pool:
         for n, d in sizes:
-            at_size: list[Row] = []
+            at_size: list[EngineRow] = []
             for name in against:
                 on_row(f"{name} {n} x {d}")
                 at_size.append(baseline(name, n, d, bits))
@@ -165,7 +170,7 @@ def run(
     return [asdict(row) for row in rows]
 
 
-def _with_ratios(rows: Sequence[Row]) -> list[Row]:
+def _with_ratios(rows: Sequence[EngineRow]) -> list[EngineRow]:
     phe = next((row for row in rows if row.engine == "phe"), None)
     return [
         row

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from securevfl.runtime.executor import TimedExecutor
 
 T = TypeVar("T")
 
+_SAMPLED = 0.1  # seconds between two looks at memory
 MEASURED_WITH = ("securevfl", "numpy", "gmpy2", "tenseal", "phe")
 
 
@@ -50,7 +52,7 @@ def _processor() -> str:
 
 
 def record(schema: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The content of a benchmark's file."""
+    """Return the content of a benchmark's file."""
     return {"schema": schema, "machine": machine(), "rows": list(rows)}
 
 
@@ -88,7 +90,7 @@ class Stopwatch:
 
 
 def median_of(once: Callable[[], Stopwatch], *, seconds: float, most: int) -> tuple[Stopwatch, int]:
-    """The repetition of median total time and the number of repetitions, after one that warms up.
+    """Return the repetition of median total time and the number of repetitions, after one that warms up.
 
     As many repetitions as fit into `seconds`, at least 3 and at most `most`.
     """
@@ -107,3 +109,47 @@ def process_pool() -> Iterator[TimedExecutor | None]:
         return
     with executor.process_pool(cores) as pool:
         yield TimedExecutor(pool, cores)
+
+
+class MemoryHeld:
+    """The most memory that this process, and each of those that it has started, has held, in MB, added up. Linux.
+
+    Sampled while it is entered: what a process has held at its end is told with what its parent held at its start.
+    """
+
+    def __init__(self) -> None:
+        self._most: dict[str, int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> MemoryHeld:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+
+    @property
+    def megabytes(self) -> int:
+        return sum(self._most.values()) // 1024
+
+    def _watch(self) -> None:
+        while not self._over.wait(_SAMPLED):
+            self._look()
+
+    def _look(self) -> None:
+        own = Path("/proc/self/task")
+        started = " ".join(_text(task / "children") for task in own.iterdir()).split()
+        for process in ("self", *started):
+            status = dict(line.split(":", 1) for line in _text(Path("/proc", process, "status")).splitlines())
+            self._most[process] = max(self._most.get(process, 0), int(status.get("VmHWM", "0").split()[0]))
+
+
+def _text(path: Path) -> str:
+    """Read a file of /proc; nothing if its process has ended."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from securevfl.base.arrays import Floats
+from securevfl.base.extras import extra
 from securevfl.bench.tables import READERS
-from securevfl.crypto.scheme import Floats
 from securevfl.data.party import Party
+from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
-from securevfl.extras import extra
 from securevfl.job import Job, Target
 from securevfl.models.linear import Linear, Logistic
 from securevfl.models.metrics import area_under_curve
@@ -48,13 +49,13 @@ EPOCHS = 10  # of minibatches, at most
 EVERY = 5  # rounds of minibatches between evaluations
 RESIDUALS: dict[str, Any] = {"open": "open", "ckks": Ckks(), "paillier": Paillier(bits=2048)}
 MINIBATCHES: dict[str, Training] = {
-    "fedsgd": FedSGD(lr=3.0, decay="sqrt_t"),  # the best of benchmarks/step_sizes.py on support2
+    "fedsgd": FedSGD(lr=3.0, decay="sqrt_t"),  # steps that did best on support2
     "fedbcd": FedBCD(local_steps=5, lr=1.0, decay="sqrt_t"),
 }
 
 
 @dataclass
-class Opened(Observer):
+class OpenedGradients(Observer):
     """What one passive party has learned of gradients, by batch: J (n x d), and the sum of J^T g (d x 1) so far."""
 
     name: str
@@ -91,8 +92,10 @@ def run(
     network: Network | None = None,
     on_row: Callable[[str], None] = lambda what: None,
 ) -> list[dict[str, Any]]:
-    """The rows of the tables named, of all if none is. ConfigError for a name that is not known, DataError for a table
-    that is missing."""
+    """Run the tables named, or all if none is, and return their rows.
+
+    ConfigError for a name that is not known, DataError for a table that is missing.
+    """
     known = {"table": READERS, "residual": RESIDUALS, "algorithm": MINIBATCHES}
     for what, names in (("table", tables), ("residual", residuals), ("algorithm", against)):
         if unknown := [name for name in names if name not in known[what]]:
@@ -111,7 +114,7 @@ def run(
 
 
 def reference(parties: Sequence[Party]) -> tuple[float, float]:
-    """The held-out AUC of scikit-learn on the pooled columns, and the least value of the objective."""
+    """Return the held-out AUC of scikit-learn on the pooled columns, and the least value of the objective."""
     regression = extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
     X, y, split = _pooled(parties)
     fitted = regression(C=1 / (L2 * len(split.train)), tol=1e-8, max_iter=10_000).fit(X[split.train], y[split.train])
@@ -123,7 +126,7 @@ def _few(
     name: str, parties: Sequence[Party], residual: str, pooled: float, least: float, network: Network | None
 ) -> dict[str, Any]:
     options: dict[str, Any] = {"batch_size": "all"}
-    opened, engine = Opened(_widest(parties)), RESIDUALS[residual]
+    opened, engine = OpenedGradients(_widest(parties)), RESIDUALS[residual]
     looked = "open" if isinstance(engine, Paillier) else residual  # where a round takes seconds
     seen = simulate(
         _job(BlockNewton(tolerance=0), looked, epochs=MOST, evaluate_every=1, **options), parties, observe=opened
@@ -145,18 +148,20 @@ def _many(
         evaluate_every=EVERY,
         target=Target(metric="auc", value=pooled - WITHIN),
     )
-    costs, opened = simulate(own, parties, network=network), Opened(_widest(parties))
+    costs, opened = simulate(own, parties, network=network), OpenedGradients(_widest(parties))
     simulate(own, parties, observe=opened)
     return _row(name, parties, residual, costs, pooled, opened) | {"gap": None}
 
 
 def settled(aucs: Sequence[float], pooled: float) -> int:
-    """The first round, from 1, from which on the AUC stays within WITHIN below `pooled`, or better; else the last."""
+    """Find the first round, from 1, from which the AUC stays within WITHIN below `pooled`, or better; else the last."""
     short = [number for number, auc in enumerate(aucs, 1) if auc < pooled - WITHIN]
     return min(len(aucs), short[-1] + 1 if short else 1)
 
 
-def _row(name: str, parties: Sequence[Party], residual: str, run: Run, pooled: float, opened: Opened) -> dict[str, Any]:
+def _row(
+    name: str, parties: Sequence[Party], residual: str, run: Run, pooled: float, opened: OpenedGradients
+) -> dict[str, Any]:
     costs, schedule, y = run.costs, run.job.schedule(parties[0].register), np.asarray(parties[0].y)
     return {
         "table": name,
@@ -182,6 +187,7 @@ def _job(optimizer: Training, residual: str, **options: Any) -> Job:
         optimizer=optimizer,
         protocol=Protocol(residual=RESIDUALS[residual]),
         test_fraction=TEST,
+        prepare=Preparation(tails="keep"),  # as the pooled optimum takes the columns
         accepts=("columns",),
         **options,
     )
@@ -192,7 +198,7 @@ def _widest(parties: Sequence[Party]) -> str:
 
 
 def _pooled(parties: Sequence[Party]) -> tuple[Floats, Any, Any]:
-    """The columns of all, scaled by the training rows, whether the label is 1, and the split."""
+    """Pool the columns of all, scaled by the training rows; return them, whether each label is 1, and the split."""
     split = _job(BlockNewton(), "open", batch_size="all").schedule(parties[0].register)
     X = np.hstack([party.X for party in parties])
     mean, deviation = X[split.train].mean(axis=0), X[split.train].std(axis=0)
@@ -200,7 +206,7 @@ def _pooled(parties: Sequence[Party]) -> tuple[Floats, Any, Any]:
 
 
 def _reached(run: Run, parties: Sequence[Party]) -> float:
-    """The objective on the training rows at the weights of a run."""
+    """Return the objective on the training rows at the weights of a run."""
     X, y, split = _pooled(parties)
     theta = np.vstack([part.theta[: len(part.columns)] for part in run.parts.values()])
     whole = Linear(np.vstack([theta, run.active.theta[-1:]]), l2=L2, intercept=True)

@@ -1,7 +1,8 @@
 """Training on shares: what a visit costs beside a sealed round, and whether the model is that of floats.
 
 sizes        two parties with d columns each, work ahead apart from visits; `ratio` is the processor time of one party,
-             all in, to that of a sealed round (CKKS, both ends) of the same run
+             all in, to that of a sealed round (CKKS, both ends) of the same run, `ratio_seal` to one on SEAL
+products     those of such a visit on either engine, in turns (product_costs.py)
 tables       real tables against the same steps in floats with the exact residual, from the same start; of
              block_descent against the optimum
 prediction   scores of new rows
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
 import resource
 import tempfile
 import time
@@ -27,7 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.bench.product_costs import all_products
+from securevfl.bench.record import MemoryHeld
 from securevfl.data.party import Party
 from securevfl.errors import DataError
 from securevfl.job import Job
@@ -36,8 +38,9 @@ from securevfl.models.linear import Linear, Logistic, OneVsRest, Square
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
+from securevfl.protocols.engines import Ckks, OnSeal
 from securevfl.protocols.notes import SharedResidual
-from securevfl.protocols.shares_options import Shares
+from securevfl.protocols.shares.shares_options import Shares
 from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.clock import Network, Stage, VirtualClock
 from securevfl.runtime.threads import run_threads
@@ -49,7 +52,9 @@ from securevfl.training.simulate import simulate
 SCHEMA = "securevfl.bench.shares/1"
 SIZES = (256, 15), (256, 100), (4096, 100)
 BATCHES = 8
+_FAR = 1000.0  # seconds of a round trip, beside which computing is nothing
 Progress = Callable[[str], None]
+Measured = tuple[tuple[float, int], float, dict[str, ModelPart]]
 _SGD = {"model": Logistic(), "batch_size": 256, "epochs": 10, "optimizer": FedSGD(lr=0.1)}
 _BLOCKS = {"model": Logistic(), "batch_size": "all", "epochs": 12, "optimizer": BlockDescent()}
 _NUMBERS = {"model": Square(), "batch_size": "all", "epochs": 40, "optimizer": FedSGD(lr=0.3)}
@@ -74,6 +79,7 @@ def run(
     for n, d in sizes:
         on_row(f"{n} x {d}")
         rows.append(size(n, d))
+        rows += all_products([(n, d)])
     for name in tables:
         on_row(name)
         rows.append(table(data, name))
@@ -94,46 +100,66 @@ def made_up(n: int, d: int, parties: int = 2) -> list[Party]:
 
 
 def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
-    """What a visit of n rows costs, and what a sealed round of them does; over 16 epochs if no other number is given.
+    """Measure what a visit of n rows costs, and what a sealed round of them does; over 16 epochs if no other number is
+    given.
 
-    What measuring takes, of the last model and of 1,024 rows' range after each chunk, is left out.
+    What measuring takes, of the last model and of 1,024 rows' range after each chunk, is left out, and what a session
+    takes once: costs are those of a training three times as long less those of one, over the visits between.
     """
     epochs = epochs or 16
     batches = BATCHES if n < 1024 else 2
     parties = made_up(n * batches, d)
     options: dict[str, Any] = {"model": Logistic(), "optimizer": FedSGD(lr=0.1), "batch_size": n, "epochs": epochs}
     job = Job(**options, protocol=Protocol(shares=Shares(chunk=epochs)))
-    ahead, visits, parts = _apart(job, parties)
-    sealed = Job(**options, protocol=Protocol(residual="ckks"), accepts=("columns",))
+    once, thrice = (_apart(_few(job, times * epochs), parties) for times in (1, 3))
+    parts = once[2]
+    ahead, visits = ((_without_measuring(thrice)[k] - _without_measuring(once)[k]) / 2 for k in range(2))
+    sealed, on_seal = (
+        Job(**options, protocol=Protocol(residual=engine), accepts=("columns",)) for engine in (Ckks(), OnSeal())
+    )
     plain = Job(**options, protocol=Protocol(residual="open"), accepts=("columns",))
-    spent = [_processor(partial(simulate, each, parties, workers=1)) for each in (sealed, plain)]
+    spent = [_processor(partial(simulate, each, parties, workers=1)) for each in (sealed, on_seal, plain)]
     rounds = batches * epochs
-    far = simulate(_few(job, 2), parties, network=Network(mbps=1e6, rtt_ms=1000.0))
+    far = simulate(_few(job, 2), parties, network=Network(mbps=1e6, rtt_ms=1e3 * _FAR))
     books = [part.books for part in parts.values()]
-    visits -= sum(each.seconds(Stage.EVALUATE) for each in books)
     path = max((part.path for part in parts.values()), key=lambda path: float(path[Stage.TRAIN].sum()))
-    one = 1e3 * (ahead[0] + visits) / rounds / len(parties)
-    of_sealed = 1e3 * (spent[0][0] - spent[1][0]) / rounds
+    one = 1e3 * (ahead + visits) / rounds / len(parties)
+    of_sealed, of_seal = (1e3 * (each - spent[2][0]) / rounds for each, _ in spent[:2])
     return {
         "what": f"{n}x{d}",
         "parties": len(parties),
         "mode": "shares",
-        "cpu_ahead_ms": 1e3 * ahead[0] / rounds / len(parties),
+        "cpu_ahead_ms": 1e3 * ahead / rounds / len(parties),
         "cpu_visit_ms": 1e3 * visits / rounds / len(parties),
         "cpu_sealed_ms": of_sealed,
+        "cpu_seal_ms": of_seal,
         "ratio": one / of_sealed,
-        "bytes_ahead": ahead[1] // rounds,
+        "ratio_seal": one / of_seal,
+        "bytes_ahead": once[0][1] // rounds,
         "bytes_visit": sum(each.bytes_sent(Stage.TRAIN) for each in books) // rounds,
-        "round_trips": round(float(far.costs.path[Stage.TRAIN].sum()) / len(far.history), 2),
+        "round_trips": round(_apart_by(far) / _FAR, 2),
         "virtual_ms": 1e3 * float(path[Stage.TRAIN].sum()) / rounds,
     }
+
+
+def _without_measuring(found: Measured) -> tuple[float, float]:
+    """Processor seconds of the work ahead and of the visits."""
+    (ahead, _), visits, parts = found
+    return ahead, visits - sum(part.books.seconds(Stage.EVALUATE) for part in parts.values())
 
 
 def _few(job: Job, epochs: int) -> Job:
     return job.model_copy(update={"epochs": epochs})
 
 
-def _apart(job: Job, parties: Sequence[Party]) -> tuple[tuple[float, int], float, dict[str, ModelPart]]:
+def _apart_by(run: Run) -> float:
+    """Virtual seconds from one visit to the next: without the message that a chunk begins with, half a round trip once,
+    which may or may not be on the critical path."""
+    ends = [each["seconds"] for each in run.history]
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def _apart(job: Job, parties: Sequence[Party]) -> Measured:
     """Processor seconds and bytes of the work ahead, processor seconds of the training, and its parts."""
     names = [party.name for party in parties]
     sent: list[int] = []
@@ -257,7 +283,6 @@ def prediction(rows: int = 10_000, d: int = 15) -> dict[str, Any]:
 
 def one_epoch(rows: int = 100_000, own: int = 30, other: int = 300) -> dict[str, Any]:
     """One epoch in batches of 4,096, work ahead included, by the clock, with a process a core."""
-    cores = os.cpu_count() or 1
     rng = np.random.default_rng(0)
     X, further = rng.normal(size=(rows, own)), rng.normal(size=(rows, other))
     y = (X[:, 0] + further[:, 0] + rng.normal(size=rows) > 0).astype(int)
@@ -265,7 +290,8 @@ def one_epoch(rows: int = 100_000, own: int = 30, other: int = 300) -> dict[str,
     shares = Protocol(shares=Shares(chunk=1))
     job = Job(model=Logistic(), optimizer=FedSGD(lr=0.3), protocol=shares, batch_size=4096, epochs=1)
     before, started = _spent(), time.perf_counter()
-    found = simulate(job, parties)
+    with MemoryHeld() as held:
+        found = simulate(job, parties)
     return {
         "what": f"{rows}x({own}+{other}), one epoch",
         "parties": 2,
@@ -273,18 +299,13 @@ def one_epoch(rows: int = 100_000, own: int = 30, other: int = 300) -> dict[str,
         "loss": found.metrics["loss"],
         "seconds": time.perf_counter() - started,
         "cpu_s": _spent() - before,
-        "memory_mb": _peak(resource.RUSAGE_SELF) + cores * _peak(resource.RUSAGE_CHILDREN),
+        "memory_mb": held.megabytes,
     }
 
 
 def _spent() -> float:
     """Processor seconds of this process and of those that it has started and that have ended."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-
-
-def _peak(who: int) -> int:
-    """The most memory that this process, or any one that it has started, has held, in MB."""
-    return resource.getrusage(who).ru_maxrss // 1024
 
 
 def read(folder: Path, name: str) -> list[Party]:
@@ -312,7 +333,7 @@ def _varying(X: Floats) -> Floats:
 
 
 def _csv(path: Path) -> tuple[list[str], NDArray[np.float64]]:
-    """The heading, and the rows by rising id."""
+    """Read the heading, and the rows by rising id."""
     with gzip.open(path, "rt") as file:
         head, *rows = csv.reader(file)
     found = np.array(rows, dtype=np.float64)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from securevfl.base.arrays import Floats
 from securevfl.bench import baselines
 from securevfl.bench.he import engine_named
 from securevfl.bench.record import Stopwatch, median_of, process_pool
-from securevfl.crypto.scheme import Floats
 from securevfl.errors import ConfigError
 from securevfl.protocols.engines import Engine
 from securevfl.runtime.executor import TimedExecutor
@@ -27,7 +27,7 @@ BASELINES = ("phe",)
 
 
 @dataclass(frozen=True)
-class Row:
+class SumRow:
     """One engine. `estimated`: measured on a slice and scaled."""
 
     engine: str
@@ -47,14 +47,14 @@ class Row:
 
 
 def problem(parties: int, size: int) -> Floats:
-    """The parts (K x m), the same at every call."""
+    """Make the parts (K x m), the same at every call."""
     parts: Floats = np.random.default_rng([parties, size]).uniform(-1.0, 1.0, size=(parties, size))
     return parts
 
 
 def measure(
     name: str, engine: Engine, parties: int, size: int, pool: TimedExecutor | None, *, seconds: float = 8.0
-) -> Row:
+) -> SumRow:
     """One of our engines, all parties in this process, one after the other."""
     parts = problem(parties, size)
     scheme = engine.sums()
@@ -71,7 +71,7 @@ def measure(
         return watch
 
     watch, count = median_of(once, seconds=seconds, most=31)
-    return Row(
+    return SumRow(
         name,
         parties,
         size,
@@ -86,11 +86,11 @@ def measure(
     )
 
 
-def baseline(parties: int, size: int, bits: int) -> Row:
+def baseline(parties: int, size: int, bits: int) -> SumRow:
     """phe as its users call it."""
     figures = baselines.phe_sum(problem(parties, size), bits)
     steps = figures.watch.steps
-    return Row(
+    return SumRow(
         "phe",
         parties,
         size,
@@ -125,7 +125,7 @@ def run(
     if "phe" in against:
         baselines.require_phe()
     schemes = {name: engine_named(name, bits) for name in engines}
-    rows: list[Row] = []
+    rows: list[SumRow] = []
     for name in against:
         on_row(name)
         rows.append(baseline(parties, size, bits))

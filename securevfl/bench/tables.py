@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, align
 from securevfl.errors import DataError
 
-Floats = NDArray[np.float64]
 NAMES = ("bank", "shop")
 
 
 def read(path: Path) -> dict[str, list[str]]:
-    """A CSV file (gz or not) by column. DataError if it is missing."""
+    """Read a CSV file (gz or not) by column. DataError if it is missing."""
     if not path.is_file():
         raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
@@ -30,7 +30,7 @@ def read(path: Path) -> dict[str, list[str]]:
 
 
 def encode(name: str, values: Sequence[str]) -> tuple[list[str], Floats]:
-    """A column as numbers: median for what is missing, with a flag; one column a category for text."""
+    """Encode a column as numbers: median for what is missing, with a flag; one column a category for text."""
     empty = np.array([value == "" for value in values])
     try:
         numbers = np.array([float(value) if value else np.nan for value in values])
@@ -44,7 +44,7 @@ def encode(name: str, values: Sequence[str]) -> tuple[list[str], Floats]:
 
 
 def table(columns: dict[str, list[str]], keep: Sequence[str]) -> tuple[list[str], Floats]:
-    """Encoded columns side by side, constant ones left out."""
+    """Put encoded columns side by side, with constant ones left out."""
     parts = [encode(name, columns[name]) for name in keep]
     names = [name for part, _ in parts for name in part]
     X = np.hstack([block for _, block in parts])
@@ -53,7 +53,7 @@ def table(columns: dict[str, list[str]], keep: Sequence[str]) -> tuple[list[str]
 
 
 def shuffled(parties: Sequence[Party], seed: int) -> list[Party]:
-    """The same rows in another order for each seed and without ids, so that each seed holds out other rows."""
+    """Reorder the rows by each seed, without ids, so that each seed holds out other rows."""
     order = np.random.default_rng(seed).permutation(len(parties[0]))
     return [
         Party(own.name, own.X[order], None if own.y is None else own.y[order], columns=own.columns, aligned=True)
@@ -97,7 +97,7 @@ def adult(data: Path) -> list[Party]:
 
 
 def archive(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an npz file. DataError if it is missing."""
+    """Read the arrays of an npz file. DataError if it is missing."""
     if not path.is_file():
         raise DataError(f"{path}: a table was expected there; pass the folder that holds it")
     with np.load(path, allow_pickle=False) as file:
@@ -105,7 +105,7 @@ def archive(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def dealt(data: Path, name: str, parties: int) -> list[Party]:
-    """A table of 0/1 columns (`name`.npz), those that vary dealt at random to so many parties."""
+    """Deal the columns that vary, of a table of 0/1 columns (`name`.npz), at random to so many parties."""
     file = archive(data / f"{name}.npz")
     X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
     vary = np.random.default_rng(0).permutation(np.flatnonzero(X.min(axis=0) < X.max(axis=0)))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from securevfl.audit.page import html, text
 from securevfl.audit.report import run_audit
+from securevfl.base.files import write_whole
 from securevfl.cli.show import console
 from securevfl.data.party import Party
-from securevfl.files import write_whole
 from securevfl.job import Job
 
 
@@ -20,7 +20,7 @@ def audit_command(
     errors = console(err=True)
     if made_up:
         errors.print(f"audit: columns of noise and made-up labels stand in the place of {', '.join(made_up)}")
-    audit = run_audit(job, parties, on_step=lambda step: errors.print(f"audit: {step}"))
+    audit = run_audit(job, parties, on_step=lambda step: errors.print(f"audit: {step}"), made_up=made_up)
     console().print(text(audit), soft_wrap=True)
     if html_path is not None:
         write_whole(html_path, html(audit).encode())

@@ -15,7 +15,9 @@ from securevfl.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-bench = typer.Typer(no_args_is_help=True, help="Measure homomorphic cost on this machine.")
+PAPERS = "The tables of the papers are made in a checkout: python -m benchmarks.papers (docs/results.md)."
+
+bench = typer.Typer(no_args_is_help=True, help="Measure homomorphic cost on this machine.", epilog=PAPERS)
 
 Bits = Annotated[int, typer.Option(help="Paillier key size, for phe too.")]
 JsonFile = Annotated[
@@ -33,11 +35,13 @@ _HEADS = (
 def he(
     sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows x columns of the batches.")] = "256x15,4096x100",
     against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines among phe, tenseal.")] = "",
-    engines: Annotated[str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks.")] = "paillier,ckks",
+    engines: Annotated[
+        str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks, seal.")
+    ] = "paillier,ckks",
     bits: Bits = 2048,
     json: JsonFile = None,
 ) -> None:
-    """The encrypted gradient of one batch: encrypt, compute, blind, open.
+    """Time the encrypted gradient of one batch: encrypt, compute, blind, open.
 
     Medians of several repetitions after one to warm up; Paillier on all cores, the baselines as their users call them.
     """
@@ -78,11 +82,13 @@ def sum_(
     parties: Annotated[int, typer.Option(min=2, help="How many vectors are added.")] = 3,
     size: Annotated[int, typer.Option(min=1, help="Floats a vector.")] = 4096,
     against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines among phe.")] = "",
-    engines: Annotated[str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks.")] = "paillier,ckks",
+    engines: Annotated[
+        str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks, seal.")
+    ] = "paillier,ckks",
     bits: Bits = 2048,
     json: JsonFile = None,
 ) -> None:
-    """The encrypted sum of several parties' vectors: encrypt, add, decrypt."""
+    """Time the encrypted sum of several parties' vectors: encrypt, add, decrypt."""
     from securevfl.bench import sums
     from securevfl.cli.show import console, table
 
@@ -120,92 +126,6 @@ def sum_(
 
 
 @bench.command()
-def fdskl(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables: phishing.npz and so on.")],
-    tables: Annotated[
-        str, typer.Option(metavar="NAMES", help="Tables among phishing, ijcnn1, a9a; all by default.")
-    ] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="One split of phishing, small kernel matrices.")] = False,
-    picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw error against time here (needs securevfl[bench]).")
-    ] = None,
-    json: JsonFile = None,
-) -> None:
-    """FDSKL against kernel machines and linear models on pooled columns: test error, CPU, traffic."""
-    from securevfl.bench import fdskl as bench_fdskl
-    from securevfl.cli.show import console, table
-
-    _check_json(json)
-    with _status() as on_row:
-        rows = bench_fdskl.run(data, quick=quick, on_row=on_row, names=_names(tables))
-    _write(json, bench_fdskl.SCHEMA, rows)
-    if picture is not None:
-        bench_fdskl.picture(rows, picture)
-    keys = "method", "dataset", "protocol", "parties", "test_error", "test_error_sd", "cpu_s", "virtual_s", "bytes"
-    console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))
-
-
-@bench.command()
-def fdml(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds a9a.npz.")],
-    tables: Annotated[str, typer.Option(metavar="NAMES", help="Among a9a-2, a9a-3; both by default.")] = "",
-    repetitions: Annotated[int, typer.Option(min=1, help="Runs of each row, on other rows held out.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="No networks and no encryption.")] = False,
-    json: JsonFile = None,
-) -> None:
-    """FDML: AUC against pooled columns and single parties, rounds and virtual seconds to within .007 of the pooled."""
-    from securevfl.bench import fdml as bench_fdml
-    from securevfl.cli.show import console
-
-    _check_json(json)
-    with _status() as on_row:
-        rows = bench_fdml.run(
-            data, _names(tables), networks=not quick, sealed=not quick, repetitions=repetitions, on_row=on_row
-        )
-    _write(json, bench_fdml.SCHEMA, rows)
-    for row in rows:
-        reached = "" if row["rounds"] is None else f", {row['rounds']:.0f} rounds and {row['virtual_s']:.2f} s to it"
-        named = ", ".join(each for each in (row["dataset"], row["method"], row["setting"]) if each)
-        console().print(f"{named}: AUC {row['auc']:.4f} +- {row['auc_sd']:.4f}{reached}", soft_wrap=True)
-
-
-@bench.command("credit-ftl")
-def credit_ftl(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds default_credit_hetero_*.csv.gz.")],
-    engines: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "open,ckks",
-    overlap: Annotated[int, typer.Option(min=50, help="Rows that the parties share; as many are held out.")] = 3000,
-    units: Annotated[int, typer.Option(min=1, help="Width of a representation.")] = 64,
-    steps: Annotated[str, typer.Option(metavar="Q,...", help="Local steps on an exchange.")] = "1,5,10",
-    targets: Annotated[str, typer.Option(metavar="AUC,...", help="Held-out AUCs to reach.")] = "0.70,0.73,0.74",
-    data_table: Annotated[str, typer.Option("--table", help="default_credit or mnist.")] = "default_credit",
-    proximal: Annotated[bool, typer.Option("--proximal", help="FedPBCD with mu = .1 too.")] = False,
-    bits: Bits = 2048,
-    json: JsonFile = None,
-) -> None:
-    """Transfer learning on two real tables: rounds and virtual seconds to an AUC, by engine and local steps."""
-    from securevfl.bench import credit_ftl as bench_ftl
-    from securevfl.cli.show import console, table
-
-    _check_json(json)
-    setting = bench_ftl.Setting(rows=overlap, units=units)
-    with _status() as on_row:
-        rows = bench_ftl.run(
-            data,
-            setting,
-            _names(engines),
-            targets=[float(each) for each in _names(targets)],
-            local_steps=[int(each) for each in _names(steps)],
-            table=data_table,
-            proximal=proximal,
-            bits=bits,
-            on_row=on_row,
-        )
-    _write(json, bench_ftl.SCHEMA, rows)
-    keys = "engine", "algorithm", "q", "eta", "auc_target", "rounds", "comp_s", "comm_s", "total_s", "bytes", "auc"
-    console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in rows]))
-
-
-@bench.command()
 def shares(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
     sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows a batch x columns a party.")] = "256x15,256x100",
@@ -231,87 +151,64 @@ def shares(
 
 
 @bench.command()
+def trees(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
+    tables: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Which tables; four small ones if left out.")
+    ] = None,
+    trees: Annotated[int | None, typer.Option(min=1, help="Trees a party; by its rows if left out.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Splits of each table.")] = 1,
+    floats: Annotated[bool, typer.Option("--floats", help="The AUC of floats and of others alone.")] = False,
+    json: JsonFile = None,
+) -> None:
+    """Trees on shares beside boosting, their cost, and what trees that mix parties would give."""
+    from securevfl.bench import trees as bench_trees
+    from securevfl.cli.show import console
+
+    _check_json(json)
+    names = list(bench_trees.SMALL) if tables is None else _names(tables)
+    if unknown := [name for name in names if name not in bench_trees.SPLIT]:
+        known = ", ".join(bench_trees.SPLIT)
+        raise ConfigError(f"--tables: some of {known} were expected, {', '.join(unknown)} came; correct them")
+    with _status() as on_row:
+        rows = bench_trees.run(data, names, on_row, trees=trees, seeds=seeds, shares=not floats)
+    _write(json, bench_trees.SCHEMA, rows)
+    for row in rows:
+        figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
+        console().print(", ".join(figures), soft_wrap=True)
+
+
+@bench.command()
 def rounds(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables.")],
     tables: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default. Or mnist alone: networks."
-        ),
+        str, typer.Option(metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default.")
     ] = "",
-    width: Annotated[int, typer.Option(min=1, help="Channels of a convolution, for mnist.")] = 8,
     residuals: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "ckks",
     against: Annotated[str, typer.Option(metavar="NAMES", help="Minibatches beside it, among fedbcd, fedsgd.")] = "",
     mbps: Annotated[float, typer.Option(help="Bandwidth between parties.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(help="There and back, in milliseconds.")] = 20.0,
     json: JsonFile = None,
 ) -> None:
-    """Rounds to the pooled AUC, their cost and what they open: BlockNewton on all rows, and minibatches.
-
-    With --tables mnist, rounds of FedSGD and FedBCD to an AUC with convolutional parties, each at a grid of steps.
-    """
-    from securevfl.bench import mnist
+    """Measure rounds to the pooled AUC, their cost and what they open: BlockNewton on all rows, and minibatches."""
     from securevfl.bench import rounds as bench_rounds
     from securevfl.cli.show import console, table
     from securevfl.runtime.clock import Network
 
     _check_json(json)
-    pictures = _names(tables) == ["mnist"]
     with _status() as on_row:
-        if pictures:
-            rows = mnist.run(data, width=width, on_row=on_row)
-        else:
-            rows = bench_rounds.run(
-                data,
-                _names(tables),
-                residuals=_names(residuals),
-                against=_names(against),
-                network=Network(mbps=mbps, rtt_ms=rtt_ms),
-                on_row=on_row,
-            )
-    _write(json, mnist.SCHEMA if pictures else bench_rounds.SCHEMA, rows)
-    heads = [key.replace("_", "\n", 1) for key in rows[0]]
-    cells = [["" if value is None else value for value in row.values()] for row in rows]
-    console().print(table(heads, cells))
-
-
-@bench.command()
-def celu(
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of the tables, for all but made-up clicks.")
-    ] = None,
-    tables: Annotated[str, typer.Option(metavar="NAMES", help="Among clicks, default_credit, adult.")] = "clicks",
-    networks: Annotated[str, typer.Option(metavar="NAMES", help="Among wide_deep, dssm.")] = "wide_deep,dssm",
-    rows: Annotated[int, typer.Option(min=1000, help="Made-up clicks.")] = 180_000,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs that means are taken of.")] = 3,
-    mbps: Annotated[float, typer.Option(help="Bandwidth between parties.")] = 300.0,
-    rtt_ms: Annotated[float, typer.Option(help="There and back, in milliseconds.")] = 20.0,
-    json: JsonFile = None,
-) -> None:
-    """Kept exchanges against plain training, a pipeline and FedBCD: rounds and virtual seconds to an AUC.
-
-    Takes half an hour of processor time. With --json what has been run is kept beside that file, in FILE.runs, and is
-    not run again.
-    """
-    from securevfl.bench import celu as bench_celu
-    from securevfl.cli.show import console, table
-    from securevfl.runtime.clock import Network
-
-    _check_json(json)
-    with _status() as on_row:
-        found = bench_celu.run(
+        rows = bench_rounds.run(
             data,
             _names(tables),
-            _names(networks),
-            rows=rows,
-            seeds=seeds,
-            kept=None if json is None else json.with_name(f"{json.name}.runs"),
+            residuals=_names(residuals),
+            against=_names(against),
             network=Network(mbps=mbps, rtt_ms=rtt_ms),
             on_row=on_row,
         )
-    _write(json, bench_celu.SCHEMA, found)
-    keys = "method", "network", "target", "lr", "auc", "rounds", "rounds_sd", "virtual_s", "times_plain"
-    console().print(table([key.replace("_", "\n", 1) for key in keys], [[row[key] for key in keys] for row in found]))
+    _write(json, bench_rounds.SCHEMA, rows)
+    heads = [key.replace("_", "\n", 1) for key in rows[0]]
+    cells = [["" if value is None else value for value in row.values()] for row in rows]
+    console().print(table(heads, cells))
 
 
 @bench.command()
@@ -349,15 +246,15 @@ def _sizes(text: str) -> list[tuple[int, int]]:
 
 
 def _check_json(path: Path | None) -> None:
-    from securevfl.files import check_writable
+    from securevfl.base.files import check_writable
 
     if path is not None:
         check_writable(path)
 
 
 def _write(path: Path | None, schema: str, rows: Sequence[dict[str, Any]]) -> None:
+    from securevfl.base.files import write_json
     from securevfl.bench.record import record
-    from securevfl.files import write_json
 
     if path is not None:
         write_json(path, record(schema, rows))

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from securevfl.base.files import check_writable, writing_whole
 from securevfl.errors import ConfigError, IdError
-from securevfl.files import check_writable, writing_whole
 
 Table = Annotated[Path, typer.Argument(metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
 Module = Annotated[str, typer.Option(metavar="FILE.PY:NAME", help="Your module, or the function that makes it.")]
@@ -29,7 +29,7 @@ ROWS = 4096  # written at a time
 
 
 def register(app: typer.Typer) -> None:
-    """Adds these commands to the app."""
+    """Add these commands to the app."""
     app.add_typer(bottom, name="bottom")
 
 
@@ -97,7 +97,7 @@ def _check_out(out: Path, weights: Path) -> None:
 def _write(
     out: Path, id_column: str, ids: Any, columns: Sequence[str], H: Any, labels: Sequence[tuple[str, Any]]
 ) -> None:
-    """A CSV file that is there whole or not at all."""
+    """Write a CSV file that is there whole or not at all."""
     with writing_whole(out) as file:
         for start in range(0, len(H), ROWS):
             text = io.StringIO()

@@ -15,26 +15,31 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from securevfl.cli import alone as cli_alone
+from securevfl.base.version import __version__
 from securevfl.cli import bottom as cli_bottom
-from securevfl.cli import certs
-from securevfl.cli import ledger as cli_ledger
-from securevfl.cli import line as cli_line
+from securevfl.cli import certs_commands
+from securevfl.cli import correlate_command as cli_correlate
+from securevfl.cli import describe_command as cli_describe
+from securevfl.cli import fairness_command as cli_fairness
+from securevfl.cli import ledger_command as cli_ledger
+from securevfl.cli import line_command as cli_line
+from securevfl.cli import own_table as cli_alone
+from securevfl.cli import part_command as cli_own_part
 from securevfl.cli import parties as cli_parties
-from securevfl.cli import serve as cli_serve
+from securevfl.cli import serve_commands as cli_serve
 from securevfl.cli.bench import bench
 from securevfl.errors import ConfigError, DataNotice, SecureVFLError, StorageError
-from securevfl.version import __version__
 
 if TYPE_CHECKING:
     from securevfl.data.party import Party
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
+    from securevfl.training.run import Run
 
 
 @contextmanager
 def _notices() -> Iterator[None]:
-    """What is left out of a table is a line on stderr."""
+    """Show what is left out of a table as a line on stderr."""
 
     usual = warnings.showwarning
 
@@ -65,7 +70,7 @@ class Commands(TyperGroup):
             with _notices():
                 return super().invoke(ctx)
         except SecureVFLError as error:
-            typer.echo(str(error), err=True)
+            typer.echo("\n".join([str(error), *getattr(error, "__notes__", ())]), err=True)
             raise typer.Exit(2) from None
         except OSError as error:
             if error.errno == errno.EPIPE:
@@ -78,16 +83,20 @@ app = typer.Typer(
     name="securevfl",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
-    help="Train one model on columns that several organisations hold, under homomorphic encryption.",
+    help="Train one model on columns that several organisations hold, without any of them showing another its own.",
     epilog="Start with: securevfl demo",
 )
 
 app.add_typer(bench, name="bench")
-certs.register(app)
+certs_commands.register(app)
 cli_line.register(app)
 cli_parties.register(app)
+cli_describe.register(app)
+cli_correlate.register(app)
+cli_fairness.register(app)
+cli_own_part.register(app)
 cli_serve.register(app)
 cli_ledger.register(app)
 cli_bottom.register(app)
@@ -103,7 +112,9 @@ IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column th
 Sizes = Annotated[
     list[str] | None,
     typer.Option(
-        "--size", metavar="NAME=COLUMNS", help="A party whose table is not here, and how many columns it has."
+        "--size",
+        metavar="NAME=COLUMNS",
+        help="A party whose table is not here, and how many columns its own sheet says that it has, as prepared.",
     ),
 ]
 Classes = Annotated[int | None, typer.Option(min=2, help="How many classes there are, if you have no labels.")]
@@ -126,14 +137,12 @@ def _root(
 
 
 @app.command()
-def demo(
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the table.")] = 10,
-) -> None:
-    """Train a logistic regression of two parties in the open, under Paillier and under CKKS, and compare."""
+def demo() -> None:
+    """Train a logistic regression of two parties on shares, sealed and in the open, and compare."""
     from securevfl.cli.demo import demo as run_demo
     from securevfl.cli.show import console
 
-    run_demo(console(), epochs=epochs)
+    run_demo(console())
 
 
 @app.command()
@@ -156,20 +165,21 @@ def explain(
     other party; the digest below that sheet is what `securevfl join --accept` takes.
     """
     from securevfl.cli.show import console, sheet, sheet_width
-    from securevfl.privacy import consent
+    from securevfl.consent import consent_sheet
 
     job, out = _load(job_file), console()
     if size or (data and len(data) == 1):
         own, others = cli_alone.one_side(job, job_file, data, size, id_column=id_column, label_column=label_column)
-        text = consent.explain(job, [own], others=others, outputs=classes)
-        found = _ledgers(ledger, [own])
-        told = consent.explain(job, [own], others=others, outputs=classes, ledgers=found) if found else text
-        out.print(sheet(told, sheet_width(out)), soft_wrap=True)
+        text = consent_sheet.explain(job, [own], others=others, outputs=classes, ledgers=_ledgers(ledger, [own]))
+        out.print(sheet(text, sheet_width(out)), soft_wrap=True)
         out.print(f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})")
+        out.print(cli_alone.sizes_line(job, own), soft_wrap=True)
         return
     files = _files(data, job_file)
-    parties = _read(files, id_column, label_column, job)[0] if files else None
-    out.print(sheet(consent.explain(job, parties, ledgers=_ledgers(ledger, parties)), sheet_width(out)), soft_wrap=True)
+    parties = _helped(job, _read(files, id_column, label_column, job)[0]) if files else None
+    out.print(
+        sheet(consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties)), sheet_width(out)), soft_wrap=True
+    )
 
 
 @app.command()
@@ -184,6 +194,13 @@ def train(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each party's own part of the model to DIR/NAME.json.")
+    ] = None,
+    predict: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="Then predict these new rows, joined by id. Repeat for each party."),
+    ] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the predictions here, not on the screen.")
     ] = None,
     mbps: Annotated[float, typer.Option(min=0.001, help="Megabits a second between the parties.")] = 300.0,
     rtt_ms: Annotated[float, typer.Option(min=0.0, help="Milliseconds there and back between the parties.")] = 20.0,
@@ -206,20 +223,17 @@ def train(
 
     Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --html run.html
     """
-    from securevfl.cli.show import console, costs_table
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.display.progress import progress
-    from securevfl.files import check_writable
-    from securevfl.privacy.allowance import MOST
     from securevfl.runtime.clock import Network
-    from securevfl.training.report import write_report
+    from securevfl.training.run_report import write_report
     from securevfl.training.simulate import simulate
 
     job = _load(job_file)
-    for path, folder in ((report_json, False), (html, False), (save, True)):
-        if path is not None:
-            check_writable(path, folder=folder)
+    new = _files(predict, job_file) if predict else {}
+    _check_writable([report_json, html, predictions], save)
     parties, missing = _read(_files(data, job_file), id_column, label_column, job)
+    parties = _helped(job, parties)
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     names = [party.name for party in parties]
     ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
@@ -231,16 +245,50 @@ def train(
         run.report(html)
     if report_json is not None:
         write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
+    _show(job, run)
+    if new:
+        from securevfl.cli.predictions import predict_files
+
+        predict_files(run, new, predictions, id_column=id_column)
+
+
+def _check_writable(files: list[Path | None], folder: Path | None) -> None:
+    from securevfl.base.files import check_writable
+
+    for path in filter(None, (*files, folder)):
+        check_writable(path, folder=path is folder)
+
+
+def _show(job: Job, run: Run) -> None:
+    """Print the metrics and costs of a run, and how many epochs it had where the job leaves that open."""
+    from securevfl.cli.show import console, costs_table, figures
+    from securevfl.consent.allowance import MOST
+
     out = console()
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items())
-    out.print(f"{figures} on the {run.evaluated_on}", soft_wrap=True)
+    out.print(f"{figures(run.metrics, run.positive)} on the {run.evaluated_on}", soft_wrap=True)
     if not job.epochs:
-        out.print(f"epochs = {run.job.epochs}: the most, up to {MOST}, that the guards let through", soft_wrap=True)
+        why = "as what they tell of columns is accepted" if "columns" in job.accepts else "that the guards let through"
+        out.print(f"epochs = {run.job.epochs}: the most, up to {MOST}, {why}", soft_wrap=True)
     out.print(costs_table([run.costs]))
 
 
+def _helped(job: Job, parties: list[Party]) -> list[Party]:
+    """Return the parties, and where the job can't do without one those that have no table, as FDML's server."""
+    from securevfl.data.party import Helper, check_parties
+    from securevfl.errors import PartiesError
+
+    lead, others = check_parties(parties)
+    try:
+        roles = job.method.cast([lead, *others])
+        job.method.assigned(job, roles, {party.name: len(party.columns) for party in parties})
+    except PartiesError:
+        names = {party.name for party in parties}
+        return parties + [Helper(name, role) for name, role in job.method.helpers if name not in names]
+    return parties
+
+
 def _ledgers(files: list[Path] | None, parties: list[Party] | None) -> dict[str, DisclosureLedger]:
-    """The ledgers in these files, and those of other parties that are where they are by default."""
+    """Find the ledgers in these files, and those of other parties that are where they are by default."""
     from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 
     found = {party.name: DisclosureLedger(default_ledger(party.name), party.name) for party in parties or ()}
@@ -249,7 +297,7 @@ def _ledgers(files: list[Path] | None, parties: list[Party] | None) -> dict[str,
 
 
 def _load(path: Path) -> Job:
-    """The job of a file; each problem's line begins with the file."""
+    """Load the job of a file; each problem's line begins with the file."""
     from securevfl.job import Job
 
     try:
@@ -277,8 +325,8 @@ def audit(
     labels that follow all columns a little.
     """
     from securevfl.audit.stand_ins import with_stand_ins
+    from securevfl.base.files import check_writable
     from securevfl.cli.audit import audit_command
-    from securevfl.files import check_writable
 
     job, made_up = _load(job_file), []
     if html is not None:
@@ -287,7 +335,7 @@ def audit(
         own, others = cli_alone.one_side(job, job_file, data, size, id_column=id_column, label_column=label_column)
         parties, made_up = with_stand_ins(job, own, others, classes or 2), list(others)
     else:
-        parties = _read(_files(data, job_file), id_column, label_column)[0]
+        parties = _helped(job, _read(_files(data, job_file), id_column, label_column)[0])
     raise typer.Exit(audit_command(job, parties, html, made_up))
 
 
@@ -309,7 +357,10 @@ def _files(data: list[str] | None, job_file: Path) -> dict[str, Path]:
 def _read(
     files: dict[str, Path], id_column: str, label_column: str, job: Job | None = None
 ) -> tuple[list[Party], dict[str, list[str]]]:
-    """The parties and the ids that each lacks; with a job large Parquet files are read from disk as it trains."""
+    """Read the parties; with a job large Parquet files are read from disk as it trains.
+
+    Also returns the ids that each party lacks.
+    """
     from securevfl.data.load import read_parties
     from securevfl.display.progress import progress
 

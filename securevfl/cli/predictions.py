@@ -5,35 +5,43 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from securevfl.files import writing_whole
+from securevfl.base.files import writing_whole
 
 if TYPE_CHECKING:
     from securevfl.organisations.predict import Predicted
     from securevfl.training.model_part import ModelPart
+    from securevfl.training.run import Run
+    from securevfl.training.scorecard import ScorecardScale
 
 
 @contextmanager
-def predictions(part: ModelPart, out: Path | None) -> Iterator[Callable[[list[Any] | None, Predicted], None]]:
-    """Takes predictions block by block, to a CSV file that is there whole or not at all, or to stdout."""
+def predictions(
+    part: ModelPart, out: Path | None, scale: ScorecardScale | None = None
+) -> Iterator[Callable[[list[Any] | None, Predicted], None]]:
+    """Write predictions block by block, to a CSV file that is there whole or not at all, or to stdout.
+
+    scale: of the points that go beside them.
+    """
     if part.name != part.asker:
         yield lambda _, __: None
     elif out is None:
-        yield _CsvWriter(sys.stdout.buffer)
+        yield _CsvWriter(sys.stdout.buffer, scale)
     else:
         with writing_whole(out) as file:
-            yield _CsvWriter(file)
+            yield _CsvWriter(file, scale)
 
 
 class _CsvWriter:
     """Appends blocks of predictions; a heading goes before the first."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, scale: ScorecardScale | None) -> None:
         self._file = file
+        self._scale = scale
         self._begun = False
 
     def __call__(self, ids: list[Any] | None, found: Predicted) -> None:
@@ -46,6 +54,10 @@ class _CsvWriter:
                 f"probability {each}": column.tolist()
                 for each, column in zip(found.classes, found.proba.T, strict=True)
             }
+        if self._scale is not None:
+            columns["points"] = self._scale.of(found.decision[:, 0]).round(2).tolist()
+        for name, codes in found.reasons.items():
+            columns |= {f"reason {name} {k}": list(own) for k, own in enumerate(zip(*codes, strict=True), 1)}
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
         if not self._begun:
@@ -53,3 +65,30 @@ class _CsvWriter:
             self._begun = True
         lines.writerows(zip(*columns.values(), strict=True))
         self._file.write(text.getvalue().encode())
+
+
+def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_column: str) -> None:
+    """Predicts new rows of all parties of a run, a file of each, for the ids that all have, in the order of the first
+    file. PartiesError or DataError if files do not fit."""
+    from securevfl.data.ids import id_keys
+    from securevfl.data.party import join_ids
+    from securevfl.errors import PartiesError
+    from securevfl.organisations.predict import predicted
+    from securevfl.training.new_rows import HeldRows, rows_of_file
+
+    wanted = [name for name, part in run.parts.items() if part.columns]
+    if set(files) != set(wanted):
+        raise PartiesError(
+            f"--predict: files of {', '.join(wanted)} were expected, {', '.join(files)} came; give these"
+        )
+    held = {
+        name: HeldRows.of(name, rows_of_file(run.parts[name], path, id_column=id_column))
+        for name, path in files.items()
+    }
+    rows, _ = join_ids({name: (own.ids, id_keys(name, [own.ids])) for name, own in held.items()}, next(iter(files)))
+    f = run.decision_of({name: run.parts[name].scaled(own.X[rows[name]]) for name, own in held.items()})
+    asker = run.parts[run.active.asker]
+    first = next(iter(files))
+    ids = [held[first].ids[row] for row in rows[first].tolist()]
+    with predictions(asker, out) as on_block:
+        on_block(ids, predicted(asker, f))

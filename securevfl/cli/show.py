@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -13,11 +13,14 @@ from rich.text import Text
 from securevfl.training.costs import Costs
 
 Cell = str | int | float | None
+UNCUT = 400  # columns, of what is no terminal
+GAP = 2  # columns between those of a table
 
 
 def console(*, err: bool = False) -> Console:
-    """Stdout or stderr; neither guesses at colours for numbers in the text."""
-    return Console(stderr=err, highlight=False, markup=False, emoji=False)
+    """Stdout or stderr; neither guesses at colours for numbers in the text. A pipe or a file has no edge to wrap at."""
+    made = Console(stderr=err, highlight=False, markup=False, emoji=False)
+    return made if made.is_terminal else Console(stderr=err, highlight=False, markup=False, emoji=False, width=UNCUT)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
@@ -29,6 +32,20 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     for row in rows:
         grid.add_row(*map(_cell, row))
     return grid
+
+
+def parted(heads: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) -> list[Table]:
+    """Lay out a table whose columns do not fit side by side as several, each of which begins with the first column; a
+    column without a text is left out."""
+    needed = [max([len(head), *(len(_cell(row[j])) for row in rows)]) + GAP for j, head in enumerate(heads)]
+    groups: list[list[int]] = [[0]]
+    for j in range(1, len(heads)):
+        if all(row[j] == "" for row in rows):
+            continue
+        if len(groups[-1]) > 1 and sum(needed[k] for k in groups[-1]) + needed[j] > width:
+            groups.append([0])
+        groups[-1].append(j)
+    return [table([heads[j] for j in group], [[row[j] for j in group] for row in rows]) for group in groups]
 
 
 def _cell(value: Cell) -> str:
@@ -45,7 +62,7 @@ def _cell(value: Cell) -> str:
 
 
 def costs_table(runs: Sequence[Costs]) -> Table:
-    """The columns of FedBCD Table 2 in seconds, one row a run, with the megabytes that all parties sent.
+    """Lay out the columns of FedBCD Table 2 in seconds, one row a run, with the megabytes that all parties sent.
 
     Seconds of work ahead have a column where there were any.
     """
@@ -67,13 +84,20 @@ _HEADS = {
 }
 
 
-def _costs(row: dict[str, str | int | float]) -> list[Cell]:
-    cells: list[Cell] = [f"{v:.3f}" if isinstance(v, float) else v for k, v in row.items() if k != "bytes"]
-    return [*cells, f"{row['bytes'] / 1e6:.3f}"]  # type: ignore[operator]
+def _costs(row: dict[str, str | int | float | None]) -> list[Cell]:
+    cells: list[Cell] = [f"{v:.2f}" if isinstance(v, float) else v for k, v in row.items() if k != "bytes"]
+    sent = row["bytes"]
+    return [*cells, f"{sent / 1e6:.2f}" if isinstance(sent, int | float) else None]
+
+
+def figures(metrics: Mapping[str, float], positive: str | None) -> str:
+    """Metrics in a line, and which class they are of."""
+    found = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    return found + ("" if positive is None else f" (positive class: {positive})")
 
 
 def sheet(text: str, width: int | None) -> Text:
-    """A consent sheet, lines too long for `width` continued under their own text; as it is for None."""
+    """Wrap a consent sheet: lines too long for `width` continue under their own text; it is left as it is for None."""
     if width is None:
         return Text(text)
     lines = []
@@ -84,5 +108,5 @@ def sheet(text: str, width: int | None) -> Text:
 
 
 def sheet_width(out: Console) -> int | None:
-    """Where to wrap a sheet: the width of a terminal, nowhere in a pipe."""
+    """Return where to wrap a sheet: at the width of a terminal, nowhere in a pipe."""
     return min(out.width, 110) if out.is_terminal else None

@@ -13,7 +13,7 @@ import typer
 
 @contextmanager
 def stoppable(keeps: Callable[[], str] | None = None) -> Iterator[None]:
-    """Ends the command with exit code 128 + the signal, once the other parties have been told.
+    """End the command with exit code 128 + the signal, once the other parties have been told.
 
     keeps: says what is on disk to go on from. Within the block both signals raise KeyboardInterrupt.
     """

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
 from securevfl.data.party import Party
 from securevfl.errors import DataError
@@ -107,14 +107,14 @@ def clicks(rows: int = 20_000, *, rate: float = 0.25, seed: int = 0) -> Clicks:
 
 
 def _level(z: Floats, size: int) -> NDArray[np.intp]:
-    """Where standard normal numbers (n,) fall in a Zipf distribution of so many levels, commonest first."""
+    """Return where standard normal numbers (n,) fall in a Zipf distribution of so many levels, commonest first."""
     share = 1 / (np.arange(size) + SHIFT)
     edges = np.cumsum(share / share.sum())[:-1]
     return np.searchsorted(edges, _normal_share(z), side="right").astype(np.intp)
 
 
 def _normal_share(z: Floats) -> Floats:
-    """The share of a standard normal distribution below z, to 8 digits (Abramowitz and Stegun 1964, 7.1.26)."""
+    """Return the share of a standard normal distribution below z, to 8 digits (Abramowitz and Stegun 1964, 7.1.26)."""
     x = np.abs(z) / np.sqrt(2)
     t = 1 / (1 + 0.3275911 * x)
     tail = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
@@ -129,7 +129,7 @@ def _standard(values: Floats) -> Floats:
 
 
 def _offset(logits: Floats, rate: float) -> float:
-    """What makes the mean probability the rate, by halving."""
+    """Find the offset that makes the mean probability the rate, by halving."""
     low, high = -50.0, 50.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from datetime import date
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.data.written import DAY, are_percents, days_written, first_in_doubt, numbers_written
 from securevfl.errors import TableError
 
 Levels = Mapping[str, tuple[str, ...]]
@@ -26,11 +28,23 @@ FEW = 20  # different numbers that a column of texts may hold, "1" and "2" besid
 
 @dataclass(frozen=True)
 class Columns:
-    """X (n x d) with NaN for what is missing, the names of its columns, and the levels of those that hold texts."""
+    """X (n x d) with NaN for what is missing, the names of its columns, the levels of those that hold texts, which hold
+    dates, as days since 1970-01-01, and which were written as percentages."""
 
     X: Floats
     names: list[str]
     levels: Levels = field(default_factory=dict)
+    dates: frozenset[str] = frozenset()
+    percents: frozenset[str] = frozenset()
+
+
+class Read(NamedTuple):
+    """One column as numbers (n,), its levels if it holds texts, and whether it holds dates or percentages."""
+
+    values: Floats
+    levels: tuple[str, ...] = ()
+    dates: bool = False
+    percents: bool = False
 
 
 def columns_of(
@@ -41,7 +55,7 @@ def columns_of(
     chosen: Sequence[str] | None = None,
     texts: Collection[str] = (),
 ) -> Columns:
-    """The columns of party `name` from an array, or from a table that names them (pandas, polars, pyarrow).
+    """Read the columns of party `name` from an array, or from a table that names them (pandas, polars, pyarrow).
 
     columns: other names; without any they are x0, x1 ... chosen: these, in this order, of a table that names its
     columns. What reads as numbers is numbers, but for `texts`; a sparse matrix is filled up. TableError if it is no
@@ -69,7 +83,7 @@ def has_names(X: Any) -> bool:
 
 
 def _by_name(name: str, named: Iterable[Any], chosen: Sequence[str] | None) -> dict[str, Any]:
-    """What a table finds its columns by, by their names as texts; of the chosen ones alone, in their order."""
+    """Map the names of columns, as texts, to what the table finds them by; of the chosen ones alone, in their order."""
     keys = [(str(column), column) for column in named]
     found = dict(keys)
     if len(found) < len(keys):
@@ -83,24 +97,36 @@ def _by_name(name: str, named: Iterable[Any], chosen: Sequence[str] | None) -> d
     return {column: found[column] for column in chosen}
 
 
-def text_column(name: str, column: str, values: Sequence[Any]) -> tuple[Floats, tuple[str, ...]]:
-    """Places of texts in the sorted levels (n,), NaN for None, and the levels. TableError for numbers with errors."""
+def text_column(name: str, column: str, values: Sequence[Any], *, forced: bool = False) -> Read:
+    """Read what a column of texts holds (n,), None for a missing one.
+
+    Numbers or dates where all are written as such, else places of texts in the sorted levels. forced: they are texts
+    whatever they look like. TableError for numbers with errors, or that can be read in two ways.
+    """
     lacking = np.array([value is None for value in values], dtype=bool)
+    held = [str(value) for value in values if value is not None]
+    found, places = np.unique(np.array(held), return_inverse=True)
+    levels = tuple(str(level) for level in found)
     X = np.full(len(lacking), np.nan)
-    levels, places = np.unique(np.array([str(value) for value in values if value is not None]), return_inverse=True)
+    if not forced:
+        days = days_written(levels)
+        written = numbers_written(levels) if days is None else days
+        if written is not None:
+            X[~lacking] = np.array(written)[places]
+            return Read(X, dates=days is not None, percents=days is None and are_percents(levels))
+        _check_mixed(name, column, levels, [None if value is None else str(value) for value in values])
     X[~lacking] = places
-    _check_mixed(name, column, [str(level) for level in levels])
-    return X, tuple(str(level) for level in levels)
+    return Read(X, levels)
 
 
-def _check_mixed(name: str, column: str, levels: Sequence[str]) -> None:
+def _check_mixed(name: str, column: str, levels: Sequence[str], values: Sequence[str | None]) -> None:
     """Refuses a column of numbers in which some values are none, or parted as people do: slips, and no texts."""
     numbers = sum(map(_is_number, levels))
-    parted = sum(_PARTED.fullmatch(level) is not None for level in levels)
+    parted = sum(_PARTED.fullmatch(level) is not None and not _is_number(level) for level in levels)
     if parted and numbers + parted == len(levels):
         raise TableError(
             f"{name}numbers with a decimal point and nothing else were expected, column {column} has separators within "
-            "numbers; export it without"
+            f"numbers that can be read in two ways, first in row {(first_in_doubt(values) or 0) + 1}; export it without"
         )
     if numbers > FEW and 2 * numbers >= len(levels):
         raise TableError(
@@ -129,22 +155,32 @@ def _renamed(name: str, names: list[str], columns: Sequence[str] | None, d: int)
     return named
 
 
-def _column(name: str, column: str, values: NDArray[Any], text: bool) -> tuple[Floats, tuple[str, ...]]:
+def _column(name: str, column: str, values: NDArray[Any], text: bool) -> Read:
     """One column as numbers, and its levels if it holds texts."""
     if values.dtype.kind in "biuf" and not text:
-        return values.astype(np.float64), ()
+        return Read(values.astype(np.float64))
+    if values.dtype.kind == "M" and not text:
+        return Read(days_of(values), dates=True)
     held = [None if _lacks(value) else value for value in values.tolist()]
     if text:
-        return text_column(f"party {name}: ", column, held)
+        return text_column(f"party {name}: ", column, held, forced=True)
     try:
-        return np.array([np.nan if value is None else float(value) for value in held]), ()
+        return Read(np.array([np.nan if value is None else float(value) for value in held]))
     except (TypeError, ValueError):
+        if all(isinstance(value, date | None) for value in held):
+            return Read(days_of(np.array(held, dtype="datetime64[us]")), dates=True)
         if not all(isinstance(value, str | int | float | None) for value in held):
             raise TableError(
-                f"party {name}: numbers or texts were expected, column {column} holds other objects, such as dates; "
-                "encode them as numbers"
+                f"party {name}: numbers, texts or dates were expected, column {column} holds other objects; encode "
+                "them as numbers"
             ) from None
     return text_column(f"party {name}: ", column, held)
+
+
+def days_of(moments: NDArray[Any]) -> Floats:
+    """Days since 1970-01-01 (n,), NaN where a date is missing."""
+    days: Floats = moments.astype("datetime64[us]").astype(np.int64) / (DAY * 1e6)
+    return np.where(np.isnat(moments), np.nan, days)
 
 
 def _lacks(value: Any) -> bool:
@@ -154,6 +190,8 @@ def _lacks(value: Any) -> bool:
     return isinstance(value, float) and value != value
 
 
-def _joined(names: list[str], found: Sequence[tuple[Floats, tuple[str, ...]]]) -> Columns:
-    levels = {name: own for name, (_, own) in zip(names, found, strict=True) if own}
-    return Columns(np.column_stack([values for values, _ in found]), names, levels)
+def _joined(names: list[str], found: Sequence[Read]) -> Columns:
+    levels = {name: own.levels for name, own in zip(names, found, strict=True) if own.levels}
+    dates = frozenset(name for name, own in zip(names, found, strict=True) if own.dates)
+    percents = frozenset(name for name, own in zip(names, found, strict=True) if own.percents)
+    return Columns(np.column_stack([own.values for own in found]), names, levels, dates, percents)

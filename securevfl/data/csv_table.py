@@ -25,7 +25,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.errors import TableError
 
 CHUNK = 1 << 14  # rows in memory as text at a time
@@ -61,13 +61,13 @@ class CsvColumns:
 
 
 def read_names(path: Path) -> list[str]:
-    """The column names in the first line, none of an empty file. TableError if it is no CSV."""
+    """Read the column names in the first line, none of an empty file. TableError if it is no CSV."""
     with _opened(path) as file:
         return _head(file)[0]
 
 
 def _head(file: TextIO) -> tuple[list[str], str]:
-    """The column names in the first line, and what parts them: of , ; and tab what gives the most."""
+    """Read the column names in the first line and what separates them: of , ; and tab the one that gives the most."""
     first = file.readline()
     while first.count('"') % 2 and (more := file.readline()):  # a name that goes on in the next line
         first += more
@@ -84,7 +84,7 @@ def with_points(values: Sequence[str | None]) -> list[str | None] | None:
 
 
 def read_columns(path: Path, *, texts: Sequence[str], numbers: Sequence[str]) -> CsvColumns:
-    """These columns of a file, each of them there, in this order.
+    """Read these columns of a file, each of them there, in this order.
 
     TableError names the line or the columns (NotNumbers) that cannot be read, and never a value.
     """
@@ -137,7 +137,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
 def _plain(
     lines: list[str], separator: str, columns: int, words: list[int], figures: list[int]
 ) -> tuple[Floats, list[list[str]]] | None:
-    """The numbers (lines x d) and the texts of lines that hold one row each; None if not all of them do."""
+    """Read the numbers (lines x d) and the texts of lines that hold one row each; None if not all of them do."""
     if any(line.count(separator) != columns - 1 or line.count('"') % 2 for line in lines):
         return None
     texts = []

@@ -1,6 +1,6 @@
 """Weight of evidence (WOE): every column is parted into bins, and a value becomes what its bin says of the label.
 
-With P rows of the later class in the training and N of the other, a bin of p and n of them gets the weight
+With P rows of the positive class in the training and N of the other, a bin of p and n of them gets the weight
 
     w = ln( (p + s) / (P + 2 s) ) - ln( (n + s) / (N + 2 s) )                  s: `smoothing`
 
@@ -10,8 +10,8 @@ and rare levels together, have a bin of their own where they are enough rows, an
 with the commonest level.
 
 Bins are fitted by a party alone. Who has no labels is told p of each of its bins and nothing else
-(`securevfl.protocols.evidence`); until then a step gives the number of the bin in place of the weight. A bin of one row
-would tell that row's label, so no bin has fewer than `rows` training rows.
+(`securevfl.protocols.bin_classes`); until then a step gives the number of the bin in place of the weight. A bin of one
+row would tell that row's label, so no bin has fewer than `rows` training rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from securevfl.config import Config
-from securevfl.crypto.scheme import Floats
-from securevfl.data.steps import MISSING, Step
+from securevfl.base.arrays import Floats
+from securevfl.base.config import Config
+from securevfl.data.steps import MISSING, ColumnStep
 
 LEAST = 20  # training rows that no bin may be below, whatever a job says
 
@@ -53,7 +53,7 @@ class Woe(Config):
         return columns * self.bins + 1
 
 
-class Evidence(Step):
+class Evidence(ColumnStep):
     """A column as the weights of its bins; without `weights` yet as the numbers of its bins. iv: information value."""
 
     weights: tuple[float, ...] = ()
@@ -66,24 +66,27 @@ class Evidence(Step):
     @property
     @abstractmethod
     def bins(self) -> int:
-        """How many there are."""
+        """The number of bins that the column is divided into."""
 
     @abstractmethod
     def places(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        """The number of the bin of each value (m,), NaN where a value is missing that was never missing before."""
+        """Return the bin number of each value (m,), NaN where a value is missing that was never missing before."""
 
     def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
         return self.weigh(self.places(values, levels))[:, None]
 
     def weigh(self, places: Floats) -> Floats:
-        """The weights of these bins (m,); the bins as they are where there are no weights yet."""
+        """Return the weights of these bins (m,); the bins as they are where there are no weights yet."""
         if not self.weights:
             return places
         known = np.nan_to_num(places).astype(np.intp)
         return np.where(np.isnan(places), np.nan, np.array(self.weights)[known])
 
     def weighed(self, positives: NDArray[np.intp], rows: NDArray[np.intp], options: Woe) -> Self:
-        """The same with weights, from the rows (bins,) of each bin in the training and those of the later class."""
+        """Return the same bins with weights, from the rows (bins,) of each bin in the training.
+
+        positives: how many of these are of the positive class.
+        """
         negatives, s = rows - positives, options.smoothing
         P, N = positives.sum(), negatives.sum()
         weights = np.log((positives + s) / (P + 2 * s)) - np.log((negatives + s) / (N + 2 * s))
@@ -130,7 +133,7 @@ class TextEvidence(Evidence):
 
 
 def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> NumberEvidence:
-    """The bins of a column of numbers from its training rows (n,); `gaps`: whether any row lacks it."""
+    """Divide a column of numbers into bins, from its training rows (n,); `gaps`: whether any row lacks it."""
     lacks = np.isnan(values)
     present, edges = np.sort(values[~lacks]), []
     least, start = max(options.rows, -(-len(present) // options.bins)), 0
@@ -147,7 +150,7 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> Number
 
 
 def text_bins(column: str, counts: dict[str, int], options: Woe) -> TextEvidence:
-    """The bins of a column of texts from how many training rows have each level."""
+    """Divide a column of texts into bins, from how many training rows have each level."""
     ranked = sorted(counts, key=lambda level: (-counts[level], level))
     kept = [level for level in ranked if counts[level] >= options.rows][: options.bins]
     rare = sum(counts.values()) - sum(counts[level] for level in kept)
@@ -155,7 +158,7 @@ def text_bins(column: str, counts: dict[str, int], options: Woe) -> TextEvidence
 
 
 class BinRows:
-    """The 0/1 matrix of bins (n x k slots) of k columns, made when rows of it are read: `securevfl.crypto.tall.Rows`.
+    """The 0/1 matrix of bins (n x k slots) of k columns, made when rows of it are read: `securevfl.base.tall.Rows`.
 
     places (n x k): the number of each value's bin. Column j has its bins from j slots on; what it does not need is 0.
     """
@@ -183,9 +186,11 @@ class BinRows:
         return np.bincount(self._places[later].ravel(), minlength=self.shape[1])
 
 
-def weighed(steps: Sequence[Step], bins: BinRows, positives: NDArray[np.intp], options: Woe) -> tuple[Step, ...]:
-    """The steps with the weights that follow from the rows of the later class in each slot (k slots,)."""
-    found: list[Step] = []
+def weighed(
+    steps: Sequence[ColumnStep], bins: BinRows, positives: NDArray[np.intp], options: Woe
+) -> tuple[ColumnStep, ...]:
+    """Return the steps with the weights that follow from the rows of the positive class in each slot (k slots,)."""
+    found: list[ColumnStep] = []
     slots, rows = options.slots, bins.rows
     for j, step in enumerate(steps):
         assert isinstance(step, Evidence), "a table is weighed whole"

@@ -18,7 +18,7 @@ Keys = NDArray[np.uint8]  # n x ID_DIGEST
 
 
 def id_digest(name: str, value: Any) -> bytes:
-    """What stands for an id of party `name`, equal where ids are. IdError if it cannot be an id."""
+    """Return the digest that stands for an id of party `name`, equal where ids are. IdError if it cannot be an id."""
     try:
         return hashlib.blake2b(canonical_id(value), digest_size=ID_DIGEST).digest()
     except IdError as error:
@@ -26,11 +26,16 @@ def id_digest(name: str, value: Any) -> bytes:
 
 
 def id_keys(name: str, pieces: Iterable[Iterable[Any]]) -> Keys:
-    """The digests of the ids of all rows, which come in pieces. IdError if one is none, or occurs twice."""
+    """Digest the ids of all rows, which come in pieces. IdError if one is none, or occurs twice."""
     whole = b"".join(b"".join(id_digest(name, value) for value in piece) for piece in pieces)
     keys = np.frombuffer(whole, np.uint8).reshape(-1, ID_DIGEST)
-    if twice := _repeated(keys):
-        raise IdError(f"party {name}: unique ids were expected, {twice} ids occur more than once; keep one row of each")
+    twice, rows = _repeated(keys)
+    if twice:
+        shown = " and ".join(str(row + 1) for row in rows)
+        raise IdError(
+            f"party {name}: unique ids were expected, {twice} ids occur more than once, the first in rows {shown} of "
+            "the table; keep one row of each"
+        )
     return keys
 
 
@@ -52,13 +57,17 @@ def rising(numbers: NDArray[np.uint64], then: NDArray[np.uint64] | None = None) 
     return order
 
 
-def _repeated(keys: Keys) -> int:
-    """How many digests occur more than once."""
+def _repeated(keys: Keys) -> tuple[int, list[int]]:
+    """How many digests occur more than once, and the first two rows of the one that is first seen again."""
     high, low = _halves(keys)
     order = order_by_value(keys)
     high, low = high[order], low[order]
     again = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
-    return int(again[:1].sum() + (again[1:] & ~again[:-1]).sum())
+    count = int(again[:1].sum() + (again[1:] & ~again[:-1]).sum())
+    if not count:
+        return 0, []
+    pairs = np.sort(np.column_stack([order[:-1][again], order[1:][again]]), axis=1)
+    return count, [int(row) for row in pairs[pairs[:, 1].argmin()]]
 
 
 def _halves(keys: Keys) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -67,14 +76,14 @@ def _halves(keys: Keys) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
 
 
 def order_digest(keys: Keys) -> bytes:
-    """Of the ids of all rows in their order, 32 bytes, by which parties compare."""
+    """Digest the ids of all rows in their order to 32 bytes, by which parties compare."""
     return hashlib.sha256(np.ascontiguousarray(keys).data).digest()
 
 
 def shared_rows(
     keys: Mapping[str, Keys], lead: str
 ) -> tuple[dict[str, NDArray[np.intp]], dict[str, list[tuple[str, int]]]]:
-    """By party: the rows of the ids that all have, in the order of `lead`; and the ids that it lacks.
+    """Return by party the rows of the ids that all have, in the order of `lead`, and the ids that it lacks.
 
     An id that a party lacks is given as the first other party that has it, and the row there.
     """

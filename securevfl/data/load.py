@@ -35,7 +35,7 @@ def large(path: Path) -> bool:
 
 
 def read_order(data: Path, rows: int) -> Rows | None:
-    """The row order that an alignment has left beside the data, if there is one."""
+    """Read the row order that an alignment has left beside the data, if there is one."""
     return read_rows(data, of=rows) if rows_path(data).exists() else None
 
 
@@ -64,7 +64,7 @@ def read_aligned(
 
 
 def forget(own: Party, data: Path) -> None:
-    """Removes the copy that `read_aligned` has made for this party, if it has."""
+    """Remove the copy that `read_aligned` has made for this party, if it has."""
     if isinstance(own, StoredParty):
         table_path(data).unlink(missing_ok=True)
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.given import check_extremes, check_finite, check_labels
 from securevfl.data.ids import Keys, id_keys
 from securevfl.data.readers import arrow, check_chosen, check_kind, check_names, ids_of, is_row_index, labels_of, named
+from securevfl.data.user_input import check_extremes, check_finite, check_labels
 from securevfl.errors import TableError
 
 BATCH = 32 << 20  # bytes of rows in memory at a time
@@ -61,7 +61,7 @@ class ParquetSource:
         self.kind = np.dtype("<f4" if narrow else "<f8")
 
     def ids(self) -> Any:
-        """The ids of all rows as an Arrow array in chunks. IdError if one is missing."""
+        """Read the ids of all rows as an Arrow array in chunks. IdError if one is missing."""
         with named(self.path):
             column = self._read(self._id)[self._id]
             if column.null_count:
@@ -69,7 +69,7 @@ class ParquetSource:
             return column
 
     def keys(self) -> Keys:
-        """The digests of the ids of all rows. IdError if one is missing, none, or occurs twice."""
+        """Digest the ids of all rows. IdError if one is missing, none, or occurs twice."""
         column = self.ids()
         with named(self.path):
             return id_keys(self._name, (column.slice(start, _IDS).to_pylist() for start in range(0, len(column), _IDS)))

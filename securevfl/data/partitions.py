@@ -20,9 +20,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import BLOCK, Stretch, Tall
-from securevfl.data.outside import Outside, ScaledRows, runs
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import BLOCK, Stretch, Tall
+from securevfl.data.outside_tables import Outside, ScaledOutsideRows, runs
 from securevfl.data.schedule import Rows
 from securevfl.data.store import StoredParty, StoredTable
 from securevfl.data.table_head import Head, read_head
@@ -64,7 +64,7 @@ class PartitionedTable(Outside):
 
 
 def load_rows(table: Path, start: int, stop: int) -> NDArray[Any]:
-    """These rows of a stored table, in the kind of number that it holds."""
+    """Read these rows of a stored table, in the kind of number that it holds."""
     head = read_head(table)
     stored = StoredTable(table, head)
     found = np.empty((stop - start, head.shape[1]), head.kind)
@@ -75,8 +75,8 @@ def load_rows(table: Path, start: int, stop: int) -> NDArray[Any]:
 
 
 def stretch_of(table: NDArray[Any], rows: Rows | slice, mean: Floats, deviation: Floats) -> Stretch:
-    """These rows of a partition, scaled when they are read."""
-    return Stretch(ScaledRows(table, rows, mean, deviation))
+    """Wrap these rows of a partition, scaled when they are read, as a stretch."""
+    return Stretch(ScaledOutsideRows(table, rows, mean, deviation))
 
 
 def _rows(table: NDArray[Any], rows: Rows) -> Floats:
@@ -94,10 +94,10 @@ class PartitionedParty(StoredParty):
 def partition_party(
     name: str, table: str | Path, engine: Placing, *, partitions: int | None = None
 ) -> PartitionedParty:
-    """The party of a stored table whose rows go to the engine's workers, in as many partitions as it has workers
-    unless told otherwise.
+    """Create the party of a stored table whose rows go to the engine's workers.
 
-    TableError for more partitions than rows; DataError if the table is none or is not whole.
+    The rows go in as many partitions as the engine has workers unless told otherwise. TableError for more partitions
+    than rows; DataError if the table is none or is not whole.
     """
     path = Path(table).resolve()
     head = read_head(path)

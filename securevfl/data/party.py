@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import Role
 from securevfl.data.columns import Columns, Levels, columns_of
-from securevfl.data.given import check_extremes, check_labels, index_ids, some
 from securevfl.data.ids import Keys, id_keys, order_digest, shared_rows
 from securevfl.data.preparation import Prepared
 from securevfl.data.register import Register
+from securevfl.data.user_input import check_extremes, check_labels, index_ids, some
 from securevfl.errors import IdError, PartiesError, TableError
-from securevfl.roles import Role
 
 CHUNK = 1 << 21  # numbers at a time
+ALIGN = "align them: parties, lacking = vfl.align(parties)"
 
 
 class Party:
@@ -37,8 +38,11 @@ class Party:
     """
 
     levels: Levels = MappingProxyType({})  # of the columns of texts, by name
+    dates: frozenset[str] = frozenset()  # the columns of dates, as days since 1970-01-01
+    percents: frozenset[str] = frozenset()  # the columns of numbers that were written as percentages
     preparation: Prepared | None = None  # how X came to be, once a job has prepared it
     weights: Floats | None = None  # of each row (n,), once a job has taken them out of the columns
+    exposure: Floats | None = None  # likewise
     model: object = None
 
     role: Role | None = None  # what it says it is in a run; else its method goes by its labels
@@ -57,7 +61,8 @@ class Party:
         self.name = _name(name)
         self.model = model
         own = columns_of(name, X, columns)
-        self.X, self.columns, self.levels = own.X, own.names, own.levels
+        self.X, self.columns, self.levels, self.dates = own.X, own.names, own.levels, own.dates
+        self.percents = own.percents
         self.constant = check_extremes(name, *_extremes(name, own), own.names, len(own.X))
         self.y = None if y is None else check_labels(name, y, len(self.X))
         self.ids: NDArray[Any] | None = None
@@ -74,39 +79,64 @@ class Party:
 
     @property
     def active(self) -> bool:
-        """Whether it holds the labels."""
+        """True if the party is the one that holds the labels."""
         return self.y is not None
 
     @property
     def table(self) -> Columns:
-        """Its columns."""
-        return Columns(self.X, self.columns, self.levels)
+        """The party's columns with their names and levels."""
+        return Columns(self.X, self.columns, self.levels, self.dates, self.percents)
 
     def prepared(self, by: Prepared) -> Party:
-        """The same party with the columns that this preparation makes. TableError if a value is missing in one that has
-        no place for it."""
+        """Return a copy of this party with the columns that this preparation makes. Raises TableError if a value is
+        missing in one that has no place for it."""
         own = copy(self)
         own.X, own.columns, own.levels, own.preparation = by.apply(self.table), by.features, {}, by
+        own.dates = frozenset()
         return own
 
     def weighed(self, by: Prepared) -> Party:
-        """The same party once the weights of evidence of its bins are known, in place of the numbers of these."""
+        """Return a copy of this prepared party with weights of evidence in place of the numbers of its bins."""
         own = copy(self)
         own.X, own.preparation = by.weigh(self.X), by
         return own
 
     def weighed_by(self, column: str) -> Party:
-        """The same party with this column as the weights of its rows. TableError if it has none of this name, or no
-        other."""
+        """Return a copy of this party with this column taken out and used as the weights of its rows. Raises TableError
+        if there is no such column of numbers, or no other column beside it."""
+        own, own_weights = self._less(column, "weights of the rows", "weights.column")
+        own.weights = own_weights
+        return own
+
+    def exposed_by(self, column: str) -> Party:
+        """Return a copy of this party with this column taken out and used as the exposures of its rows. Raises
+        TableError if there is no such column of numbers, or no other column beside it."""
+        own, exposure = self._less(column, "exposures of the rows", "exposure")
+        own.exposure = exposure
+        return own
+
+    def _less(self, column: str, what: str, key: str) -> tuple[Party, Floats]:
+        """Take a column of numbers out: return the party without it, and that column (n,). Raises TableError if there
+        is no such column of numbers, or no other column beside it; `what` and `key` are its use and job key, for the
+        message."""
         if column not in self.columns or column in self.levels or len(self.columns) < 2:
             raise TableError(
-                f"party {self.name}: a column {column} of numbers was expected beside others, as weights of the rows; "
-                "correct weights.column"
+                f"party {self.name}: a column {column} of numbers was expected beside others, as {what}; correct {key}"
             )
-        own, at = copy(self), self.columns.index(column)
-        own.weights = self.X[:, at]
-        own.X, own.columns = np.delete(self.X, at, axis=1), [name for name in self.columns if name != column]
-        own.constant = [name for name in self.constant if name != column]
+        return self.without([column]), self.X[:, self.columns.index(column)]
+
+    def without(self, columns: Sequence[str]) -> Party:
+        """Return a copy of this party without these columns. Raises TableError if none is left."""
+        left = [j for j, name in enumerate(self.columns) if name not in columns]
+        if not left:
+            raise TableError(f"party {self.name}: columns beside those left out were expected, none is left; keep some")
+        own = copy(self)
+        own.X, own.columns = self.X[:, left], [self.columns[j] for j in left]
+        own.levels = {name: levels for name, levels in self.levels.items() if name not in columns}
+        own.dates, own.constant = (
+            self.dates.difference(columns),
+            [each for each in self.constant if each not in columns],
+        )
         return own
 
     @property
@@ -149,11 +179,13 @@ class Party:
         return f"Party({self.name!r}, {len(self)} rows x {len(self.columns)} columns{labels})"
 
     def take(self, rows: NDArray[np.intp]) -> Party:
-        """The same party with these rows, in this order."""
+        """Return a copy of this party that has these rows alone, in this order."""
         kept = object.__new__(Party)
         kept.name, kept.columns, kept.levels, kept.X = self.name, self.columns, self.levels, self.X[rows]
+        kept.dates, kept.percents = self.dates, self.percents
         kept.preparation, kept.constant, kept.model = self.preparation, self.constant, self.model
         kept.weights = None if self.weights is None else self.weights[rows]
+        kept.exposure = None if self.exposure is None else self.exposure[rows]
         kept.y = None if self.y is None else self.y[rows]
         kept.ids = None if self.ids is None else self.ids[rows]
         kept.keys = None if self.keys is None else self.keys[rows]
@@ -197,7 +229,7 @@ class ColumnSums:
         self._sums = np.zeros((columns, 2), np.uint64)
 
     def add(self, X: NDArray[Any], weights: NDArray[np.uint64]) -> None:
-        """Takes rows (k x d) and their weights (k,), 0 for rows that do not count."""
+        """Add rows (k x d) to the sums, with their weights (k,); a row that does not count has weight 0."""
         halves = np.ascontiguousarray(X, np.float64).view(np.uint32).astype(np.uint64)
         self._sums += np.einsum("i,ij->j", weights, halves).reshape(-1, 2)
 
@@ -208,13 +240,13 @@ class ColumnSums:
 
 
 def row_weights(register: Register) -> NDArray[np.uint64]:
-    """What `ColumnSums` takes the rows of a table by: random numbers (n,) that go with their ids."""
+    """Draw the random numbers (n,), tied to the ids of the rows, that weigh the rows of a table in `ColumnSums`."""
     return register.numbers("content")
 
 
 def _extremes(name: str, own: Columns) -> tuple[Floats, Floats]:
-    """The least and largest (d,) of each column, apart where values are missing: that may be what varies. TableError
-    names columns that are empty."""
+    """Return the least and the largest value (d,) of each column, missing values left out, since it may be these that
+    vary. TableError names columns that are empty."""
     gaps = np.isnan(own.X)
     if not gaps.any():
         return own.X.min(axis=0), own.X.max(axis=0)
@@ -234,9 +266,10 @@ def _ids(name: str, ids: Sequence[Any] | NDArray[Any], rows: int) -> tuple[NDArr
 
 
 def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
-    """The party that leads, which is the first with labels, and the others. DataError if they do not fit together.
+    """Check that the parties fit together, and return the one that leads, which is the first with labels, and the
+    others. Raises DataError if they do not fit.
 
-    Whether they make a run of a job its method says (`Method.cast`).
+    Whether they make a run of a given job is for the job's method to say (`Method.cast`).
     """
     names = [party.name for party in parties]
     if len(parties) < 2:
@@ -248,25 +281,26 @@ def check_parties(parties: Sequence[Party]) -> tuple[Party, list[Party]]:
         raise PartiesError("exactly one party with labels was expected, with labels: none; pass y to one Party only")
     sizes = {party.name: len(party) for party in parties if not isinstance(party, Helper)}
     if len(set(sizes.values())) > 1:
-        raise TableError(f"the same rows at every party were expected, counts are {sizes}; align them: vfl.align")
+        raise TableError(f"the same rows at every party were expected, counts are {sizes}; {ALIGN}")
     first: Keys | None = None
     for party in parties:
         if party.keys is None:
             continue
         first = party.keys if first is None else first
         if not np.array_equal(party.keys, first):
-            raise IdError(f"the same ids in the same order were expected, {party.name} differs; align them: vfl.align")
+            raise IdError(f"the same ids in the same order were expected, {party.name} differs; {ALIGN}")
     return active[0], [party for party in parties if party is not active[0]]
 
 
 def register_of(parties: Sequence[Party]) -> Register:
-    """What the rows of these parties are drawn by in a job: their ids if every party has them, else their numbers."""
+    """Return the register by which rows are drawn in a job of these parties: the lead's ids if every party with columns
+    has ids, else the numbers of the rows."""
     lead = parties[0]
     return lead.register if all(party.order for party in parties if party.columns) else Register.of_numbers(len(lead))
 
 
 def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
-    """Joins the tables on their ids, for parties that sit in one process.
+    """Join the tables on their ids, for parties that sit in one process.
 
     Ids of different types meet as `crypto.curve.canonical_id` says. Returns the parties with the shared rows in the
     active party's order, and for each party the ids that others have and it lacks, in the others' spelling. IdError

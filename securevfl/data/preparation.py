@@ -1,8 +1,10 @@
 """How each party makes numbers of its own columns: fitted on its training rows, kept in its part, applied to new rows.
 
     missing numbers   the median of the column, and a 0/1 column that says where it was filled in
+    dates             days since 1970-01-01, with month and weekday where these vary
     texts             one-hot: a 0/1 column for each level but the commonest, one for all rare ones together; or
                       whole numbers, which no scaling touches, for a module that looks them up in tables
+    heavy tails       squashed: columns with values HEAVY quartile distances away become asinh((x - median) / spread)
     outliers          clipped at quantiles, if the job says so
     bins              0/1 columns between quantiles, if the job says so
     evidence          or each column's values become what their bin says of the label (`securevfl.data.evidence`)
@@ -15,6 +17,7 @@ others (`securevfl.disclosure.exposure`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,22 +25,29 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from securevfl.config import Config, Registry, plain, read_nested
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.config import Config, Registry, plain, read_nested
+from securevfl.data.bins import edges_of
 from securevfl.data.columns import Columns
 from securevfl.data.evidence import Evidence, NumberEvidence, TextEvidence, Woe, number_bins, text_bins
+from securevfl.data.scaling import QUARTILES
 from securevfl.data.schedule import Rows
-from securevfl.data.steps import MISSING, Bins, Codes, Number, Step, Texts
-from securevfl.errors import TableError
+from securevfl.data.steps import MISSING, OTHER, Bins, Codes, ColumnStep, Dates, Number, Texts, part_of_date
+from securevfl.data.user_input import some
+from securevfl.errors import DataNotice, TableError
 
+PARTS: tuple[Literal["month", "weekday"], ...] = ("month", "weekday")  # of a date
 LEAST = 5  # training rows that share what gets a column of its own
+HEAVY = 20  # distances of the quartiles, by which a value lies so far out that it alone would set a column's scale
 
-STEPS: Registry[Step] = Registry("step", Number, Bins, Texts, Codes, NumberEvidence, TextEvidence)
+STEPS: Registry[ColumnStep] = Registry("step", Number, Dates, Bins, Texts, Codes, NumberEvidence, TextEvidence)
 
 
 class Preparation(Config):
     """What all parties do to their columns."""
 
+    drop: tuple[str, ...] = ()
+    """Columns, of whichever party has them, that take no part."""
     missing: Literal["indicator", "fill", "refuse"] = "indicator"
     """Missing numbers get the median of their column, with a 0/1 column that says where or without, or are refused."""
     texts: Literal["one_hot", "codes", "refuse"] = "one_hot"
@@ -45,10 +55,14 @@ class Preparation(Config):
     (1 is the commonest value, 0 all rare and unknown ones), or are refused."""
     rare: float = Field(default=0.005, ge=0, lt=0.5)
     """Share of the training rows below which values of a text share one 0/1 column or code."""
+    tails: Literal["squash", "keep"] = "squash"
+    """Columns of numbers with values 20 times the distance of their quartiles from the median are squashed by asinh,
+    which is straight around the median and grows like a logarithm far out, or kept as they are."""
     clip: float | None = Field(default=None, gt=0, lt=0.5)
     """Share of the training rows at either end of a column of numbers; what is beyond is set to that quantile."""
     bins: int | None = Field(default=None, ge=2, le=1000)
-    """Each column of more different numbers becomes 0/1 columns of so many stretches between quantiles."""
+    """Each column of numbers becomes 0/1 columns of about so many bins between quantiles, and of values that stand by
+    themselves, such as few different ones, 0, or codes like 96 and 98. On shares in place of woe."""
     woe: Woe | None = None
     """Each column becomes one of weights of evidence: what a value's bin says of the label, of two classes."""
 
@@ -66,15 +80,40 @@ class Preparation(Config):
 
 
 @dataclass(frozen=True)
+class Source:
+    """A column as it was, by the places of what was made of it: of its number, or of the 0/1 columns of its texts.
+
+    missing: the place of the column that says where it was missing, if there is one. levels: its texts, the one without
+    a column first; empty for numbers.
+    """
+
+    name: str
+    at: tuple[int, ...]
+    missing: int | None = None
+    levels: tuple[str, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """Return this source as values that JSON can hold."""
+        return {"name": self.name, "at": list(self.at), "missing": self.missing, "levels": list(self.levels)}
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Source:
+        """Read a source back from what `plain` returned. Raises KeyError or TypeError if `plain` is not of that
+        form."""
+        return cls(str(plain["name"]), tuple(plain["at"]), plain["missing"], tuple(plain["levels"]))
+
+
+@dataclass(frozen=True)
 class Prepared:
     """What was fitted: the columns as they come, in order, and a step for each; no steps leave them as they are.
 
-    coded: those that hold codes as they come.
+    coded, parted: those that hold codes, or 0/1 of bins, as they come.
     """
 
     columns: list[str]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ColumnStep, ...] = ()
     coded: tuple[str, ...] = ()
+    parted: tuple[str, ...] = ()
 
     @property
     def features(self) -> list[str]:
@@ -87,12 +126,31 @@ class Prepared:
         return [step.column for step in self.steps if isinstance(step, Texts | Codes | TextEvidence)]
 
     @property
+    def sources(self) -> list[Source]:
+        """What was a number or a text before, among the columns that come out; each bin is by itself."""
+        if not self.steps:
+            return [Source(name, (j,)) for j, name in enumerate(self.columns)]
+        found, place = list[Source](), 0
+        for step in self.steps:
+            at = tuple(range(place, place + len(step.features)))
+            place += len(at)
+            if isinstance(step, Texts):
+                rest = (OTHER,) if step.other else ()
+                found += [Source(step.column, at, levels=(step.base, *step.levels, *rest))] if at else []
+            elif isinstance(step, Number | Dates):
+                numbers, missing = (at[:-1], at[-1]) if step.indicator else (at, None)
+                found += [Source(name, (j,), missing) for j, name in zip(numbers, step.features, strict=False)]
+            else:
+                found += [Source(name, (j,)) for j, name in zip(at, step.features, strict=True)]
+        return found
+
+    @property
     def information(self) -> dict[str, float]:
         """The information value of each column, where these were weighed (`securevfl.data.evidence`)."""
         return {step.column: step.iv for step in self.steps if isinstance(step, Evidence) and step.weights}
 
     def weigh(self, places: Floats) -> Floats:
-        """The columns that come out (m x d), of the numbers of their bins (m x d)."""
+        """Replace the numbers of bins (m x d) by the weights of evidence of these bins (m x d)."""
         steps = [step for step in self.steps if isinstance(step, Evidence)]
         return np.column_stack([step.weigh(place) for step, place in zip(steps, places.T, strict=True)])
 
@@ -102,12 +160,18 @@ class Prepared:
         return self.coded + tuple(step.column for step in self.steps if isinstance(step, Codes))
 
     @property
+    def stepped(self) -> tuple[str, ...]:
+        """Those of the columns that come out which are of bins, and all have one scale."""
+        return self.parted + tuple(name for step in self.steps if isinstance(step, Bins) for name in step.features)
+
+    @property
     def done(self) -> Prepared:
         """What leaves the columns that come out as they are."""
-        return Prepared(self.features, coded=self.codes)
+        return Prepared(self.features, coded=self.codes, parted=self.stepped)
 
     def apply(self, own: Columns) -> Floats:
-        """The columns that come out (m x d); NaN where a value is missing that never was in the training.
+        """Return the prepared columns (m x d); NaN stands where a value is missing in a column that had none missing in
+        the training.
 
         TableError names a column that holds texts where the training had numbers, or numbers where it had texts.
         """
@@ -130,26 +194,33 @@ class Prepared:
         )
 
     def plain(self) -> list[dict[str, Any]]:
-        """The steps as JSON can hold them."""
+        """Return the steps as values that JSON can hold."""
         return [plain(step) for step in self.steps]
 
     @classmethod
     def read(cls, columns: list[str], steps: Sequence[Any]) -> Prepared:
-        """The opposite of `plain`. ValueError or ConfigError if it is none."""
+        """Read a preparation of these columns from its steps as `plain` returned them. Raises ValueError or ConfigError
+        if they are not of that form."""
         return cls(columns, tuple(STEPS.read(step) for step in steps))
 
 
 def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
-    """What becomes of the columns of party `name`, by its training rows. TableError names columns that it can't use."""
+    """Fit the preparation of the columns of party `name` on its training rows. TableError names columns that it can't
+    use."""
     gaps = np.atleast_1d(np.isnan(own.X).any(axis=0))
     numbers = [column for column, lacks in zip(own.names, gaps, strict=True) if lacks and column not in own.levels]
     _check_refused(name, numbers if options.missing == "refuse" else [], "missing numbers", "fill them")
     texts = list(own.levels) if options.texts == "refuse" else []
     _check_refused(name, texts, "texts", "encode them as numbers")
-    if not (gaps.any() or own.levels or any(each is not None for each in (options.clip, options.bins, options.woe))):
-        return Prepared(own.names)
     X = own.X[train]
-    steps: list[Step] = []
+    heavy = _heavy(own, X, options)
+    if heavy:
+        notice = f"party {name}: columns with values far out are squashed by asinh: {some(heavy)}"
+        warnings.warn(f'{notice}; prepare.tails = "keep" leaves them as they are', DataNotice, stacklevel=2)
+    parted = any(each is not None for each in (options.clip, options.bins, options.woe))
+    if not (gaps.any() or own.levels or own.dates or heavy or parted):
+        return Prepared(own.names)
+    steps: list[ColumnStep] = []
     for j, column in enumerate(own.names):
         if np.isnan(X[:, j]).all():
             raise TableError(
@@ -160,14 +231,33 @@ def fit(name: str, own: Columns, train: Rows, options: Preparation) -> Prepared:
             steps.append(
                 text_bins(column, counts, options.woe) if options.woe else _texts(name, column, counts, options)
             )
+        elif column in own.dates and options.woe is None:
+            steps.append(_dates(column, X[:, j], bool(gaps[j]), options))
         elif options.woe is not None:
             steps.append(number_bins(column, X[:, j], bool(gaps[j]), options.woe))
         else:
-            steps.append(_number(column, X[:, j], bool(gaps[j]), options))
+            steps.append(_number(column, X[:, j], bool(gaps[j]), options, squash=column in heavy))
     prepared = Prepared(own.names, tuple(steps))
     if not prepared.features:
         raise TableError(f"party {name}: columns that vary were expected, none does in its training rows; add columns")
     return prepared
+
+
+def _heavy(own: Columns, X: Floats, options: Preparation) -> list[str]:
+    """Find the columns of numbers that are to be squashed, because their training rows X (n x d) have heavy tails;
+    empty where the options leave tails as they are."""
+    if options.tails == "keep" or options.clip is not None or options.bins is not None or options.woe is not None:
+        return []
+    found = []
+    for j, column in enumerate(own.names):
+        values = X[:, j].copy()  # side by side in memory, as all that follows reads them
+        present = values[~np.isnan(values)]
+        if column in own.levels or column in own.dates or not len(present):
+            continue
+        low, median, high = np.quantile(present, [0.25, 0.5, 0.75])
+        if 0 < HEAVY * (high - low) < np.abs(present - median).max():
+            found.append(column)
+    return found
 
 
 def _check_refused(name: str, columns: Sequence[str], what: str, remedy: str) -> None:
@@ -182,18 +272,18 @@ def _least(rows: int, options: Preparation) -> float:
     return max(LEAST, options.rare * rows)
 
 
-def _number(column: str, values: Floats, gaps: bool, options: Preparation) -> Step:
-    """The step of a column of numbers, from its training rows; `gaps`: whether any row lacks it."""
+def _number(column: str, values: Floats, gaps: bool, options: Preparation, *, squash: bool) -> ColumnStep:
+    """Fit the step of a column of numbers on the values of its training rows. gaps: whether any row lacks the value.
+    squash: whether the column has heavy tails that are squashed."""
     lacks = np.isnan(values)
     present, least = values[~lacks], _least(len(values), options)
     marked = bool(options.missing == "indicator" and least <= lacks.sum() <= len(values) - least)
     fill = float(np.median(present)) if gaps else None
-    different = np.unique(present)
-    if options.bins is not None and len(different) > options.bins:
-        edges = np.unique(np.quantile(present, np.linspace(0, 1, options.bins + 1)[1:-1]))
-        edges = edges[edges > different[0]]
-        if len(edges):
-            return Bins(column=column, edges=tuple(edges.tolist()), fill=fill, indicator=marked)
+    if options.bins is not None and (edges := edges_of(present, options.bins)):
+        return Bins(column=column, edges=tuple(edges), fill=fill, indicator=marked)
+    if squash:
+        first, centre, last = np.quantile(present, [0.25, 0.5, 0.75]).tolist()
+        return Number(column=column, fill=fill, indicator=marked, centre=centre, spread=(last - first) / QUARTILES)
     low, high = np.quantile(present, [options.clip or 0, 1 - (options.clip or 0)]).tolist()
     clips = options.clip is not None and low < high  # a column that is nearly constant would lose all it says
     return Number(
@@ -205,14 +295,28 @@ def _number(column: str, values: Floats, gaps: bool, options: Preparation) -> St
     )
 
 
+def _dates(column: str, values: Floats, gaps: bool, options: Preparation) -> ColumnStep:
+    """Fit the step of a column of dates, in days since 1970-01-01, on its training rows. gaps: whether any row lacks
+    the date."""
+    lacks = np.isnan(values)
+    present, least = values[~lacks], _least(len(values), options)
+    return Dates(
+        column=column,
+        parts=tuple(part for part in PARTS if len(np.unique(part_of_date(part, present))) > 1),
+        fill=float(np.median(present)) if gaps else None,
+        indicator=bool(options.missing == "indicator" and least <= lacks.sum() <= len(values) - least),
+    )
+
+
 def _counts(values: Floats, levels: tuple[str, ...]) -> dict[str, int]:
     """How many rows have each level; a missing text is a level like others."""
     place = np.where(np.isnan(values), len(levels), values).astype(np.intp)
     return dict(zip((*levels, MISSING), np.bincount(place, minlength=len(levels) + 1).tolist(), strict=True))
 
 
-def _texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> Step:
-    """The step of a column of texts, from how many training rows have each level."""
+def _texts(name: str, column: str, counts: Mapping[str, int], options: Preparation) -> ColumnStep:
+    """Fit the step of a column of texts on the number of training rows at each level. Raises TableError if no level is
+    frequent enough."""
     rows = sum(counts.values())
     least = _least(rows, options)
     kept = [level for level, count in counts.items() if count >= least]

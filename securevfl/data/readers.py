@@ -19,36 +19,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
-from securevfl.data.columns import Columns, Levels, text_column
+from securevfl.base.arrays import Floats
+from securevfl.base.extras import extra
+from securevfl.data.columns import Columns, Levels, Read, days_of, text_column
 from securevfl.data.csv_table import CsvColumns, NotNumbers, read_columns, read_names, with_points
 from securevfl.data.party import Party
 from securevfl.errors import DataError, IdError, LabelError, TableError
-from securevfl.extras import extra
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".npz")
 _ROW_NAMES = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in Parquet
 
 
 @dataclass(frozen=True)
-class Table:
+class ReadTable:
     """What a file holds, not yet checked: X (n x d) as `securevfl.data.columns` has it, names of its columns, labels
-    and ids where there are any, and the levels of columns of texts."""
+    and ids where there are any, the levels of columns of texts, and which columns hold dates or percentages."""
 
     X: Floats
     columns: list[str]
     y: NDArray[Any] | None
     ids: NDArray[Any] | None
     levels: Levels = field(default_factory=dict)
+    dates: frozenset[str] = frozenset()
+    percents: frozenset[str] = frozenset()
 
     @property
     def held(self) -> Columns:
-        """Its columns."""
-        return Columns(self.X, self.columns, self.levels)
+        """The columns of this file, without its ids and labels."""
+        return Columns(self.X, self.columns, self.levels, self.dates, self.percents)
 
 
 def read_party(name: str, path: str | Path, *, id_column: str = "id", label_column: str = "y") -> Party:
-    """A party from a file; it is the active one if the file has the label column (npz: an array y).
+    """Read a party from a file; it is the active one if the file has the label column (npz: an array y).
 
     Raises DataError of the kind that fits, naming the file and the columns, never a value.
     """
@@ -68,8 +70,8 @@ def read_table(
     label_column: str = "y",
     chosen: Sequence[str] | None = None,
     texts: Sequence[str] = (),
-) -> Table:
-    """What a file holds, as it comes and not checked further; with `chosen` these columns alone, in this order.
+) -> ReadTable:
+    """Read what a file holds, as it stands and not checked further; with `chosen` these columns alone, in this order.
 
     texts: columns that hold texts, though they may look like numbers in a CSV file.
     DataError as `read_party`, and TableError that names chosen columns which are not there.
@@ -80,17 +82,18 @@ def read_table(
             case "csv":
                 return _read_csv(path, id_column, label_column, chosen, texts)
             case "parquet":
-                return _read_parquet(path, id_column, label_column, chosen)
+                return _read_parquet(path, id_column, label_column, chosen, texts)
         table = _read_npz(path)
         if chosen is None:
             return table
         check_chosen(table.columns, chosen)
         at = [table.columns.index(column) for column in chosen]
-        return Table(table.X[:, at], list(chosen), None, table.ids)
+        return ReadTable(table.X[:, at], list(chosen), None, table.ids)
 
 
 def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
-    """The ids of a file (n,), and nothing else of it. DataError as `read_party`, IdError if there are none."""
+    """Read the ids of a file (n,), and nothing else of it. Raises DataError as `read_party` does, IdError if there are
+    none."""
     path = Path(path)
     with named(path):
         match _format(path):
@@ -130,7 +133,7 @@ def named(path: Path) -> Iterator[None]:
 
 def _read_csv(
     path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None, words: Sequence[str]
-) -> Table:
+) -> ReadTable:
     names = _csv_names(path, id_column)
     if chosen is not None:
         check_chosen(names, chosen)
@@ -138,38 +141,44 @@ def _read_csv(
     numbers = list(chosen or (name for name in names if name not in (id_column, label_column)))
     if not numbers:
         raise TableError("at least one column beside ids and labels was expected, none came; add columns")
-    X, levels, held = _csv_mixed(path, [id_column, *([label_column] if labelled else [])], numbers, words)
+    own, held = _csv_mixed(path, [id_column, *([label_column] if labelled else [])], numbers, words)
+    X = own.X
     if not len(X):
         raise TableError("rows were expected below the header, none came; export the table again")
     empty = np.flatnonzero(np.isnan(X).all(axis=0))
     if len(empty) and chosen is None:
         raise TableError(f"columns with values were expected, column {numbers[empty[0]]} is empty; drop it")
     y = _csv_labels(held, label_column) if labelled else None
-    return Table(X, numbers, y, _csv_ids(held.texts[id_column], id_column), levels)
+    return ReadTable(X, numbers, y, _csv_ids(held.texts[id_column], id_column), own.levels, own.dates, own.percents)
 
 
 def _csv_mixed(
     path: Path, texts: Sequence[str], columns: Sequence[str], words: Sequence[str]
-) -> tuple[Floats, dict[str, tuple[str, ...]], CsvColumns]:
-    """The columns (n x d), their levels, and what holds `texts`; `words` and what is found to be no numbers are texts
-    too."""
+) -> tuple[Columns, CsvColumns]:
+    """Read the columns of a CSV file that holds `texts`. `words` are taken as texts whatever they look like; other
+    columns that do not read as numbers are looked at once more, as they may hold numbers or dates as people write
+    them."""
+    found: list[str] = []
     while True:
-        numbers = [column for column in columns if column not in words]
+        numbers = [column for column in columns if column not in {*words, *found}]
         try:
-            held = read_columns(path, texts=[*texts, *words], numbers=numbers)
-        except NotNumbers as found:
-            words = [*words, *found.columns]
+            held = read_columns(path, texts=[*texts, *words, *found], numbers=numbers)
+        except NotNumbers as slips:
+            found += slips.columns
             continue
-        if not words:
-            return held.X, {}, held
-        places = {word: text_column("", word, held.texts[word].tolist()) for word in words}
-        own = dict(zip(numbers, held.X.T, strict=True)) | {word: values for word, (values, _) in places.items()}
-        levels = {word: found for word, (_, found) in places.items() if found}
-        return np.column_stack([own[column] for column in columns]), levels, held
+        own = {column: Read(values) for column, values in zip(numbers, held.X.T, strict=True)}
+        own |= {word: text_column("", word, held.texts[word].tolist(), forced=True) for word in words}
+        own |= {word: text_column("", word, held.texts[word].tolist()) for word in found}
+        X = held.X if not (words or found) else np.column_stack([own[column].values for column in columns])
+        levels = {column: each.levels for column, each in own.items() if each.levels}
+        dates = frozenset(column for column, each in own.items() if each.dates)
+        percents = frozenset(column for column, each in own.items() if each.percents)
+        return Columns(X, list(columns), levels, dates, percents), held
 
 
 def _csv_names(path: Path, id_column: str) -> list[str]:
-    """The names of all columns of a CSV file, checked."""
+    """Read the names of all columns of a CSV file, and check them. Raises TableError if the file is empty, and as
+    `check_names` does."""
     names = read_names(path)
     if not names:
         raise TableError("a header and rows were expected, the file is empty; export it again")
@@ -196,7 +205,8 @@ def _csv_labels(held: CsvColumns, label_column: str) -> NDArray[Any]:
 
 
 def check_names(names: list[str], id_column: str) -> None:
-    """The names of all columns of a file. TableError, or IdError without an id column."""
+    """Check the names of all columns of a file. Raises TableError if they do not look like a header, IdError if the id
+    column is not among them."""
     if id_column not in names:
         if len(names) == 1 and "|" in names[0]:
             raise TableError(
@@ -229,7 +239,7 @@ def is_row_index(name: str) -> bool:
 
 
 def check_kind(name: str, kind: Any) -> None:
-    """The Arrow type of a column that is to hold numbers. TableError."""
+    """Check that the Arrow type of a column can hold numbers. Raises TableError otherwise."""
     types = arrow("types")
     numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
     if not any(fits(kind) for fits in numbers):
@@ -259,24 +269,45 @@ def _parquet_columns(path: Path, id_column: str, chosen: Sequence[str] | None) -
         raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
 
 
-def _read_parquet(path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None) -> Table:
+def _read_parquet(
+    path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None, texts: Sequence[str]
+) -> ReadTable:
     table = _parquet_columns(path, id_column, chosen)
     names = [name for name in table.schema.names if name not in (id_column, label_column)]
     if not names:
         raise TableError("at least one column beside ids and labels was expected, none came; add columns")
     if not table.num_rows:
         raise TableError("rows were expected below the header, none came; export the table again")
-    X, levels = np.empty((table.num_rows, len(names))), {}
+    X = np.empty((table.num_rows, len(names)))
+    levels: dict[str, tuple[str, ...]] = {}
+    dates: set[str] = set()
+    percents: set[str] = set()
     for j, name in enumerate(names):
         column = table[name]
         if chosen is None and column.null_count == len(column):
             raise TableError(f"columns with values were expected, column {name} is empty; drop it")
         if _holds_texts(column.type):
-            X[:, j], levels[name] = text_column("", name, column.to_pylist())
+            read = text_column("", name, column.to_pylist(), forced=name in texts)
+            X[:, j] = read.values
+            levels |= {name: read.levels} if read.levels else {}
+            dates |= {name} if read.dates else set()
+            percents |= {name} if read.percents else set()
+            continue
+        if _holds_dates(column.type):
+            moments = column.cast(arrow().timestamp("us")).to_numpy()
+            X[:, j] = days_of(moments)
+            dates.add(name)
             continue
         check_kind(name, column.type)
         X[:, j] = column.cast(arrow().float64(), safe=False).to_numpy()
-    return Table(X, names, labels_of(table, label_column), ids_of(table[id_column], id_column), levels)
+    y, ids = labels_of(table, label_column), ids_of(table[id_column], id_column)
+    return ReadTable(X, names, y, ids, levels, frozenset(dates), frozenset(percents))
+
+
+def _holds_dates(kind: Any) -> bool:
+    """Whether a column of this Arrow type holds dates, with times or without."""
+    types = arrow("types")
+    return bool(types.is_date(kind) or types.is_timestamp(kind))
 
 
 def _holds_texts(kind: Any) -> bool:
@@ -287,7 +318,7 @@ def _holds_texts(kind: Any) -> bool:
 
 
 def arrow(part: str = "") -> Any:
-    """The module pyarrow, or a part of it. ConfigError if it is not installed."""
+    """Import the module pyarrow, or a part of it. Raises ConfigError if it is not installed."""
     return extra("pyarrow" + (f".{part}" if part else ""), "parquet", "a Parquet file")
 
 
@@ -334,7 +365,7 @@ def _npz_arrays(path: Path, *wanted: str) -> dict[str, NDArray[Any]]:
         ) from None
 
 
-def _read_npz(path: Path) -> Table:
+def _read_npz(path: Path) -> ReadTable:
     held = _npz_arrays(path, "X", "y", "ids", "columns")
     if "X" not in held:
         raise TableError("an array X (n x d) was expected in the npz file, there is none; save it under that name")
@@ -343,4 +374,4 @@ def _read_npz(path: Path) -> Table:
         raise TableError("numbers were expected in X, it holds text; encode them as numbers")
     columns = held.get("columns")
     names = [f"x{j}" for j in range(X.shape[-1] if X.ndim else 0)] if columns is None else [str(c) for c in columns]
-    return Table(X, names, held.get("y"), held.get("ids"))
+    return ReadTable(X, names, held.get("y"), held.get("ids"))

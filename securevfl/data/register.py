@@ -37,14 +37,14 @@ class Register:
 
     @classmethod
     def of_ids(cls, keys: Keys) -> Register:
-        """The register of rows with these digests of ids (n x ID_DIGEST), all different."""
+        """Make the register of rows with these digests of ids (n x ID_DIGEST), all of them different."""
         order = order_by_value(keys)
         ordered = keys[order].tobytes()
         return cls(len(keys), hashlib.sha256(b"securevfl ids" + ordered).digest(), ordered[: LEAST * ID_DIGEST], order)
 
     @classmethod
     def of_numbers(cls, rows: int) -> Register:
-        """The register of so many rows without ids."""
+        """Make the register of a table of `rows` rows without ids."""
         return cls(rows, hashlib.sha256(b"securevfl rows %d" % rows).digest())
 
     @property
@@ -53,7 +53,7 @@ class Register:
         return derive_key(self.key, "name of a table").hex()[:32]
 
     def numbers(self, *what: str | int) -> NDArray[np.uint64]:
-        """A number (n,) of 64 random bits for each row, which goes with its id and with `what`."""
+        """Draw 64 random bits for each row (n,), determined by the row's id, the register's key and `what`."""
         stream = hashlib.shake_256(derive_key(self.key, "numbers of rows", *what)).digest(8 * self.rows)
         drawn = np.frombuffer(stream, "<u8").astype(np.uint64, copy=False)
         if self.order is None:

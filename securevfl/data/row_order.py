@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.base.files import write_whole
 from securevfl.errors import DataError, TableError
-from securevfl.files import write_whole
 
 
 def rows_path(data: str | Path) -> Path:
-    """Where the row order of a data file is kept: beside it."""
+    """Return the path of a data file's row order: a file beside it."""
     return Path(f"{data}.rows.npy")
 
 
 def write_rows(data: str | Path, rows: NDArray[np.intp]) -> Path:
-    """Writes row numbers beside the data file they are about, whole or not at all; returns where."""
+    """Write row numbers beside the data file that they are about, whole or not at all; returns their path."""
     buffer = io.BytesIO()
     np.save(buffer, rows.astype("<i8"), allow_pickle=False)
     write_whole(rows_path(data), buffer.getvalue())
@@ -26,7 +26,8 @@ def write_rows(data: str | Path, rows: NDArray[np.intp]) -> Path:
 
 
 def read_rows(data: str | Path, *, of: int) -> NDArray[np.intp]:
-    """The opposite of `write_rows`, for a table of `of` rows. DataError or TableError if it does not fit."""
+    """Read the row order that `write_rows` wrote, for a table of `of` rows. Raises DataError or TableError if it does
+    not fit."""
     path = rows_path(data)
     try:
         rows: NDArray[np.intp] = np.load(path, allow_pickle=False)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Stretch, Tall
-from securevfl.data.outside import Outside, ScaledRows
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Stretch, Tall
+from securevfl.data.outside_tables import Outside, ScaledOutsideRows
 from securevfl.data.schedule import Rows
 
 DRAWN = 1 << 16  # rows that quartiles are taken of
@@ -24,14 +24,15 @@ def moments(X: Floats | Outside, rows: Rows) -> tuple[Floats, Floats]:
     """
     zero, one = np.zeros(X.shape[1]), np.ones(X.shape[1])
     tall = X.tall(rows, zero, one) if isinstance(X, Outside) else None
-    matrix = Tall.here(ScaledRows(X, rows, zero, one)) if tall is None else tall
+    matrix = Tall.here(ScaledOutsideRows(X, rows, zero, one)) if tall is None else tall
     coming = [part.run(moments_of) for part in matrix.parts]
     count, mean, squares = reduce(together, [each.result() for each in coming])
     return mean, np.sqrt(squares / count)
 
 
 class Moments(NamedTuple):
-    """Of some rows: how many, their mean (d,), and the sum of squared differences from it (d,)."""
+    """The moments of some rows: how many there are, their mean (d,), and the sum of squared differences from it
+    (d,)."""
 
     rows: int
     mean: Floats
@@ -39,7 +40,7 @@ class Moments(NamedTuple):
 
 
 def moments_of(stretch: Stretch) -> Moments:
-    """Of the rows of a stretch."""
+    """Return the moments of the rows of a stretch, reading few of them into memory at a time."""
     origin = stretch.rows[:1]
     found = Moments(0, np.zeros(origin.shape[1]), np.zeros(origin.shape[1]))
     for _, X in stretch.blocks():
@@ -50,7 +51,7 @@ def moments_of(stretch: Stretch) -> Moments:
 
 
 def together(one: Moments, other: Moments) -> Moments:
-    """Of the rows of both."""
+    """Combine the moments of two sets of rows into those of all the rows together."""
     apart, total = other.mean - one.mean, one.rows + other.rows
     squares = one.squares + (other.squares + apart**2 * (one.rows * other.rows / total))
     return Moments(total, one.mean + apart * (other.rows / total), squares)

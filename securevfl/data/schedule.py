@@ -109,7 +109,7 @@ class Schedule:
         return order[np.linspace(0, len(order) - 1, min(rows, len(order))).astype(np.intp)]
 
     def partition(self, epoch: int) -> list[Rows]:
-        """The batches of this epoch."""
+        """Cut the training rows into the batches of this epoch."""
         return np.array_split(self._parted(epoch) if self._reshuffle and epoch else self.flow, self.batches)
 
     def visits(self) -> Iterator[Visit]:
@@ -123,7 +123,8 @@ class Schedule:
                 yield Visit(first + int(index), epoch, parts[index])
 
     def _parted(self, epoch: int) -> Rows:
-        """The training rows in the order in which they are cut into batches; one batch is in the order of the table."""
+        """Return the training rows in the order in which they are cut into batches; a single batch is in the order of
+        the table."""
         if self.batches == 1:
             return self.train
         order = self._register.drawn("batches", len(self.test), self.batches, epoch, *self._split)

@@ -1,7 +1,8 @@
 """What becomes of one column before it is scaled: one step a column, kept as plain numbers in a party's part.
 
-number   filled where it is missing, clipped, and beside it a 0/1 column that says where it was missing
-bins     a 0/1 column for each stretch between quantiles but the lowest
+number   filled where it is missing, clipped or squashed, and beside it a 0/1 column that says where it was missing
+dates    days since 1970-01-01, and beside them month and weekday where these vary
+bins     a 0/1 column for each edge between stretches of values, which says what lies at it or above
 texts    a 0/1 column for each level but the commonest; rare levels share one
 codes    one column of whole numbers, which name the levels from the commonest on, for tables of embeddings
 
@@ -12,20 +13,21 @@ A step is fitted on training rows alone and applied to all others as it is. Weig
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from securevfl.config import Named
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.config import Named
 
 OTHER = "(other)"  # the level that rare and unknown texts share
 MISSING = "(missing)"
+THURSDAY = 3  # the weekday of 1970-01-01
 
 
-class Step(Named, ABC):
-    """What becomes of `column`."""
+class ColumnStep(Named, ABC):
+    """The step that turns one column, `column`, into k columns of numbers."""
 
     column: str
 
@@ -36,21 +38,25 @@ class Step(Named, ABC):
 
     @abstractmethod
     def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
-        """These k columns (m x k) of a column (m,) as `securevfl.data.columns` holds it, with the levels of its texts.
+        """Turn a column (m,), held as `securevfl.data.columns` describes, with the levels of its texts, into these k
+        columns (m x k).
 
         NaN stays where a value is missing that was never missing in the training.
         """
 
 
-class Number(Step):
+class Number(ColumnStep):
     """A column of numbers. `fill` stands for what is missing (None if nothing was), `low` and `high` are its ends where
-    it is clipped, and `indicator` adds the column that says where it was missing."""
+    it is clipped, and `indicator` adds the column that says where it was missing. With a `spread` the numbers become
+    asinh((x - centre) / spread)."""
 
     name: ClassVar[str] = "number"
     fill: float | None = None
     indicator: bool = False
     low: float | None = None
     high: float | None = None
+    centre: float = 0.0
+    spread: float | None = Field(default=None, gt=0)
 
     @property
     def features(self) -> list[str]:
@@ -61,11 +67,45 @@ class Number(Step):
         filled = values if self.fill is None else np.where(lacks, self.fill, values)
         if self.low is not None or self.high is not None:
             filled = np.clip(filled, self.low, self.high)
+        if self.spread is not None:
+            filled = np.arcsinh((filled - self.centre) / self.spread)
         return np.column_stack([filled, lacks]) if self.indicator else filled[:, None]
 
 
-class Bins(Step):
-    """A column of numbers parted at rising `edges`: bin i holds edges[i - 1] <= value < edges[i]; else as `Number`."""
+class Dates(ColumnStep):
+    """A column of dates, in days since 1970-01-01: the days, and those `parts` of them that vary; else as `Number`."""
+
+    name: ClassVar[str] = "dates"
+    parts: tuple[Literal["month", "weekday"], ...] = ()
+    fill: float | None = None
+    indicator: bool = False
+
+    @property
+    def features(self) -> list[str]:
+        marks = [*self.parts, *([MISSING] if self.indicator else [])]
+        return [self.column, *(f"{self.column}={mark}" for mark in marks)]
+
+    def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
+        lacks = np.isnan(values)
+        filled = values if self.fill is None else np.where(lacks, self.fill, values)
+        found = [filled, *(part_of_date(part, filled) for part in self.parts)]
+        return np.column_stack([*found, lacks] if self.indicator else found)
+
+
+def part_of_date(part: Literal["month", "weekday"], days: Floats) -> Floats:
+    """Return the month, 1 to 12, or the weekday, 0 (Monday) to 6, of days since 1970-01-01 (n,); NaN for a missing
+    one."""
+    lacks = np.isnan(days)
+    whole = np.floor(np.where(lacks, 0.0, days)).astype(np.int64)
+    found = whole.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+    if part == "weekday":
+        found = (whole + THURSDAY) % 7
+    return np.where(lacks, np.nan, found)
+
+
+class Bins(ColumnStep):
+    """A column of numbers parted at rising `edges` (`securevfl.data.bins`): a column for each says where the value is
+    as large or larger; else as `Number`."""
 
     name: ClassVar[str] = "bins"
     edges: tuple[float, ...]
@@ -74,20 +114,18 @@ class Bins(Step):
 
     @property
     def features(self) -> list[str]:
-        ends = [*self.edges, float("inf")]
-        bins = [f"{self.column}=[{low:.6g}, {high:.6g})" for low, high in pairwise(ends)]
-        return [*bins, *([f"{self.column}={MISSING}"] if self.indicator else [])]
+        over = [f"{self.column}>={edge:.6g}" for edge in self.edges]
+        return [*over, *([f"{self.column}={MISSING}"] if self.indicator else [])]
 
     def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:
         lacks = np.isnan(values)
         filled = values if self.fill is None else np.where(lacks, self.fill, values)
-        place = np.searchsorted(np.array(self.edges), filled, side="right")
-        found = (place[:, None] == np.arange(1, len(self.edges) + 1)).astype(np.float64)
+        found = (filled[:, None] >= np.array(self.edges)).astype(np.float64)
         found[np.isnan(filled)] = np.nan
         return np.column_stack([found, lacks]) if self.indicator else found
 
 
-class Texts(Step):
+class Texts(ColumnStep):
     """A column of texts: those of `levels` have a column each, all others share one if `other`. `base` has none."""
 
     name: ClassVar[str] = "texts"
@@ -109,7 +147,7 @@ class Texts(Step):
         return found
 
 
-class Codes(Step):
+class Codes(ColumnStep):
     """A column of texts as whole numbers: 1, 2 ... for those of `levels`, 0 for rare and unknown ones."""
 
     name: ClassVar[str] = "codes"

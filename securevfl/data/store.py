@@ -34,10 +34,11 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Tall
+from securevfl.base.arrays import Floats
+from securevfl.base.files import make_private
+from securevfl.base.tall import Tall
 from securevfl.data.ids import order_digest
-from securevfl.data.outside import Outside, ScaledRows
+from securevfl.data.outside_tables import Outside, ScaledOutsideRows
 from securevfl.data.parquet import ParquetSource
 from securevfl.data.party import ColumnSums, Party, row_weights
 from securevfl.data.readers import named
@@ -81,10 +82,10 @@ class StoredTable(Outside):
         """None for rows of at most `WHOLE` bytes."""
         if len(rows) * self.shape[1] * 8 <= WHOLE:
             return None
-        return Tall.here(ScaledRows(self, rows, mean, deviation))
+        return Tall.here(ScaledOutsideRows(self, rows, mean, deviation))
 
     def numbers(self, offset: int) -> Rows:
-        """A whole number for each row (n,), as it stands in the file from `offset` on."""
+        """Read one whole number for each row (n,) from the file, starting `offset` bytes in."""
         read = np.empty(len(self), "<i8")
         self._fill(read.data.cast("B"), offset)
         return read.astype(np.intp, copy=False)
@@ -145,7 +146,7 @@ def store_table(
     label_column: str = "y",
     on_rows: OnRows | None = None,
 ) -> StoredParty:
-    """Writes the rows of a Parquet file into `table`, whole or not at all, and returns the party that reads from it.
+    """Write the rows of a Parquet file into `table`, whole or not at all, and return the party that reads from it.
 
     A table that is there already, of the same file, rows and job, is taken as it is.
 
@@ -189,7 +190,7 @@ def borrow_table(
 
 
 def table_path(parquet: str | Path) -> Path:
-    """Where the table of a Parquet file is kept: beside it."""
+    """Return the path of a Parquet file's stored table: a file beside it."""
     return Path(f"{parquet}.table")
 
 
@@ -208,7 +209,7 @@ def _stamp(parquet: Path, rows: Rows | None, job: Batched | None, id_column: str
 def _write(
     source: ParquetSource, folder: Path, rows: Rows | None, job: Batched | None, stamp: str, on_rows: OnRows | None
 ) -> Path:
-    """The table as a file of the folder."""
+    """Write the table as a file in the folder, and return its path."""
     keys = source.keys()
     y = source.labels()
     rows = np.arange(source.rows, dtype=np.intp) if rows is None else _checked(source.path, rows, source.rows)
@@ -261,9 +262,10 @@ def _check_room(parquet: Path, folder: Path, needed: int) -> None:
 
 @contextmanager
 def _drafts(table: Path) -> Iterator[Path]:
-    """A folder beside the table, gone at the end; those that killed processes left behind go first."""
+    """Make a folder beside the table that is removed at the end; first remove those that killed processes left
+    behind."""
     with _writing(table):
-        table.parent.mkdir(parents=True, exist_ok=True)
+        make_private(table.parent)
         for left in table.parent.glob(f".{glob.escape(table.name)}.*.parts"):
             _remove_if_left(left)
         folder = Path(tempfile.mkdtemp(prefix=f".{table.name}.", suffix=".parts", dir=table.parent))
@@ -287,7 +289,8 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def open_table(name: str, table: str | Path) -> StoredParty:
-    """The party of a table that `store_table` wrote. DataError if it is none or is not whole."""
+    """Open the party of a table that `store_table` wrote. Raises DataError if the file is no such table or is not
+    whole."""
     path = Path(table)
     head = read_head(path)
     return StoredParty(name, StoredTable(path, head), head)
@@ -316,7 +319,7 @@ class _Buckets:
                 records[edges[bucket] : edges[bucket + 1]].tofile(file)
 
     def empty_into(self, file: BinaryIO) -> None:
-        """Appends all rows, each to its place."""
+        """Append all rows to the file, each at its place, and delete each bucket once it is read."""
         for bucket in range(self._count):
             path, start = self._folder / str(bucket), bucket * self._each
             records = np.fromfile(path, self._record)

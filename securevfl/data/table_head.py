@@ -25,7 +25,8 @@ ALIGNMENT = 4096
 
 @dataclass(frozen=True)
 class Head:
-    """Of a table of `rows` rows: labels `y` and the place of each row, if it has them; the rest as `Party` has it.
+    """The head of a stored table of `rows` rows: its labels `y` and the place of each row, if it has them; the other
+    fields are as in `Party`.
 
     stamp: what the table was made from. register_at, rows_at: where these begin in the file, in bytes.
     """
@@ -46,12 +47,12 @@ class Head:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """The numbers of rows and of columns, (rows, d)."""
         return self.rows, len(self.columns)
 
 
 def read_head(path: Path) -> Head:
-    """The head of a table that is there and whole. DataError if it is not."""
+    """Read the head of a stored table that is there and whole. Raises DataError if it is not."""
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
@@ -87,7 +88,8 @@ def write_head(
     content: str,
     stamp: str,
 ) -> None:
-    """Writes what `read_head` reads. places: row numbers in the order in which they lie, shared order if None."""
+    """Write the head that `read_head` reads. places: row numbers in the order in which they lie, None for the shared
+    order."""
     says = {
         "columns": columns,
         "constant": constant,

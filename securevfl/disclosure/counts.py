@@ -5,7 +5,7 @@ No single message tells much; a run does, and several runs on one table do more.
 labels    A passive party that opens J^T g learns p_k equations about the n c residuals of a batch. One fixed
           partition repeats the same equations every epoch, so they count once; rows reshuffled every epoch bring new
           ones. A residual that is not sealed shows all n c. Where columns become weights of evidence it learns counts
-          of the later class in its bins as well, which are counted in bits of the labels of all training rows
+          of the positive class in its bins as well, which are counted in bits of the labels of all training rows
           (`securevfl.disclosure.label_bits`) and add up with the equations by their shares.
 columns   Whoever collects a sum learns c numbers a row in every exchange, each a linear combination of the columns
           that are added up in it, with weights that move from one exchange to the next. From as many numbers a row as
@@ -14,8 +14,9 @@ columns   Whoever collects a sum learns c numbers a row in every exchange, each 
           (sequential FedBCD), consecutive sums differ by one party's part alone, so each party is counted alone too.
           A residual that is not sealed shows f to the passive parties, who know y from its sign: each takes its own
           part off and has the sum of all others, the active party's among them. Where parties go at their own pace,
-          each that pulls sums may see one other party move alone between two of them (`securevfl.methods.fdml_told`).
-          Rows that are held out take part in evaluations only, so they are counted apart.
+          each that pulls sums may see one other party move alone between two of them
+          (`securevfl.methods.fdml.fdml_counts`). Rows that are held out take part in evaluations only, so they are
+          counted apart.
 scores    How many numbers f the joint evaluations tell the active party.
 ids       Of how many ids a party that asks for scores is told whether they are in the table of a party that serves.
 
@@ -25,15 +26,14 @@ A job's method counts them (`securevfl.methods`); guards, the consent sheet and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from securevfl.disclosure.exposure import HALF
+from securevfl.disclosure.holds import Holds
+from securevfl.runtime.door import Group
 
 Kind = Literal["labels", "columns", "scores", "ids"]
-
-
-Group = Literal["training", "held out", "bins"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,10 @@ class Sizes:
     is known can two jobs be told to have asked the same equations; `partition` names their batches
     (`securevfl.data.schedule.Schedule.name`). `enough` may hold, for parties whose tables are at
     hand, how many numbers a row are enough to find their columns (`securevfl.disclosure.exposure.enough`). `helpers`
-    are parties without a table.
+    are parties without a table. `holds` may hold what a row of a party's columns holds, where its table is at hand;
+    `alike` says how many of the rows that are evaluated have the rarest label, where labels are.
+    are parties without a table. `resumed`: these are the sizes of the rest of a run, whose weights are no zeros.
+    `openings`: gradients that each passive party has opened in a visit, on average, if residuals are sealed.
 
     Where columns become weights of evidence `bins` holds how many independent counts each passive party is told;
     `label_bits` is what a label holds at most, less than 1 where the labels are at hand, and `alone` says how many rows
@@ -69,6 +72,10 @@ class Sizes:
     label_bits: float = 1.0
     alone: Mapping[str, int] = field(default_factory=dict)
     helpers: tuple[str, ...] = ()
+    holds: Mapping[str, Holds] = field(default_factory=dict)
+    alike: int | None = None
+    resumed: bool = False
+    openings: float = 1.0
 
     @property
     def passives(self) -> tuple[str, ...]:
@@ -81,6 +88,11 @@ class Sizes:
         return sum(self.enough.get(name, HALF * self.columns[name]) for name in names)
 
     @property
+    def visits(self) -> int:
+        """Visits to batches in all epochs."""
+        return self.epochs * self.batches
+
+    @property
     def residuals(self) -> int:
         """The n c residuals of the smallest batch."""
         return self.smallest_batch * self.outputs
@@ -91,13 +103,22 @@ class Disclosure:
     """One thing that `learner` is told about the data of the parties `about`.
 
     labels    `count` equations of `of` residuals of a batch (n c); of the group `bins`, bits of all that labels hold
-    columns   `count` numbers a row of `of` columns that are added up, on the rows of the `group`
+    columns   `count` numbers a row of `of` columns that are added up, on the rows of the `group`; of the group
+              `correlations` so many sums over all rows, equations about the `of` values of all its columns and rows
     scores    `count` numbers f; `of` is 0, as there is no number at which they were all
     ids       `count` ids; `of` is 0 likewise
 
     `basis` names the equations: a job that asks the same ones again (same partition, same columns, linear model) tells
     nothing more, so counts of an equal basis do not add up. An empty basis equals no other: such counts always add.
-    Numbers about columns have none, as the weights move.
+    Numbers about columns have none, as the weights move. Whoever gives the numbers knows no basis of its own: whether a
+    peer asks the same ones is for the peer to say, so there is one only about peers that the ledger's owner trusts to
+    follow the protocol, and where everything is told in any case.
+
+    numbers: how many leave this party for it in all, 0 where it follows from numbers that are counted elsewhere.
+    giver: who gives these numbers if not each of `about`.
+    visits: of equations that stay the same, the visits to batches that they were opened in (first, behind the last):
+    what is opened of one visit in two sessions adds up. rho: where labels are blurred, the zCDP of a row's label
+    through its own residuals, which adds up over sessions and runs.
     """
 
     kind: Kind
@@ -107,20 +128,35 @@ class Disclosure:
     of: int
     basis: str = ""
     group: Group = "training"
+    numbers: int = 0
+    visits: tuple[int, int] | None = None
+    rho: float = 0.0
+    giver: str = ""
+
+    def of_party(self, party: str) -> Disclosure:
+        """Return this disclosure with only those numbers counted that leave this party."""
+        return replace(self, numbers=self.numbers if self.giver in ("", party) else 0, giver="")
+
+    @property
+    def like(self) -> tuple[Kind, str, tuple[str, ...], Group]:
+        """What it is about: kind, learner, whose data, which rows."""
+        return self.kind, self.learner, self.about, self.group
 
     @property
     def share(self) -> float:
-        """count / of, which may exceed 1; 0 where there is no `of`."""
+        """Count / of, which may exceed 1; 0 where there is no `of`."""
         return self.count / self.of if self.of else 0.0
 
 
 def earlier(own: Disclosure, before: Sequence[Disclosure], beside: Sequence[Disclosure] = ()) -> float:
-    """What `before` adds to the share of `own`: of the same kind, to the same learner, about any of the same parties.
+    """Add up what `before` adds to the share of `own`: disclosures of the same kind, to the same learner, about any of
+    the same parties.
 
     What is equal to something `beside` it, which the same job tells, adds nothing.
 
     Shares of labels add up as they are, since batches differ in length between jobs. Numbers about columns count
     against the columns of `own`, whichever group of rows they were about: rows change groups from job to job.
+    Correlations are sums over all rows, and count by their share.
     """
     named = {each.basis for each in (own, *beside)} - {""}
     total = 0.0
@@ -130,5 +166,6 @@ def earlier(own: Disclosure, before: Sequence[Disclosure], beside: Sequence[Disc
         if item.basis and item.basis in named:
             continue
         named.add(item.basis)
-        total += item.count / own.of if own.kind == "columns" and own.of else item.share
+        by_row = own.kind == "columns" and own.of and item.group != "correlations"
+        total += item.count / own.of if by_row else item.share
     return total

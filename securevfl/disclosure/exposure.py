@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 
 NEARLY_ALL = 0.9
 HALF = 0.5
 BITS = 50
 SAME = 1e-9  # of the reach of a column: closer values differ by rounding
+FAR = 1e-4  # from the span of others, for a column of length 1: beyond doubt in products of doubles
 ON_GRID = 1e-3  # of a step: how far off its place a value may be
 ROWS = 4096  # of a table that are looked at
 
@@ -41,12 +42,13 @@ def enough(X: Floats) -> float:
 
 
 def held(X: Floats, numbers: int) -> float:
-    """The largest share of the variance of the columns of X (n x d) that so many numbers a row can hold."""
+    """Return the largest share of the variance of the columns of X (n x d) that this many numbers a row can hold."""
     return float(min(1.0, _variances(X)[:numbers].sum()))
 
 
 def _numbers(column: Floats) -> float:
-    """What one column counts as: by the grid that its values lie on, or as a column of 0/1 for each value but one.
+    """Return how many numbers one column counts as: by the grid on which its values lie, or as a column of 0/1 for each
+    value but one.
 
     Values that miss their places by a share e of a step leave log2(1 / e) bits of a number.
     """
@@ -64,12 +66,31 @@ def _independent(X: Floats) -> Floats:
     """Columns that vary and that, with the constant 1, do not determine each other; those of few values first."""
     values = np.array([len(np.unique(column)) for column in X.T])
     own = X[:, np.argsort(values, kind="stable")]
-    new = np.abs(np.diag(np.linalg.qr(_standardised(own), mode="r"))) > SAME
+    scaled = _standardised(own)
+    if _all_new(scaled):
+        return own
+    new = np.abs(np.diag(np.linalg.qr(scaled, mode="r"))) > SAME
     return own[:, : len(new)][:, new]
 
 
+def _all_new(scaled: Floats) -> bool:
+    """Whether columns of length 1 are so far from determining each other that their products alone show it.
+
+    The diagonal of the Cholesky factor is that of R in the QR decomposition, in half the digits; it takes a fraction of
+    the time where there are many columns. False leaves it to QR.
+    """
+    n, d = scaled.shape
+    if d >= n:
+        return False
+    try:
+        factor = np.linalg.cholesky(scaled.T @ scaled)
+    except np.linalg.LinAlgError:
+        return False
+    return bool((np.diag(factor) > FAR).all())
+
+
 def _standardised(X: Floats) -> Floats:
-    """The columns centred and of length 1; those that do not vary are zero."""
+    """Centre the columns and scale them to length 1; those that do not vary become zero."""
     centred = X - X.mean(axis=0)
     lengths = np.linalg.norm(centred, axis=0)
     vary = lengths > SAME * np.linalg.norm(X, axis=0)
@@ -79,6 +100,8 @@ def _standardised(X: Floats) -> Floats:
 
 def _variances(X: Floats) -> Floats:
     """Shares of the variance of the standardised columns along the principal components, largest first."""
-    squares = np.linalg.svd(_standardised(X), compute_uv=False) ** 2
+    scaled = _standardised(X)
+    products = scaled.T @ scaled if X.shape[1] <= X.shape[0] else scaled @ scaled.T
+    squares = np.maximum(np.linalg.eigvalsh(products)[::-1], 0.0)  # those of the singular values
     shares: Floats = squares / max(1.0, squares.sum())
     return shares

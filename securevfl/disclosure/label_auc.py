@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.extras import extra
+from securevfl.base.special import normal_cdf, normal_quantile
 from securevfl.data.schedule import Schedule
-from securevfl.extras import extra
 from securevfl.models.metrics import area_under_curve
-from securevfl.special import normal_cdf, normal_quantile
 
 SHARES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 192, 240]) / 256
 EPOCHS = np.array([1, 2, 5, 10, 20, 40])
@@ -66,7 +66,7 @@ def expected_label_auc(p: int, rows: int, outputs: int, epochs: int, reshuffle: 
 
 
 def smallest_batch(p: int, outputs: int, epochs: int, reshuffle: bool, limit: float) -> int:
-    """The fewest rows a batch at which `expected_label_auc` is at most `limit`; for 0.5 < limit < 1."""
+    """Find the fewest rows a batch at which `expected_label_auc` is at most `limit`; for 0.5 < limit < 1."""
     low, high = 0, 1
     while expected_label_auc(p, high, outputs, epochs, reshuffle) > limit:
         low, high = high, 2 * high

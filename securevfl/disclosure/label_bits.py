@@ -1,4 +1,4 @@
-"""How much counts of the later class in bins tell of labels, in bits.
+"""How much counts of the positive class in bins tell of labels, in bits.
 
 For labels that are independent of each other a count of m of them has a variance of at most m / 4, and a whole number
 of variance v an entropy of at most log2(2 pi e (v + 1 / 12)) / 2 (Cover and Thomas 2006, problem 8.7). So counts of k
@@ -15,20 +15,20 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Rows, Stretch, gram
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Rows, Stretch, gram
 from securevfl.disclosure.leverage import ALONE
 
 _NONE = 1e-9  # of the largest eigenvalue: below it is rounding
 
 
 def told_bits(equations: int, rows: int) -> int:
-    """The most bits that so many independent counts tell of the labels of so many rows."""
+    """Return the most bits that `equations` independent counts can tell of the labels of `rows` rows."""
     return math.ceil(equations * 0.5 * math.log2(2 * math.pi * math.e * (rows / 4 + 1 / 12)))
 
 
 def label_entropy(later: NDArray[np.bool_]) -> float:
-    """Bits that one of these labels (n,) holds by itself: 1 where half of them are of the later class."""
+    """Bits that one of these labels (n,) holds by itself: 1 where half of them are of the positive class."""
     p = float(np.mean(later))
     return sum(-each * math.log2(each) for each in (p, 1 - p) if each > 0)
 

@@ -7,11 +7,11 @@ No single job tells much; many on one table do (`securevfl.disclosure.counts`). 
 in which each run is entered: what it told whom about this party's labels, columns and scores. Guards count from it, and
 so do limits that its owner sets.
 
-1. A run is entered before the first byte that tells anything leaves, as if it ran to its end: a crash never makes the
-   ledger say too little. When the run ends, its entries are set to what it came to.
-2. Entries go by the run, so that a training which is taken up again is counted once; by the table, which is known by
-   its ids; and by who was told. Tables that share rows count together (`Register.least` tells, all but surely from one
-   row in a hundred on); tables without ids do if they have as many rows.
+1. What a run tells is entered before the first byte of it leaves, some visits ahead at a time: what was entered and not
+   told when a process died counts as told. When the run ends, its entries are set to what it came to.
+2. Entries go by the run and its sessions: what a training that is taken up again tells anew adds up; by the table,
+   which is known by its ids; and by who was told. Tables that share rows count together (`Register.least` tells, all
+   but surely from one row in a hundred on); tables without ids do if they have as many rows.
 3. The file is changed under a lock, written whole or not at all, and checked by its digest when it is read.
 
 It guards against accidents and not against its owner, who can set the limits and remove the file. Nobody else reads it.
@@ -32,15 +32,16 @@ from pathlib import Path
 
 import msgspec
 
+from securevfl.base.files import write_whole
 from securevfl.data.ids import ID_DIGEST
 from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Kind
-from securevfl.disclosure.limits import Limit, Told, total
+from securevfl.disclosure.limits import Limit, ToldTotal, total
 from securevfl.errors import DataError, LeakageError
-from securevfl.files import write_whole
 
-SCHEMA = "securevfl.ledger/1"
+SCHEMA = "securevfl.ledger/2"
+READS = (SCHEMA, "securevfl.ledger/1")
 SALT_BYTES = 32
 _MARK = 8  # bytes that stand for an id
 
@@ -55,39 +56,42 @@ class KnownTable:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One thing that one run told, at `when` (UTC), about a table (`Register.name`)."""
+class LedgerEntry:
+    """One thing that one run told, at `when` (UTC), about a table (`Register.name`), in one of its sessions."""
 
     table: str
     run: str
     when: str
     told: Disclosure
+    sitting: str = ""
 
 
 @dataclass(frozen=True)
 class Book:
-    """What a ledger's file holds."""
+    """The contents of a party's ledger file: its salt, limits, tables, entries and trusted peers."""
 
     party: str
     salt: bytes = field(repr=False)
     limits: dict[Kind, Limit] = field(default_factory=dict)
     tables: dict[str, KnownTable] = field(default_factory=dict)
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LedgerEntry, ...] = ()
+    trusts: tuple[str, ...] = ()
 
     def related(self, table: str) -> set[str]:
-        """The tables that share rows with this one, itself among them."""
+        """Return the names of the tables that share rows with this one, itself among them."""
         own = self.tables.get(table)
         mine = _parts(own.marks) if own is not None else set()
         return {table} | {name for name, each in self.tables.items() if mine & _parts(each.marks)}
 
-    def about(self, table: str, *, but: str = "") -> list[Entry]:
-        """The entries on this table and those that share rows with it, without those of the run `but`."""
+    def about(self, table: str, *, but: tuple[str, str] = ("", "")) -> list[LedgerEntry]:
+        """Return the entries on this table and on those that share rows with it, without those of the run and session
+        `but`."""
         names = self.related(table)
-        return [entry for entry in self.entries if entry.table in names and entry.run != but]
+        return [entry for entry in self.entries if entry.table in names and (entry.run, entry.sitting) != but]
 
 
 def default_ledger(party: str) -> Path:
-    """Where a party's ledger is unless it is told otherwise: among its user's data, whichever folder a job is in."""
+    """Return the path of a party's ledger where none is named: among its user's data, whichever folder a job is in."""
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "securevfl" / f"{party}.ledger"
 
@@ -99,18 +103,31 @@ class DisclosureLedger:
     """
 
     def __init__(self, path: str | Path, party: str) -> None:
-        """A file that is not there yet is made when the first run is entered."""
+        """Set the file and the party of a ledger; a file that is not there yet is made when the first run is
+        entered."""
         self.path = Path(path)
         self.party = party
+
+    @property
+    def blank(self) -> bool:
+        """Whether nothing is written in it: no run, limit or trust."""
+        book = self.read()
+        return not (book.entries or book.limits or book.trusts)
 
     @property
     def scores(self) -> Path:
         """The file beside it of what was scored with this party's columns, row by row, where a method keeps one."""
         return self.path.with_name(f"{self.path.name}.scores")
 
+    @property
+    def chunks(self) -> Path:
+        """The file beside it of the names of work ahead that was gone through."""
+        return self.path.with_name(f"{self.path.name}.chunks")
+
     @classmethod
     def of(cls, party: str, ledger: DisclosureLedger | str | Path | None) -> DisclosureLedger:
-        """The ledger given, or in the file given, or by default in `default_ledger`; and it can be used."""
+        """Return the ledger given, or that of the file given, or by default that of `default_ledger`, once it has been
+        read and so can be used."""
         if not isinstance(ledger, DisclosureLedger):
             ledger = cls(default_ledger(party) if ledger is None else ledger, party)
         ledger.read()
@@ -118,11 +135,12 @@ class DisclosureLedger:
 
     @classmethod
     def find(cls, path: str | Path) -> DisclosureLedger:
-        """The ledger in a file that is there already, whoever's it is."""
+        """Open the ledger in a file that is there already, whichever party's it is."""
         return cls(path, _read(Path(path)).party)
 
     def read(self) -> Book:
-        """What the file holds; nothing if it is not there."""
+        """Read what the file holds; an empty book if it is not there. Raises DataError if it is another party's
+        ledger."""
         if not self.path.exists():
             return Book(self.party, os.urandom(SALT_BYTES))
         book = _read(self.path)
@@ -139,42 +157,63 @@ class DisclosureLedger:
             salt = change.book.salt
         return hmac.new(salt, f"{party.register.name} {party.content}".encode(), hashlib.sha256).hexdigest()[:32]
 
-    def foresee(self, register: Register, told: Sequence[Disclosure]) -> tuple[list[Entry], list[str]]:
-        """What runs have told about this table, and why one that tells this would be refused; nothing is entered."""
+    def foresee(
+        self, register: Register, told: Sequence[Disclosure], *, but: str = ""
+    ) -> tuple[list[LedgerEntry], list[str]]:
+        """Return what runs other than `but` have told about this table, and the reasons why a run that tells this would
+        be refused. Nothing is entered."""
         book = _entered(self.read(), register)
-        before = book.about(register.name)
-        return before, self._over(book, before, _entries(register.name, "", told))
+        before = [entry for entry in book.about(register.name) if not but or entry.run != but]
+        return before, self._over(book, before, _entries(register.name, ("", ""), told))
 
     def book(
         self,
         register: Register,
-        run: str,
+        sitting: tuple[str, str],
         told: Sequence[Disclosure],
-        check: Callable[[Sequence[Disclosure]], None] = lambda before: None,
-    ) -> list[Disclosure]:
-        """Enters a run on this table, once however often it is taken up again, if what came before lets it.
+        check: Callable[[Sequence[LedgerEntry]], object] = lambda before: None,
+        *,
+        ahead: Sequence[Disclosure] | None = None,
+    ) -> None:
+        """Enters a session on this table, if what came before lets it. sitting: the run, and what names the session.
 
-        told: what it tells about this party. check: called with what other runs told; what it raises goes through, and
-        nothing is entered. Returns what was entered for the run so far. LeakageError if it would exceed one of the
-        owner's limits.
+        told: what the session tells about this party if it goes to its end. ahead: so much of it is entered now, all if
+        None. check: called with what was entered before; what it raises goes through, and nothing is entered.
+        LeakageError if the whole would exceed one of the owner's limits.
         """
         with self._changing() as change:
             book = _entered(change.book, register)
-            before = book.about(register.name, but=run)
-            check([entry.told for entry in before])
-            own = _entries(register.name, run, told)
-            self._refuse(self._over(book, before, own))
-            change.book = replace(book, entries=(*(e for e in book.entries if e.run != run), *own))
-            return [entry.told for entry in book.entries if entry.run == run]
+            before = book.about(register.name, but=sitting)
+            check(before)
+            self._refuse(self._over(book, before, _entries(register.name, sitting, told)))
+            own = _entries(register.name, sitting, told if ahead is None else ahead)
+            change.book = replace(book, entries=(*_others(book, sitting), *own))
 
-    def settle(self, run: str, told: Sequence[Disclosure]) -> None:
-        """Sets the entries of a run that has ended to what it came to."""
+    def lease(self, register: Register, sitting: tuple[str, str], told: Sequence[Disclosure]) -> None:
+        """Enter what a session is about to tell, in place of what was entered for it before.
+
+        LeakageError if it would exceed one of the owner's limits.
+        """
+        self.book(register, sitting, told)
+
+    def settle(self, sitting: tuple[str, str], told: Sequence[Disclosure]) -> None:
+        """Replace the entries of a session that has ended by what it told in fact."""
         with self._changing() as change:
             entries = change.book.entries
-            table = next((entry.table for entry in entries if entry.run == run), None)
+            table = next((entry.table for entry in entries if (entry.run, entry.sitting) == sitting), None)
             if table is not None:
-                kept = tuple(entry for entry in entries if entry.run != run)
-                change.book = replace(change.book, entries=kept + _entries(table, run, told))
+                change.book = replace(
+                    change.book, entries=_others(change.book, sitting) + _entries(table, sitting, told)
+                )
+
+    def trust(self, peer: str, *, trusted: bool = True) -> None:
+        """Write down that the owner trusts a peer to follow the protocol, or no longer.
+
+        Equations that a trusted peer asks again by an equal plan count once over jobs.
+        """
+        with self._changing() as change:
+            others = tuple(each for each in change.book.trusts if each != peer)
+            change.book = replace(change.book, trusts=(*others, peer) if trusted else others)
 
     def answer(self, training: str, run: str, told: Disclosure) -> None:
         """Enters scores or ids that a prediction (`run`) tells, on the table of the training that made the model."""
@@ -183,7 +222,7 @@ class DisclosureLedger:
             table = next((entry.table for entry in book.entries if entry.run == training), f"model {training[:16]}")
             if table not in book.tables:
                 book = replace(book, tables=book.tables | {table: KnownTable(0, b"", _now())})
-            own = _entries(table, run, [told])
+            own = _entries(table, (run, ""), [told])
             self._refuse(self._over(book, book.about(table), own))
             change.book = replace(book, entries=book.entries + own)
 
@@ -197,8 +236,8 @@ class DisclosureLedger:
         if why:
             raise LeakageError("\n".join(why))
 
-    def _over(self, book: Book, before: Sequence[Entry], own: Sequence[Entry]) -> list[str]:
-        """A line for each limit that these entries would exceed."""
+    def _over(self, book: Book, before: Sequence[LedgerEntry], own: Sequence[LedgerEntry]) -> list[str]:
+        """Return a line for each limit that these entries would exceed."""
         found = []
         for kind, limit in book.limits.items():
             for learner in dict.fromkeys(entry.told.learner for entry in own if entry.told.kind == kind):
@@ -216,7 +255,8 @@ class DisclosureLedger:
 
     @contextmanager
     def _changing(self) -> Iterator[_Change]:
-        """The book under the file's lock; written if the block has changed it, or if there was no file."""
+        """Hold the file's lock and hand out the book; write it at the end if the block has changed it, or if there was
+        no file."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -246,15 +286,15 @@ _LESS = {
 }
 
 
-def told_to(entries: Iterable[Entry], kind: Kind, learner: str) -> Told:
-    """What this learner was told of this kind, all entries together."""
+def told_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> ToldTotal:
+    """Add up what this learner was told of this kind over all entries."""
     return total(
         (entry.run, entry.told) for entry in entries if (entry.told.kind, entry.told.learner) == (kind, learner)
     )
 
 
 def _entered(book: Book, register: Register) -> Book:
-    """The book with this table among those it knows."""
+    """Return the book with this table among those it knows."""
     if register.name in book.tables:
         return book
     ids = [register.least[at : at + ID_DIGEST] for at in range(0, len(register.least), ID_DIGEST)]
@@ -266,8 +306,14 @@ def _parts(marks: bytes) -> set[bytes]:
     return {marks[at : at + _MARK] for at in range(0, len(marks), _MARK)}
 
 
-def _entries(table: str, run: str, told: Sequence[Disclosure]) -> tuple[Entry, ...]:
-    return tuple(Entry(table, run, _now(), each) for each in told)
+def _entries(table: str, sitting: tuple[str, str], told: Sequence[Disclosure]) -> tuple[LedgerEntry, ...]:
+    run, session = sitting
+    return tuple(LedgerEntry(table, run, _now(), each, session) for each in told)
+
+
+def _others(book: Book, sitting: tuple[str, str]) -> tuple[LedgerEntry, ...]:
+    """All entries but those of this session."""
+    return tuple(entry for entry in book.entries if (entry.run, entry.sitting) != sitting)
 
 
 def _now() -> str:
@@ -285,10 +331,11 @@ def _read(path: Path) -> Book:
     except OSError as cause:
         raise DataError(f"{path}: a ledger was expected there ({cause.strerror}); check the path") from None
     schema, _, checksum = head.partition(b" ")
-    if schema != SCHEMA.encode() and schema.startswith(b"securevfl.ledger/"):
+    known = schema.decode("ascii", "replace") in READS
+    if not known and schema.startswith(b"securevfl.ledger/"):
         raise DataError(f"{path}: a ledger of schema {SCHEMA} was expected, another version wrote this one; use that")
     try:
-        if schema != SCHEMA.encode() or not hmac.compare_digest(checksum, hashlib.sha256(body).hexdigest().encode()):
+        if not known or not hmac.compare_digest(checksum, hashlib.sha256(body).hexdigest().encode()):
             raise ValueError
         return msgspec.json.decode(body, type=Book)
     except (ValueError, msgspec.MsgspecError):

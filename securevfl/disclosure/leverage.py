@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 
 ALONE = 0.9
 
@@ -36,7 +36,8 @@ def leverage(X: Floats) -> Floats:
 
 
 def measure(batches: Iterable[Floats]) -> Leverage:
-    """Of a party's batches (n x d each), scaled as in training."""
+    """Count the rows of a party's batches (n x d each, scaled as in training) that stand nearly alone, and find their
+    largest leverage."""
     rows, alone, largest = 0, 0, 0.0
     for X in batches:
         h = leverage(X)

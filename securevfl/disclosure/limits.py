@@ -20,19 +20,19 @@ WHOLE: dict[Kind, str] = {"labels": "residuals", "columns": "columns"}  # what `
 
 
 @dataclass(frozen=True)
-class Told:
+class ToldTotal:
     """A total over runs: `count`, and `share` of what there is to tell (0 for scores and ids, which have no end)."""
 
     count: int
     share: float
     runs: int
 
-    def exceeds(self, other: Told) -> bool:
+    def exceeds(self, other: ToldTotal) -> bool:
         """Whether it is more than the other, in number or share."""
         return self.count > other.count or self.share > other.share
 
     def of(self, kind: Kind) -> str:
-        """In words, with the share where there is one."""
+        """Describe this total in words, with its share where there is one."""
         share = f" ({self.share:.0%} of the {WHOLE[kind]})" if kind in WHOLE else ""
         return f"{self.count:,} {UNITS[kind]}{share}"
 
@@ -40,20 +40,46 @@ class Told:
         return f"{self.count:,}" + (f" ({self.share:.0%})" if self.share else "")
 
 
-def total(told: Iterable[tuple[str, Disclosure]]) -> Told:
-    """The total of disclosures of one kind to one learner, each with the run that made it.
+def total(told: Iterable[tuple[str, Disclosure]]) -> ToldTotal:
+    """Add up the disclosures of one kind to one learner, each given with the run that made it.
 
-    Those of an equal basis count once. Of what one run tells about several groups of rows, or about several parties
-    added up, the most counts, as no row is told about in all of them.
+    Those of an equal basis count once. What a run tells in several sessions adds up, but for equations of visits that
+    were in one session alone. Of what one run tells about several groups of rows, or about several parties added up,
+    the most counts, as no row is told about in all of them.
     """
-    counts: dict[str, tuple[int, float]] = {}
+    alike: dict[str, dict[object, list[Disclosure]]] = {}
     runs = set()
     for run, item in told:
         runs.add(run)
         basis = f"basis {item.basis}" if item.basis else f"run {run}{' bins' * (item.group == 'bins')}"
-        count, share = counts.get(basis, (0, 0.0))
-        counts[basis] = max(count, item.count), max(share, item.share)
-    return Told(sum(count for count, _ in counts.values()), sum(share for _, share in counts.values()), len(runs))
+        alike.setdefault(basis, {}).setdefault(None if item.basis else item.like, []).append(item)
+    count, share = 0, 0.0
+    for basis, groups in alike.items():
+        sums = [most(items) if basis.startswith("basis ") else added(items) for items in groups.values()]
+        count += max(each[0] for each in sums)
+        share += max(each[1] for each in sums)
+    return ToldTotal(count, share, len(runs))
+
+
+def most(items: Iterable[Disclosure]) -> tuple[int, float]:
+    """Count and share of the largest."""
+    items = list(items)
+    return max(item.count for item in items), max(item.share for item in items)
+
+
+def added(items: Iterable[Disclosure]) -> tuple[int, float]:
+    """Count and share of what the sessions of one run add up to: of equations about visits, at the visit that was in
+    most sessions; of all else the sum."""
+    items = list(items)
+    spans = [item for item in items if item.visits is not None]
+    rest = [item for item in items if item.visits is None]
+    at = [
+        [item for item in spans if item.visits is not None and item.visits[0] <= first < item.visits[1]]
+        for first in {item.visits[0] for item in spans if item.visits is not None}
+    ]
+    count = max((sum(item.count for item in each) for each in at), default=0)
+    share = max((sum(item.share for item in each) for each in at), default=0.0)
+    return count + sum(item.count for item in rest), share + sum(item.share for item in rest)
 
 
 @dataclass(frozen=True)
@@ -82,21 +108,21 @@ class Limit:
             raise ConfigError(f'--limit {kind}={text}: a whole number, a percentage or "none" was expected; correct it')
         return known, cls(most / 100 if share else most, share)
 
-    def allows(self, told: Told) -> bool:
+    def allows(self, told: ToldTotal) -> bool:
         """Whether so much may be told."""
         return (told.share if self.share else told.count) <= self.most + 1e-9
 
-    def left(self, told: Told) -> str:
-        """What may still be told, as the limit is written."""
+    def left(self, told: ToldTotal) -> str:
+        """Return what may still be told under this limit, in the limit's own form (a percentage or a count)."""
         left = max(0.0, self.most - (told.share if self.share else told.count))
         return f"{left:.0%}" if self.share else f"{left:,.0f}"
 
-    def needed(self, told: Told) -> str:
-        """The limit that would allow so much, as it is written."""
+    def needed(self, told: ToldTotal) -> str:
+        """Return the limit that would allow this total, in the limit's own form (a percentage or a count)."""
         return f"{math.ceil(told.share * 100 - 1e-9)}%" if self.share else str(told.count)
 
     def of(self, kind: Kind) -> str:
-        """In words."""
+        """Describe this limit in words, for this kind of disclosure."""
         return f"{self.most:.0%} of the {WHOLE[kind]}" if self.share else f"{self.most:,.0f} {UNITS[kind]}"
 
     def __str__(self) -> str:

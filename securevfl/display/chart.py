@@ -60,7 +60,7 @@ def split(shares: Mapping[str, float], *, unit: str) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Some four to eight round numbers that span low to high (steps of 1, 2 or 5 times a power of ten)."""
+    """Choose some four to eight round numbers that span low to high (steps of 1, 2 or 5 times a power of ten)."""
     span = (high - low) or abs(high) or 1.0
     raw = span / 5
     power = 10.0 ** math.floor(math.log10(raw))

@@ -18,7 +18,7 @@ p { margin: .3rem 0; } .soft { color: var(--soft); }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 6px; padding: .4rem 1.1rem 1rem;
   margin: 1rem 0; }
 section h2 { margin: .7rem 0 .5rem; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; } .wide:focus-visible { outline: 2px solid #3a6ea5; outline-offset: 2px; }
 table { border-collapse: collapse; }
 th, td { text-align: left; vertical-align: top; padding: .35rem 1rem .35rem 0; border-bottom: 1px solid var(--line); }
 tr:last-child > * { border-bottom: 0; } th { font-weight: 600; color: var(--soft); font-size: .85rem; }
@@ -27,8 +27,13 @@ pre { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; white-space: pre
 code { font: .92em ui-monospace, Menlo, Consolas, monospace; }
 svg { width: 100%; max-width: 34rem; height: auto; display: block; }
 @media (max-width: 30rem) { main { padding: 1.25rem .7rem 3rem; } section { padding: .3rem .8rem .8rem; } }
-@media print { body { background: #fff; } }
+@media print { body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; }
+  .wide { overflow: visible; } section { border: 0; padding: 0; } h2, svg, tr { break-inside: avoid; }
+  h2 { break-after: avoid; } }
 """
+
+
+_WIDE = '<div class="wide" tabindex="0" role="group">'  # what is wider than a phone scrolls, by keyboard too
 
 
 def escape(text: str) -> str:
@@ -37,7 +42,8 @@ def escape(text: str) -> str:
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """A whole page of these parts, which are HTML. It loads nothing and runs nothing, and says so to the browser."""
+    """Assemble a whole page from these parts, which are HTML. It loads nothing and runs nothing, and says so to the
+    browser."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -52,7 +58,7 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """A card with a heading."""
+    """Assemble a card with a heading from these parts, which are HTML."""
     return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
 
 
@@ -66,17 +72,17 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
         return f"<tr>{''.join(inner)}</tr>"
 
     body = "".join(line("td", row) for row in rows)
-    return f'<div class="wide"><table>{line("th", heads)}{body}</table></div>'
+    return f"{_WIDE}<table>{line('th', heads)}{body}</table></div>"
 
 
 def facts(of: Mapping[str, Cell]) -> str:
     """Names and what they stand for, one a line."""
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(shown(cell))}</td></tr>" for name, cell in of.items())
-    return f'<div class="wide"><table>{rows}</table></div>'
+    return f"{_WIDE}<table>{rows}</table></div>"
 
 
 def shown(cell: Cell) -> str:
-    """A cell as text: figures with as many digits as serve."""
+    """Format a cell as text: figures with as many digits as serve."""
     match cell:
         case None:
             return "-"

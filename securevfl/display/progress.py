@@ -1,4 +1,5 @@
-"""A bar while something runs: on a terminal's stderr, below a notebook's cell, and nowhere else."""
+"""A bar while something runs: on a terminal's stderr or below a notebook's cell. Elsewhere, as in a log file, a line on
+stderr from time to time."""
 
 from __future__ import annotations
 
@@ -14,13 +15,15 @@ from securevfl.display.html import escape
 OnStep = Callable[[int, int], None]
 
 REDRAWN = 0.1  # seconds between two drawings in a notebook
+EVERY = 30.0  # between two lines where there is no terminal
 
 
 @contextmanager
 def progress(label: str) -> Iterator[OnStep]:
-    """Shows a bar and yields `on_step(done, of)`, which any thread may call; of 0 is an end not known yet.
+    """Show a bar and yield `on_step(done, of)`, which any thread may call; of 0 is an end not known yet.
 
-    On a terminal the bar is gone when done; a notebook keeps its last state; anything else shows nothing.
+    On a terminal the bar is gone when done; a notebook keeps its last state; anything else gets a line every EVERY
+    seconds, and none of what takes less.
     """
     with _Cell(label) if _in_notebook() else _terminal(label) as on_step:
         yield on_step
@@ -58,7 +61,7 @@ def _terminal(label: str) -> Iterator[OnStep]:
     times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *times
     if not out.is_terminal:
-        yield lambda done, of: None
+        yield _lines(label)
         return
     bar = Progress(*columns, console=out, transient=True)
     task = bar.add_task(label, total=None)
@@ -71,6 +74,24 @@ def _terminal(label: str) -> Iterator[OnStep]:
         yield on_step
     finally:
         bar.stop()
+
+
+def _lines(label: str) -> OnStep:
+    """Write where it stands to stderr, EVERY seconds at most."""
+    begun = last = time.monotonic()
+    lock = threading.Lock()
+
+    def on_step(done: int, of: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        with lock:
+            if now - last < EVERY:
+                return
+            last = now
+        where = f"{done:,} of {of:,}" if of else f"{done:,}"
+        print(f"{label}: {where}, {now - begun:.0f} s", file=sys.stderr, flush=True)
+
+    return on_step
 
 
 def _in_notebook() -> bool:
@@ -100,7 +121,7 @@ class _Cell:
         self._handle.update(self._html(self.markup()))
 
     def step(self, done: int, of: int) -> None:
-        """Notes where it stands, and draws it unless it has just been drawn."""
+        """Note how far the work is, and redraw the bar unless it has just been drawn."""
         with self._lock:
             self._state = done, of
             now = time.monotonic()
@@ -110,7 +131,7 @@ class _Cell:
         self._handle.update(self._html(self.markup()))
 
     def markup(self) -> str:
-        """The bar as HTML."""
+        """Return the bar as HTML."""
         done, of = self._state
         known = f' value="{done}" max="{of}"' if of else ""
         seconds = time.monotonic() - self._begun

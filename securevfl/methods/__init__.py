@@ -1,13 +1,43 @@
-"""The families of training. Adding one is one line here; an optimizer names the one it belongs to."""
+"""The families of training. Adding one is one line here; models and optimizers that it brings come with it."""
 
 from __future__ import annotations
 
-from securevfl.config import Registry
-from securevfl.methods.base import Method
-from securevfl.methods.fdml import FdmlMethod
-from securevfl.methods.phases import Phases
-from securevfl.methods.rounds import Rounds
-from securevfl.methods.shares import SharesMethod
-from securevfl.methods.transfer import TransferLearning
+from typing import Any
 
-METHODS: Registry[Method] = Registry("method", Rounds, Phases, SharesMethod, TransferLearning, FdmlMethod)
+from securevfl.base.config import Named, Registry
+from securevfl.disclosure.leak import LeakKind
+from securevfl.methods.base import Method
+from securevfl.methods.fdml.fdml import FdmlMethod
+from securevfl.methods.phases.phases import Phases
+from securevfl.methods.rounds.rounds import Rounds
+from securevfl.methods.shares.shares import SharesMethod
+from securevfl.methods.transfer.transfer import TransferLearning
+from securevfl.models import MODELS
+from securevfl.models.base import Model
+from securevfl.optim import OPTIMIZERS
+
+
+class Families(Registry[Method[Any]]):
+    """The families by name. With one come the models and optimizers that it brings, and they go with it."""
+
+    def __setitem__(self, name: str, method: type[Method[Any]]) -> None:
+        super().__setitem__(name, method)
+        for registry, kind in _brought(method):
+            registry[kind.name] = kind
+
+    def __delitem__(self, name: str) -> None:
+        for registry, kind in _brought(self[name]):
+            registry.pop(kind.name, None)
+        super().__delitem__(name)
+
+
+def _brought(method: type[Method[Any]]) -> list[tuple[Registry[Any], type[Named]]]:
+    return [(MODELS if issubclass(kind, Model) else OPTIMIZERS, kind) for kind in method.brings]
+
+
+METHODS = Families("method", Rounds, Phases, SharesMethod, TransferLearning, FdmlMethod)
+
+
+def leak_kinds() -> dict[str, LeakKind]:
+    """Return by name the leaks that jobs may accept, as the registered methods list them."""
+    return {kind.name: kind for method in METHODS.values() for kind in method.leak_kinds}

@@ -14,119 +14,37 @@ so that nothing outside a method's own files, the registry `METHODS` and its tes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from securevfl.config import Named
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.config import Named, misfits
+from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.data.party import Party
-from securevfl.data.schedule import Schedule, Visit
+from securevfl.data.schedule import Schedule
+from securevfl.disclosure.column_leaks import COLUMNS, column_leaks
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.errors import ConfigError, PartiesError
-from securevfl.methods.data import TrainingData
-from securevfl.methods.divergence import Divergence, check_outcome
+from securevfl.disclosure.equation_leaks import FRESH_EQUATIONS, LABEL_AUC, RANK, equation_leaks, label_auc_leaks
+from securevfl.disclosure.leak import Leak, LeakKind
+from securevfl.disclosure.sum_leaks import SEQUENTIAL, SINGLE_PASSIVE, sequential, single_passive
+from securevfl.errors import PartiesError
+from securevfl.methods.player import Player
 from securevfl.methods.state import State
-from securevfl.models import metrics
 from securevfl.models.base import Model
-from securevfl.models.losses import Loss
+from securevfl.optim.base import Training
 from securevfl.options import JobOptions
-from securevfl.protocols.base import Batch, Declared, ResidualProtocol, Seat, SumProtocol
-from securevfl.protocols.notes import Began
-from securevfl.roles import ACTIVE, PASSIVE, Role, Roles
+from securevfl.protocols.declared import Declared
+from securevfl.protocols.residuals.base import ResidualProtocol
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.sums.base import SumProtocol
 
 MessageProtocol = SumProtocol | ResidualProtocol
 Told = tuple[str, str]  # a word of the consent sheet, such as "learns", and a text of one line or more
 J = TypeVar("J", bound=JobOptions)
-
-
-class OwnRows(Protocol):
-    """Rows of one party's columns, scaled as in training, read by slices; an array (m x d) is one."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> Floats: ...
-
-
-@dataclass(frozen=True)
-class AskedRows:
-    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling."""
-
-    ids: Sequence[bytes]
-    raw: Floats
-
-
-@dataclass(frozen=True)
-class Round:
-    """One round that is over. number counts from 1, those before a resume included; loss: its mean, where known."""
-
-    number: int
-    of: int
-    epoch: int
-    loss: float | None = None
-
-
-class Player(ABC):
-    """One party at work under one method."""
-
-    calibration: Sequence[list[float]] = ()  # of two classes, as of the last measurement (`metrics.calibration`)
-
-    @abstractmethod
-    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
-        """Trains, `start` rounds having been done before, and hands over after every round.
-
-        In between all parties may evaluate, keep their states, or stop for good, which closes this generator.
-        """
-
-    @abstractmethod
-    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
-        """f (m x c) on these rows, of which every party brings its columns; None where it is not for this party.
-
-        asked: their ids and columns as they are, where there are any.
-        """
-
-    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
-        """Metrics on the rows that are evaluated, with all other parties; empty where they are not for this party.
-
-        rounds: done so far. last: the training is over. DivergenceError if it has left the numbers.
-        """
-        rows = data.evaluated
-        f, labels = self.decision(rows), data.labels(rows.rows)
-        if f is None or labels is None or data.classes is None:
-            return {}
-        check_outcome(loss, f, loss.targets(labels, data.classes), rounds)
-        if loss.classifies and len(data.classes) == 2:
-            self.calibration = metrics.calibration(labels == data.classes[1], loss.proba(f)[:, 1]).tolist()
-        return metrics.evaluate(loss, f, labels, data.classes)
-
-    def prepare(self, data: TrainingData) -> Generator[Round]:
-        """Does all work that can be done before the training, with all other parties; hands over as `train` does.
-
-        ConfigError for a method that has none.
-        """
-        raise ConfigError(f"{type(self).__name__} has nothing to prepare; start the training at once")
-
-    @property
-    def exchanges(self) -> int:
-        """How often all parties have exchanged something so far, before a resume included."""
-        return 0
-
-    @property
-    def constant(self) -> bool:
-        """Whether one state serves any round before it: it is the same at every round, or the player goes at a pace of
-        its own and knows by its state how far it is."""
-        return False
-
-    @abstractmethod
-    def state(self) -> State:
-        """All that a resume needs beside the training data."""
-
-    def outcome(self) -> State:
-        """What predicting needs of the state: the party's part of the model."""
-        return self.state()
+O = TypeVar("O", bound=JobOptions)  # of one method: those that it has checked to be of its kinds
 
 
 @dataclass(frozen=True)
@@ -139,24 +57,40 @@ class Known:
     sizes: Sizes
 
     def table(self, name: str) -> Floats | None:
-        """The columns (n x d) of the party of this name, where they are at hand."""
+        """Return the columns (n x d) of the party of this name; None where they are not at hand."""
         return next((party.X for party in self.parties if party.name == name), None)
 
 
-class Method(Named, ABC):
+class Method(Named, ABC, Generic[O]):
     """A family of training: what parties exchange, what that tells, and how one of them plays.
 
+    options: JobOptions with what its jobs hold in narrower types, which `fits` makes sure of.
     most: how many parties it is made for, if it is not for any number. weighs: whether rows may count differently
     (`securevfl.models.weights`). bins: whether classes in bins can be told by its residual (`securevfl.data.evidence`).
-    stores: whether local predictions lie at a server (`securevfl.protocols.stored_sum`). helpers: the parties without a
-    table that its examples are run with, by name and role.
+    stores: whether local predictions lie at a server (`securevfl.protocols.stored.stored_sum`). single: whether outputs
+    and residuals can go in single precision. helpers: the parties without a table that its examples are run with, by
+    name and role. brings: models and optimizers that are registered with it. replayed: whether its messages tell
+    nothing but declared outputs, so that the audit compares a run with one of made-up tables. leak_kinds: which leaks
+    its jobs may have and accept by name; it adds its own to these.
     """
 
+    options: ClassVar[type[JobOptions]] = JobOptions
     most: ClassVar[int | None] = None
     weighs: ClassVar[bool] = False
     bins: ClassVar[bool] = False
     stores: ClassVar[bool] = False
+    single: ClassVar[bool] = False
     helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
+    brings: ClassVar[tuple[type[Model] | type[Training], ...]] = ()
+    replayed: ClassVar[bool] = False
+    leak_kinds: ClassVar[tuple[LeakKind, ...]] = (
+        RANK,
+        FRESH_EQUATIONS,
+        SINGLE_PASSIVE,
+        LABEL_AUC,
+        COLUMNS,
+        SEQUENTIAL,
+    )
 
     @abstractmethod
     def trains(self, model: type[Model]) -> bool:
@@ -166,8 +100,14 @@ class Method(Named, ABC):
     def check(self, job: JobOptions) -> None:
         """ValueError, with the remedy, if the options do not go together."""
 
+    def fits(self, job: JobOptions) -> None:
+        """ValueError if the options hold something else than `options` says."""
+        if found := list(misfits(job, self.options)):
+            raise ValueError(f"{', '.join(found)}: {self.name} trains nothing of this kind; choose another")
+
     def role(self, party: Party) -> Role:
-        """What this party is in a run: what it says itself, or by whether it has labels."""
+        """Return this party's role in a run: the one it names itself, or else active if it has labels and passive if
+        not."""
         return party.role or (ACTIVE if party.active else PASSIVE)
 
     def admits(self, role: Role, *, leads: bool) -> bool:
@@ -175,7 +115,8 @@ class Method(Named, ABC):
         return role == (ACTIVE if leads else PASSIVE)
 
     def cast(self, parties: Sequence[Party]) -> Roles:
-        """The roles of these parties, the leading one first. PartiesError if they make no run of this method."""
+        """Assign these parties their roles, the leading one first. Raises PartiesError if they make no run of this
+        method."""
         if self.most is not None and len(parties) > self.most:
             raise PartiesError(
                 f"at most {self.most} parties were expected for {self.name}, {len(parties)} came; leave out others"
@@ -192,151 +133,97 @@ class Method(Named, ABC):
             raise PartiesError(f"{self.name} has no place for {found}; leave them out")
         return roles
 
-    def assigned(self, job: JobOptions, roles: Roles, columns: Mapping[str, int]) -> Roles:
-        """The roles once it is known how many columns each party has (d_k; empty where that is not known).
+    def assigned(self, job: O, roles: Roles, columns: Mapping[str, int]) -> Roles:
+        """Complete the roles once it is known how many columns each party has (d_k; empty where that is not known).
 
         PartiesError if the job asks for parties that are not there.
         """
         return roles
 
-    def asker(self, job: JobOptions, lead: str) -> str:
+    def asker(self, job: O, lead: str) -> str:
         """Who is told f of new rows; `lead` is the party that leads."""
         return lead
 
+    def score_bits(self, job: O, sizes: Sizes | None = None) -> int:
+        """How many bits each score of a new row has as it is told, as far as sizes are known; 0 where none is."""
+        return 64
+
     @abstractmethod
     def examples(self) -> dict[str, dict[str, Any]]:
-        """The options of small jobs (model, optimizer, protocol), by name, that checks run whole and docs speak of."""
+        """Return the options of small jobs (model, optimizer, protocol), by name; checks run each of them to the end,
+        and the docs refer to them."""
 
     @abstractmethod
-    def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
-        """What every message of a run reveals, those of the handshake left out."""
-
-    def visits_again(self, job: JobOptions, rounds: int, batches: int) -> int:
-        """How many visits to a batch tell new numbers about its rows where a run is taken up again, and goes through so
-        many rounds once more by other weights than before; 0 where all comes out as it did."""
-        return 0
+    def declares(self, job: O, roles: Roles) -> list[Declared]:
+        """Declare what every message of a run reveals, apart from those of the handshake."""
 
     @abstractmethod
-    def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-        """What a whole run adds up to."""
+    def counts(self, job: O, sizes: Sizes) -> list[Disclosure]:
+        """Count what all the messages of a whole run disclose together."""
+
+    def leaks(self, job: O, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+        """List what a job gives away beyond the declaration of its messages, each of one of `leak_kinds`: here what
+        follows from its counts and its sum, to which a method adds its own.
+
+        `before` is what earlier jobs have disclosed about the same tables.
+        """
+        counts = self.counts(job, sizes)
+        return [
+            *single_passive(job, sizes),
+            *equation_leaks(job, counts, sizes, before),
+            *label_auc_leaks(job, counts, sizes, before),
+            *column_leaks(job, counts, sizes, before),
+            *sequential(job, sizes),
+        ]
 
     @abstractmethod
-    def protocols(self, job: JobOptions, roles: Roles) -> list[MessageProtocol]:
-        """The message protocols that a run is made of; each can be audited alone."""
+    def protocols(self, job: O, roles: Roles) -> list[MessageProtocol]:
+        """List the message protocols that a run is made of; each can be audited alone."""
 
     @abstractmethod
-    def title(self, job: JobOptions, roles: Roles) -> str:
+    def title(self, job: O, roles: Roles) -> str:
         """How parties exchange, in a few words."""
 
-    def label(self, job: JobOptions, contributors: int) -> str:
-        """The names of its protocols in a cost table, over so many contributors."""
+    def label(self, job: O, contributors: int) -> str:
+        """Name the protocols of a job, for a cost table, with this many contributors."""
         return job.protocol.label(contributors)
 
     @abstractmethod
-    def strength(self, job: JobOptions) -> str:
+    def strength(self, job: O) -> str:
         """Assumption and key strength of what is encrypted, one line for people."""
 
-    def openings(self, job: JobOptions, sizes: Sizes) -> str:
-        """What is opened in a run beside what it should tell, one line for people; empty where nothing is."""
+    def openings(self, job: O, sizes: Sizes) -> str:
+        """Describe in one line what is opened in a run beside what it should tell; empty where nothing is."""
         return ""
 
     @abstractmethod
-    def tells(self, job: JobOptions, roles: Roles, party: str, known: Known | None) -> list[Told]:
-        """What a party `learns` from what it receives and what it `keeps`, in words; without `known` as formulas."""
+    def tells(self, job: O, roles: Roles, party: str, known: Known | None) -> list[Told]:
+        """Describe in words what a party `learns` from what it receives and what it `keeps`; formulas stand in for
+        numbers without `known`."""
 
     @abstractmethod
-    def pooling(self, job: JobOptions, roles: Roles) -> str:
+    def pooling(self, job: O, roles: Roles) -> str:
         """Who must pool what they hold to learn more than is declared."""
 
     @abstractmethod
-    def player(self, job: JobOptions, seat: Seat, columns: int, state: State | None) -> Player:
+    def player(self, job: O, seat: Seat, columns: int, state: State | None) -> Player:
         """One party at its seat, with so many columns (d); going on from a state, or to predict with a model.
 
         All parties make theirs at the same point: protocols may exchange keys.
         """
 
     def drawn(self, state: State) -> State | None:
-        """What a player had drawn for itself by the time it began, from what it keeps; None if it draws nothing."""
+        """Return, from the state that a player keeps, what it had drawn at random for itself by the time it began; None
+        if it draws nothing."""
         return None
 
-    def weights(self, job: JobOptions, state: State, parties: int) -> Floats:
-        """What a party of a run of so many has of its own weights (d x c) at the end; (0 x 1) without any."""
+    def weights(self, job: O, state: State, parties: int) -> Floats:
+        """Return what a party of a run of `parties` parties has of its own weights (d x c) at the end; an array (0 x 1)
+        without any."""
         weights: Floats = state.get("theta", np.zeros((0, 1)))
         return weights
 
     @abstractmethod
     def ideal(self, job: J) -> J:
-        """The same training with nothing hidden or encrypted: what the declared outputs are computed from."""
-
-
-class BatchPlayer(Player):
-    """A player that goes through the batches of the schedule; what its optimizer sees of the party."""
-
-    def __init__(self, job: JobOptions, seat: Seat) -> None:
-        self.parties = len(seat.parties)  # K
-        self.seed = job.seed
-        self.start = 0  # rounds done before, where it goes on from a state
-        self._job = job
-        self._channel = seat.channel
-        self.loss = job.loss
-        self._visit: Visit | None = None
-        self._booked: float | None = None
-        self._watch: Divergence | None = None
-        self._round = 0  # the one that is being done, from 1
-
-    @property
-    def data(self) -> TrainingData:
-        """What it trains on."""
-        return self._data
-
-    def begin(self, data: TrainingData, start: int) -> None:
-        """To be called first."""
-        self._data = data
-        self.start = start
-        self._watch = None if data.targets is None else Divergence(self.loss, len(data.schedule.train))
-
-    def batches(self) -> Iterator[Batch]:
-        """This party's side of every batch still to come, in the order all share."""
-        for number, visit in enumerate(islice(self._data.schedule.visits(), self.start, None), self.start + 1):
-            self._round, self._visit, self._booked = number, visit, None
-            self._channel.note(Began(visit.index))
-            yield self.batch(visit)
-
-    def visited(self, number: int) -> Batch:
-        """This party's side of the batch of an earlier round, counted from 0."""
-        return self.batch(next(islice(self._data.schedule.visits(), number, None)))
-
-    def later(self, k: int) -> Batch | None:
-        """This party's side of the batch k rounds after the one that is being done, or was done last; None after the
-        end."""
-        visit = next(islice(self._data.schedule.visits(), self._round - 1 + k, None), None)
-        return None if visit is None else self.batch(visit)
-
-    def batch(self, visit: Visit) -> Batch:
-        """This party's side of a batch."""
-        return self._data.batch(visit)
-
-    def residual(self, f: Floats, batch: Batch) -> Floats:
-        """g (n x c) of the loss at f (n x c); the first of a batch also books its loss. Only with labels.
-
-        DivergenceError if the loss is that of no model; LabelError if a label is too far from the others to be sealed.
-        """
-        assert batch.y is not None, "only a party with labels knows the loss"
-        assert self._watch is not None, "it has begun"
-        if self._booked is None:
-            self._booked = self._watch.see(self._round, f, batch.y)
-        g = self.loss.residual(f, batch.y)
-        if self._job.protocol.seals:
-            self._watch.check_sealable(self._round, g, batch.y)
-        return g
-
-    def book(self, loss: float) -> None:
-        """Notes the mean loss of a batch, the first time in a visit."""
-        if self._booked is None:
-            self._booked = loss
-
-    def rounds(self, work: Iterator[None]) -> Iterator[Round]:
-        """A round for each step of an optimizer's work."""
-        for number, _ in enumerate(work, self.start + 1):
-            assert self._visit is not None, "an optimizer takes a batch before it is done with one"
-            yield Round(number, len(self._data.schedule), self._visit.epoch, self._booked)
+        """Return a job for the same training with nothing hidden or encrypted, from which the declared outputs are
+        computed."""

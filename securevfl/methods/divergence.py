@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.errors import DivergenceError, LabelError
 from securevfl.models.losses import Loss
 
@@ -27,7 +27,8 @@ class Divergence:
         self._seen: deque[tuple[int, float, float]] = deque()  # rows, loss, loss of f = 0; the latest last
 
     def see(self, round_number: int, f: Floats, y: Floats) -> float:
-        """The mean loss of f (n x c) on a batch with targets y (n x c). DivergenceError names the round."""
+        """Take in the forward output f (n x c) of a batch with targets y (n x c), and return its mean loss.
+        DivergenceError names the round."""
         own, none = _sums(self._loss, f, y)
         self._seen.append((len(f), own, none))
         while sum(rows for rows, _, _ in self._seen) - self._seen[0][0] >= self._rows:
@@ -38,7 +39,7 @@ class Divergence:
         return own / len(f)
 
     def check_sealable(self, round_number: int, g: Floats, y: Floats) -> None:
-        """That no entry of g (n x c) is beyond the loss's bound, up to which residuals are encrypted.
+        """Check that no entry of g (n x c) is beyond the loss's bound, up to which residuals are encrypted.
 
         LabelError if it is so without any model, for targets y (n x c); else DivergenceError.
         """
@@ -47,8 +48,8 @@ class Divergence:
             return
         if np.abs(self._loss.residual(np.zeros_like(g), y)).max() > bound:
             raise LabelError(
-                f"{self._loss.name} loss: labels within {bound:g} deviations of their mean were expected under "
-                "encryption, some are farther; trim them, or train on their logarithm"
+                f"{self._loss.name} loss: labels within {bound:g} {self._loss.spread} were expected under encryption, "
+                "some are farther; trim them, or train on their logarithm"
             )
         raise diverged(round_number)
 
@@ -61,7 +62,7 @@ def check_outcome(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
 
 
 def diverged(round_number: int) -> DivergenceError:
-    """The error of a training that diverges at this round."""
+    """Return the error of a training that diverges at this round."""
     return DivergenceError(
         f"round {round_number}: a loss near or below that of its start was expected, it is not finite or far above: "
         "the training diverges and no model is kept; lower lr"
@@ -69,6 +70,6 @@ def diverged(round_number: int) -> DivergenceError:
 
 
 def _sums(loss: Loss, f: Floats, y: Floats) -> tuple[float, float]:
-    """The losses of f and of f = 0, added up over the rows."""
+    """Add up the losses over the rows, for f and for f = 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(loss.value(f, y).sum()), float(loss.value(np.zeros_like(f), y).sum())

@@ -13,10 +13,13 @@ from securevfl.data.party import Party
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.exposure import ROWS, enough
+from securevfl.disclosure.holds import Holds
 from securevfl.disclosure.label_bits import alone as count_alone
 from securevfl.disclosure.label_bits import label_entropy
 from securevfl.models.losses import check_split
+from securevfl.models.positive import classes_of
 from securevfl.options import JobOptions
+from securevfl.runtime.door import Group
 
 
 def sizes_of(
@@ -31,8 +34,10 @@ def sizes_of(
     enough: Mapping[str, float] | None = None,
     labels: NDArray[Any] | None = None,
     alone: Mapping[str, int] | None = None,
+    holds: Mapping[str, Holds] | None = None,
 ) -> Sizes:
-    """The sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; more as in `Sizes`.
+    """Return the sizes of this job on this schedule, with d_k `columns` at each party and c `outputs`; the others as in
+    `Sizes`.
 
     brought: p_k of parties that bring a module of their own. labels (m,): where they are at hand. A party of no columns
     is a helper.
@@ -58,16 +63,29 @@ def sizes_of(
         enough=dict(enough or {}),
         partition=schedule.name,
         bins={} if woe is None else {name: woe.equations(d) for name, d in columns.items() if name != active},
-        label_bits=1.0 if woe is None or labels is None else label_entropy(later_rows(job, labels, schedule.train)),
+        label_bits=1.0
+        if woe is None or labels is None
+        else label_entropy(positive_rows(job, active, labels, schedule.train)),
         alone=dict(alone or {}),
         helpers=helpers,
+        holds=dict(holds or {}),
+        alike=None if labels is None else _fewest(job, labels, schedule),
+        openings=job.optimizer.opened(job.model, [visit.index for visit in schedule.visits()]) / max(1, len(schedule)),
     )
 
 
-def later_rows(job: JobOptions, labels: NDArray[Any], train: Rows) -> NDArray[np.bool_]:
-    """Which of these training rows are of the later class. LabelError if the labels (m,), or theirs, are not of two:
-    whoever is told that none of its rows is of one class is told all labels."""
-    classes = job.model.loss.classes(labels)
+def _fewest(job: JobOptions, labels: NDArray[Any], schedule: Schedule) -> int | None:
+    """How many rows that are evaluated have the rarest label."""
+    if not job.model.loss.classifies:
+        return None
+    rows = schedule.test if len(schedule.test) else schedule.flow
+    return min(int((labels[rows] == each).sum()) for each in np.unique(labels))
+
+
+def positive_rows(job: JobOptions, lead: str, labels: NDArray[Any], train: Rows) -> NDArray[np.bool_]:
+    """Which of these training rows of party `lead` are of the positive class. LabelError if the labels (m,), or theirs,
+    are not of two: whoever is told that none of its rows is of one class is told all labels."""
+    classes = classes_of(lead, job.model.loss, labels, job.positive)
     check_split(job.model.loss, labels[train], labels[:0], classes)
     return np.asarray(labels[train] == classes[1])
 
@@ -78,6 +96,14 @@ def enough_alone(job: JobOptions, party: Party, schedule: Schedule) -> dict[str,
     if not party.columns or job.prepare.woe is not None:
         return {}
     return {party.name: enough(party.X[schedule.sample(ROWS)])}
+
+
+def held_alone(job: JobOptions, party: Party, schedule: Schedule) -> dict[str, Holds]:
+    """Return what a row of this party's columns holds, by its name; empty where it has none, or none yet that are
+    numbers."""
+    if not party.columns or (job.prepare.woe is not None and job.protocol.shares is None):
+        return {}
+    return {party.name: Holds.of(party.X[schedule.sample(ROWS)])}
 
 
 def singled_out(job: JobOptions, party: Party, schedule: Schedule) -> dict[str, int]:
@@ -92,6 +118,12 @@ def evaluations(job: JobOptions, sizes: Sizes) -> int:
     """How often all parties predict together in a run: where it is due between rounds, and at the end."""
     interval = job.evaluation_interval
     return 1 + (sizes.epochs * sizes.batches // interval if interval else 0)
+
+
+def evaluated(job: JobOptions, sizes: Sizes) -> tuple[Group, int]:
+    """Return which group of rows is evaluated, and how many rows are evaluated in a run, counted in every evaluation
+    anew."""
+    return ("held out" if sizes.held_out else "training"), evaluations(job, sizes) * (sizes.held_out or sizes.rows)
 
 
 def scores(job: JobOptions, sizes: Sizes) -> list[Disclosure]:

@@ -21,12 +21,13 @@ class State(dict[str, Any]):
         return f"State({', '.join(self)})"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON can hold it. TypeError if there is a value of another kind."""
+        """Return the state as values that JSON can hold. Raises TypeError if there is a value of another kind."""
         return {name: _plain(value) for name, value in self.items()}
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> State:
-        """The opposite of `plain`. ValueError, KeyError or TypeError if it is none."""
+        """Read a state back from what `plain` returned. Raises ValueError, KeyError or TypeError if it is not of that
+        form."""
         return cls({str(name): _read(value) for name, value in plain.items()})
 
 

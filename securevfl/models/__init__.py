@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from securevfl.config import Registry
+from securevfl.base.config import Registry
 from securevfl.models.base import Model
-from securevfl.models.kernel import Kernel
-from securevfl.models.linear import GeneralLinear, Logistic, OneVsRest, SmoothHinge, Softmax, Square
+from securevfl.models.kernel_model import Kernel
+from securevfl.models.linear import (
+    Gamma,
+    GeneralLinear,
+    Huber,
+    Logistic,
+    NegativeBinomial,
+    OneVsRest,
+    Poisson,
+    Quantile,
+    SmoothHinge,
+    Softmax,
+    Square,
+    Tweedie,
+)
 from securevfl.models.neural import Neural
 from securevfl.models.transfer import Transfer
+from securevfl.models.trees import Trees
 
 MODELS: Registry[Model] = Registry(
-    "model", Logistic, SmoothHinge, Square, Softmax, OneVsRest, GeneralLinear, Neural, Kernel, Transfer
+    "model",
+    Logistic,
+    SmoothHinge,
+    Square,
+    Softmax,
+    OneVsRest,
+    Poisson,
+    Gamma,
+    Tweedie,
+    NegativeBinomial,
+    Quantile,
+    Huber,
+    GeneralLinear,
+    Trees,
+    Neural,
+    Kernel,
+    Transfer,
 )

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import Field
 
-from securevfl.config import Named
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.config import Named
 from securevfl.errors import ConfigError
 from securevfl.models.losses import Loss
 from securevfl.protocols.differentiable import Differentiable
@@ -21,14 +21,15 @@ class Model(Named, ABC):
 
     method: the family of training that it takes, whatever the optimizer; else the optimizer's. by_column: whether
     forward outputs are X theta, with weights for each column. embeds: whether a column of codes, which name values and
-    measure nothing, has a use in it. Where residuals go down, `static_jacobian` and
-    `shares_outputs` say what the Jacobians of the passive parties' parts are (`securevfl.protocols.differentiable`):
-    all parties know it from the job.
+    measure nothing, has a use in it. scales: whether columns are scaled for it; else it does so itself. Where
+    residuals go down, `static_jacobian` and `shares_outputs` say what the Jacobians of the passive parties' parts are
+    (`securevfl.protocols.differentiable`): all parties know it from the job.
     """
 
     method: ClassVar[str | None] = None
     by_column: ClassVar[bool] = False
     embeds: ClassVar[bool] = False
+    scales: ClassVar[bool] = True
     static_jacobian: ClassVar[bool]
     shares_outputs: ClassVar[bool]
     l2: float = Field(default=0.0, ge=0)
@@ -37,7 +38,17 @@ class Model(Named, ABC):
     @property
     @abstractmethod
     def loss(self) -> Loss:
-        """What it minimises."""
+        """The loss that the training of this model minimises."""
+
+    @property
+    def note(self) -> str:
+        """What a consent sheet says of it beside its name, in lines; empty where that says it all."""
+        return ""
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What a job of it says where it is silent, if that is not as for any model."""
+        return {}
 
     @property
     def residual_bound(self) -> float:
@@ -71,8 +82,8 @@ class Model(Named, ABC):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a block of weights is: its party and whether that has the labels, d columns, c outputs, its own module, and
-    which of how many passive parties it is."""
+    """The place of a block of weights: its party and whether that has the labels, d columns, c outputs, the party's own
+    module, and which of how many passive parties it is."""
 
     who: str
     active: bool
@@ -99,19 +110,20 @@ class Block(Differentiable, Protocol):
         """f (n x c), of its own rows and of what the others' outputs were collected to; at the active party."""
 
     def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """The gradient of its own weights from g = df (n x c), in their shape; at the active party."""
+        """Return the gradient by its own weights, in their shape, from g = df (n x c); at the active party."""
 
     def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """The residual of what was collected, in its shape; at the active party."""
+        """Return the residual that goes down, in the shape of what was collected from the others; at the active
+        party."""
 
     def regularised(self, gradient: Floats) -> Floats:
-        """The gradient of the objective, from that of the mean loss."""
+        """Add the gradient of the penalty to that of the mean loss, which gives the gradient of the objective."""
 
     def state(self) -> dict[str, Any]:
         """All that is kept of it, theta by this name."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The opposite of `state`."""
+        """Take over what `state` returned."""
 
 
 class Summand(ABC):
@@ -147,4 +159,4 @@ class BlockModel(Model):
 
     @abstractmethod
     def build(self, place: Place) -> Block:
-        """A party's own block. ConfigError if what it brings cannot be used."""
+        """Build a party's own block. Raises ConfigError if what it brings cannot be used."""

@@ -13,38 +13,61 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.special import normal_quantile
 from securevfl.models.base import BlockModel, Place, Summand
+from securevfl.models.count_losses import NegativeBinomialLoss, TweedieLoss
+from securevfl.models.inputs import Asis, Inputs, Making, Spread
 from securevfl.models.losses import LOSSES, Loss, known_loss
+from securevfl.models.robust import HuberLoss, QuantileLoss
 from securevfl.protocols.differentiable import Jacobian
-from securevfl.special import normal_quantile
 
 START = 0.5  # spread of f at the start
 
 
 class LinearModel(BlockModel):
-    """What every linear model is told: `l2`, which spares the intercept."""
+    """What every linear model is told: `l2`, which spares the intercept.
+
+    On shares, spare_bits: how many bits that a ring has to spare steps may take. step_bits: beyond so many an entry of
+    a step is cut off.
+    """
 
     by_column: ClassVar[bool] = True
     static_jacobian: ClassVar[bool] = True
     shares_outputs: ClassVar[bool] = True
+    spare_bits: ClassVar[int] = 3
+    step_bits: ClassVar[int | None] = None
 
     @property
     def loss(self) -> Loss:
         """The loss of the same name."""
         return LOSSES[self.name]
 
+    def breadth(self, spread: Spread) -> int:
+        """How many weights a party has for each output on shares, its intercept among them."""
+        return spread.columns + spread.active
+
+    def inputs(self, spread: Spread, kept: Mapping[str, Any] | None, make: Making) -> Inputs:
+        """Make the inputs of a party's columns for training on shares: as they were `kept` (`Inputs.state`), or
+        anew."""
+        return Asis(spread.active)
+
+    def ridge_of(self, rows: int) -> float | None:
+        """Return the ridge that holds weights back in steps by a party's own curvature, for n training rows; None for
+        the optimizer's."""
+        return None
+
     def parameters(self, columns: int, outputs: int) -> int:
         return columns * outputs
 
     def build(self, place: Place) -> Linear:
-        """A party's own part, weights at zero; the active party's has an intercept."""
+        """Build a party's own part with its weights at zero; the active party's has an intercept."""
         self.brought(place.who, place.model)
         return Linear(np.zeros((place.columns + place.active, place.outputs)), l2=self.l2, intercept=place.active)
 
 
 class Logistic(LinearModel):
-    """Logistic regression on two classes."""
+    """Logistic regression on two classes, as a linear model."""
 
     name: ClassVar[str] = "logistic"
 
@@ -56,7 +79,7 @@ class SmoothHinge(LinearModel):
 
 
 class Square(LinearModel):
-    """Linear (ridge) regression."""
+    """Linear regression by least squares, ridge regression where l2 is above 0."""
 
     name: ClassVar[str] = "square"
 
@@ -73,6 +96,66 @@ class OneVsRest(LinearModel):
     name: ClassVar[str] = "one_vs_rest"
 
 
+class Poisson(LinearModel):
+    """Poisson regression of counts, log link."""
+
+    name: ClassVar[str] = "poisson"
+
+
+class Gamma(LinearModel):
+    """Gamma regression of amounts above 0, log link."""
+
+    name: ClassVar[str] = "gamma"
+
+
+class Tweedie(LinearModel):
+    """Tweedie regression of amounts that are often 0, log link."""
+
+    name: ClassVar[str] = "tweedie"
+    power: float = Field(default=1.5, gt=1, lt=2)
+    """The variance goes with this power of the mean, between counts (1) and amounts above 0 (2)."""
+
+    @property
+    def loss(self) -> Loss:
+        return TweedieLoss(self.power)
+
+
+class NegativeBinomial(LinearModel):
+    """Negative binomial regression of counts that vary more than Poisson's, log link."""
+
+    name: ClassVar[str] = "negative_binomial"
+    dispersion: float = Field(default=1.0, gt=0, le=100)
+    """The variance is mu + dispersion mu^2."""
+
+    @property
+    def loss(self) -> Loss:
+        return NegativeBinomialLoss(self.dispersion)
+
+
+class Quantile(LinearModel):
+    """Linear regression of a quantile of the label."""
+
+    name: ClassVar[str] = "quantile"
+    quantile: float = Field(default=0.5, gt=0, lt=1)
+    """The share of rows whose label is below what is predicted; .5 is the median."""
+
+    @property
+    def loss(self) -> Loss:
+        return QuantileLoss(self.quantile)
+
+
+class Huber(LinearModel):
+    """Linear regression that far labels hardly move."""
+
+    name: ClassVar[str] = "huber"
+    width: float = Field(default=1.0, gt=0, le=64)
+    """How many deviations of the labels off a label counts no more than in proportion."""
+
+    @property
+    def loss(self) -> Loss:
+        return HuberLoss(self.width)
+
+
 class GeneralLinear(LinearModel):
     """A linear model under any loss, by its name."""
 
@@ -87,7 +170,8 @@ class GeneralLinear(LinearModel):
 
 
 def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> Floats:
-    """Where the active party's theta (d + 1 x c) starts: f spreads by START over `scaled` (m x d), the intercept is 0.
+    """Draw the first weights of the active party, theta (d + 1 x c): f spreads by START over `scaled` (m x d), the
+    intercept is 0.
 
     From zero weights the first residuals of a classifier take two values that everyone knows, and then a few opened
     gradients determine every label of their batches (`securevfl.audit.attacks.two_values`). So the start is drawn at
@@ -119,11 +203,11 @@ class Linear(Summand):
 
     @property
     def parameters(self) -> int:
-        """p, the number of weights."""
+        """The number p of weights, intercept included."""
         return int(self.theta.size)
 
     def start(self, X: Floats, scaled: Floats, targets: Floats | None, seed: int) -> None:
-        """With labels as `starting_weights` says; else from zero."""
+        """Set the first weights: as `starting_weights` draws them at the party with labels, zero elsewhere."""
         if targets is not None:
             self.theta = starting_weights(X, scaled, targets, seed)
 
@@ -132,7 +216,7 @@ class Linear(Summand):
         return {"theta": self.theta}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The opposite of `state`."""
+        """Take over the weights that `state` returned."""
         self.theta = state["theta"]
 
     def jacobian(self, X: Floats) -> Jacobian:

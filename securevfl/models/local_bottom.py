@@ -15,6 +15,7 @@ own.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.files import write_whole
 from securevfl.data.party import Party
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.models.torch_model import TorchModel, torch
@@ -89,7 +91,7 @@ class LocalBottom:
         return fitted
 
     def apply(self, X: ArrayLike) -> Floats:
-        """The outputs (m x h) on new rows (m x d) of the same columns. DataError before it is fitted."""
+        """Return the outputs (m x h) on new rows (m x d) of the same columns. Raises DataError before it is fitted."""
         if self._module is None:
             raise DataError("LocalBottom: a fitted bottom was expected; fit it, or load its weights")
         table = np.asarray(X, np.float64)
@@ -103,15 +105,19 @@ class LocalBottom:
         return np.concatenate(found)
 
     def save(self, path: str | Path) -> None:
-        """Writes its numbers as npz: weights by name, and names, means and deviations of columns. No code is in it."""
+        """Write the numbers of the bottom as npz: weights by name, and names, means and deviations of columns. No code
+        is in it."""
         if self._module is None:
             raise DataError("LocalBottom: a fitted bottom was expected; fit it first")
         weights = {f"weight {name}": each.numpy() for name, each in self._module.state_dict().items()}
         facts = {"schema": SCHEMA, "columns": self.columns, "mean": self._mean, "deviation": self._deviation}
-        np.savez(path, **facts, **weights)  # type: ignore[arg-type]
+        whole = io.BytesIO()
+        np.savez(whole, **facts, **weights)  # type: ignore[arg-type]
+        write_whole(Path(path), whole.getvalue())
 
     def load(self, path: str | Path) -> LocalBottom:
-        """Takes the numbers of an earlier one of the same module; returns itself. DataError if they do not fit."""
+        """Load the numbers that a bottom of the same module has saved, and return this bottom. Raises DataError if they
+        do not fit."""
         try:
             with np.load(path, allow_pickle=False) as kept:
                 if str(kept["schema"]) != SCHEMA:

@@ -5,64 +5,34 @@ Square, logistic and smooth hinge are FDSKL 2020, Table 1; softmax is multinomia
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.special import log_sum_exp, logistic, softmax
 from securevfl.errors import LabelError
-from securevfl.special import log_sum_exp, logistic, softmax
+from securevfl.models.count_losses import GammaLoss, NegativeBinomialLoss, PoissonLoss, TweedieLoss
+from securevfl.models.loss import Loss, NumberLoss, Undone, one_class
+from securevfl.models.robust import HuberLoss, QuantileLoss
 
-
-class Loss(ABC):
-    """A loss of one row; sums and means are the caller's."""
-
-    name: ClassVar[str]
-    classifies: ClassVar[bool] = True
-    single: ClassVar[bool] = True  # whether f has one column
-    elementwise: ClassVar[bool] = True  # whether each entry of g follows from that of f and of y alone
-    bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
-    curvature: ClassVar[float | None] = None  # largest eigenvalue of a row's second derivatives by f (c x c)
-
-    @abstractmethod
-    def value(self, f: Floats, y: Floats) -> Floats:
-        """Loss of each row (n,), from f (n x c) and targets y (n x c)."""
-
-    @abstractmethod
-    def residual(self, f: Floats, y: Floats) -> Floats:
-        """g (n x c), the derivative of each row's loss by f."""
-
-    def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """The classes among the labels, sorted. LabelError if the loss cannot use them."""
-        found = np.unique(y)
-        if len(found) < 2:
-            raise _one_class(self.name)
-        if len(found) > 2:
-            raise LabelError(
-                f"{self.name} loss: labels of exactly two values were expected, {len(found)} came; merge them into "
-                "two, or train a softmax model for several classes or square loss for numbers (fedbcd trains a softmax "
-                "model)"
-            )
-        return found
-
-    def outputs(self, classes: NDArray[Any]) -> int:
-        """c, the width of f."""
-        return 1
-
-    def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
-        """Labels as targets (n x c): -1 and +1 for two classes."""
-        return np.where(y == classes[1], 1.0, -1.0)[:, None]
-
-    def proba(self, f: Floats) -> Floats:
-        """Probability of each class (n x classes)."""
-        p = logistic(f[:, 0])
-        return np.column_stack([1 - p, p])
+__all__ = [
+    "LOSSES",
+    "LogisticLoss",
+    "Loss",
+    "OneVsRestLoss",
+    "SmoothHingeLoss",
+    "SoftmaxLoss",
+    "SquareLoss",
+    "Undone",
+    "check_split",
+    "known_loss",
+]
 
 
 class LogisticLoss(Loss):
-    """log(1 + exp(-y f))."""
+    """The logistic loss log(1 + exp(-y f)) of labels -1 and 1."""
 
     name = "logistic"
     curvature = 0.25
@@ -74,6 +44,9 @@ class LogisticLoss(Loss):
     def residual(self, f: Floats, y: Floats) -> Floats:
         g: Floats = -y * logistic(-y * f)
         return g
+
+    def undo(self, g: Floats) -> Undone:
+        return _of_logistic(g)
 
 
 class SmoothHingeLoss(Loss):
@@ -91,12 +64,18 @@ class SmoothHingeLoss(Loss):
         g: Floats = -y * np.clip(1 - y * f, 0, 1)
         return g
 
+    def undo(self, g: Floats) -> Undone:
+        """y where g is not 0, f = y (1 - |g|) where it is not at its bound either."""
+        size = np.abs(g)
+        y = np.where(size > 0, -np.sign(g), np.nan)
+        f: Floats = np.where(size < 1, y * (1 - size), np.nan)
+        return Undone(y, f)
 
-class SquareLoss(Loss):
-    """(f - y)^2 / 2 on targets scaled to mean 0 and deviation 1, so that a bound on g can be agreed beforehand."""
+
+class SquareLoss(NumberLoss):
+    """(f - y)^2 / 2 on targets scaled to mean 0 and deviation 1."""
 
     name = "square"
-    classifies = False
     bound = 64.0
     curvature = 1.0
 
@@ -108,19 +87,9 @@ class SquareLoss(Loss):
         g: Floats = f - y
         return g
 
-    def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Mean and deviation of the labels, which scale the targets."""
-        deviation = float(np.std(y))
-        if deviation == 0:
-            raise LabelError("square loss: labels that vary were expected, all are equal; check the label column")
-        return np.array([np.mean(y), deviation])
-
-    def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
-        targets: Floats = ((y - classes[0]) / classes[1])[:, None]
-        return targets
-
-    def proba(self, f: Floats) -> Floats:
-        raise LabelError("square loss predicts numbers, not probabilities; use predict")
+    def undo(self, g: Floats) -> Undone:
+        """f - y, of which neither is told alone."""
+        return Undone(np.full_like(g, np.nan), g)
 
 
 class SoftmaxLoss(Loss):
@@ -143,10 +112,19 @@ class SoftmaxLoss(Loss):
         g: Floats = softmax(f) - y
         return g
 
+    def undo(self, g: Floats) -> Undone:
+        """y is 1 where g is least, as g < 0 there alone; g + y = softmax(f) gives f up to one number a row."""
+        y = (g == g.min(axis=1, keepdims=True)).astype(np.float64)
+        return Undone(y, self.shown(np.log((g + y).clip(1e-300))))
+
+    def shown(self, f: Floats) -> Floats:
+        """Each output less the first (n x c - 1)."""
+        return f[:, 1:] - f[:, :1]
+
     def classes(self, y: NDArray[Any]) -> NDArray[Any]:
         found = np.unique(y)
         if len(found) < 2:
-            raise _one_class(self.name)
+            raise one_class(self.name)
         if len(found) > max(2, len(y) // 2):
             raise LabelError(
                 f"softmax loss: labels of a few classes were expected, {len(found)} values came; use square loss for "
@@ -180,6 +158,12 @@ class OneVsRestLoss(SoftmaxLoss):
         g: Floats = -y * logistic(-y * f)
         return g
 
+    def undo(self, g: Floats) -> Undone:
+        return _of_logistic(g)
+
+    def shown(self, f: Floats) -> Floats:
+        return f
+
     def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
         """-1 and +1, one column a class (n x classes)."""
         return np.where(y[:, None] == classes[None, :], 1.0, -1.0)
@@ -191,11 +175,12 @@ class OneVsRestLoss(SoftmaxLoss):
         return proba
 
 
-def _one_class(name: str) -> LabelError:
-    return LabelError(
-        f"{name} loss: labels of two or more classes were expected, all rows have the same; check the label column, "
-        "and whether the rows that all parties share have several"
-    )
+def _of_logistic(g: Floats) -> Undone:
+    """Read targets and sums off residuals g = -y s(-y f), with s the logistic function, whose inverse is the log of the
+    odds."""
+    size = np.abs(g).clip(1e-12, 1 - 1e-12)
+    f: Floats = np.sign(g) * np.log(size / (1 - size))
+    return Undone(-np.sign(g), f)
 
 
 def check_split(loss: Loss, train: NDArray[Any], test: NDArray[Any], classes: NDArray[Any]) -> None:
@@ -216,12 +201,26 @@ def check_split(loss: Loss, train: NDArray[Any], test: NDArray[Any], classes: ND
 
 # adding one is one line here; models take it by name, as `securevfl.models.linear.GeneralLinear` does
 LOSSES: dict[str, Loss] = {
-    loss.name: loss for loss in (LogisticLoss(), SmoothHingeLoss(), SquareLoss(), SoftmaxLoss(), OneVsRestLoss())
+    loss.name: loss
+    for loss in (
+        LogisticLoss(),
+        SmoothHingeLoss(),
+        SquareLoss(),
+        SoftmaxLoss(),
+        OneVsRestLoss(),
+        PoissonLoss(),
+        GammaLoss(),
+        TweedieLoss(),
+        NegativeBinomialLoss(),
+        QuantileLoss(),
+        HuberLoss(),
+    )
 }
 
 
 def known_loss(value: str, *, single: bool = False) -> str:
-    """The name of a loss, of one that has a single output if so wanted. ValueError names those there are."""
+    """Check that this is the name of a loss, with `single` of one that has a single output, and return it. Raises
+    ValueError that names the known ones."""
     known = [name for name, loss in LOSSES.items() if loss.single or not single]
     if value not in known:
         raise ValueError(f"must be one of {', '.join(known)}; choose one of these")

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.models.count_losses import LogLinkLoss
 from securevfl.models.losses import Loss
+from securevfl.models.robust import QuantileLoss
 
-LOWER_IS_BETTER = frozenset({"loss", "rmse", "error", "log_loss", "brier"})
+LOWER_IS_BETTER = frozenset({"loss", "rmse", "error", "log_loss", "brier", "deviance", "pinball"})
 TOP = 0.1  # the share of rows of highest score that lift looks at
 TINY = 1e-15  # the least probability that a log-loss is taken of
 
@@ -22,7 +24,7 @@ def evaluate(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> d
 
 
 def names(loss: Loss) -> list[str]:
-    """The metrics that `evaluate` gives for this loss."""
+    """List the metrics that `evaluate` gives for this loss."""
     return list(_fitting(loss))
 
 
@@ -47,6 +49,10 @@ Metric = Callable[[Loss, Floats, NDArray[Any], NDArray[Any]], float]
 
 
 def _fitting(loss: Loss) -> dict[str, Metric]:
+    if isinstance(loss, LogLinkLoss):
+        return {"deviance": _deviance, "gini": _gini, "r2": _r2, "rmse": _rmse, "loss": _loss}
+    if isinstance(loss, QuantileLoss):
+        return {"pinball": _pinball, "coverage": _coverage, "loss": _loss}
     if not loss.classifies:
         return {"r2": _r2, "rmse": _rmse, "loss": _loss}
     common: dict[str, Metric] = {"accuracy": _accuracy, "error": _error, "loss": _loss, "log_loss": _log_loss}
@@ -73,7 +79,7 @@ def area_under_curve(positive: NDArray[np.bool_], score: Floats) -> float:
 
 
 def _auc_of_each(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    """The mean over the classes of the AUC of each against all others (Provost and Domingos 2000), by probability."""
+    """Average over the classes the AUC of each against all others (Provost and Domingos 2000), by probability."""
     proba = loss.proba(f)
     return float(np.mean([area_under_curve(y == each, proba[:, k]) for k, each in enumerate(classes)]))
 
@@ -91,7 +97,8 @@ def _lift(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> floa
 
 
 def kolmogorov_smirnov(positive: NDArray[np.bool_], score: Floats) -> float:
-    """The largest distance of the distributions of the score (n,) of the two kinds of rows; nan of one kind alone."""
+    """Return the largest distance between the distributions of the score (n,) of the two kinds of rows; nan if there is
+    one kind alone."""
     found, all_ = _above(positive, score)
     if not 0 < found[-1] < all_[-1]:
         return float("nan")
@@ -99,7 +106,8 @@ def kolmogorov_smirnov(positive: NDArray[np.bool_], score: Floats) -> float:
 
 
 def average_precision(positive: NDArray[np.bool_], score: Floats) -> float:
-    """The area under precision over recall: the sum over falling scores (n,) of precision times the gain in recall.
+    """Return the area under precision over recall: the sum over falling scores (n,) of precision times the gain in
+    recall.
 
     nan without a positive row.
     """
@@ -121,15 +129,17 @@ def lift(positive: NDArray[np.bool_], score: Floats, top: float = TOP) -> float:
     return float(np.interp(taken, np.append(0, all_), np.append(0, found)) / taken / (found[-1] / all_[-1]))
 
 
-def calibration(positive: NDArray[np.bool_], proba: Floats, bins: int = 10) -> Floats:
-    """A row (mean probability, share of positive rows, rows) for each of at most `bins` parts of the rows, which are as
-    many in each part, by rising probability (n,)."""
-    parts = np.array_split(np.argsort(proba, kind="stable"), min(bins, len(proba)))
-    return np.array([[proba[rows].mean(), positive[rows].mean(), len(rows)] for rows in parts])
+def calibration(found: NDArray[Any], said: Floats, bins: int = 10) -> Floats:
+    """Compare predictions with what was found: a row (mean of what was said, mean of what was found, rows) for each of
+    at most `bins` parts of the rows, equally large, by rising `said` (n,). These are probabilities and which rows
+    are positive, or numbers and labels."""
+    parts = np.array_split(np.argsort(said, kind="stable"), min(bins, len(said)))
+    return np.array([[said[rows].mean(), found[rows].mean(), len(rows)] for rows in parts])
 
 
 def _above(positive: NDArray[np.bool_], score: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each different score from the highest on, how many positive rows and how many rows have as much or more."""
+    """Count, for each different score from the highest on, the positive rows and all rows whose score is as high or
+    higher."""
     _, place = np.unique(-score, return_inverse=True)
     return np.cumsum(np.bincount(place, weights=positive)).astype(np.int64), np.cumsum(np.bincount(place))
 
@@ -140,7 +150,7 @@ def _log_loss(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> 
 
 
 def _brier(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    """The mean squared error of the later class's probability of two; of several, summed over the classes."""
+    """Return the mean squared error of the positive class's probability of two; of several, summed over the classes."""
     squares = ((loss.proba(f) - (y[:, None] == classes)) ** 2).sum(axis=1)
     return float(squares.mean() / (2 if len(classes) == 2 else 1))
 
@@ -159,9 +169,62 @@ def _loss(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> floa
 
 
 def _r2(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    targets = loss.targets(y, classes)
-    return float(1 - ((f - targets) ** 2).sum() / ((targets - targets.mean()) ** 2).sum())
+    return float(1 - ((loss.mean(f, classes) - y) ** 2).sum() / ((y - y.mean()) ** 2).sum())
 
 
 def _rmse(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
-    return float(np.sqrt(((f - loss.targets(y, classes)) ** 2).mean()) * classes[1])
+    return float(np.sqrt(((loss.mean(f, classes) - y) ** 2).mean()))
+
+
+def _deviance(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+    """Return the mean unit deviance, in the units of the labels."""
+    assert isinstance(loss, LogLinkLoss), "others have none"
+    return float(loss.deviance(np.asarray(y, np.float64), loss.mean(f, classes)).mean())
+
+
+def _gini(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+    return gini(np.asarray(y, np.float64), f[:, 0])
+
+
+def gini(y: Floats, score: Floats) -> float:
+    """How well the score (n,) ranks amounts y (n,) of 0 or more; 1 is the order of y itself, 0 none.
+
+    The Gini index of their sum over rows by rising score, over that of rows by rising amount (Frees, Meyers and
+    Cummings 2011).
+    """
+    best = _concentration(y, y)
+    return _concentration(y, score) / best if best else float("nan")
+
+
+def concordance(time: NDArray[Any], happened: NDArray[np.bool_], risk: Floats) -> float:
+    """Return the share of pairs of rows, of which one is known to have gone first, in which that one has the higher
+    risk (n,), ties being half (Harrell and others 1982).
+
+    time (n,): when it happened, or until when a row was watched. It takes n^2 comparisons.
+    """
+    found = pairs = 0.0
+    for row in np.flatnonzero(happened):
+        later = (time > time[row]) | ((time == time[row]) & ~happened)
+        pairs += int(later.sum())
+        found += int((risk[later] < risk[row]).sum()) + int((risk[later] == risk[row]).sum()) / 2
+    return found / pairs if pairs else float("nan")
+
+
+def _concentration(y: Floats, by: Floats) -> float:
+    """1 less twice the area under the share of y in the rows of lowest `by`; ties lie on a line."""
+    _, place = np.unique(by, return_inverse=True)
+    rows, sums = np.bincount(place) / len(y), np.bincount(place, weights=y) / y.sum()
+    share = np.cumsum(sums)
+    return float(1 - (rows * (2 * share - sums)).sum())
+
+
+def _pinball(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+    """Return the mean loss of the quantile, in the units of the labels."""
+    assert isinstance(loss, QuantileLoss), "others have no quantile"
+    over = loss.mean(f, classes) - y
+    return float(np.maximum(-loss.quantile * over, (1 - loss.quantile) * over).mean())
+
+
+def _coverage(loss: Loss, f: Floats, y: NDArray[Any], classes: NDArray[Any]) -> float:
+    """Return the share of rows whose label is at most what is predicted."""
+    return float((y <= loss.mean(f, classes)).mean())

@@ -6,7 +6,7 @@ but for its number of parameters. J_k moves with the weights, so a sealed gradie
 opening in every local step, on the residual of one exchange.
 
 A network has more parameters than a small batch has residuals. From p >= n c on an opened gradient determines g, and g
-the labels: then sealing protects nothing, and such a job is refused (`securevfl.privacy.leaks`).
+the labels: then sealing protects nothing, and such a job is refused (`securevfl.consent.leaks`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Neural(BlockModel):
     loss_name: Annotated[str, AfterValidator(known_loss)] = Field(default="logistic", alias="loss")
     """Which [loss](#loss)."""
     modules: dict[str, str] = Field(default_factory=dict)
-    """By party, the name of a module in a file of that party's own: "file.py:name"."""
+    """The name of each party's module, in a file of that party's own: "file.py:name"."""
 
     joint: Literal["sum", "top"] = "sum"
     """Outputs are added up, or fed to a top model of the active party's, which sees each party's."""
@@ -69,7 +69,7 @@ class Neural(BlockModel):
         from securevfl.models.torch_model import of_party
 
         module = of_party(who, model, self.modules.get(who))
-        return 0 if module is None else module.parameters
+        return 0 if module is None else module.parameters(who)
 
     def build(self, place: Place) -> Block:
         from securevfl.models.torch_model import TorchModel, of_party, torch

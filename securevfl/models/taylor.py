@@ -26,8 +26,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Sparse
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Sparse
 from securevfl.models.taylor_pairs import Pairs, pairs
 
 Part = Callable[[int, int], tuple[NDArray[np.intp], Floats]]
@@ -39,24 +39,24 @@ def length(n: int, d: int) -> int:
 
 
 def bound(largest: float, gamma: float) -> float:
-    """What no number of either vector exceeds, where no representation exceeds `largest`."""
+    """Return a bound on every number of either vector, given that no representation exceeds `largest`."""
     return max(largest * (0.5 + 2 * gamma), largest, largest**2)
 
 
 def upper(symmetric: Floats) -> Floats:
-    """The upper half of a symmetric matrix (d x d), in the order of `pairs`: d (d + 1) / 2 numbers."""
+    """Return the upper half of a symmetric matrix (d x d), in the order of `pairs`: d (d + 1) / 2 numbers."""
     half: Floats = symmetric[pairs(len(symmetric))]
     return half
 
 
 def from_guest(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
-    """What the host needs, from y (n,), Phi (d,) and U^A (n x d)."""
+    """Return the vector that the host needs from the guest, made of y (n,), Phi (d,) and U^A (n x d)."""
     b = -0.5 * y[:, None] * phi - 2 * gamma * U
     return np.concatenate([b.T.ravel(), upper(np.outer(phi, phi))])
 
 
 def from_host(U: Floats) -> Floats:
-    """What the guest needs, from U^B (n x d)."""
+    """Return the vector that the guest needs from the host, made of U^B (n x d)."""
     return np.concatenate([U.T.ravel(), upper(U.T @ U / len(U))])
 
 
@@ -153,19 +153,20 @@ def _joined(top: Part, tail: Pairs, end: int, start: int, stop: int) -> tuple[ND
 def _touched(
     top: Callable[[int, int], NDArray[np.intp]], tail: Pairs, end: int, start: int, stop: int
 ) -> NDArray[np.intp]:
-    """The columns of `_joined`."""
+    """Return the columns that `_joined` gives for rows [start, stop), without their values."""
     above = [top(start, min(stop, end))] if start < end else []
     below = [tail.columns(max(start, end) - end, stop - end)] if stop > end else []
     return np.unique(np.concatenate([*above, *below]))
 
 
 def host_own(own: Sparse, U: Floats, gamma: float) -> Floats:
-    """What the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
+    """Return what the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
     return _squares(own, U, gamma)
 
 
 def guest_own(own: Sparse, U: Floats, gamma: float) -> Floats:
-    """What the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and that and log 2 to the loss."""
+    """Return what the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and as last number that term
+    and log 2, which belong to the loss."""
     value = np.log(2) + gamma * (U**2).sum() / len(U)
     return np.append(_squares(own, U, gamma), value)
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Sparse
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Sparse
 
 SIDE = 16
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from securevfl.base.extras import extra
 from securevfl.errors import ConfigError
-from securevfl.extras import extra
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,33 +59,45 @@ class TorchModel:
         return isinstance(self._source, torch().nn.Module)
 
     def make(self, seed: bytes = b"") -> Module:
-        """A module of its own for one party. With a function its weights follow the seed."""
+        """Make a separate module for one party. From a function, its weights follow the seed."""
         if isinstance(self._source, torch().nn.Module):
             return copy.deepcopy(self._source)
-        made = self.drawn(self._source, seed)
+        try:
+            made = self.drawn(self._source, seed)
+        except ConfigError:
+            raise
+        except Exception as cause:
+            error = ConfigError(f"TorchModel: the function that makes a module fails ({type(cause).__name__}); mend it")
+            error.add_note(f"in the function: {cause}")
+            raise error from cause
         if not isinstance(made, torch().nn.Module):
             raise ConfigError(f"TorchModel: a torch.nn.Module was expected, a {type(made).__name__} was made")
         return made
 
     @staticmethod
     def drawn(make: Callable[[], Module], seed: bytes = b"") -> Module:
-        """What the function makes with torch's generator at this seed; the generator is left as it was."""
+        """Call the function with torch's generator set to this seed, and return what it makes; the generator is left as
+        it was."""
         with _DRAWING, torch().random.fork_rng(devices=[]):
             torch().manual_seed(int.from_bytes(hashlib.sha256(seed).digest()[:7], "little"))
             return make()
 
-    @property
-    def parameters(self) -> int:
-        """p, how many of its numbers are trained."""
-        return sum(each.numel() for each in self.make().parameters() if each.requires_grad)
+    def parameters(self, who: str) -> int:
+        """p, how many of its numbers are trained. ConfigError if it has layers that `who` can't train."""
+        module = self.make()
+        _refuse_layers(who, module)
+        _refuse_devices(who, module)
+        return sum(each.numel() for each in module.parameters() if each.requires_grad)
 
     def checked(self, who: str, columns: int, outputs: int | None, seed: bytes = b"", *, fed: int = 0) -> Module:
-        """A module for `who`, tried on made-up rows of so many columns. ConfigError if it cannot be used.
+        """Make a module for `who` and try it on made-up rows of `columns` columns. Raises ConfigError if it cannot be
+        used.
 
         outputs: how many it must have; any number if None. fed: numbers a row that a top model takes as a second input.
         """
         module = self.make(seed)
         _refuse_layers(who, module)
+        _refuse_devices(who, module)
         first = next((each for each in module.parameters() if each.requires_grad), None)
         if first is None:
             raise ConfigError(f"{who}: a module with numbers to train was expected, it has none; set requires_grad")
@@ -97,14 +109,15 @@ class TorchModel:
 
 
 def of_party(who: str, brought: object, named: str | None) -> TorchModel | None:
-    """The module of a party: the one it brings, or else the one that its job names for it; None without any."""
+    """Return the module of a party: the one it brings, or else the one that its job names for it; None if there is
+    neither."""
     if brought is not None and not isinstance(brought, TorchModel):
         raise ConfigError(f"{who}: model: a TorchModel was expected, a {type(brought).__name__} came; wrap the module")
     return brought if brought is not None or named is None else TorchModel(named)
 
 
 def _named(name: str) -> Any:
-    """What `file.py:name` names. The file is run, as any program of the party's is."""
+    """Load what `file.py:name` names. The file is run, as any program of the party's is."""
     path, _, what = name.rpartition(":")
     if not (path.endswith(".py") and what.isidentifier()):
         raise ConfigError(f"module {name!r}: 'file.py:name' was expected; correct it")
@@ -132,16 +145,32 @@ def _refuse_layers(who: str, module: Module) -> None:
             raise ConfigError(f"{who}: {what} draws at random, a module that is not random was expected; remove it")
 
 
+def _refuse_devices(who: str, module: Module) -> None:
+    for name, each in (*module.named_parameters(), *module.named_buffers()):
+        if each.device.type != "cpu":
+            raise ConfigError(
+                f"{who}: a module on the cpu was expected, where residuals and keys are, {name} is on "
+                f"{each.device.type}; bring module.cpu()"
+            )
+
+
 def _try(who: str, module: Module, inputs: list[Tensor], outputs: int | None) -> None:
     columns = " and ".join(str(each.shape[1]) for each in inputs)
     with torch().no_grad():
         try:
             H, again, alone = module(*inputs), module(*inputs), module(*(each[:1] for each in inputs))
-        except (RuntimeError, ValueError, TypeError, IndexError) as cause:
-            raise ConfigError(
+        except Exception as cause:
+            error = ConfigError(
                 f"{who}: a module of {columns} columns was expected, rows of so many fail in it "
                 f"({type(cause).__name__}); correct its first layers"
-            ) from None
+            )
+            error.add_note(f"in the module, on rows that are made up: {cause}")  # for its owner, not for other parties
+            raise error from cause
+    if not isinstance(H, torch().Tensor):
+        raise ConfigError(
+            f"{who}: one tensor of outputs was expected of its module, a {type(H).__name__} came, as recurrent layers "
+            "give; wrap it in a module that returns the outputs of the last step alone"
+        )
     if H.ndim != 2 or len(H) != PROBE or outputs not in (None, H.shape[1]):
         raise ConfigError(
             f"{who}: outputs of shape (n, {'h' if outputs is None else outputs}) were expected of its module, "

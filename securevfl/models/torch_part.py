@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import made
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import made
 from securevfl.errors import ConfigError
 from securevfl.models.base import Summand
 from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
@@ -60,7 +60,7 @@ class TorchPart(Summand):
 
     @property
     def theta(self) -> Floats:
-        """The weights (p,)."""
+        """The weights of the module, as a vector (p,)."""
         return self._theta
 
     @theta.setter
@@ -75,7 +75,7 @@ class TorchPart(Summand):
 
     @property
     def parameters(self) -> int:
-        """p, the number of weights."""
+        """The number p of trained weights in the module."""
         return int(self.theta.size)
 
     @property
@@ -93,11 +93,11 @@ class TorchPart(Summand):
         self._take(stream.digest())
 
     def state(self) -> dict[str, Any]:
-        """What is kept of it: theta, and the numbers that are not trained by name."""
+        """Return what is kept of the block: theta, and the numbers that are not trained, by name."""
         return {"theta": self.theta, "fixed": {name: each.numpy() for name, each in self._others.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The opposite of `state`. ConfigError if the state is of another module."""
+        """Take over what `state` returned. Raises ConfigError if it is of another module."""
         fixed = state.get("fixed", {})
         if set(fixed) != set(self._others):
             raise ConfigError(f"{self._who}: the module of the training was expected, another one came; bring that one")
@@ -141,7 +141,7 @@ class TorchPart(Summand):
         return torch().tensor(self.theta, dtype=self._dtype)
 
     def _weights(self, flat: Tensor) -> dict[str, Tensor]:
-        """The trained parameters by name, as views of one vector."""
+        """Return the trained parameters by name, as views of one vector."""
         pieces = torch().split(flat, [shape.numel() for shape in self._trained.values()])
         return {name: piece.reshape(shape) for (name, shape), piece in zip(self._trained.items(), pieces, strict=True)}
 
@@ -162,7 +162,7 @@ class TorchRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """n c and p."""
+        """The numbers of rows and columns of the Jacobian, n c and p."""
         return len(self), len(self._theta)
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.models.torch_model import TorchModel, torch
 from securevfl.models.torch_part import AT_ONCE, TorchPart
 
@@ -49,8 +49,8 @@ class TorchTop(TorchPart):
         return np.concatenate([by_z for _, by_z in self._back(X, others, g)]).clip(-self._bound, self._bound)
 
     def _back(self, X: Floats, others: Floats, g: Floats) -> list[tuple[Floats, Floats]]:
-        """Of some rows at a time, what g gives for theta (p,) and for each row that was fed. A round asks for both, one
-        after the other: they are made once."""
+        """Return, for some rows at a time, the derivatives that g gives by theta (p,) and by each row that was fed. A
+        round asks for both, one after the other: they are made once."""
         asked = (self.theta, X, others, g)
         if (last := self._last) is not None and all(map(operator.is_, last[0], asked)):
             return last[1]
@@ -94,7 +94,7 @@ class TorchSlot(TorchPart):
 
 
 def concatenated(columns: int, fed: int, outputs: int) -> Any:
-    """The top model of a party that brings none: one dense layer of its columns and of what it is fed."""
+    """Make the top model of a party that brings none: one dense layer over its columns and what it is fed."""
     nn = torch().nn
 
     class Concatenated(nn.Module):  # type: ignore[misc, name-defined]

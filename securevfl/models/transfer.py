@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Sparse
+from securevfl.base.arrays import Floats
+from securevfl.base.special import normal_quantile
+from securevfl.base.tall import Sparse
 from securevfl.models import taylor
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss
-from securevfl.special import normal_quantile
 
 
 class Transfer(Model):
@@ -39,7 +39,7 @@ class Transfer(Model):
 
     @property
     def loss(self) -> Loss:
-        """What scores are judged by."""
+        """The loss by which scores are judged."""
         return LOSSES["logistic"]
 
     @property
@@ -48,19 +48,19 @@ class Transfer(Model):
         return taylor.bound(1.0, self.gamma)
 
     def widths(self, columns: int) -> tuple[int, ...]:
-        """Of all layers, the columns first."""
+        """Return the widths of all layers, that of the columns first."""
         return (columns, *self.hidden, self.units)
 
     def parameters(self, columns: int, outputs: int) -> int:
         widths = self.widths(columns)
         return sum((a + 1) * b for a, b in itertools.pairwise(widths))
 
-    def build(self, columns: int, theta: Floats | None) -> Network:
-        """A party's network, with these weights or none yet."""
-        return Network(self.widths(columns), self.l2, theta)
+    def build(self, columns: int, theta: Floats | None) -> DenseNetwork:
+        """Build a party's network, with these weights or with none yet."""
+        return DenseNetwork(self.widths(columns), self.l2, theta)
 
 
-class Network:
+class DenseNetwork:
     """Dense layers with tanh. theta (p,) holds, layer by layer, the weights (b x a + 1), the offset last."""
 
     def __init__(self, widths: tuple[int, ...], l2: float, theta: Floats | None) -> None:
@@ -72,7 +72,7 @@ class Network:
 
     @property
     def parameters(self) -> int:
-        """p."""
+        """The number p of weights in the network."""
         return len(self.theta)
 
     def start(self, X: Floats, seed: int) -> None:
@@ -90,7 +90,7 @@ class Network:
         self.theta = drawn
 
     def regularised(self, gradient: Floats) -> Floats:
-        """The gradient of the objective (p,), from that of the loss."""
+        """Add the gradient of the penalty to that of the loss, which gives the gradient of the objective (p,)."""
         return gradient + self._decays * self.theta
 
     def forward(self, X: Floats) -> Floats:
@@ -158,7 +158,8 @@ class Derivatives(Sparse):
         return range(start // self._n, -(-stop // self._n))
 
     def _unit(self, j: int, rows: slice, out: Floats, own: int) -> None:
-        """Writes the derivatives of these rows of unit j; `own` is where its weights of the last layer start."""
+        """Write the derivatives of unit j on these rows into `out`; `own` is where the unit's weights of the last layer
+        start."""
         seen, last = [each[rows] for each in self._seen], self._weights[-1][j]
         slope = 1 - seen[-1][:, j] ** 2
         out[:, own : own + len(last)] = slope[:, None] * _with_ones(seen[-2])

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from securevfl.config import Config
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.config import Config
 from securevfl.data.schedule import Rows
-from securevfl.errors import LabelError, TableError
-from securevfl.models.losses import Loss
+from securevfl.errors import ClassError, LabelError, TableError
+from securevfl.models.loss import Loss, Undone
+from securevfl.models.positive import class_names, unknown_class
+from securevfl.models.row_loss import RowLoss
 
 
 class Weights(Config):
@@ -33,12 +35,11 @@ class Weights(Config):
     """No row counts more than so many times the mean. All know it: numbers have room for it, steps allow for it."""
 
 
-class WeightedLoss(Loss):
+class WeightedLoss(RowLoss):
     """A loss whose targets (n x c + 1) hold the weight of each row in their last column."""
 
     def __init__(self, loss: Loss, most: float) -> None:
-        self._loss = loss
-        self.name, self.classifies, self.single = loss.name, loss.classifies, loss.single  # type: ignore[misc]
+        super().__init__(loss)
         self.curvature = None if loss.curvature is None else most * loss.curvature  # type: ignore[misc]
         self.bound = most * loss.bound  # type: ignore[misc]
 
@@ -50,20 +51,16 @@ class WeightedLoss(Loss):
         g: Floats = y[:, -1:] * self._loss.residual(f, y[:, :-1])
         return g
 
-    def classes(self, y: NDArray[Any]) -> NDArray[Any]:
-        return self._loss.classes(y)
-
-    def outputs(self, classes: NDArray[Any]) -> int:
-        return self._loss.outputs(classes)
-
-    def proba(self, f: Floats) -> Floats:
-        return self._loss.proba(f)
+    def undo(self, g: Floats) -> Undone:
+        """Targets as without weights, which change no sign; sums lie behind a factor a row that one party knows."""
+        targets, sums = self._loss.undo(g / self.bound * self._loss.bound)
+        return Undone(targets, np.full_like(sums, np.nan))
 
 
 def row_weights(
     name: str, options: Weights, loss: Loss, y: NDArray[Any], classes: NDArray[Any], own: Floats | None, train: Rows
 ) -> Floats:
-    """The weight of each row (n,) of party `name`, of mean 1 over the training rows.
+    """Return the weight of each row (n,) of party `name`, scaled to a mean of 1 over the training rows.
 
     own: its column of weights. LabelError or TableError for weights that cannot be used; no message has one of them.
     """
@@ -92,17 +89,22 @@ def _of_classes(
     classes: NDArray[Any],
     train: Rows,
 ) -> Floats:
-    """The weight of each row's class (n,)."""
+    """Return the weight of each row's class (n,)."""
     if not loss.classifies:
         raise LabelError(f"party {name}: classes were expected to weigh, {loss.name} loss fits numbers; leave them out")
-    place = np.searchsorted(classes, y)
+    place = (y[:, None] == classes).argmax(axis=1)
     if chosen == "balanced":
         counts = np.bincount(place[train], minlength=len(classes))
         return np.asarray((1 / np.maximum(counts, 1))[place])
-    labels = [str(each) for each in classes.tolist()]
-    if set(chosen) != set(labels) or min(chosen.values()) <= 0:
-        raise LabelError(
-            f"party {name}: a positive weight for each of {len(labels)} classes was expected in weights.classes, by "
-            "its label; correct them"
+    labels = class_names(classes)
+    if unknown := [each for each in chosen if each not in labels]:
+        raise unknown_class(name, "weights.classes", unknown, labels)
+    if lacking := [each for each in labels if each not in chosen]:
+        raise ClassError(
+            f"party {name}: weights.classes: a weight for each class was expected, {', '.join(lacking)} has none; add "
+            "it"
         )
-    return np.array([chosen[label] for label in labels])[place]
+    if min(chosen.values()) <= 0:
+        raise LabelError(f"party {name}: weights.classes: weights above 0 were expected, others came; correct them")
+    own: Floats = np.array([chosen[label] for label in labels])[place]
+    return own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from securevfl.config import Registry
+from securevfl.base.config import Registry
 from securevfl.optim.base import Training
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.block_newton import BlockNewton

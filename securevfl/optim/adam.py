@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.optim.update import Memory, Rule
 
 

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from securevfl.config import Named
+from securevfl.base.config import Named
+from securevfl.models.base import Model
 
 
 class Training(Named, ABC):
@@ -30,6 +31,10 @@ class Training(Named, ABC):
     def reweighs(self) -> bool:
         """Whether a party may weigh the rows of a batch anew in every local step."""
         return False
+
+    def opened(self, model: Model, visits: Sequence[int]) -> int:
+        """Count the gradients that a passive party has opened in a run with these visits, if residuals are sealed."""
+        return len(visits)
 
     def exchanges(self, passives: Sequence[str]) -> int:
         """Exchanges of forward outputs in one visit to a batch. With more than one, parties take their steps in turn,
@@ -53,7 +58,7 @@ class Optimizer(Training, ABC):
 
     @property
     def first(self) -> float:
-        """eta, which is set (`check_set`)."""
+        """The first step size eta, which has been checked to be set (`check_set`)."""
         assert self.lr is not None, "it has been checked"
         return self.lr
 
@@ -63,7 +68,7 @@ class Optimizer(Training, ABC):
             raise ValueError("optimizer.lr: is missing; add it, as no party here knows a step by its columns")
 
     def shrunk(self, t: int, parties: int) -> float:
-        """What the step of round t, counted from 0, is of the first one."""
+        """Return the step of round t, counted from 0, as a share of the first one."""
         if self.decay == "none":
             return 1.0
         if self.decay == "inverse":

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.errors import ProtocolError
 from securevfl.models.base import Block, Model
 from securevfl.models.linear import Linear
@@ -36,15 +36,17 @@ from securevfl.models.losses import Loss
 from securevfl.optim.curvature import of_rows
 from securevfl.optim.own_block import solve
 from securevfl.optim.rounds import Learner, RoundsTraining
-from securevfl.protocols import pace
-from securevfl.protocols.base import Batch, Declared
+from securevfl.protocols.declared import Declared
 from securevfl.protocols.link import ActiveLink, PassiveLink
-from securevfl.protocols.pace import Pace
+from securevfl.protocols.residuals import step_pace
+from securevfl.protocols.residuals.base import Batch
+from securevfl.protocols.residuals.step_pace import Pace
 
 OVER = 1.5  # m at the start
 CUT = 0.75
 ROSE = 1e-9  # of the loss: less is rounding
-EXACT = 1e-7  # of the loss: how far from its minimum the active party's block may stay
+EXACT = 1e-3  # of `tolerance`: how far from its minimum, as a share of the loss, the active party's block may stay
+ROUNDING = 1e-15  # the same for a tolerance of 0
 FLAT = 3  # visits to each batch without gain before the end
 
 
@@ -54,11 +56,19 @@ class BlockNewton(RoundsTraining):
     name: ClassVar[str] = "block_newton"
     tolerance: float = Field(default=1e-4, ge=0, lt=1)
     """Ends the training when the active party's loss has not fallen by this share in 3 rounds, which all learn; 0 never
-    does."""
+    does. The active party solves its own block to a thousandth of it."""
 
     @property
     def label(self) -> str:
         return "BlockNewton"
+
+    @property
+    def floor(self) -> float:
+        """The share of the loss that the active party's own block may stay above its minimum in a round.
+
+        It is far below `tolerance`, so that what is left of the block never looks like the end of the training.
+        """
+        return max(ROUNDING, EXACT * self.tolerance)
 
     def check(self, model: Model) -> None:
         if not model.by_column:
@@ -72,7 +82,7 @@ class BlockNewton(RoundsTraining):
             )
 
     def declares(self) -> list[Declared]:
-        return pace.declares()
+        return step_pace.declares()
 
     def remember(self, model: Block, state: Mapping[str, Any] | None) -> BlockMemory:
         return BlockMemory(model, state)
@@ -83,12 +93,12 @@ class BlockNewton(RoundsTraining):
         for batch in party.batches():
             assert batch.y is not None, "the active party has labels"
             own, others = P.of(batch), link.sum(batch)
-            within = EXACT * memory.last(batch.index)
+            within = self.floor * memory.last(batch.index)
             f = solve(model, party.loss, batch.X, batch.y, others, own, within=within)
             g = party.residual(f, batch)
             loss = float(party.loss.value(f, batch.y).mean()) + model.penalty()
             told = memory.judge(batch.index, loss, self.tolerance)
-            link.tell(told, pace.LANE)
+            link.tell(told, step_pace.LANE)
             if told.stop:
                 return
             link.publish(g, batch)
@@ -102,7 +112,7 @@ class BlockNewton(RoundsTraining):
             at = model.theta = memory.extrapolated(theta)
             link.contribute(model.forward(batch.X), batch)
             own = P.of(batch)  # made while the active party solves its block
-            told = link.told(Pace, pace.LANE)
+            told = link.told(Pace, step_pace.LANE)
             if told.stop:
                 return
             if not 1.0 <= told.multiple <= OVER:
@@ -149,12 +159,12 @@ class BlockMemory:
         return point
 
     def moved(self, before: Floats, *, uphill: bool) -> None:
-        """A step is taken from these weights, one round's, to the next."""
+        """Note that a step of one round was taken from these weights to the next."""
         self._before = before
         self._momentum = 0 if uphill else self._momentum + 1
 
     def last(self, batch: int) -> float:
-        """The loss at the last visit to this batch, 1 before the first."""
+        """Return the loss at the last visit to this batch, 1 before the first visit."""
         return self._last.get(batch, 1.0)
 
     def judge(self, batch: int, loss: float, tolerance: float) -> Pace:

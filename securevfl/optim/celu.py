@@ -15,10 +15,15 @@ its own weights. With `xi` each row counts by how far it has turned since then (
 With W = 1 the batch of the exchange is all there is to step on, so the local steps come after it: that is FedBCD-p with
 Q = R, the same weights bit for bit. With R = 1 it is FedSGD.
 
-The exchange runs in a thread beside the local steps (`securevfl.runtime.beside`): a round takes as long as the longer
-of the two. How many local steps a round has is fixed, and weights change in one thread alone, so the model does not
-depend on timing: a simulation, organisations and a run that was cut and resumed come to the same one. For a resume the
-active party seals the residuals of its table again, under the new session's key; nothing new is told by them.
+With `depth` above 1 several exchanges are in flight, as in `securevfl.optim.pipeline`: at the start of round t a
+passive party sends H_k of batch t + depth - 1, and a round takes as long as the slowest of its transfers and of its
+work. What goes into the table is then of weights up to depth - 1 rounds older.
+
+With depth 1 the exchange runs in a thread beside the local steps (`securevfl.runtime.second_thread`): a round takes as
+long as the longer of the two. How many local steps a round has is fixed, and weights change in one thread alone, so the
+model does not depend on timing: a simulation, organisations and a run that was cut and resumed come to the same one.
+For a resume the active party seals the residuals of its table again, under the new session's key; nothing new is told
+by them.
 
 Over sealed residuals what a passive party keeps is [[g]]. A local step is one product of it with the J of that moment,
 its rows weighed, and one opening. A linear party without `xi` needs one of each an exchange. With `xi` it needs no
@@ -28,21 +33,24 @@ blinded anew, as the active party could else tell from the messages how its outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from pydantic import Field
 
-from securevfl.crypto.scheme import Floats
-from securevfl.models.base import Block
+from securevfl.base.arrays import Floats
+from securevfl.models.base import Block, Model
+from securevfl.optim.pipeline import take_in
 from securevfl.optim.rounds import Learner, RoundsOptimizer
 from securevfl.optim.update import Updater
 from securevfl.optim.weighing import Weighed, cosines
-from securevfl.optim.workset import Row, Workset
-from securevfl.protocols.base import Batch, Reply
+from securevfl.optim.workset import Workset, WorksetRow
+from securevfl.protocols.base import Release
 from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.residuals.base import Batch, Reply
 
 E = TypeVar("E")
 
@@ -58,10 +66,12 @@ class CeluVFL(RoundsOptimizer):
     xi: float | None = Field(default=None, gt=0, le=90)
     """Degrees up to which a row may have turned since its exchange to count, by its cosine; without, all rows count in
     full. Under a sealed residual, weighted gradients of linear models tell more of the labels."""
+    depth: int = Field(default=1, ge=1)
+    """How many exchanges are in flight at most; 1, as in the paper, has one at a time, beside the local steps."""
 
     @property
     def label(self) -> str:
-        return self.labelled("CELU-VFL")
+        return self.labelled("CELU-VFL" if self.depth == 1 else "CELU-VFL, pipeline")
 
     @property
     def steps(self) -> int:
@@ -73,24 +83,39 @@ class CeluVFL(RoundsOptimizer):
 
     @property
     def kept(self) -> int:
-        return self.W + 1  # the table's, and the one that comes in beside the steps on these
+        return self.W + self.depth  # the table's, and those that come in beside the steps on these
+
+    def opened(self, model: Model, visits: Sequence[int]) -> int:
+        """One a visit, and one for each local step that the table has a row for where these are opened anew."""
+        if self.agreement(model).openings == 1:
+            return len(visits)
+        table, steps = Workset[int](self.W, self.R), 0
+        for t, batch in enumerate(visits):
+            steps += 0 if self.W == 1 else sum(table.sample() is not None for _ in range(self.R - 1))
+            table.put(batch, t, t)
+            steps += 0 if self.W > 1 else sum(table.sample() is not None for _ in range(self.R - 1))
+        return len(visits) + steps
 
     def remember(self, model: Block, state: Mapping[str, Any] | None) -> CeluMemory:
         return CeluMemory(self, model, state)
 
+    def settle(self, party: Learner, link: ActiveLink) -> None:
+        take_in(_memory(party).here, self.depth, party, link)
+
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
         memory = _memory(party)
+        openings = 1 if party.model.static_jacobian and not self.reweighs else self.R
 
-        def taken_up(t: int, batch: Batch, kept: Mapping[str, Floats]) -> Held:
-            link.publish(kept["down"], batch, again=t)
+        def taken_up(t: int, uses: int, batch: Batch, kept: Mapping[str, Floats]) -> Held:
+            link.publish(kept["down"], batch, again=Release(t, min(uses, openings)))
             return Held(batch, kept["others"], kept["down"])
 
         table = memory.take_up(party, taken_up)
         for t, batch in enumerate(party.batches(), party.start):
-            coming = link.sum_beside(batch)  # 1
+            coming = link.sum_beside(batch) if self.depth == 1 else None  # 1
             if self.W > 1:
                 self._active_steps(party, table, t)
-            others = coming.result()
+            others = link.sum(batch, memory.came()) if coming is None else coming.result()
             g = party.residual(party.model.joined(batch.X, others), batch)
             held = Held(batch, others, party.model.down(batch.X, others, g))
             link.publish(held.down, batch)  # 2
@@ -104,16 +129,23 @@ class CeluVFL(RoundsOptimizer):
     def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
         memory = _memory(party)
 
-        def taken_up(t: int, batch: Batch, kept: Mapping[str, Floats]) -> Asked:
-            return Asked(batch, link.reply(), kept.get("H"))
+        def taken_up(t: int, uses: int, batch: Batch, kept: Mapping[str, Floats]) -> PassiveExchange:
+            learned = [(np.ones(len(batch.X)), kept["gradient"])] if "gradient" in kept else []
+            return PassiveExchange(batch, link.reply(), kept.get("H"), learned)
 
         table = memory.take_up(party, taken_up)
         for t, batch in enumerate(party.batches(), party.start):
-            H = party.model.forward(batch.X)
-            coming = link.exchange_beside(H, batch)  # 1
+            coming = None
+            if self.depth == 1:
+                memory.sent.append(party.model.forward(batch.X))
+                coming = link.exchange_beside(memory.sent[0], batch)  # 1
+            else:
+                self._send_ahead(party, link, memory)
             if self.W > 1:
                 self._passive_steps(party, table, t)
-            held = Asked(batch, coming.result(), H if self.reweighs else None)  # 2
+            reply = link.reply() if coming is None else coming.result()  # 2
+            H = memory.sent.popleft()
+            held = PassiveExchange(batch, reply, H if self.reweighs else None)
             party.updater.begin()
             self._step(party, held.gradient(party.model, None), batch, t)
             for left in table.put(batch.index, held, t):
@@ -121,6 +153,13 @@ class CeluVFL(RoundsOptimizer):
             if self.W == 1:
                 self._passive_steps(party, table, t)
             yield
+
+    def _send_ahead(self, party: Learner, link: PassiveLink, memory: CeluMemory) -> None:
+        """Step 1 with several exchanges in flight: sends outputs of the batches up to depth - 1 rounds ahead."""
+        for k in range(len(memory.sent), self.depth):
+            if (coming := party.later(k)) is not None:
+                memory.sent.append(party.model.forward(coming.X))
+                link.contribute(memory.sent[-1], coming)
 
     def _active_steps(self, party: Learner, table: Workset[Held], t: int) -> None:
         """Algorithm 2 at the party with labels."""
@@ -132,7 +171,7 @@ class CeluVFL(RoundsOptimizer):
                 g = g * cosines(held.down, model.down(X, others, g), self.xi)[:, None]
             self._step(party, model.gradient(X, others, g), held.batch, t)
 
-    def _passive_steps(self, party: Learner, table: Workset[Asked], t: int) -> None:
+    def _passive_steps(self, party: Learner, table: Workset[PassiveExchange], t: int) -> None:
         """Algorithm 2 at a party without labels."""
         model = party.model
         for held in self._sampled(table):
@@ -142,7 +181,7 @@ class CeluVFL(RoundsOptimizer):
             self._step(party, held.gradient(model, weights), held.batch, t)
 
     def _sampled(self, table: Workset[E]) -> Iterator[E]:
-        """What the local steps of a round are taken on, one after the other."""
+        """Yield the exchanges on which the local steps of a round are taken, one after the other."""
         for _ in range(self.R - 1):
             if (held := table.sample()) is not None:
                 yield held
@@ -161,7 +200,7 @@ class Held:
 
     @property
     def y(self) -> Floats:
-        """Its targets (n x c)."""
+        """The targets of the batch (n x c) at the active party."""
         assert self.batch.y is not None, "the active party has labels"
         return self.batch.y
 
@@ -172,7 +211,7 @@ class Held:
 
 
 @dataclass(repr=False)
-class Asked:
+class PassiveExchange:
     """An exchange at a passive party: the residual, which may be sealed, and the outputs H (n x c) that went up, where
     rows are weighed by them."""
 
@@ -183,8 +222,11 @@ class Asked:
 
     @property
     def kept(self) -> dict[str, Floats]:
-        """What a resume needs of it, beside the residual that is sent again."""
-        return {} if self.H is None else {"H": self.H}
+        """What a resume needs of it, beside the residual that is sent again: one that has no openings left where J does
+        not move and all rows count in full, and is not asked again."""
+        if self.H is not None:
+            return {"H": self.H}
+        return {"gradient": self._learned[0][1]} if self._learned else {}
 
     def gradient(self, model: Block, weights: Floats | None) -> Floats:
         """J^T (w g); without `weights` (n,) all rows count in full.
@@ -206,24 +248,37 @@ class Asked:
 
 
 class CeluMemory(Updater):
-    """What a party remembers between rounds: what its rule does, and its table."""
+    """What a party remembers between rounds: what its rule does, its table, and what is in flight.
+
+    here: at the active party, the sums of outputs that were taken in before their round. sent: at a passive party, the
+    outputs that went up and have no residual yet.
+    """
 
     def __init__(self, optimizer: CeluVFL, model: Block, state: Mapping[str, Any] | None) -> None:
-        own = None if state is None else {name: each for name, each in state.items() if name != "table"}
+        extra = ("table", "here", "sent")
+        own = None if state is None else {name: each for name, each in state.items() if name not in extra}
         super().__init__(optimizer.update, model, own)
+        self.here: deque[Floats] = deque(() if state is None else state.get("here", ()))
+        self.sent: deque[Floats] = deque(() if state is None else state.get("sent", ()))
         saved: Mapping[str, Any] = {"steps": 0, "recent": [], "rows": []} if state is None else state["table"]
         self._saved: list[Mapping[str, Any]] = list(saved["rows"])
         self._table: Workset[Any] = Workset(optimizer.W, optimizer.R, steps=saved["steps"], recent=saved["recent"])
 
-    def take_up(self, party: Learner, again: Callable[[int, Batch, Mapping[str, Floats]], E]) -> Workset[E]:
-        """The table, with what it held when the state was kept: `again` makes an entry of exchange t, of its batch and
-        of what was kept of it."""
+    def take_up(self, party: Learner, again: Callable[[int, int, Batch, Mapping[str, Floats]], E]) -> Workset[E]:
+        """Return the table with what it held when the state was kept: `again` makes an entry of exchange t, of how
+        often it was used, of its batch and of what was kept of it."""
         for row in self._saved:
             t = row["exchange"]
             batch = party.visited(t)
-            self._table.restore(batch.index, Row(again(t, batch, row["kept"]), t, row["sampled"], row["uses"]))
+            self._table.restore(
+                batch.index, WorksetRow(again(t, row["uses"], batch, row["kept"]), t, row["sampled"], row["uses"])
+            )
         self._saved = []
         return self._table
+
+    def came(self) -> Floats | None:
+        """Return the sum that was taken in for this round; None if it is still on its way."""
+        return self.here.popleft() if self.here else None
 
     @property
     def state(self) -> dict[str, Any]:
@@ -232,7 +287,8 @@ class CeluMemory(Updater):
             for row in self._table.rows()
         ]
         clocks = {"steps": self._table.steps, "recent": list(self._table.recent)}
-        return super().state | {"table": clocks | {"rows": [*self._saved, *rows]}}
+        flight = {name: list(each) for name, each in (("here", self.here), ("sent", self.sent)) if each}
+        return super().state | {"table": clocks | {"rows": [*self._saved, *rows]}} | flight
 
 
 def _memory(party: Learner) -> CeluMemory:

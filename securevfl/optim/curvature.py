@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.errors import TableError
 from securevfl.models.losses import Loss
 
@@ -55,7 +55,11 @@ def preconditioner(gram: Floats, rows: int, curvature: float, decay: Floats, *, 
             f"{who}: at most {rows} columns were expected of batches of {rows} rows without l2, {len(gram)} came (an "
             'intercept counts as one); set l2 above 0, use larger batches (batch_size = "all") or drop columns'
         )
-    sizes, axes = np.linalg.eigh(curvature / rows * gram + np.diag(decay[:, 0]))
+    bounded_by = curvature / rows * gram + np.diag(decay[:, 0])
+    if decay.min() >= FLOOR * np.abs(bounded_by).sum(axis=1).max():  # no direction is that flat, so the inverse will do
+        inverse = np.linalg.inv(bounded_by).astype(np.float64)
+        return np.asarray((inverse + inverse.T) / 2)
+    sizes, axes = np.linalg.eigh(bounded_by)
     steep = float(sizes[-1])
     bounded = np.maximum(sizes, FLOOR * steep if steep > 0 else 1.0)
     P: Floats = (axes / bounded) @ axes.T

@@ -6,6 +6,10 @@ All parties go through one sequence of batches (Algorithm 1). In iteration t par
 2. pulls f, the sum of what all have pushed last of this batch, as soon as the slowest has pushed t - tau
 3. takes a step on its own weights: theta_k -= eta_t (J_k^T g / n + l2 theta_k), g = df-loss at f
 
+The paper's Algorithm 1 has another order: it pulls, updates, and then pushes the prediction of the updated weights.
+Here a push comes first, so that a sum holds predictions of its own iteration as far as tau lets it, and at tau = 0 the
+steps are those of FedSGD.
+
 The paper lets every party know the labels: then each makes its own g. With labels at one party alone the others pull
 nothing; that party publishes its g, and each steps when the one of its iteration has come, the same tau at most late.
 

@@ -25,16 +25,16 @@ from typing import ClassVar, Protocol
 import numpy as np
 from pydantic import Field
 
-from securevfl.crypto.scheme import Floats
-from securevfl.models.kernel import Expansion, Floats32, KernelShare
+from securevfl.base.arrays import Floats
+from securevfl.models.kernel_model import Expansion, Floats32, KernelShare
 from securevfl.optim.base import Optimizer
-from securevfl.protocols.base import Batch
-from securevfl.protocols.phase_sums import PhaseSums
+from securevfl.protocols.residuals.base import Batch
+from securevfl.protocols.sums.phase_sums import PhaseSums
 
 SAMPLE = 4096  # rows that preconditioners are made from
 
 
-class Learner(Protocol):
+class PhaseLearner(Protocol):
     """A party as FDSKL sees it."""
 
     parties: int
@@ -44,10 +44,11 @@ class Learner(Protocol):
     sums: PhaseSums
 
     def sample(self, rows: int) -> list[Batch]:
-        """The first batches of the partition that hold as many rows, or all."""
+        """Return the first batches of the partition that together hold `rows` rows, or all batches if they hold
+        fewer."""
 
     def batches(self) -> Iterator[Batch]:
-        """The batches in the order that all parties share, until the epochs are over."""
+        """Yield the batches in the order that all parties share, until the epochs are over."""
 
     def residual(self, f: Floats, batch: Batch) -> Floats:
         """g (n x c) from f (n x c); only with labels."""
@@ -69,8 +70,8 @@ class FDSKL(Optimizer):
     def label(self) -> str:
         return "FDSKL-p" if self.precondition else "FDSKL"
 
-    def run(self, party: Learner) -> Iterator[None]:
-        """A party's side of the training, worker or not; yields whenever a round is over."""
+    def run(self, party: PhaseLearner) -> Iterator[None]:
+        """Run a party's side of the training, worker or not; yield whenever a round is over."""
         share, sums, own = party.share, party.sums, party.share.expansion
         sample = party.sample(SAMPLE) if self.precondition else []
         for batch in sample:
@@ -83,7 +84,7 @@ class FDSKL(Optimizer):
             _exchange(share, sums, batch)  # 2
             worker = sums.workers[t % len(sums.workers)]
             k = next(turns[worker])
-            f = sums.total(worker, share.forward(batch.index))  # 3
+            f = sums.total(worker, share.forward(batch.index), batch.index)  # 3
             if f is not None:
                 assert own is not None, "only a worker has a turn"
                 if self.precondition and k not in preconditioners:

@@ -19,14 +19,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.models.base import Block, Model
 from securevfl.optim.own_steps import OwnSteps
 from securevfl.optim.proximal import Proximal
 from securevfl.optim.rounds import Learner, Remembered, RoundsOptimizer
 from securevfl.optim.update import Rule
-from securevfl.protocols.base import Batch, Reply
 from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.residuals.base import Batch, Reply
 
 
 class FedBCD(RoundsOptimizer):
@@ -109,7 +109,7 @@ class FedBCD(RoundsOptimizer):
 
 
 class FedSGD(FedBCD):
-    """One local step a round."""
+    """FedBCD with one local step a round, taken by all parties at once."""
 
     name: ClassVar[str] = "fedsgd"
     local_steps: Literal[1] = 1

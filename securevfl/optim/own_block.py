@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.models.linear import Linear
 from securevfl.models.losses import Loss
 from securevfl.optim.curvature import bound
@@ -28,7 +28,7 @@ NEAR = 1e-3  # of the first slope: where a step's length is good enough
 
 
 def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Floats, *, within: float) -> Floats:
-    """Moves the model to the minimum of its block and returns f (n x c) there.
+    """Move the model to the minimum of its block and return f (n x c) there.
 
     X (n x d): the party's columns. y (n x c): targets. others (n x c): what all others add to f. P (d x d): its
     preconditioner. It is over when a step of P times the gradient would lower phi by at most `within`, or after STEPS
@@ -47,7 +47,7 @@ def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Fl
         downhill = max(0.0, _dot(gradient - last, step) / former) * downhill - step
         if _dot(gradient, downhill) >= 0:
             downhill = -step
-        along = Line(loss, y, f, model.forward(X, downhill), model.theta, downhill, model.decay)
+        along = SearchLine(loss, y, f, model.forward(X, downhill), model.theta, downhill, model.decay)
         t = along.lowest(_dot(gradient, downhill))
         model.theta = model.theta + t * downhill
         f = f + t * along.moved
@@ -56,7 +56,7 @@ def solve(model: Linear, loss: Loss, X: Floats, y: Floats, others: Floats, P: Fl
 
 
 @dataclass(frozen=True)
-class Line:
+class SearchLine:
     """phi from theta on along `downhill`, by which f `moved` (n x c); decay (d x 1) are the weights of L2."""
 
     loss: Loss

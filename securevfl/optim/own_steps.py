@@ -23,7 +23,7 @@ from securevfl.models.linear import Linear
 from securevfl.models.losses import Loss
 from securevfl.optim.curvature import bound
 from securevfl.optim.update import Rule, Updater
-from securevfl.protocols.base import Batch
+from securevfl.protocols.residuals.base import Batch
 
 
 class OwnSteps(Updater):

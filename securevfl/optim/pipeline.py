@@ -24,12 +24,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.models.base import Block
 from securevfl.optim.rounds import Learner, Remembered, RoundsOptimizer
 from securevfl.optim.update import Updater
-from securevfl.protocols.base import Batch
 from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.residuals.base import Batch
 
 
 class Pipeline(RoundsOptimizer):
@@ -51,10 +51,7 @@ class Pipeline(RoundsOptimizer):
         return InFlight(self, model, state)
 
     def settle(self, party: Learner, link: ActiveLink) -> None:
-        here = _in_flight(party).here
-        for k in range(len(here) + 1, self.depth):
-            if (batch := party.later(k)) is not None:
-                here.append(link.ahead(batch))
+        take_in(_in_flight(party).here, self.depth, party, link)
 
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
         here = _in_flight(party).here
@@ -78,6 +75,13 @@ class Pipeline(RoundsOptimizer):
     def _step(self, party: Learner, gradient: Floats, batch: Batch, t: int) -> None:
         party.updater.begin()
         party.updater.step(gradient / len(batch.X), self.eta(t, party.parties))
+
+
+def take_in(here: deque[Floats], depth: int, party: Learner, link: ActiveLink) -> None:
+    """Take in the outputs on the batches up to depth - 1 rounds ahead, which are on their way."""
+    for k in range(len(here) + 1, depth):
+        if (batch := party.later(k)) is not None:
+            here.append(link.ahead(batch))
 
 
 class InFlight(Updater):

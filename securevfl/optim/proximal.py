@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from pydantic import Field, SerializeAsAny, field_validator
 
 from securevfl.optim.sgd import Sgd
+from securevfl.optim.step_rules import STEP_RULES
 from securevfl.optim.update import Memory, Rule, V
 
 MOVED = "moved"  # since the exchange
@@ -29,9 +30,7 @@ class Proximal(Rule):
     @field_validator("rule", mode="before")
     @classmethod
     def _read_rule(cls, value: Any) -> Any:
-        from securevfl.optim.rules import RULES  # which lists this rule too
-
-        return RULES.read(value)
+        return STEP_RULES.read(value)
 
     @property
     def linear(self) -> bool:

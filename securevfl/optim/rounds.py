@@ -6,20 +6,21 @@ It sees sums, replies and its own party; it knows nothing of keys and messages.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from pydantic import Field
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.models.base import Block, Model
 from securevfl.models.losses import Loss
 from securevfl.optim.base import Optimizer, Training
 from securevfl.optim.rules import AnyRule
 from securevfl.optim.sgd import Sgd
 from securevfl.optim.update import Rule, Updater
-from securevfl.protocols.base import Agreement, Batch, Declared
+from securevfl.protocols.declared import Declared
 from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.residuals.base import Agreement, Batch
 
 
 class Remembered(Protocol):
@@ -44,13 +45,13 @@ class Learner(Protocol):
         """The memory of an optimizer that goes by a rule: it moves the party's weights."""
 
     def batches(self) -> Iterator[Batch]:
-        """The batches in the order that all parties share, until the epochs are over."""
+        """Yield the batches in the order that all parties share, until the epochs are over."""
 
     def visited(self, number: int) -> Batch:
-        """The batch of an earlier round, counted from 0."""
+        """Return the batch of an earlier round, counted from 0."""
 
     def later(self, k: int) -> Batch | None:
-        """The batch k rounds after the one that is being done, or was done last; None after the end."""
+        """Return the batch k rounds after the one being done, or done last; None after the end."""
 
     def residual(self, f: Floats, batch: Batch) -> Floats:
         """g (n x c) from f (n x c), by which the loss of the round is booked; only the active party can."""
@@ -70,29 +71,33 @@ class RoundsTraining(Training, ABC):
         """ValueError, with the remedy, if it cannot train this model."""
 
     def declares(self) -> list[Declared]:
-        """What it has the active party tell beside sums and residuals."""
+        """Declare what this optimizer has the active party tell beside sums and residuals."""
         return []
 
     @abstractmethod
     def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:
-        """What it remembers at a party with this model: at the start, or as an earlier state of its memory has it."""
+        """Make the optimizer's memory at a party with this model: as it is at the start, or as `state` kept it."""
 
     def agreement(self, model: Model) -> Agreement:
-        """What the parties agree on about residuals: a J that moves is opened anew in every local step."""
+        """Return what the parties agree on about residuals: where J moves with the weights, gradients are opened anew
+        in every local step."""
         openings = 1 if model.static_jacobian and not self.reweighs else self.steps
         return Agreement(openings, kept=self.kept, shares_outputs=model.shares_outputs)
 
+    def opened(self, model: Model, visits: Sequence[int]) -> int:
+        return len(visits) * self.agreement(model).openings
+
     def settle(self, party: Learner, link: ActiveLink) -> None:
-        """Takes in what passive parties have sent ahead of its round, so that the line is free for other sums; asked of
-        the active party between two rounds."""
+        """Take in what passive parties have sent ahead of its round, so that the line is free for other sums; the
+        active party does this between two rounds."""
 
     @abstractmethod
     def active(self, party: Learner, link: ActiveLink) -> Iterator[None]:
-        """The active party's schedule."""
+        """Run the active party's rounds, and yield after each."""
 
     @abstractmethod
     def passive(self, party: Learner, link: PassiveLink) -> Iterator[None]:
-        """A passive party's schedule."""
+        """Run a passive party's rounds, and yield after each."""
 
 
 class RoundsOptimizer(RoundsTraining, Optimizer):
@@ -107,7 +112,8 @@ class RoundsOptimizer(RoundsTraining, Optimizer):
         return self.rule
 
     def labelled(self, name: str) -> str:
-        """The name of an algorithm in a cost table, with the rule where it is not plain gradient descent."""
+        """Return the name of an algorithm for a cost table, with the update rule where it is not plain gradient
+        descent."""
         return name if isinstance(self.rule, Sgd) else f"{name} {self.rule.name}"
 
     def remember(self, model: Block, state: Mapping[str, Any] | None) -> Remembered:

@@ -1,4 +1,4 @@
-"""The update rules that an optimizer can name. Adding one is one line here."""
+"""The update rules that an optimizer can name: those that take steps, and those around them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from securevfl.config import Registry
-from securevfl.optim.adagrad import AdaGrad
-from securevfl.optim.adam import Adam
-from securevfl.optim.momentum import Momentum
+from securevfl.base.config import Registry
 from securevfl.optim.proximal import Proximal
-from securevfl.optim.sgd import Sgd
+from securevfl.optim.step_rules import STEP_RULES
 from securevfl.optim.update import Rule
 
-RULES: Registry[Rule] = Registry("rule", Sgd, Proximal, Momentum, AdaGrad, Adam)
+RULES: Registry[Rule] = Registry("rule", *STEP_RULES.values(), Proximal)
 AnyRule = Annotated[SerializeAsAny[Rule], BeforeValidator(RULES.read)]

@@ -8,7 +8,7 @@ from securevfl.optim.update import Memory, Rule, V
 
 
 class Sgd(Rule):
-    """A step against the gradient."""
+    """A plain step of size eta against the gradient."""
 
     name: ClassVar[str] = "sgd"
 

@@ -27,8 +27,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from securevfl.config import Named
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.config import Named
 
 
 class Vector(Protocol):
@@ -62,37 +62,38 @@ class Rule(Named, ABC):
 
     @abstractmethod
     def init(self, theta: V) -> Memory[V]:
-        """What it remembers before the first step from these weights."""
+        """Return what the rule remembers before the first step from these weights."""
 
     @abstractmethod
     def step(self, gradient: V, memory: Memory[V], eta: float) -> tuple[V, Memory[V]]:
-        """The change of the weights, and what it remembers now. `gradient` is that of the objective, L2 included."""
+        """Return the change of the weights, and what the rule remembers after it. `gradient` is that of the objective,
+        L2 included."""
 
     def begin(self, memory: Memory[V]) -> Memory[V]:
-        """What it remembers when the local steps on a new exchange begin."""
+        """Return what the rule remembers when the local steps on a new exchange begin."""
         return memory
 
 
-class Weights(Protocol):
+class UpdatedModel(Protocol):
     """A model as its updates see it."""
 
     theta: Floats
 
     def regularised(self, gradient: Floats) -> Floats:
-        """The gradient of the objective, from that of the mean loss."""
+        """Add the gradient of the penalty to that of the mean loss, which gives the gradient of the objective."""
 
 
 class Updater:
     """Moves a model's weights by a rule. Its state goes where the model's does: to the checkpoint."""
 
-    def __init__(self, rule: Rule, model: Weights, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, rule: Rule, model: UpdatedModel, state: Mapping[str, Any] | None = None) -> None:
         """`state` is what an earlier updater of the same rule and weights has left."""
         self._rule = rule
         self._model = model
         self._memory: Memory[Floats] = rule.init(model.theta) if state is None else Memory(**state)
 
     def begin(self) -> None:
-        """The local steps on a new exchange begin."""
+        """Begin the local steps on a new exchange."""
         self._memory = self._rule.begin(self._memory)
 
     def step(self, gradient: Floats, eta: float) -> None:

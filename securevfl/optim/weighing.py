@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Here, Rows, Tall, made
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Here, Rows, Tall, made
 from securevfl.protocols.differentiable import Differentiable, Jacobian
 
 
@@ -48,7 +48,7 @@ class Weighed:
 
     @property
     def parameters(self) -> int:
-        """p, as of the model."""
+        """The number p of weights, as in the model that is weighed."""
         return self._model.parameters
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
@@ -62,15 +62,16 @@ class Weighed:
 
 
 def _scaled(J: Jacobian, weights: Floats) -> Floats | Tall:
-    """The matrix of J with row i times weights_i, read as it is: whole, or when it is asked for."""
+    """Return the matrix of J with row i times weights_i, in the form in which J is read: as a whole, or row by row when
+    it is asked for."""
     match J.matrix:
         case Tall(parts=(Here() as only,)):
-            return made(ScaledRows(only.stretch.rows, weights))
+            return made(WeighedRows(only.stretch.rows, weights))
         case _:
             return weights[:, None] * J.dense
 
 
-class ScaledRows:
+class WeighedRows:
     """Rows (n x d) that are scaled when they are read."""
 
     def __init__(self, rows: Rows, weights: Floats) -> None:
@@ -78,7 +79,7 @@ class ScaledRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """n and d."""
+        """The numbers of rows and columns of the matrix, n and d."""
         return self._rows.shape
 
     def __len__(self) -> int:

@@ -25,7 +25,7 @@ E = TypeVar("E")
 
 
 @dataclass(repr=False)
-class Row(Generic[E]):
+class WorksetRow(Generic[E]):
     """One exchange in the table: what is kept of it, its two clocks, and how often it has been used."""
 
     entry: E
@@ -35,8 +35,8 @@ class Row(Generic[E]):
 
 
 class Workset(Generic[E]):
-    """At most W rows, of which each is used at most R times. A batch that is exchanged again takes the place of its
-    older row.
+    """A table of at most W exchanges, each of which is used at most R times. A batch that is exchanged again takes the
+    place of its older row.
 
     steps: the clock of local steps. recent: the batches of the last W - 1 of them, None where one was left out.
     """
@@ -45,18 +45,19 @@ class Workset(Generic[E]):
         self._W, self._R = W, R
         self.steps = steps
         self.recent: deque[int | None] = deque(recent, maxlen=W - 1)
-        self._rows: dict[int, Row[E]] = {}  # by batch, the oldest exchange first
+        self._rows: dict[int, WorksetRow[E]] = {}  # by batch, the oldest exchange first
 
     def put(self, batch: int, entry: E, exchange: int) -> list[E]:
-        """Takes in an exchange of this batch, later than all before it, that has just been used; what leaves for it."""
+        """Take in an exchange of this batch, later than all before it, that has just been used; return the entries that
+        leave for it."""
         left = [self._rows.pop(batch).entry] if batch in self._rows else []
-        self._rows[batch] = Row(entry, exchange, self.steps - self._W)
+        self._rows[batch] = WorksetRow(entry, exchange, self.steps - self._W)
         if len(self._rows) > self._W:
             left.append(self._rows.pop(next(iter(self._rows))).entry)
         return left
 
     def sample(self) -> E | None:
-        """What the next local step is taken on; None if that step is left out."""
+        """Return the entry on which the next local step is taken; None if that step is left out."""
         waiting = [
             (row.sampled, row.inserted, batch)
             for batch, row in self._rows.items()
@@ -71,10 +72,10 @@ class Workset(Generic[E]):
         row.sampled, row.uses = now, row.uses + 1
         return row.entry
 
-    def rows(self) -> Iterator[Row[E]]:
-        """The rows that have uses left, the oldest first."""
+    def rows(self) -> Iterator[WorksetRow[E]]:
+        """Return the rows that have uses left, the oldest first."""
         return (row for row in self._rows.values() if row.uses < self._R)
 
-    def restore(self, batch: int, row: Row[E]) -> None:
-        """Puts back a row that `rows` gave, the oldest first."""
+    def restore(self, batch: int, row: WorksetRow[E]) -> None:
+        """Put back a row that `rows` gave; rows are put back oldest first."""
         self._rows[batch] = row

@@ -4,7 +4,7 @@
     write_rows("shop.parquet", rows)                         # shop.parquet.rows.npy
 
 Row rows[i] of one party and row rows[i] of another are about the same id. What each party learns is in
-protocols/psi.py.
+protocols/alignment/psi.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from securevfl.crypto.curve import canonical_ids
 from securevfl.data.party import Party
 from securevfl.errors import DataError, IdError, PartiesError
-from securevfl.protocols.psi import Journal, Work, align_active, align_passive
+from securevfl.protocols.alignment.psi import AlignmentWork, Journal, align_active, align_passive
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
@@ -39,14 +39,17 @@ def align_privately(
     executor: Executor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     journal: Path | None = None,
+    granted: int | None = None,
 ) -> NDArray[np.intp]:
-    """This party's row numbers (m,) of the m ids that all parties have, in the order that all parties share.
+    """Return this party's row numbers (m,) of the m ids that all parties have, in the order that all parties share.
 
     ids: one a row, of any type (`crypto.curve.canonical_id`). executor: takes the curve work, processes of this party.
     on_progress(points done, of). journal: a folder of this party alone; an alignment that broke off goes on from
     there if every party passes its own again. It holds the secrets of the alignment, closed to others, and is emptied
-    at the end.
-    IdError if an id is missing, occurs twice, or no id is common; ProtocolError or CryptoError if a peer sends what
+    at the end. granted: how many ids the active party has been let ask about, which everyone holds it to; then there
+    may be none in common.
+    IdError if an id is missing, occurs twice, or no id is common; LeakageError if more is asked than was granted,
+    before anything is told; ProtocolError or CryptoError if a peer sends what
     does not belong; TransportError if one is away.
     """
     if party_name != channel.me or party_name not in (active, *passives) or not passives:
@@ -59,12 +62,19 @@ def align_privately(
     if not own:
         raise IdError(f"party {party_name}: at least one row was expected to align, there is none; is the file right?")
     kept = Journal() if journal is None else FolderJournal(journal)
-    work = Work(
-        channel, own, active=active, passives=passives, journal=kept, executor=executor, on_progress=on_progress
+    work = AlignmentWork(
+        channel,
+        own,
+        active=active,
+        passives=passives,
+        journal=kept,
+        executor=executor,
+        on_progress=on_progress,
+        granted=granted,
     )
     rows = align_active(work) if party_name == active else align_passive(work)
     kept.clear()
-    if not len(rows):
+    if not len(rows) and granted is None:
         raise IdError(
             f"party {party_name}: at least one id that all parties have was expected, there is none; does every party "
             "name the same kind of id, written alike?"
@@ -137,7 +147,7 @@ class FolderJournal(Journal):
         return self._file(stream, number).read_bytes()
 
     def clear(self) -> None:
-        """Removes the journal's files, secrets first, and the folder if nothing else is in it."""
+        """Remove the journal's files, secrets first, and the folder if nothing else is in it."""
         self._file("secrets", 0).unlink(missing_ok=True)
         for path in self._folder.glob("*.chunk"):
             path.unlink()

@@ -8,6 +8,7 @@ they are through, or with the reason for which one of them has given up.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -15,17 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from securevfl.errors import ConfigError, ConsentError, PeerLost, SecureVFLError, StorageError, TransportError
-from securevfl.protocols.base import Declared, Reveal
-from securevfl.roles import Roles
+from securevfl.base.roles import Roles
+from securevfl.errors import (
+    ClassError,
+    ConfigError,
+    ConsentError,
+    PeerLost,
+    SecureVFLError,
+    StorageError,
+    TransportError,
+)
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.giving import sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Kind, WallClock
-from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Telling
 from securevfl.transport.expiry import ends_soon
 from securevfl.transport.peers import Peers, split_address
-from securevfl.transport.post import Post
+from securevfl.transport.session_wire import Post
 from securevfl.transport.tls import Credentials
 
 T = TypeVar("T")
@@ -35,18 +45,18 @@ _BETWEEN = 0.1  # seconds before a party is back after it has hung up
 _END = "end"  # lane of the last message
 
 
-class Through(Message, frozen=True):
+class Through(Telling, frozen=True):
     """The sender has all it came for, on disk if the conversation resumes."""
 
 
 def declares(roles: Roles) -> list[Declared]:
-    """What this message reveals."""
+    """Declare what `Through` reveals: that its sender is done."""
     return [Declared(Through, *pair, Reveal("plain", "that the sender is through")) for pair in roles.pairs()]
 
 
 @dataclass(frozen=True)
 class Venue:
-    """Where a party meets its peers, and how long it waits for them.
+    """The meeting point of a party and its peers, and how long the party waits for them.
 
     certs: the folder of <party>.pem, <party>.key and ca.pem. listen: host:port to bind where it is not the port of the
     party's address. timeout: seconds to wait for all parties at the start and after a loss, for any one message, and
@@ -65,16 +75,16 @@ class Venue:
     def of(
         cls,
         peers: Peers | str | Path,
-        certs: str | Path | None,
-        listen: str | None,
-        timeout: float,
-        patience: float,
-        wait: float | None = None,
+        certs: str | Path | None = None,
+        listen: str | None = None,
+        timeout: float = 600.0,
+        patience: float = 60.0,
     ) -> Venue:
-        """With the peers given or in the file given, beside which the certificates are unless they are elsewhere."""
+        """Make a venue from the peers given, or from those in the file given; certificates are looked for beside that
+        file unless `certs` names another folder."""
         beside = Path() if isinstance(peers, Peers) else Path(peers).parent
         known = peers if isinstance(peers, Peers) else Peers.load(peers)
-        return cls(known, beside if certs is None else Path(certs), listen, timeout, patience, wait)
+        return cls(known, beside if certs is None else Path(certs), listen, timeout, patience)
 
 
 def converse(
@@ -86,7 +96,8 @@ def converse(
     resumes: bool = False,
     kept: Callable[[], T | None] | None = None,
 ) -> T:
-    """What `talk` returns, told all others over the channel that it is given.
+    """Hold one conversation: meet all other parties, call `talk` with a channel to them, tell them that this party is
+    done, and return what `talk` returned.
 
     terms: compared with everyone's, plain data that all may see. resumes: `talk` can begin anew after a loss. kept: the
     outcome if it is on disk from an earlier try; it counts if the others are gone, or have theirs as well.
@@ -123,7 +134,7 @@ def converse(
                 goodbye = None
             else:
                 reason = _reason(error, resumes)
-                done = _stop(error, reason, post, channel, others, kept)
+                done = _stop(error, reason, post, channel, others, kept, standing=math.isinf(wait) and channel is None)
                 if done is not None:
                     return done
                 if isinstance(error, OSError):
@@ -142,7 +153,7 @@ def _part(channel: Channel, others: Sequence[str], resumes: bool) -> None:
     """Tells all others that this party is through, and hears it of them where they may begin anew."""
     for name in others:
         with nullcontext() if resumes else suppress(TransportError):  # who will not wait for it may have left
-            channel.send(name, Through(), _END)
+            channel.send(name, Through(), _END, told=sizes(channel, name))
     for name in others if resumes else ():
         channel.recv(name, Through, _END)
 
@@ -163,7 +174,7 @@ def _reason(error: BaseException, resumes: bool) -> str:
         return f"{error}; {again}"
     if isinstance(error, KeyboardInterrupt):
         return f"its operator has stopped it; {again}"
-    if isinstance(error, StorageError | ConsentError):
+    if isinstance(error, StorageError | ConsentError | ClassError):
         return error.told
     if isinstance(error, OSError):
         return StorageError("", error).told
@@ -177,8 +188,13 @@ def _stop(
     channel: Channel | None,
     others: Sequence[str],
     kept: Callable[[], T | None] | None,
+    *,
+    standing: bool,
 ) -> T | None:
-    """Tells the others that this party stops, and why; the outcome where one is kept and nobody was met."""
+    """Tells the others that this party stops, and why; the outcome where one is kept and nobody was met.
+
+    standing: it waits for whoever comes, so that being stopped is how it ends and nothing to be told of.
+    """
     if channel is not None:
         channel.abort(others, reason)
     elif isinstance(error, PeerLost | KeyboardInterrupt | OSError | StorageError):
@@ -187,7 +203,7 @@ def _stop(
     done = kept() if kept is not None and alone else None
     if done is not None:
         eventlog.warn(post.me, "unconfirmed", {"reason": reason})
-    elif isinstance(error, SecureVFLError | KeyboardInterrupt | OSError):
+    elif isinstance(error, SecureVFLError | OSError) or (isinstance(error, KeyboardInterrupt) and not standing):
         eventlog.warn(post.me, "stopped", {"error": type(error).__name__, "reason": reason})
     return done
 

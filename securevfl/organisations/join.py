@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
+from securevfl.consent.allowance import check_settled
+from securevfl.consent.consent_sheet import Sheet
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError, DataError, PartiesError
 from securevfl.job import Job
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.privacy.allowance import check_settled
-from securevfl.privacy.consent import Sheet
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Kind, Stage
@@ -40,6 +39,7 @@ def join(
     save: str | Path | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
     ahead: str | Path | None = None,
+    again: bool = False,
     consent: Callable[[Sheet], None] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -52,23 +52,26 @@ def join(
     to bind where it is not the port of this party's address. timeout: seconds to wait for all parties at the start,
     for any one message, and at the end for the others. patience: seconds a party may be cut off. checkpoints: a folder
     of this party's own states; if every party has one, a party that was lost may be started again within `timeout`
-    and the training goes on from the last round that all have; a party that had saved its part within the last
-    `patience` seconds, of this job on this very table, and meets nobody in as many, returns that (`standing` says so).
-    save: writes the part there; with checkpoints, before these are removed. ledger: where this party counts what it
-    tells; by default its file among the user's data (`securevfl.disclosure.ledger.default_ledger`). ahead: the folder
-    of what `prepare` has done ahead, and where more is kept meanwhile; in memory without one. consent: is given this
-    party's sheet once all have met and before anything of its data is told; raises ConsentError to take no part.
+    and the training goes on from the last round that all have. save: writes the part there; with checkpoints, before
+    these are removed. A training that is over is not begun again: with checkpoints, and a part in `save` that is of
+    this job on this very table, that part is returned once all say that they have theirs, or nobody is met within
+    `patience` seconds (`standing` says which). again: trains anew, whatever is in `save`. ledger: where this party
+    counts what it tells; by default its file among the user's data (`securevfl.disclosure.ledger.default_ledger`).
+    ahead: the folder of what `prepare` has done ahead, and where more is kept meanwhile; in memory without one.
+    consent: is given this party's sheet once all have met and before anything of its data is told; raises ConsentError
+    to take no part.
     executor, workers, on_round and progress as in `simulate`.
 
-    Raises ConfigError or DataError for what this party brings, and for a job that is not everyone's (it names the
-    key); TransportError if a party is away, refused or has stopped, with the reason; never waits longer than it says.
+    Raises ConfigError or DataError for what this party brings, for a job that is not everyone's (it names the key), and
+    for a training that is over here and not elsewhere; TransportError if a party is away, refused or has stopped, with
+    the reason; never waits longer than it says.
     """
     venue = Venue.of(peers, certs, listen, timeout, patience)
     everyone = venue.peers.parties
     check_role(job, party, venue.peers)
     own_ledger = DisclosureLedger.of(party.name, ledger)
     states = Checkpoints(checkpoints, party.name) if isinstance(checkpoints, str | Path) else checkpoints
-    before = None if states is None else _Before(job, party, states, save, patience)
+    before = None if states is None else _Before(job, party, states, None if again else save)
     with pool_for(job, executor, workers) as (pool, size), watched(job.optimizer.label, progress, on_round) as told:
         train = partial(
             take_part,
@@ -81,12 +84,13 @@ def join(
             ledger=own_ledger,
             ahead=None if ahead is None else Path(ahead),
             consent=consent,
+            again=again,
         )
         part = converse(
             party.name,
             venue,
             {"job": job.to_dict(), "parties": list(everyone), "task": "train"},
-            partial(_talk, train, told, before),
+            partial(_talk, train, told),
             resumes=before is not None,
             kept=None if before is None else before.kept,
         )
@@ -94,16 +98,12 @@ def join(
         part.save(save)
     if before is not None:
         before.clear()
-    _finished(part)
+    _finished(part) if part.standing is Standing.NEW else eventlog.warn(part.name, "is over", {"model": part.standing})
     return part
 
 
-def _talk(
-    train: Callable[..., ModelPart], told: Callable[[int, int], None] | None, before: _Before | None, channel: Channel
-) -> ModelPart:
+def _talk(train: Callable[..., ModelPart], told: Callable[[int, int], None] | None, channel: Channel) -> ModelPart:
     """Trains over this channel, on which all parties are there."""
-    if before is not None:
-        before.saved = None  # all are here for a training of its own
     channel.clock.stage = Stage.SETUP
     return train(channel=channel, on_round=partial(_round, channel, told))
 
@@ -111,21 +111,25 @@ def _talk(
 class _Before:
     """What this party has on disk of earlier tries at the same job on the same table.
 
-    saved: its part, as it was saved within the last `patience` seconds by a process that was killed on its way out.
+    saved: its part, if that training is over here and no later one has begun.
     """
 
-    def __init__(self, job: Job, party: Party, states: Checkpoints, save: str | Path | None, patience: float) -> None:
+    def __init__(self, job: Job, party: Party, states: Checkpoints, save: str | Path | None) -> None:
+        """save: where the part of a training that is over may be; None for one that begins anew."""
         self._states = states
         self._key = run_key(job, party)
         self.saved: ModelPart | None = None
-        if save is not None and Path(save).is_file() and time.time() - Path(save).stat().st_mtime <= patience:
+        if save is not None and Path(save).is_file() and not states.rounds(self._key):
             self.saved = _same(Path(save), job, party)
+        if self.saved is not None:
+            states.note_over(self._key, self.saved)
 
     def kept(self) -> ModelPart | None:
-        """The outcome, where there is one that the others may have as well."""
-        part = self._states.final(self._key) or self.saved
+        """Return the outcome kept from an earlier run, where there is one that the others may have as well; its
+        standing is set to unconfirmed."""
+        part = self._states.final(self._key)
         if part is not None:
-            part.standing = Standing.UNCONFIRMED
+            part.standing = Standing.KEPT if self.saved is None else Standing.UNCONFIRMED
         return part
 
     def clear(self) -> None:
@@ -134,7 +138,8 @@ class _Before:
 
 
 def _same(save: Path, job: Job, party: Party) -> ModelPart | None:
-    """The part in this file, if it is of this job on this very table; else the log says that it is not."""
+    """Load the part in this file, if it is of this job on this very table; otherwise log that it is not, and return
+    None."""
     try:
         part = ModelPart.load(save)
         if Job.from_dict(part.job).digest == job.digest and (part.name, part.data) == (party.name, party.digest.hex()):

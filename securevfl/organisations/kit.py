@@ -17,17 +17,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from securevfl.config import plain
+from securevfl.base.config import plain
+from securevfl.base.files import write_whole
+from securevfl.consent.allowance import check_settled
 from securevfl.errors import ConfigError
-from securevfl.files import write_whole
 from securevfl.job import Job
-from securevfl.privacy.allowance import check_settled
 from securevfl.transport import certs, pem
 from securevfl.transport.peers import Peers, split_address
 
 
 def init_certs(folder: str | Path, peers: Peers) -> Path:
-    """Makes an authority in `folder`, unless it has one, and key and certificate for everyone in `peers` who has none.
+    """Make an authority in `folder`, unless it has one, and a key and certificate for everyone in `peers` who has none.
 
     Returns the authority's certificate. ConfigError if a name or host cannot be certified.
     """
@@ -42,7 +42,7 @@ def init_certs(folder: str | Path, peers: Peers) -> Path:
 
 
 def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | Path) -> Path:
-    """Writes the kit of `party` into `folder` and returns it. `ca`: the folder that `init_certs` filled.
+    """Write the kit of `party` into `folder` and return it. `ca`: the folder that `init_certs` filled.
 
     Files that are there already are written anew. ConfigError if the party has no certificate yet, or one that its
     peers would refuse, and for a job without epochs.

@@ -22,17 +22,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import isfinite
-from pathlib import Path
 from statistics import median
 
+from securevfl.base.roles import Roles
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.protocols.base import Declared, Reveal
-from securevfl.roles import Roles
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.giving import sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network
 from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Telling
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.round_trip import round_trips
 from securevfl.transport.tls import Credentials
@@ -46,25 +47,25 @@ _LONG = 0.2  # seconds of bytes in a large echo, where the largest takes that lo
 _WAIT = 10.0  # seconds for a bare round trip
 
 
-class Reached(Message, frozen=True):
+class Reached(Telling, frozen=True):
     """Seconds of a bare round trip to each neighbour that the sender calls."""
 
     seconds: dict[str, float]
 
 
 class Probe(Message, frozen=True):
-    """To be sent back."""
+    """A probe that the receiver is to send back to its sender."""
 
     data: bytes
 
 
 class Probed(Message, frozen=True):
-    """Back again."""
+    """A probe on its way back to its sender."""
 
     data: bytes
 
 
-class Found(Message, frozen=True):
+class Found(Telling, frozen=True):
     """Seconds there and back of small data, and of `size` bytes of it."""
 
     small: float
@@ -83,19 +84,14 @@ class MeasuredLine:
 
 def measure_lines(
     me: str,
-    peers: Peers | str | Path = "peers.toml",
+    venue: Venue,
     *,
-    certs: str | Path | None = None,
-    listen: str | None = None,
-    timeout: float = 600.0,
-    patience: float = 60.0,
     on_turn: Callable[[int, int], None] | None = None,
 ) -> list[MeasuredLine]:
     """Measures the line of every two parties together with them all; the same list at every party.
 
     on_turn(turns done, of). The rest as in `join`. Takes some seconds a pair. TransportError and ConfigError as `join`.
     """
-    venue = Venue.of(peers, certs, listen, timeout, patience)
     peers = venue.peers
     if me not in peers.parties:
         raise PartiesError(f"one of {', '.join(peers.parties)} was expected, {me} came; correct the party's name")
@@ -112,7 +108,7 @@ def measure_lines(
 
 
 def slowest(lines: Sequence[MeasuredLine]) -> Network:
-    """The network whose every line is as slow as the slowest of these, in each figure."""
+    """Return the network whose every line is as slow, in each figure, as the slowest of these."""
     networks = [line.network for line in lines]
     return Network(
         mbps=min(each.mbps for each in networks),
@@ -122,7 +118,7 @@ def slowest(lines: Sequence[MeasuredLine]) -> Network:
 
 
 def declares(roles: Roles) -> list[Declared]:
-    """What these messages reveal."""
+    """Declare what the messages of the measurement reveal."""
     times = Reveal("plain", "how long lines between parties take")
     return [
         *(Declared(kind, *pair, times) for kind in (Reached, Found) for pair in roles.pairs()),
@@ -167,7 +163,7 @@ class _Turns:
     def _tell(self, message: Message) -> None:
         for name in self._peers.parties:
             if name != self._channel.me:
-                self._channel.send(name, message)
+                self._channel.send(name, message, told=sizes(self._channel, name))
 
     def _reach(self) -> dict[str, float]:
         """Step 1 of the party whose turn it is."""

@@ -1,4 +1,4 @@
-"""What a standing party shows its operator on a local port: /health as JSON, /metrics for Prometheus.
+"""What a standing party shows its operator on a local port: a page, /health as JSON, /metrics for Prometheus.
 
 Counts, seconds and bytes, never an id or a value of anyone's data, and nothing that can be changed.
 """
@@ -8,16 +8,23 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
+from securevfl.base.extras import extra
+from securevfl.base.version import __version__
+from securevfl.data.drift import Drift
+from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.extras import extra
 from securevfl.organisations.serve import Ended, Server
+from securevfl.training.drift_page import HEADS, rows
 from securevfl.transport.peers import split_address
-from securevfl.version import __version__
+
+OUTCOMES = "answered", "refused", "failed"
 
 
 class Monitor:
@@ -34,12 +41,15 @@ class Monitor:
         self._last: Ended | None = None
         library = extra("prometheus_client", "serve", "--monitor")
         self._registry = library.CollectorRegistry()
+        self._drift: list[Drift] = []
+        self._gives: dict[str, html.Cell] = {}
         self._text = library.generate_latest
         self.content_type: str = library.CONTENT_TYPE_LATEST
-        own = {"registry": self._registry, "namespace": "securevfl"}
+        self._library = library
+        self._own = own = {"registry": self._registry, "namespace": "securevfl"}
         library.Info("party", "Who is up.", **own).info({"party": party, "version": __version__})
         self._requests = library.Counter("requests", "Requests that are over, by outcome.", ["outcome"], **own)
-        for outcome in ("answered", "refused", "failed"):
+        for outcome in OUTCOMES:
             self._requests.labels(outcome)
         self._asked = library.Counter("ids_asked", "Ids that answered requests asked about.", **own)
         self._scored = library.Counter("rows_scored", "Rows that were scored.", **own)
@@ -54,12 +64,23 @@ class Monitor:
         except (OSError, ValueError) as cause:
             raise ConfigError(f"--monitor: a free host:port of this machine was expected, {address}: {cause}") from None
 
+    def shifts(self, found: Sequence[Drift]) -> None:
+        """Show how far the columns of the rows that are served have drifted from the training's."""
+        self._drift = list(found)
+        for name, words in (("psi", "Population stability index"), ("missing", "Share of rows without a value")):
+            gauge = self._library.Gauge(f"drift_{name}", f"{words} of an own column.", ["column"], **self._own)
+            for each in found:
+                gauge.labels(each.column).set(getattr(each, name))
+        shifted = self._library.Gauge("drift_shifted_columns", "Own columns that have shifted.", **self._own)
+        shifted.set(sum(each.shifted for each in found))
+
     def watch(self, server: Server) -> None:
         """Says whose state is shown."""
         self._server = server
+        self._gives = {"ids a request at most": server.most, "reason codes a row": server.codes}
 
     def count(self, ended: Ended) -> None:
-        """Notes a request that is over."""
+        """Count a request that is over, with its outcome, bytes and seconds."""
         self._last = ended
         self._requests.labels(ended.outcome).inc()
         self._sent.inc(ended.sent)
@@ -69,7 +90,8 @@ class Monitor:
             self._seconds.observe(ended.seconds)
 
     def health(self) -> tuple[HTTPStatus, dict[str, Any]]:
-        """What /health says: 503 before it serves and once its certificate has ended, as peers refuse it then."""
+        """Return what /health says: status 503 before the party serves and once its certificate has ended, as peers
+        refuse it then."""
         valid = time.time() < self._expires
         up = self._server is not None and valid
         state = {
@@ -82,9 +104,40 @@ class Monitor:
         return HTTPStatus.OK if up else HTTPStatus.SERVICE_UNAVAILABLE, state
 
     def metrics(self) -> bytes:
-        """What /metrics says."""
+        """Return what /metrics says, in the format of Prometheus."""
         text: bytes = self._text(self._registry)
         return text
+
+    def page(self) -> str:
+        """Return the state as a page for a browser, its figures those of /metrics."""
+        _, state = self.health()
+        shifted = [each.column for each in self._drift if each.shifted]
+        ends = datetime.fromtimestamp(self._expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        requests: dict[str, html.Cell] = {
+            f"requests {each}": self._figure("requests_total", outcome=each) for each in OUTCOMES
+        }
+        counts: dict[str, html.Cell] = {
+            "ids asked about": self._figure("ids_asked_total"),
+            "rows scored": self._figure("rows_scored_total"),
+            "bytes sent": self._figure("sent_bytes_total"),
+            "last request": state["last"],
+        }
+        body = [
+            f"<h1>{html.escape(self._party)} serves</h1>",
+            f'<p class="soft">securevfl {__version__}; counts since it started, never an id. As JSON: /health; for '
+            "Prometheus: /metrics.</p>",
+            html.section("State", html.facts({"status": state["status"], "certificate ends": ends} | self._gives)),
+            html.section("Requests", html.facts(requests | counts)),
+        ]
+        if self._drift:
+            said = f"Shifted: {', '.join(shifted)}." if shifted else "No column has shifted."
+            table = html.table(HEADS, rows(self._drift))
+            body.append(html.section("Drift of the rows served", f"<p>{html.escape(said)}</p>", table))
+        return html.page(f"{self._party} serves", body)
+
+    def _figure(self, name: str, **labels: str) -> int:
+        """Return one figure of /metrics."""
+        return int(self._registry.get_sample_value(f"securevfl_{name}", labels))
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._http.serve_forever, name="monitor", daemon=True).start()
@@ -99,19 +152,21 @@ class Monitor:
 
 def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Two pages to read; everything else is not there."""
+        """Three pages to read; everything else is not there."""
 
         timeout = 10  # seconds for a caller to say what it wants
 
         def do_GET(self) -> None:
             match self.path:
+                case "/":
+                    self._say(HTTPStatus.OK, "text/html; charset=utf-8", monitor.page().encode())
                 case "/health":
                     status, state = monitor.health()
                     self._say(status, "application/json", json.dumps(state).encode())
                 case "/metrics":
                     self._say(HTTPStatus.OK, monitor.content_type, monitor.metrics())
                 case _:
-                    self._say(HTTPStatus.NOT_FOUND, "text/plain", b"/health and /metrics are here\n")
+                    self._say(HTTPStatus.NOT_FOUND, "text/plain", b"/, /health and /metrics are here\n")
 
         def _say(self, status: HTTPStatus, kind: str, body: bytes) -> None:
             self.send_response(status)

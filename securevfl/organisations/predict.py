@@ -11,56 +11,67 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import Roles
 from securevfl.data.ids import id_digest
 from securevfl.data.store import OnRows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 from securevfl.job import Job
-from securevfl.methods.base import AskedRows, Player
+from securevfl.methods.player import AskedRows, Player
+from securevfl.organisations import reason_codes
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.protocols.base import Declared, Desk, Reveal, Seat
-from securevfl.roles import Roles
+from securevfl.organisations.reason_codes import GivenCodes
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.giving import sizes
+from securevfl.protocols.seat import Desk, Seat
+from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Telling
 from securevfl.runtime.meter import Meter
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import NewRows, rows_of_array
 from securevfl.transport.peers import Peers
 
 
-class Asked(Message, frozen=True):
+class BroughtRows(Telling, frozen=True):
     """What a party says of its part and its rows."""
 
     run: str
     rows: int
     order: bytes
     role: str
+    codes: int = 0
 
 
 def declares(roles: Roles) -> list[Declared]:
-    """What this message reveals."""
+    """Declare what `BroughtRows` reveals."""
     said = Reveal(
-        "plain", "which training the sender's part is of; its role; how many rows; keyed digest of their order"
+        "plain",
+        "which training the sender's part is of; its role; how many rows; keyed digest of their order; how many reason "
+        "codes a row its owner gives",
     )
-    return [Declared(Asked, *pair, said) for pair in roles.pairs()]
+    return [*(Declared(BroughtRows, *pair, said) for pair in roles.pairs()), *reason_codes.declares(roles)]
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """At the party that asks. decision: f (m x c). label (m,): likeliest class, or the number in a regression.
+    """The prediction as the party that asks receives it. decision: f (m x c). label (m,): likeliest class, or the
+    number in a regression.
 
-    proba (m x classes) in the order of `classes`; None in a regression. A party without labels does not know what
+    proba (m x classes) in the order of `classes`; None in a regression. reasons: by party the codes of each row, of
+    those that give any. A party without labels does not know what
     classes are called, or the scale of a number: its labels are places in the order of the classes, or f.
     """
 
@@ -68,6 +79,7 @@ class Predicted:
     label: NDArray[Any]
     proba: Floats | None
     classes: NDArray[Any]
+    reasons: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
 
 def predict_with(
@@ -81,12 +93,14 @@ def predict_with(
     listen: str | None = None,
     timeout: float = 600.0,
     patience: float = 60.0,
+    giving: GivenCodes | None = None,
 ) -> Predicted | None:
     """Predicts new rows together with the parties in `peers`; the outcome at the party that
     asks (`ModelPart.asker`), None at the others.
 
     X: this party's columns (m x d), or one row (d,), in the order that all parties share; with column names they are
-    found by name. ids: compared with those of the others, if both have them. The rest as in `join`.
+    found by name. ids: compared with those of the others, if both have them. giving: reason codes of this party's
+    columns that the party that asks is told of each row. The rest as in `join`.
 
     Raises TableError that names columns which are missing, ConfigError if the parts are not of one training, IdError or
     TableError if the rows are not the same, TransportError as `join`.
@@ -95,13 +109,10 @@ def predict_with(
     predict_rows(
         part,
         rows_of_array(part, X, ids),
-        peers,
+        Venue.of(peers, certs, listen, timeout, patience),
         on_block=lambda _, block: found.append(block),
         ledger=ledger,
-        certs=certs,
-        listen=listen,
-        timeout=timeout,
-        patience=patience,
+        giving=giving,
     )
     if not found:
         return None
@@ -110,32 +121,31 @@ def predict_with(
         np.concatenate([block.label for block in found]),
         None if found[0].proba is None else np.concatenate([block.proba for block in found if block.proba is not None]),
         found[0].classes,
+        {name: [each for block in found for each in block.reasons[name]] for name in found[0].reasons},
     )
 
 
 def predict_rows(
     part: ModelPart,
     rows: NewRows,
-    peers: Peers | str | Path = "peers.toml",
+    venue: Venue,
     *,
     on_block: Callable[[list[Any] | None, Predicted], None],
     on_rows: OnRows | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
-    certs: str | Path | None = None,
-    listen: str | None = None,
-    timeout: float = 600.0,
-    patience: float = 60.0,
+    giving: GivenCodes | None = None,
 ) -> None:
     """`predict_with` in blocks of rows, so that memory does not grow with the table.
 
     on_block(ids, outcome) is called at the party that asks with each block in order; on_rows(rows done, of) at all.
     """
-    venue = Venue.of(peers, certs, listen, timeout, patience)
     check_parties_of(part, venue.peers)
+    if giving is not None:
+        giving.check(part)
     own_ledger = DisclosureLedger.of(part.name, ledger)
 
     def talk(channel: Channel) -> None:
-        answer_rows(part, rows, channel, own_ledger, on_block=on_block, on_rows=on_rows)
+        answer_rows(part, rows, channel, own_ledger, on_block=on_block, on_rows=on_rows, giving=giving)
 
     terms = {"job": part.job, "parties": list(venue.peers.parties), "task": "predict"}
     converse(part.name, venue, terms, talk)
@@ -159,62 +169,82 @@ def answer_rows(
     *,
     on_block: Callable[[list[Any] | None, Predicted], None],
     on_rows: OnRows | None = None,
+    giving: GivenCodes | None = None,
 ) -> None:
-    """This party's side of one prediction over a channel where all parties are there; the rest as `predict_rows`."""
-    player, done = _meet(part, rows, channel, ledger), 0
+    """Return this party's side of one prediction over a channel where all parties are there; the rest as
+    `predict_rows`."""
+    (player, givers), done = _meet(part, rows, channel, ledger, giving), 0
+    counted = Ledger(ledger.scores) if giving is not None and part.name != part.asker else None
     for ids, X in rows.blocks():
         scaled = part.scaled(X)
-        f = player.decision(scaled, _asked(part.name, ids, X))  # 2
+        with channel.door.on("new"):
+            if giving is not None and counted is not None:
+                reason_codes.admit(part, giving, counted, part.asker, ids, X, player.row_bits)
+            f = player.decision(scaled, _asked(part.name, ids, X))  # 2
+            if giving is not None and counted is not None:
+                reason_codes.give(part, giving, channel, scaled)  # 3
         if f is not None:
-            on_block(ids, predicted(part, f))
+            own = {} if giving is None else {part.name: reason_codes.coded(part, giving, scaled)}
+            told = {name: reason_codes.take(name, channel, len(scaled), most) for name, most in givers.items()}  # 3
+            on_block(ids, replace(predicted(part, f), reasons=own | told))
         done += len(scaled)
         if on_rows is not None:
             on_rows(done, rows.count)
 
 
 def predicted(part: ModelPart, f: Floats) -> Predicted:
-    """What f (m x c) says, by the part of the party that asks."""
+    """Interpret f (m x c) as a prediction, by the classes in the part of the party that asks."""
     loss, classes = Job.from_dict(part.job).model.loss, part.classes
     if not loss.classifies:
-        scale, mean = (1.0, 0.0) if classes is None else (classes[1], classes[0])
-        return Predicted(f, np.asarray(f[:, 0] * scale + mean), None, np.array([mean, scale]))
+        scaling = np.array([0.0, 1.0]) if classes is None else classes
+        return Predicted(f, np.asarray(loss.mean(f, scaling)), None, scaling)
     proba = loss.proba(f)
     named = np.arange(proba.shape[1]) if classes is None else classes
     return Predicted(f, np.asarray(named[proba.argmax(axis=1)]), proba, named)
 
 
-def _meet(part: ModelPart, rows: NewRows, channel: Channel, ledger: DisclosureLedger) -> Player:
-    """Compares with the others, enters the scores that another party is told, and takes this party's place."""
+def _meet(
+    part: ModelPart, rows: NewRows, channel: Channel, ledger: DisclosureLedger, giving: GivenCodes | None
+) -> tuple[Player, dict[str, int]]:
+    """Meet the others, enter the scores that another party is told, and take this party's place.
+
+    The player, and how many codes a row each other party says it gives.
+    """
     asker = part.asker
-    own = Asked(
+    own = BroughtRows(
         part.run,
         rows.count,
         hmac.digest(channel.session, rows.order, hashlib.sha256) if rows.order else b"",
         part.role,
+        0 if giving is None else giving.most,
     )
     others = [name for name in part.parties if name != part.name]
     for name in others:
-        channel.send(name, own)  # 1
-    heard = {part.name: own} | {name: channel.recv(name, Asked) for name in others}  # 1
+        channel.send(name, own, told=sizes(channel, name))  # 1
+    heard = {part.name: own} | {name: channel.recv(name, BroughtRows) for name in others}  # 1
     for name in others:
         _compare(part.name, own, name, heard[name])
+    job = Job.from_dict(part.job)
     if part.name != asker:
-        scores = Disclosure("scores", asker, tuple(others), rows.count * part.outputs, 0)
+        bits = job.method.score_bits(job) * part.outputs + (0 if giving is None else math.ceil(giving.bits(part)))
+        eventlog.emit(part.name, "scores", {"to": asker, "rows": rows.count, "bits_of_a_row": bits})
+        told = rows.count * (part.outputs + (giving is not None))
+        scores = Disclosure("scores", asker, tuple(others), told, 0)
         ledger.answer(part.run, channel.session.hex(), scores)
     roles = Roles.of((name, heard[name].role) for name in part.parties)
     desk = Desk(part.run, scores=ledger.scores)
     meter = Meter(channel.clock, channel.books)
     seat = Seat(channel, roles, meter, outputs=part.outputs, desk=desk, model=part.model)
-    job = Job.from_dict(part.job)
-    return job.method.player(job, seat, len(part.mean), part.state)
+    givers = {name: heard[name].codes for name in others if heard[name].codes}
+    return job.method.player(job, seat, len(part.mean), part.state), givers
 
 
 def _asked(me: str, ids: list[Any] | None, X: Floats) -> AskedRows | None:
-    """The rows of a block as they are named, if they are."""
+    """Return the rows of a block with digests of their ids; None if they have no ids."""
     return None if ids is None else AskedRows([id_digest(me, each) for each in ids], np.asarray(X, np.float64))
 
 
-def _compare(me: str, own: Asked, name: str, other: Asked) -> None:
+def _compare(me: str, own: BroughtRows, name: str, other: BroughtRows) -> None:
     if other.run != own.run:
         raise ConfigError(
             f"{name} and {me} hold parts of different trainings ({other.run[:8] or 'none'}, {own.run[:8] or 'none'}); "

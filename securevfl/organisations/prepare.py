@@ -17,28 +17,22 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Stage
 from securevfl.training.session import make_ahead
-from securevfl.transport.peers import Peers
 
 
 def prepare(
     job: Job,
     party: Party,
-    peers: Peers | str | Path = "peers.toml",
+    venue: Venue,
     *,
     ahead: str | Path,
-    certs: str | Path | None = None,
-    listen: str | None = None,
-    timeout: float = 600.0,
-    patience: float = 60.0,
     on_round: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Prepares a training with the parties in `peers`, all of whom call this, and keeps this party's work in `ahead`.
+    """Prepare a training with the parties of `venue`, all of whom call this, and keep this party's work in `ahead`.
 
     on_round(done, of) counts the rounds that are prepared. The rest as in `securevfl.organisations.join.join`.
 
     Raises ConfigError for a job whose method has nothing to prepare, and else what `join` raises.
     """
-    venue = Venue.of(peers, certs, listen, timeout, patience)
     parties = venue.peers.parties
     check_role(job, party, venue.peers)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,12 +18,12 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import check_parties_of
+from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.organisations.scoring import Answered, answer_request, terms
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows
-from securevfl.transport.peers import Peers
 
 Outcome = Literal["answered", "refused", "failed"]
 
@@ -45,36 +46,48 @@ class Server:
     unless the ledger's owner has set limits to scores and ids.
 
     most: ids that one request may ask about. on_request is called after each request, also one that failed.
+    executor: takes the curve work of comparing ids, processes of this party. giving: as in `predict_with`.
     """
 
     def __init__(
         self,
         part: ModelPart,
         rows: HeldRows,
-        peers: Peers | str | Path = "peers.toml",
+        venue: Venue,
         *,
         most: int = 10_000,
         ledger: DisclosureLedger | str | Path | None = None,
-        certs: str | Path | None = None,
-        listen: str | None = None,
-        timeout: float = 60.0,
-        patience: float = 60.0,
         on_request: Callable[[Ended], None] | None = None,
+        executor: Executor | None = None,
+        giving: GivenCodes | None = None,
     ) -> None:
         if part.leads:
             raise PartiesError(
                 f"a party that answers was expected to serve, {part.name} leads and asks; run securevfl score there"
             )
-        self._venue = Venue.of(peers, certs, listen, timeout, patience, wait=math.inf)
+        self._venue = replace(venue, wait=math.inf)
         check_parties_of(part, self._venue.peers)
-        self._part = part
+        if giving is not None:
+            giving.check(part)
+        self._part, self._giving = part, giving
         self._rows = rows
         self._most = most
         self._ledger = DisclosureLedger.of(part.name, ledger)
         _check_limits(self._ledger)
         self._on_request = on_request
+        self._executor = executor
         self._met = 0.0  # when all parties were there, of the request that is being answered
         self._sent = 0
+
+    @property
+    def most(self) -> int:
+        """How many ids one request may ask about."""
+        return self._most
+
+    @property
+    def codes(self) -> int:
+        """How many reason codes of a row it gives, 0 if none."""
+        return 0 if self._giving is None else self._giving.most
 
     @property
     def answering(self) -> bool:
@@ -83,7 +96,10 @@ class Server:
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> None:
         """Answers until `stopping` says so after a request. While it waits, only an exception ends it."""
-        eventlog.emit(self._part.name, "serving", {"rows": len(self._rows.ids), "most": self._most})
+        facts: dict[str, str | int | float] = {"rows": len(self._rows.ids), "most": self._most}
+        if self._giving is not None:
+            facts |= {"codes": self._giving.most, "bits_of_codes": round(self._giving.bits(self._part), 1)}
+        eventlog.emit(self._part.name, "serving", facts)
         while not stopping():
             ended = self._next()
             self._met = 0.0
@@ -93,7 +109,7 @@ class Server:
                 time.sleep(AGAIN)
 
     def _next(self) -> Ended:
-        """Waits for a request and answers it."""
+        """Wait for a request and answer it; return how it ended."""
         try:
             answered = converse(self._part.name, self._venue, terms(self._part), self._answer)
         except LeakageError as error:
@@ -105,7 +121,15 @@ class Server:
     def _answer(self, channel: Channel) -> Answered:
         self._met, self._sent = time.monotonic(), 0
         try:
-            return answer_request(self._part, self._rows, channel, self._ledger, most=self._most)
+            return answer_request(
+                self._part,
+                self._rows,
+                channel,
+                self._ledger,
+                most=self._most,
+                executor=self._executor,
+                giving=self._giving,
+            )
         finally:
             self._sent = channel.books.bytes_sent()
 

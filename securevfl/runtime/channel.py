@@ -1,6 +1,6 @@
 """A party's typed line to the others: send a message to a peer, receive a message of an expected type from a peer.
 
-    send: message -> frame (codec) -> clock and books -> wire
+    send: message, with leave if it tells something (door) -> frame (codec) -> clock and books -> wire
     recv: inbox -> frame checked (session, receiver, order) -> clock and books -> message of the expected type
 
 A *lane* separates conversations of the same two parties, so that several threads of a party can share one channel;
@@ -22,6 +22,7 @@ from securevfl.errors import FrameError, ProtocolError, TransportError
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Clock, Kind, Stamp
 from securevfl.runtime.codec import Frame, M, Message, decode_frame, decode_message, encode_frame
+from securevfl.runtime.door import Door, Entry, Leave, Telling
 
 MAX_FRAME = 1 << 30  # bytes; a larger message is split by its protocol
 
@@ -47,7 +48,7 @@ class Arrival(NamedTuple):
         return (0.0 if self.stamp is None else self.stamp.start, self.number)
 
 
-class Abort(Message, frozen=True):
+class Abort(Telling, frozen=True):
     """The sender has stopped; `reason` names the error, never a value.
 
     lost: who is away, where a hub says it that is no party.
@@ -74,11 +75,11 @@ class Observer(ABC):
 
     @abstractmethod
     def __call__(self, event: Event) -> None:
-        """A message was sent, or has come."""
+        """See one message that was sent, or that has come."""
 
     @abstractmethod
     def note(self, me: str, fact: object) -> None:
-        """A fact of this party (`securevfl.protocols.notes`)."""
+        """See one fact that this party has noted (`securevfl.protocols.notes`)."""
 
 
 class Inbox:
@@ -96,7 +97,7 @@ class Inbox:
         self._changed = threading.Condition()
 
     def deliver(self, data: bytes | memoryview, stamp: Stamp | None = None, *, peer: str | None = None) -> None:
-        """Takes a frame in. FrameError or ProtocolError if it is refused; nothing changes then.
+        """Take a frame in. Raises FrameError or ProtocolError if it is refused; nothing changes then.
 
         `peer` is who the transport knows to be at the other end; a frame that claims another sender is refused.
         """
@@ -129,14 +130,20 @@ class Inbox:
         with self._changed:
             self._fail(error)
 
+    def reason(self, error: TransportError) -> TransportError:
+        """Return what a message could not be sent for: what has ended the session before, or else this error."""
+        with self._changed:
+            return self._failure if isinstance(self._failure, TransportError) else error
+
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._changed.notify_all()
 
     def take(self, senders: Collection[str], lane: str, timeout: float, *, awaited: Collection[str] = ()) -> Arrival:
-        """The first frame of any of them on that lane; what had arrived before a failure is still handed out.
+        """Take the first frame of any of the senders on that lane, within `timeout` seconds; what had arrived before a
+        failure is still handed out.
 
-        awaited: those of them without a frame of whom none is taken.
+        awaited: no frame is taken before each of these senders has one here.
         """
         with self._changed:
             queues = [self._queues[sender, lane] for sender in senders]
@@ -150,7 +157,8 @@ class Inbox:
             raise self._failure
 
     def take_due(self, senders: Collection[str], lane: str, due: Callable[[Stamp | None, int], bool]) -> Arrival | None:
-        """The first frame of any of them on that lane that is `due`; None, without waiting, if there is none."""
+        """Take the first frame of any of the senders on that lane that is `due`; None, without waiting, if there is
+        none."""
         with self._changed:
             queues = [self._queues[sender, lane] for sender in senders]
             ready = [queue for queue in queues if queue and due(queue[0].stamp, queue[0].nbytes)]
@@ -184,6 +192,7 @@ class Channel:
         self.clock = clock
         self.books = books
         self.timeout = timeout
+        self.door = Door(self.me, self.note)
         self._wire = wire
         self._inbox = inbox
         self._observe = observe
@@ -204,8 +213,16 @@ class Channel:
         if isinstance(self._observe, Observer):
             self._observe.note(self.me, fact)
 
-    def send(self, to: str, message: Message, lane: str = "") -> None:
-        """Sends a message. TransportError if the peer is away."""
+    def tell(self, entry: Entry) -> Leave:
+        """Enters what is to be told (`securevfl.runtime.door`), which lets it be sent. LeakageError if it must not."""
+        return self.door.tell(entry)
+
+    def send(self, to: str, message: Message, lane: str = "", *, told: Leave | None = None) -> None:
+        """Send a message. TransportError if the peer is away, with the reason that it gave if it has stopped.
+
+        told: the entry that it is sent under. ProtocolError if it tells something, and there is none.
+        """
+        self.door.check(message, told)
         seq = self._sent[to, lane]
         frame = encode_frame(message, session=self.session, sender=self.me, receiver=to, lane=lane, seq=seq)
         if len(frame) > MAX_FRAME:
@@ -215,10 +232,14 @@ class Channel:
         self.books.sent(self.clock.stage, type(message).__name__, len(frame))
         if self._observe is not None:
             self._observe(Event("send", self.me, to, lane, message, len(frame)))
-        self._wire.post(to, frame, self.clock.departs(len(frame)))
+        try:
+            self._wire.post(to, frame, self.clock.departs(len(frame)))
+        except TransportError as error:
+            raise self._inbox.reason(error) from None
 
     def recv(self, sender: str, kind: type[M], lane: str = "", *, timeout: float | None = None) -> M:
-        """The next message of `sender`. ProtocolError if it is not a `kind`; TransportError if none comes in time.
+        """Receive the next message of `sender`. Raises ProtocolError if it is not a `kind`; TransportError if none
+        comes in time.
 
         `timeout` is in seconds on the wall; the channel's own if None.
         """
@@ -233,7 +254,8 @@ class Channel:
         *,
         timeout: float | None = None,
     ) -> tuple[str, M]:
-        """The next message of whichever of `senders` is first, with its sender, of one kind or several; else as `recv`.
+        """Receive the next message of whichever of `senders` is first, with its sender; it is of one kind or of
+        several. Otherwise as `recv`.
 
         Of those that are here the one that left first in virtual time is taken, or where there is none, came first.
         """
@@ -244,7 +266,7 @@ class Channel:
     def recv_first(
         self, senders: Collection[str], kind: type[M], lane: str = "", *, awaited: Collection[str]
     ) -> tuple[str, M]:
-        """As `recv_any`, in the order in which separate computers would have it.
+        """Receive a message as `recv_any` does, in the order in which separate computers would have it.
 
         In a simulation parties that are slow by their clocks may be fast on the wall: there it takes none before each
         of `awaited` has sent, who are those of `senders` that will whatever happens.
@@ -254,7 +276,8 @@ class Channel:
         return arrival.frame.sender, self._taken(arrival, (kind,))
 
     def recv_due(self, senders: Collection[str], kind: type[M], lane: str = "") -> tuple[str, M] | None:
-        """The first message of any of `senders` that has arrived by now, by this party's clock; None if there is none.
+        """Receive the first message of any of `senders` that has arrived by now, by this party's clock; None if there
+        is none.
 
         It never waits.
         """
@@ -263,7 +286,7 @@ class Channel:
         return None if arrival is None else (arrival.frame.sender, self._taken(arrival, (kind,)))
 
     def _taken(self, arrival: Arrival, kinds: tuple[type[M], ...]) -> M:
-        """The message that has arrived, if it is of one of these kinds."""
+        """Decode the message that has arrived, and check that it is of one of these kinds."""
         self.clock.arrives(arrival.stamp, arrival.nbytes)
         frame = arrival.frame
         for kind in kinds:
@@ -281,7 +304,7 @@ class Channel:
         return message
 
     def fail(self, error: BaseException) -> None:
-        """Ends every wait of this party's threads with this error; the first one stays."""
+        """End every wait of this party's threads with this error; where several errors come, the first one stays."""
         self._inbox.fail(error)
 
     def abort(self, peers: Iterable[str], reason: str) -> None:
@@ -289,6 +312,6 @@ class Channel:
         self.fail(TransportError(f"{self.me} has stopped: {reason}"))
         for peer in peers:
             try:
-                self.send(peer, Abort(reason))
+                self.send(peer, Abort(reason), told=self.tell(Entry(peer, "verdicts")))
             except TransportError:
                 continue

@@ -5,7 +5,8 @@ the CPU time of its own thread, work handed to an executor by that work's own me
 
     max(own clock, sender's clock + latency + cost a message + bytes / bandwidth).
 
-A party has one line: two messages sent (or received) at once follow each other on it with their bytes. The cost a
+A party has one line: two messages sent (or received) at once follow each other on it with their bytes; on a line
+that is half duplex, what it sends and what it receives follow each other too. The cost a
 message is what the threads between a sender and a receiver take to hand it on, most of it waking up; other messages
 are handed on meanwhile, so it delays each and occupies nothing (L and o of LogP, Culler et al. 1993, seen from
 outside). `WallClock` has the same face and measures what really passes; between organisations the table shows that.
@@ -34,11 +35,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.runtime.pauses import Pauses
+
 SPANS = 256  # of a line's last transfers that are remembered
 
 
 class Kind(IntEnum):
-    """What time went into."""
+    """The kind of work or waiting that time is spent on."""
 
     ENCRYPTION = 0
     LOCAL = 1
@@ -63,12 +66,14 @@ class Network:
 
     message_ms: milliseconds that the library adds to every message, from one party's `send` to the other's `recv`. The
     default is a round value between those measured on one machine (docs/benchmarks.md); `securevfl line` measures all
-    three.
+    three. half_duplex: a party cannot send and receive at the same time, so transfers both ways add up, as on a shared
+    medium.
     """
 
     mbps: float = 300.0
     rtt_ms: float = 20.0
     message_ms: float = 0.4
+    half_duplex: bool = False
 
     def __post_init__(self) -> None:
         if not (self.mbps > 0 and self.rtt_ms >= 0 and self.message_ms >= 0):
@@ -106,7 +111,7 @@ class Branch:
 
 
 class Clock(Protocol):
-    """One party's time.
+    """The time of one party, split by stage and kind.
 
     virtual: whether it tells what separate computers would take, and messages are to be taken in the order of such.
     """
@@ -127,29 +132,30 @@ class Clock(Protocol):
         """Books work that an executor did meanwhile."""
 
     def departs(self, nbytes: int) -> Stamp | None:
-        """A frame leaves now."""
+        """Book that a frame of `nbytes` bytes leaves now, and return what travels beside it in a simulation."""
 
     def arrives(self, stamp: Stamp | None, nbytes: int) -> None:
-        """A frame has been waited for and is here."""
+        """Book that a frame that this thread has waited for is here."""
 
     def due(self, stamp: Stamp | None, nbytes: int) -> bool:
         """Whether a frame that has left is here by now, without waiting."""
 
     def path(self) -> Path:
-        """The split so far on this thread's path (stage x kind, seconds)."""
+        """Return the time spent so far on this thread's path (stage x kind, seconds)."""
 
     def fork(self) -> Branch:
-        """A second path, which starts where this thread's path is and in its stage."""
+        """Make a second path, which starts where this thread's path is and in its stage."""
 
     def along(self, branch: Branch) -> AbstractContextManager[None]:
         """While it is entered, this thread's time is booked on that path."""
 
     def join(self, branch: Branch, wait: Callable[[], object]) -> None:
-        """Calls `wait`, which returns when the branch's thread is through, and goes on from the later of the two."""
+        """Call `wait`, which returns when the branch's thread has finished, and go on from the later of the two
+        times."""
 
 
 class _Here(threading.local):
-    """Where a thread is: its branch, its party's own at first, and when it last ticked."""
+    """The position of a thread in time: its branch, at first its party's own, and when it last ticked."""
 
     def __init__(self, trunk: Branch) -> None:
         self.branch = trunk
@@ -202,16 +208,18 @@ class _Threads:
 
 
 class VirtualClock(_Threads):
-    """CPU seconds of this party plus the network's. A party is `slowed` that takes so many times as long to compute."""
+    """CPU seconds of this party plus the network's. A party is `slowed` that takes so many times as long to compute, or
+    that stops at random (`Pauses`)."""
 
     virtual = True
 
-    def __init__(self, network: Network, *, slowed: float = 1.0) -> None:
+    def __init__(self, network: Network, *, slowed: float | Pauses = 1.0) -> None:
         super().__init__()
         self.network = network
-        self._slowed = slowed
+        self._slowed = 1.0 if isinstance(slowed, Pauses) else slowed
+        self._pauses = slowed.lengths() if isinstance(slowed, Pauses) else None
         self._up = _Line()
-        self._down = _Line()
+        self._down = self._up if network.half_duplex else _Line()
 
     def _now(self) -> float:
         return self._slowed * time.thread_time()
@@ -223,6 +231,8 @@ class VirtualClock(_Threads):
     def departs(self, nbytes: int) -> Stamp:
         own = self._here.branch
         with self._lock:
+            if self._pauses is not None:
+                own.spend(Kind.LOCAL, next(self._pauses))
             start = self._up.take(own.now, self.network.transfer(nbytes))
             path = own.path.copy()
             path[own.stage, Kind.COMMUNICATION] += start - own.now

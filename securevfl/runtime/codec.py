@@ -1,8 +1,8 @@
 """Messages and frames as bytes: msgpack through msgspec, never pickle.
 
 A message is a frozen struct; its class name is its tag. Arrays travel as (dtype, shape, bytes) and are checked
-against the dtype the struct declares. A frame wraps one message with who sent it to whom, in which session, on which
-lane and in which order.
+against the dtype the struct declares, or both of them (`Numbers`). A frame wraps one message with who sent it to whom,
+in which session, on which lane and in which order.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.errors import FrameError, ProtocolError
 
@@ -20,8 +21,12 @@ FORMAT = 2
 SESSION_BYTES = 16
 
 
+Numbers = NDArray[np.float64 | np.float32]
+"""Floating-point numbers of a message, in 8 bytes or in 4 as was agreed."""
+
+
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """Base of every protocol message."""
+    """The base class of every protocol message."""
 
 
 M = TypeVar("M", bound=Message)
@@ -47,18 +52,20 @@ def _encode_array(value: Any) -> Any:
 
 
 def _decode_array(kind: Any, value: Any) -> Any:
-    declared = np.dtype(get_args(get_args(kind)[1])[0]).newbyteorder("<")
+    number = get_args(get_args(kind)[1])[0]
+    declared = {one.str: one for one in (np.dtype(each).newbyteorder("<") for each in get_args(number) or (number,))}
     try:
-        dtype, shape, data = value
-        if dtype != declared.str or not isinstance(data, bytes):
+        name, shape, data = value
+        dtype = declared[name]
+        if not isinstance(data, bytes):
             raise ValueError
         if not all(isinstance(side, int) and side >= 0 for side in shape) or len(shape) > 4:
             raise ValueError
-        if prod(shape) * declared.itemsize != len(data):
+        if prod(shape) * dtype.itemsize != len(data):
             raise ValueError
-    except (ValueError, TypeError):
-        raise ValueError(f"an array of {declared.str} that fits its shape was expected") from None
-    return np.frombuffer(data, dtype=declared).reshape(shape)
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"an array of {' or '.join(declared)} that fits its shape was expected") from None
+    return np.frombuffer(data, dtype=dtype).reshape(shape)
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
@@ -71,12 +78,12 @@ def _decoder(kind: type[Message]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode_message(message: Message) -> bytes:
-    """The message alone, tag first."""
+    """Encode the message alone, tag first."""
     return _encoder.encode(message)
 
 
 def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
-    """Raises FrameError if `data` is not a well-formed message of exactly this kind."""
+    """Decode a message. Raises FrameError if `data` is not a well-formed message of exactly this kind."""
     try:
         return _decoder(kind).decode(data)  # type: ignore[no-any-return]
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
@@ -86,14 +93,15 @@ def decode_message(kind: type[M], data: bytes | memoryview | msgspec.Raw) -> M:
 def encode_frame(
     message: Message, *, session: bytes, sender: str, receiver: str, lane: str = "", seq: int = 0
 ) -> bytes:
-    """The frame that crosses the line; its length is what the books count."""
+    """Encode a message into the frame that crosses the line; the frame's length is what the books count."""
     # tag and fields of a Frame, the message among them: written in one go, as copying large ones costs
     kind = type(message).__name__
     return _encoder.encode((Frame.__name__, FORMAT, session, sender, receiver, lane, seq, kind, message))
 
 
 def decode_frame(data: bytes | memoryview) -> Frame:
-    """Raises FrameError if the bytes are no frame of this format. The payload is decoded by who expects it."""
+    """Decode a frame, leaving its payload to be decoded by whoever expects it. Raises FrameError if the bytes are no
+    frame of this format."""
     try:
         frame = _frames.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
@@ -106,5 +114,5 @@ def decode_frame(data: bytes | memoryview) -> Frame:
 
 
 def _where(cause: Exception) -> str:
-    """What msgspec says of the place, without the offending value."""
+    """Say what msgspec reports about the place of an error, without the offending value."""
     return str(cause).split("`$")[0].strip(" -") if isinstance(cause, msgspec.ValidationError) else "not decodable"

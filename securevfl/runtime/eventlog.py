@@ -34,7 +34,7 @@ class _LogFile(logging.FileHandler):
 
 
 def emit(party: str, event: str, facts: Mapping[str, str | int | float], level: int = logging.INFO) -> None:
-    """Logs that `event` happened at `party`. Facts are names, counts, bytes and seconds, never anyone's data."""
+    """Log that `event` happened at `party`. Facts are names, counts, bytes and seconds, never anyone's data."""
     if LOGGER.isEnabledFor(level):
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         rounded = {key: round(fact, 6) if isinstance(fact, float) else fact for key, fact in facts.items()}
@@ -42,12 +42,12 @@ def emit(party: str, event: str, facts: Mapping[str, str | int | float], level: 
 
 
 def warn(party: str, event: str, facts: Mapping[str, str | int | float]) -> None:
-    """As `emit`, for what someone should look at: refusals, lost connections."""
+    """Log as `emit` does, at the level of a warning, for what someone should look at: refusals, lost connections."""
     emit(party, event, facts, logging.WARNING)
 
 
 def write_to(target: TextIO | Path, level: int = logging.INFO) -> logging.Handler:
-    """Sends the lines of a level and above to a stream or to the end of a file.
+    """Send the log lines of a level and above to a stream or to the end of a file.
 
     Returns the handler, for `LOGGER.removeHandler`.
     """

@@ -44,7 +44,7 @@ class Piece(Generic[T]):
         return "<a piece of work>"
 
     def run(self) -> tuple[T, float]:
-        """What the call returns, and its CPU seconds."""
+        """Make the call, and return its result and its CPU seconds."""
         started = time.thread_time()
         result = self._call()
         return result, time.thread_time() - started
@@ -54,7 +54,7 @@ def _run(piece: Piece[T]) -> tuple[T, float]:
     return piece.run()
 
 
-class Outcome(Future[T]):
+class TaskOutcome(Future[T]):
     """What becomes of a piece. `result` does it in the calling thread if it was lost on its way."""
 
     def __init__(self, piece: Piece[T], book: Callable[[float], None], report: Callable[[str], None]) -> None:
@@ -66,7 +66,7 @@ class Outcome(Future[T]):
         self._once = threading.Lock()
 
     def came(self, inner: Future[tuple[T, float]]) -> None:
-        """The executor is done with it, well or not."""
+        """Take over the result or the error with which the executor is done."""
         try:
             result, seconds = inner.result()
         except SecureVFLError as error:
@@ -79,7 +79,7 @@ class Outcome(Future[T]):
         self._back.set()
 
     def refused(self, error: Exception) -> None:
-        """The executor did not take it."""
+        """Note that the executor did not take the work."""
         self._report(type(error).__name__)
         self._back.set()
 
@@ -133,7 +133,7 @@ class TimedExecutor(Executor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         piece = Piece(partial(fn, *args, **kwargs))
-        outcome = Outcome(piece, self._pieces().append, self._report)
+        outcome = TaskOutcome(piece, self._pieces().append, self._report)
         try:
             inner = self._inner.submit(_run, piece)
         except Exception as error:  # broken, shut down or closed
@@ -159,15 +159,17 @@ class TimedExecutor(Executor):
 
 
 class Pool(Executor):
-    """An executor that is made anew when it breaks."""
+    """An executor that is made when it is first given work, and anew when it breaks."""
 
     def __init__(self, make: Callable[[], Executor]) -> None:
         self._make = make
-        self._pool = make()
+        self._pool: Executor | None = None
         self._lock = threading.Lock()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         with self._lock:
+            if self._pool is None:
+                self._pool = self._make()
             try:
                 return self._pool.submit(fn, *args, **kwargs)
             except BrokenExecutor:
@@ -176,6 +178,8 @@ class Pool(Executor):
                 return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if self._pool is None:
+            return
         if cancel_futures:
             self._pool.shutdown(wait, cancel_futures=True)
         else:
@@ -184,14 +188,23 @@ class Pool(Executor):
 
 def process_pool(workers: int) -> Pool:
     """Clean processes of this computer, which end when this process does, even if it is killed."""
-    # loky starts them without running the caller's script again
-    from joblib.externals.loky import ProcessPoolExecutor
 
-    return Pool(partial(ProcessPoolExecutor, max_workers=workers, initializer=_die_with, initargs=(os.getpid(),)))
+    def made() -> Executor:
+        # loky starts them without running the caller's script again
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        pool: Executor = ProcessPoolExecutor(max_workers=workers, initializer=_begin, initargs=(os.getpid(),))
+        return pool
+
+    return Pool(made)
 
 
-def _die_with(parent: int) -> None:
-    """Ends this process of a pool soon after the process that it works for."""
+def _begin(parent: int) -> None:
+    """Make this process of a pool end soon after the process that it works for has ended, and no sooner: loky takes
+    memory that grows for a leak, ends its process and warns that a worker stopped."""
+    from joblib.externals.loky import process_executor
+
+    process_executor._USE_PSUTIL = False
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -10,18 +10,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from securevfl.crypto.scheme import (
-    ROOM,
-    Adder,
-    AdditiveScheme,
-    Evaluator,
-    Floats,
-    KeyHolder,
-    LinearScheme,
-    Shape,
-    SumHolder,
-)
-from securevfl.crypto.tall import Tall
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Tall
+from securevfl.crypto.scheme import ROOM, Adder, AdditiveScheme, Evaluator, KeyHolder, LinearScheme, Shape, SumHolder
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Clock, Kind
 from securevfl.runtime.executor import TimedExecutor
@@ -54,11 +45,11 @@ class Meter:
         self._books.did(self._clock.stage, "elsewhere", seconds)
 
     def linear(self, scheme: LinearScheme) -> LinearScheme:
-        """The same engine, its calls booked."""
+        """Return the same engine with its calls booked."""
         return _MeteredScheme(scheme, self)
 
     def additive(self, scheme: AdditiveScheme) -> AdditiveScheme:
-        """The same engine, its calls booked."""
+        """Return the same engine with its calls booked."""
         return _MeteredSums(scheme, self)
 
 
@@ -76,6 +67,10 @@ class _MeteredScheme(LinearScheme):
 
     def distance_bits(self, values: int) -> float:
         return self._inner.distance_bits(values)
+
+    @property
+    def checks(self) -> int:
+        return self._inner.checks
 
     @property
     def rotates(self) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from securevfl.crypto.tall import Part, Stretch
+from securevfl.base.tall import Stretch, TallPart
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -35,13 +35,13 @@ class Errand(Generic[T]):
         return "<an errand>"
 
     def run(self, *state: Any) -> tuple[T, float]:
-        """What the call returns, and its processor seconds."""
+        """Make the call, and return its result and its processor seconds."""
         started = time.thread_time()
         result = self._work(*state, *self._args, **self._kwargs)
         return result, time.thread_time() - started
 
     def make(self, *state: Any) -> T:
-        """What the call returns."""
+        """Make the call, and return its result alone."""
         return self._work(*state, *self._args, **self._kwargs)
 
 
@@ -54,7 +54,8 @@ class Placed(ABC, Generic[S]):
     def run(
         self, work: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[tuple[T, float]]:
-        """Runs work on it where it lies: the result, and the processor seconds it took."""
+        """Run work on the placed state at its worker; the future holds the result, and the processor seconds it
+        took."""
 
     @abstractmethod
     def derive(self, make: Callable[Concatenate[S, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
@@ -74,7 +75,7 @@ class Placing(ABC):
         """Places what is made at this worker."""
 
 
-class PlacedPart(Part):
+class PlacedPart(TallPart):
     """A stretch of rows of a matrix that begins with row `start`, of `rows` rows, at a worker."""
 
     least = 128

@@ -36,7 +36,7 @@ def run_threads(
     timeout: float = 600.0,
     observe: Callable[[Event], None] | None = None,
 ) -> dict[str, T]:
-    """Runs every party's role in a thread of its own and returns what each returned.
+    """Run every party's role in a thread of its own and return what each returned.
 
     clock: makes one for each party, or is each party's own by name.
     If one fails the others are told and stop; its error is raised here.

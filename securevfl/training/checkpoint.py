@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from securevfl.base.files import write_whole
 from securevfl.errors import DataError
-from securevfl.files import write_whole
 from securevfl.methods.state import State
 from securevfl.training.model_part import ModelPart
 
@@ -59,20 +59,21 @@ class Checkpoints:
         self.every = every
         self.folder = Path(folder)
         self._party = party
+        self._over: dict[bytes, ModelPart] = {}  # outcomes that are kept elsewhere
 
     def due(self, rounds: int) -> bool:
         """Whether a state is to be written after so many rounds."""
         return rounds % self.every == 0
 
     def rounds(self, job: bytes) -> tuple[int, ...]:
-        """The rounds that states of this job are there for."""
+        """List the rounds for which there are states of this job."""
         rounds = self._states(job)
         if rounds and self.load(job, rounds[-1]).constant:
             rounds = list(range(0, rounds[-1] + 1, self.every))
-        return (*rounds, *([FINISHED] if (self.folder / self._name(job, FINISHED)).exists() else ()))
+        return (*rounds, *([FINISHED] if self._is_over(job) else ()))
 
     def save(self, job: bytes, saved: Saved) -> None:
-        """Writes a state, whole or not at all and readable by its owner alone, and drops the oldest."""
+        """Write a state, whole or not at all and readable by its owner alone, and drop the oldest."""
         kept = {
             "schema": SCHEMA,
             "round": saved.round,
@@ -89,8 +90,8 @@ class Checkpoints:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
     def load(self, job: bytes, rounds: int) -> Saved:
-        """The state after so many rounds: the newest if it serves for that, else the first after it. DataError if its
-        file is missing or none of ours."""
+        """Load the state after `rounds` rounds: the newest if it serves for that, else the first after it. Raises
+        DataError if its file is missing or none of ours."""
         later = [each for each in self._states(job) if each >= rounds] or [rounds]
         newest = self._read(job, later[-1])
         return replace(newest if newest.constant else self._read(job, later[0]), round=rounds)
@@ -122,34 +123,43 @@ class Checkpoints:
             raise DataError(f"{path}: a checkpoint of schema {SCHEMA} was expected; remove it to start anew") from None
 
     def run(self, job: bytes) -> str:
-        """The training that the states and the outcome are of; empty if there are none."""
+        """Return the id of the training that the states and the outcome are of; empty if there are none."""
         part, rounds = self.final(job), self._states(job)
         if part is not None:
             return part.run
         return self.load(job, rounds[-1]).run if rounds else ""
 
     def finish(self, job: bytes, part: ModelPart) -> None:
-        """Keeps the outcome, until `clear` or `reopen`."""
+        """Save the outcome, until `clear` or `reopen`."""
         part.save(self.folder / self._name(job, FINISHED))
 
     def final(self, job: bytes) -> ModelPart | None:
-        """The outcome if the job has ended for this party, without its books. DataError if its file is spoilt."""
+        """Load the outcome if the job has ended for this party, without its books; None if it has not. Raises DataError
+        if its file is spoilt."""
         path = self.folder / self._name(job, FINISHED)
-        return ModelPart.load(path) if path.exists() else None
+        return ModelPart.load(path) if path.exists() else self._over.get(job)
+
+    def note_over(self, job: bytes, part: ModelPart) -> None:
+        """Take this as the outcome, until `clear` or `reopen`: it is kept in a file of its own."""
+        self._over[job] = part
+
+    def _is_over(self, job: bytes) -> bool:
+        return job in self._over or (self.folder / self._name(job, FINISHED)).exists()
 
     def reopen(self, job: bytes) -> None:
         """Forgets the outcome, as not everyone has one: the parts of one run must fit together."""
+        self._over.pop(job, None)
         (self.folder / self._name(job, FINISHED)).unlink(missing_ok=True)
 
     def forget_after(self, job: bytes, rounds: int) -> None:
-        """Removes later states than this one, from which the run goes on: where masks are drawn anew, what follows is
-        not what it was, and states of two tries do not go together."""
+        """Remove the states later than this one, from which the run goes on: where masks are drawn anew, what follows
+        is not what it was, and states of two tries do not go together."""
         for later in self._states(job):
             if later > rounds:
                 (self.folder / self._name(job, later)).unlink(missing_ok=True)
 
     def clear(self, job: bytes) -> None:
-        """Removes the states of a job that has ended."""
+        """Remove the states of a job that has ended."""
         for rounds in self._states(job):
             (self.folder / self._name(job, rounds)).unlink(missing_ok=True)
         self.reopen(job)
@@ -168,5 +178,5 @@ class Checkpoints:
 
 
 def common_round(saved: Sequence[Sequence[int]]) -> int | None:
-    """The last round that every party has a state for; None if there is none."""
+    """Return the last round for which every party has a state; None if there is none."""
     return max(set.intersection(*map(set, saved)), default=None)

@@ -12,7 +12,7 @@ from securevfl.runtime.clock import Kind, Path, Stage
 
 @dataclass(frozen=True)
 class Costs:
-    """What one run cost.
+    """The costs of one run in time and messages.
 
     `path` is the critical path (stage x kind, seconds); `books` are the parties' books; `rounds` counts exchanges.
     """
@@ -30,6 +30,11 @@ class Costs:
         return float(self.path[stage, kind])
 
     @property
+    def kept(self) -> bool:
+        """Whether there are any: a run that is read from files has none."""
+        return bool(self.path.sum() or any(books.traffic or books.ops for books in self.books.values()))
+
+    @property
     def total(self) -> float:
         """Seconds of training on the critical path."""
         return float(self.path[Stage.TRAIN].sum())
@@ -44,9 +49,9 @@ class Costs:
         """Seconds on the critical path of work that could be done ahead of training."""
         return float(self.path[Stage.AHEAD].sum())
 
-    def row(self) -> dict[str, str | int | float]:
-        """One row of FedBCD Table 2, with the protocol and the bytes beside it."""
-        return {
+    def row(self) -> dict[str, str | int | float | None]:
+        """One row of FedBCD Table 2, with the protocol and the bytes beside it; None for what files do not keep."""
+        row: dict[str, str | int | float | None] = {
             "algorithm": self.algorithm,
             "protocol": self.protocol,
             "Q": self.local_steps,
@@ -58,17 +63,21 @@ class Costs:
             "ahead_s": self.ahead,
             "bytes": self.bytes,
         }
+        return row if self.kept else row | dict.fromkeys([key for key in row if key.endswith("_s")] + ["bytes"])
 
     def table(self, *others: Costs) -> str:
-        """This run and others, one below the other, as text."""
+        """Format this run and others as text, one below the other."""
         return format_table([costs.row() for costs in (self, *others)])
 
     def _repr_html_(self) -> str:
         row = self.row()
-        return html.table([key.replace("_s", " s") if key.endswith("_s") else key for key in row], [list(row.values())])
+        return html.table(
+            [key.replace("_s", " s") if key.endswith("_s") else key for key in row],
+            [["-" if each is None else each for each in row.values()]],
+        )
 
 
-def format_table(rows: Sequence[dict[str, str | int | float]]) -> str:
+def format_table(rows: Sequence[dict[str, str | int | float | None]]) -> str:
     """Rows of equal keys as aligned text: words to the left, figures to the right."""
     cells = [[_cell(value) for value in row.values()] for row in rows]
     heads = [key.replace("_s", " s") if key.endswith("_s") else key for key in rows[0]]
@@ -81,5 +90,7 @@ def format_table(rows: Sequence[dict[str, str | int | float]]) -> str:
     return "\n".join(lines)
 
 
-def _cell(value: str | int | float) -> str:
+def _cell(value: str | int | float | None) -> str:
+    if value is None:
+        return "-"
     return f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

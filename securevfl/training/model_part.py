@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,25 +13,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.config import plain
+from securevfl.base.files import write_whole
+from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of, has_names
-from securevfl.data.given import check_finite
 from securevfl.data.preparation import Prepared
+from securevfl.data.user_input import check_finite
 from securevfl.errors import ConfigError, DataError, TableError
-from securevfl.files import write_whole
 from securevfl.job import Job
 from securevfl.methods.state import State
+from securevfl.models.positive import positive_of
+from securevfl.models.shapley import Explained, explained
+from securevfl.models.tree_view import TreeViews, trees_of
+from securevfl.models.trees import ForestInputs
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Kind, Stage
 from securevfl.runtime.clock import Path as CriticalPath
 
-SCHEMA = "securevfl.part/3"
+SCHEMA = "securevfl.part/4"
+READ: dict[str, dict[str, Any]] = {  # earlier schemas, and what their files lack
+    "securevfl.part/3": {"calibration": [], "data": "", "baseline": []},
+    "securevfl.part/2": {"calibration": [], "data": "", "baseline": [], "preparation": []},
+}
 
 
 class Standing(StrEnum):
-    """What a part that `join` returns is: of this training, or of an earlier one of the same job on the same table."""
+    """What a part that `join` returns is: of this training, or of an earlier one of the same job on the same table.
+
+    KEPT is of one that was cut off at its very end, when its outcome was on disk and not yet where it belongs.
+    """
 
     NEW = "new"
+    KEPT = "of the run that was cut off at its end, and the others were not there to confirm it"
     CONFIRMED = "of an earlier run, and all parties have confirmed that they hold theirs"
     UNCONFIRMED = "of an earlier run, and the others were not there to confirm it"
 
@@ -42,7 +57,9 @@ class ModelPart:
     `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
     drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, which
     `mean` and `deviation` (d,) scale. `run` is the same in all parts of one training, and in no others. `data` is the
-    digest of the table it was trained on (`Party.digest`), in hex.
+    digest of the table it was trained on (`Party.digest`), in hex. `baseline` is what its training rows looked like,
+    column by column, and the scores that it was told of the rows that metrics were taken on.
+    trained, held_out: how many rows it was trained on, and how many were held out.
     model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
     back needs it set anew unless its job names a file of it.
     """
@@ -65,6 +82,9 @@ class ModelPart:
     path: CriticalPath = field(default_factory=lambda: np.zeros((len(Stage), len(Kind))), repr=False)
     run: str = ""
     data: str = ""
+    baseline: Sequence[Baseline] = field(default=(), repr=False)
+    trained: int = 0
+    held_out: int = 0
     standing: Standing = field(default=Standing.NEW, repr=False)
     model: object = field(default=None, repr=False)
 
@@ -98,6 +118,11 @@ class ModelPart:
         return job.method.asker(job, self.parties[0])
 
     @property
+    def positive(self) -> str | None:
+        """Which class, of two, its metrics and probabilities are of; None at parties without labels."""
+        return positive_of(Job.from_dict(self.job).model.loss, self.classes)
+
+    @property
     def theta(self) -> Floats:
         """Its weights (d x c), an intercept as the last row; DataError of a model that keeps none of this kind."""
         if "theta" not in self.state:
@@ -106,21 +131,59 @@ class ModelPart:
         return theta
 
     def coefficients(self) -> dict[str, list[float]]:
-        """What f (c) gains by one unit of each of its features, as the columns come: weights over deviations.
+        """Return what f (c) gains by one unit of each of its features, as the columns come: weights over deviations.
 
-        DataError of a model that has no weights for columns.
+        Raises DataError for a model that has no weights for columns.
         """
+        self._check_by_column()
         theta = self.theta[: len(self.features)] / self.deviation[:, None]
         return dict(zip(self.features, theta.tolist(), strict=True))
 
     def constant(self) -> list[float]:
-        """What this part adds to f (c) where all its features are 0: its intercept, if it has one, less the means."""
+        """Return what this part adds to f (c) where all its features are 0: its intercept, if it has one, less the
+        means."""
+        self._check_by_column()
         theta = self.theta
         offset = theta[len(self.features) :].sum(axis=0)
         return list((offset - (self.mean / self.deviation) @ theta[: len(self.features)]).tolist())
 
+    @property
+    def trees(self) -> TreeViews:
+        """This party's trees, with leaf weights if these were opened to it; DataError of a model without trees."""
+        return trees_of(self._forest(), self.state.get("theta"))
+
+    def explain(self, X: ArrayLike) -> Explained:
+        """Explain new rows (m x d): return what each column of this party adds to f, as exact Shapley values. Raises
+        ConfigError if its weights were not opened to it."""
+        inputs = self._forest()
+        self._check_opened()
+        return explained(inputs, self.state["theta"], self.table(X))
+
+    @property
+    def importance(self) -> dict[str, list[float]]:
+        """The mean size of each column's Shapley values on training rows, for each output; errors as `explain`."""
+        self._forest()
+        self._check_opened()
+        return dict(self.state["importance"])
+
+    def _forest(self) -> ForestInputs:
+        if not self.state.get("inputs"):
+            raise DataError(f"{self.name}: a model of trees was expected, this one has none; read its coefficients")
+        return ForestInputs.read(self.state["inputs"])
+
+    def _check_opened(self) -> None:
+        if "theta" not in self.state:
+            raise ConfigError(
+                f"{self.name}: weights that are opened to it were expected, all stay shared; train with "
+                f'open_weights = ["{self.name}"] under protocol.shares, by which it can rank labels by its own columns'
+            )
+
+    def _check_by_column(self) -> None:
+        if not Job.from_dict(self.job).model.by_column:
+            raise DataError(f"{self.name}: a model with weights for columns was expected, this one has none; predict")
+
     def rows(self, X: ArrayLike) -> Floats:
-        """New rows (m x d), checked and scaled as in training. TableError names what is wrong."""
+        """Check new rows (m x d), and scale them as in training. TableError names what is wrong."""
         return self.scaled(self.table(X))
 
     def scaled(self, table: Floats) -> Floats:
@@ -129,7 +192,8 @@ class ModelPart:
         return scaled
 
     def table(self, X: ArrayLike | Columns) -> Floats:
-        """New rows (m x d) or one (d,), checked and prepared: columns go by name where X has names. TableError."""
+        """Check and prepare new rows (m x d), or one row (d,): columns go by name where X has names. Raises TableError
+        if they do not fit."""
         named = has_names(X)
         rows = X if named or hasattr(X, "toarray") else np.atleast_2d(np.asarray(X))
         shape = (0, len(self.columns)) if named else rows.shape  # type: ignore[union-attr]
@@ -146,7 +210,7 @@ class ModelPart:
         return table
 
     def save(self, path: str | Path) -> None:
-        """Writes this party's own part as JSON, whole or not at all."""
+        """Write this party's own part as JSON, whole or not at all."""
         state = {
             "schema": SCHEMA,
             "name": self.name,
@@ -166,19 +230,36 @@ class ModelPart:
             "rounds": self.rounds,
             "run": self.run,
             "data": self.data,
+            "trained": self.trained,
+            "held_out": self.held_out,
+            "baseline": [plain(each) for each in self.baseline],
         }
         write_whole(Path(path), json.dumps(state).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> ModelPart:
-        """The opposite of `save`. DataError if the file is no part of this schema."""
+        """Load a part that `save` wrote. Raises DataError if the file is no part of this schema."""
         try:
             state = json.loads(Path(path).read_text(encoding="utf-8"))
-            if state.pop("schema") != SCHEMA:
-                raise KeyError
+        except OSError as cause:
+            raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
+        except (ValueError, RecursionError):
+            raise DataError(
+                f"{path}: JSON was expected, the file is broken or cut off; take it from a backup"
+            ) from None
+        schema = state.pop("schema", None) if isinstance(state, dict) else None
+        if schema not in (SCHEMA, *READ):
+            known = " or ".join((SCHEMA, *READ))
+            raise DataError(
+                f"{path}: a model file of schema {known} was expected, {_shown(schema)} came; an older one is read by "
+                "the securevfl that wrote it, a newer one after pip install --upgrade securevfl"
+            )
+        try:
+            state = READ.get(schema, {}) | state
             mean = np.array(state.pop("mean"), dtype=np.float64)
             deviation = np.array([np.inf if each is None else each for each in state.pop("deviation")], np.float64)
             classes, own = state.pop("classes"), State.read(state.pop("state"))
+            baseline = [Baseline(**each) for each in state.pop("baseline")]
             preparation = Prepared.read(state.pop("columns"), state.pop("preparation"))
             return cls(
                 **state,
@@ -187,8 +268,16 @@ class ModelPart:
                 deviation=deviation,
                 state=own,
                 classes=None if classes is None else np.array(classes),
+                baseline=baseline,
             )
-        except OSError as cause:
-            raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
         except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
-            raise DataError(f"{path}: a model file of schema {SCHEMA} was expected; train or save again") from None
+            raise DataError(
+                f"{path}: a whole model file of schema {schema} was expected, some of it is missing or was changed; "
+                "take it from a backup, or train again"
+            ) from None
+
+
+def _shown(schema: object) -> str:
+    """Return what a file calls its schema, if that is a name of ours."""
+    named = isinstance(schema, str) and re.fullmatch(r"securevfl\.[a-z]+/\d{1,4}", schema)
+    return str(schema) if named else "another file"

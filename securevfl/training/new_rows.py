@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.columns import Columns
 from securevfl.data.ids import id_keys, order_digest
 from securevfl.data.load import read_order
@@ -59,7 +59,7 @@ class HeldRows:
         return cls(name, ids, np.concatenate([X for _, X in blocks]))
 
     def take(self, order: NDArray[np.intp]) -> NewRows:
-        """These rows in this order, in blocks."""
+        """Return these rows in this order, in blocks."""
         ids, X = [self.ids[row] for row in order.tolist()], self.X[order]
         return NewRows(len(X), order_digest(id_keys(self.name, [ids])), lambda: _zipped(_slices(X), ids))
 
@@ -76,26 +76,29 @@ def rows_of_array(part: ModelPart, X: ArrayLike | Columns, ids: Sequence[Any] | 
     return NewRows(len(table), order, lambda: _zipped(_slices(table), None if own is None else own.tolist()))
 
 
-def rows_of_file(part: ModelPart, path: Path, *, id_column: str, on_rows: OnRows | None = None) -> NewRows:
-    """The columns of the training from a file, in the row order beside it if there is one.
+def rows_of_file(
+    part: ModelPart, path: Path, *, id_column: str, on_rows: OnRows | None = None, ordered: bool = True
+) -> NewRows:
+    """Return the columns of the training from a file, in the row order beside it if there is one and it is wanted
+    (`ordered`): who picks rows by their ids has all of them.
 
     on_rows(rows read, of) of a Parquet file. DataError that names the file and what is missing or wrong.
     """
     if path.suffix == ".parquet" and not part.preparation.steps:
-        return _parquet(part, path, id_column, on_rows)
+        return _parquet(part, path, id_column, on_rows, ordered=ordered)
     table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
     if table.ids is None:
         raise IdError(f"{path}: ids were expected, none came; add an array ids")
-    order = read_order(path, len(table.X))
+    order = read_order(path, len(table.X)) if ordered else None
     with named(path):
         if order is None:
             return rows_of_array(part, table.held, table.ids)
         return rows_of_array(part, replace(table.held, X=table.X[order]), table.ids[order])
 
 
-def _parquet(part: ModelPart, path: Path, id_column: str, on_rows: OnRows | None) -> NewRows:
+def _parquet(part: ModelPart, path: Path, id_column: str, on_rows: OnRows | None, *, ordered: bool) -> NewRows:
     source = ParquetSource(part.name, path, id_column=id_column, chosen=part.columns)
-    order = read_order(path, source.rows)
+    order = read_order(path, source.rows) if ordered else None
     if order is not None:
         stored = borrow_table(part.name, path, rows=order, id_column=id_column, chosen=part.columns, on_rows=on_rows)
         ids = source.ids().combine_chunks().take(order)
@@ -124,7 +127,7 @@ def _slices(X: Floats) -> Iterator[Floats]:
 
 
 def _even(batches: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """The same rows, BLOCK at a time."""
+    """Yield the same rows, BLOCK at a time."""
     held: list[NDArray[Any]] = []
     count = 0
     for batch in batches:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING
 
-from securevfl.extras import extra
+from securevfl.base.extras import extra
+from securevfl.display.chart import COLOURS
 from securevfl.training.costs import Costs
 from securevfl.training.run_page import AXES, KINDS, LOSSES, curve, metric_names
 
@@ -18,7 +20,7 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
 
     ConfigError if matplotlib is not installed.
     """
-    figure: Figure = extra("matplotlib.figure", "plot", "plot").Figure(figsize=(13, 4), layout="constrained")
+    figure = _shown(extra("matplotlib.figure", "plot", "plot").Figure)(figsize=(13, 4), layout="constrained")
     by_round, by_second, split = figure.subplots(1, 3, width_ratios=(3, 3, 2))
     rest = [name for name in metric_names(history) if name != "loss"]
     for axes, over in ((by_round, "round"), (by_second, "seconds")):
@@ -34,7 +36,21 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
         if handles:
             axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
     seconds = {word: costs.seconds(kind) for kind, word in KINDS.items()}
-    bars = split.bar(list(seconds), list(seconds.values()), color=["tab:red", "tab:blue", "tab:gray"])
+    bars = split.bar(list(seconds), list(seconds.values()), color=COLOURS[: len(seconds)])
     split.bar_label(bars, fmt="%.3g", fontsize="small")
     split.set(ylabel="seconds of training")
     return figure
+
+
+def _shown(kind: type[Figure]) -> type[Figure]:
+    """Figures that a notebook shows without pyplot, which would keep each of them open."""
+
+    class Picture(kind):  # type: ignore[valid-type,misc]
+        """A figure that a notebook shows as PNG."""
+
+        def _repr_png_(self) -> bytes:
+            written = BytesIO()
+            self.savefig(written, format="png", dpi=110)
+            return written.getvalue()
+
+    return Picture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from securevfl.crypto.scheme import Floats
-from securevfl.data.given import check_labels
+from securevfl.base.arrays import Floats
+from securevfl.base.files import write_whole
+from securevfl.base.roles import Roles
+from securevfl.data.user_input import check_labels
 from securevfl.errors import LabelError, PartiesError, TableError
-from securevfl.files import write_whole
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.protocols.base import Seat
-from securevfl.roles import Roles
+from securevfl.models.fairness import by_group
+from securevfl.models.shapley import Explained
+from securevfl.protocols.seat import Desk, Seat
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Stage, WallClock
 from securevfl.runtime.meter import Meter
@@ -27,6 +29,7 @@ from securevfl.training.costs import Costs
 from securevfl.training.model_part import ModelPart
 from securevfl.training.plot import plot
 from securevfl.training.run_page import cell, page
+from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +52,7 @@ class Run:
 
     @property
     def roles(self) -> Roles:
-        """What each party was."""
+        """The role of each party in this run."""
         return Roles.of((name, part.role) for name, part in self.parts.items())
 
     @property
@@ -60,6 +63,11 @@ class Run:
     def evaluated_on(self) -> str:
         """Which rows the metrics are from."""
         return "held-out rows" if self.job.test_fraction else "training rows"
+
+    @property
+    def positive(self) -> str | None:
+        """Which class, of two, the metrics and probabilities are of."""
+        return self.active.positive
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -79,13 +87,14 @@ class Run:
 
     @property
     def calibration(self) -> list[list[float]]:
-        """Of two classes: mean probability, share of the later class and rows, by rising probability, in ten parts."""
+        """The calibration of the held-out rows. Two classes: mean probability, share of the positive class and rows, by
+        rising probability, in ten parts; numbers: mean prediction, mean label and rows."""
         return list(self.active.calibration)
 
     @property
     def coefficients(self) -> dict[str, dict[str, list[float]]]:
-        """What one unit of each party's columns adds to f (c); in a regression, to the label itself."""
-        unit = self._unit
+        """What one unit of each party's columns adds to f (c); in a regression, to the label or its logarithm."""
+        unit, _ = self._units
         return {
             name: {feature: [unit * each for each in own] for feature, own in part.coefficients().items()}
             for name, part in self.parts.items()
@@ -94,37 +103,67 @@ class Run:
 
     @property
     def intercept(self) -> list[float]:
-        """f (c) where all columns are 0; in a regression the label."""
-        total = np.sum([part.constant() for part in self.parts.values() if part.columns], axis=0) * self._unit
-        classes = self.active.classes
-        shift = 0.0 if self.job.model.loss.classifies or classes is None else float(classes[0])
+        """f (c) where all columns are 0; in a regression the label, or its logarithm."""
+        unit, shift = self._units
+        total = np.sum([part.constant() for part in self.parts.values() if part.columns], axis=0) * unit
         return [float(each) + shift for each in total]
 
     @property
-    def _unit(self) -> float:
-        """The labels' deviation in a regression, in which f is of deviation 1; else 1."""
+    def _units(self) -> tuple[float, float]:
         classes = self.active.classes
-        return 1.0 if self.job.model.loss.classifies or classes is None else float(classes[1])
+        return (1.0, 0.0) if classes is None else self.job.model.loss.units(classes)
+
+    def explain(self, party: str, X: ArrayLike) -> Explained:
+        """Explain new rows (m x d) of a party: return what each of its columns adds, to f or in a regression to the
+        label, as exact Shapley values of its part of a model of trees. Raises ConfigError if its weights were not
+        opened to it."""
+        found, (unit, _) = self._part(party).explain(X), self._units
+        return Explained(found.base * unit, {name: own * unit for name, own in found.columns.items()})
+
+    def importance(self, party: str) -> dict[str, list[float]]:
+        """Return the mean size of Shapley values on training rows (c), by a party's columns; errors as `explain`."""
+        own, (unit, _) = self._part(party).importance, self._units
+        return {name: [unit * each for each in values] for name, values in own.items()}
+
+    def _part(self, party: str) -> ModelPart:
+        if party not in self.parts:
+            raise PartiesError(f"one of {', '.join(self.parts)} was expected, {party} came; correct the name")
+        return self.parts[party]
 
     def evaluate(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, float]:
         """All metrics on other rows than those of the job, with their labels y (m,). TableError or LabelError."""
+        return metrics.evaluate(self.job.model.loss, *self._judged(tables, y))
+
+    def evaluate_by_group(
+        self, tables: Mapping[str, ArrayLike], y: ArrayLike, groups: ArrayLike
+    ) -> dict[str, dict[str, float]]:
+        """Rates and metrics of each group (m,) of 100 rows or more (`models.fairness`); else as `evaluate`."""
+        f, labels, classes = self._judged(tables, y)
+        own = np.asarray(groups)
+        if own.shape != (len(f),):
+            raise TableError(f"one group for each of {len(f)} rows was expected, shape {own.shape} came; correct them")
+        return by_group(self.job.model.loss, f, labels, classes, own)
+
+    def _judged(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
+        """f (m x c) of other rows, their labels (m,), and the classes."""
         f, classes = self.decision(tables), self.active.classes
         assert classes is not None, "the leading party knows the classes"
         labels = check_labels(self.active.name, y, len(f))
         if self.job.model.loss.classifies and not np.isin(labels, classes).all():
             raise LabelError("labels of the classes of the training were expected, others came; leave those rows out")
-        return metrics.evaluate(self.job.model.loss, f, labels, classes)
+        return f, labels, classes
 
     def predict_proba(self, tables: Mapping[str, ArrayLike]) -> Floats:
         """Probability of each class (m x classes) on new rows, by the job's own sum protocol."""
         return self.job.model.loss.proba(self.decision(tables))
 
     def predict(self, tables: Mapping[str, ArrayLike]) -> NDArray[Any]:
-        """The likeliest class of each row, or the number itself in a regression (m,)."""
+        """Predict the likeliest class of each row, or the number itself in a regression (m,), for one unit of
+        exposure."""
         loss, classes, f = self.job.model.loss, self.active.classes, self.decision(tables)
         assert classes is not None
         if not loss.classifies:
-            return np.asarray(f[:, 0] * classes[1] + classes[0])
+            return np.asarray(loss.mean(f, classes))
         return np.asarray(classes[loss.proba(f).argmax(axis=1)])
 
     def decision(self, tables: Mapping[str, ArrayLike]) -> Floats:
@@ -133,7 +172,12 @@ class Run:
         wanted = [name for name, part in self.parts.items() if part.columns]
         if set(tables) != set(wanted):
             raise PartiesError(f"tables of {', '.join(wanted)} were expected, {', '.join(tables) or 'none'} came")
-        rows = {name: self.parts[name].rows(table) for name, table in tables.items()}
+        return self.decision_of({name: self.parts[name].rows(table) for name, table in tables.items()})
+
+    def decision_of(self, scaled: Mapping[str, Floats]) -> Floats:
+        """f (m x c) on rows (m x d) of each party with columns, as its part has prepared and scaled them. TableError if
+        they are not of one length."""
+        rows = dict(scaled)
         sizes = {name: len(table) for name, table in rows.items()}
         if len(set(sizes.values())) != 1:
             raise TableError(f"the same rows of every party were expected, counts are {sizes}; align them")
@@ -147,23 +191,36 @@ class Run:
 
     def _predict(self, name: str, X: Floats, channel: Channel) -> Floats | None:
         part = self.parts[name]
-        seat = Seat(channel, self.roles, Meter(channel.clock, channel.books), outputs=part.outputs, model=part.model)
+        meter, desk = Meter(channel.clock, channel.books), Desk(together=True)
+        seat = Seat(channel, self.roles, meter, outputs=part.outputs, desk=desk, model=part.model)
         return self.job.method.player(self.job, seat, X.shape[1], part.state).decision(X)
 
+    def scorecard(self, points: float = 600, odds: float = 50, double: float = 20) -> Scorecard:
+        """Points for each bin of each party's columns (`securevfl.training.scorecard`): `points` where the odds against
+        the positive class are `odds` to 1, twice the odds `double` points up. ConfigError for a model that has none."""
+        return scorecard(self._lead_first, ScorecardScale(points, odds, double))
+
     def save(self, folder: str | Path) -> None:
-        """Writes <folder>/<party>.json for each party: its own part and nobody else's."""
+        """Write <folder>/<party>.json for each party: its own part and nobody else's."""
         for name, part in self.parts.items():
             part.save(Path(folder) / f"{name}.json")
 
     @classmethod
-    def load(cls, folder: str | Path) -> Run:
-        """Reads back what `save` wrote. DataError if a file is none of ours, PartiesError if one is missing."""
+    def load(cls, folder: str | Path, *, models: Mapping[str, object] | None = None) -> Run:
+        """Read back what `save` wrote. DataError if a file is none of ours, PartiesError if one is missing.
+
+        models: by party the modules that they brought as objects (`securevfl.TorchModel`), which no file holds.
+        """
+        brought = models or {}
         parts = [ModelPart.load(path) for path in sorted(Path(folder).glob("*.json"))]
+        parts = [replace(part, model=brought.get(part.name)) for part in parts]
         lead = next((part for part in parts if part.leads), None)
         if lead is None or {part.name for part in parts} != set(lead.parties):
             found = ", ".join(part.name for part in parts) or "none"
             raise PartiesError(f"{folder}: the files of all parties of one run were expected, found: {found}")
         order = {part.name: part for part in parts}
+        if unknown := [name for name in brought if name not in order]:
+            raise PartiesError(f"models: parties {', '.join(order)} were expected, {unknown[0]} came; correct the name")
         return cls(Job.from_dict(lead.job), {name: order[name] for name in lead.parties})
 
     def summary(self) -> dict[str, Any]:
@@ -172,13 +229,14 @@ class Run:
             "job": self.active.job,
             "parties": self.active.parties,
             "evaluated_on": self.evaluated_on,
+            "positive": self.positive,
             "metrics": self.metrics,
             "costs": self.costs.row(),
             "history": self.history,
         }
 
     def report(self, path: str | Path) -> None:
-        """Writes one page of HTML for a browser: metrics, convergence, costs, messages, the job. It needs no other file
+        """Write one page of HTML for a browser: metrics, convergence, costs, messages, the job. It needs no other file
         and holds no row of anyone's table."""
         write_whole(Path(path), page(self.job, self._lead_first, self.costs, self.evaluated_on).encode())
 

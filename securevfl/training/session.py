@@ -11,12 +11,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from securevfl.base.roles import Roles
+from securevfl.consent.booking import Booking
+from securevfl.consent.consent_sheet import Sheet, own_sheet
+from securevfl.crypto.kernel import check
+from securevfl.data.baseline import Baseline, baselines, most
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared
 from securevfl.data.register import Register
@@ -26,15 +31,12 @@ from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
 from securevfl.job import Job
-from securevfl.methods.data import TrainingData
-from securevfl.methods.evidence import weigh
-from securevfl.methods.prepared import prepare
-from securevfl.methods.sizes import enough_alone, singled_out, sizes_of
-from securevfl.privacy.booking import Booking
-from securevfl.privacy.consent import Sheet, own_sheet
-from securevfl.protocols.base import Desk, Seat
+from securevfl.methods.evidence_weights import weigh
+from securevfl.methods.prepared_columns import prepare
+from securevfl.methods.sizes import enough_alone, held_alone, singled_out, sizes_of
+from securevfl.methods.training_data import TrainingData
 from securevfl.protocols.meeting import Meeting, meet
-from securevfl.roles import Roles
+from securevfl.protocols.seat import Desk, Seat
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Stage
@@ -57,53 +59,87 @@ def take_part(
     ledger: DisclosureLedger | None = None,
     ahead: Path | None = None,
     consent: Callable[[Sheet], None] | None = None,
+    again: bool = True,
 ) -> ModelPart:
     """Trains with the others over `channel` and returns this party's part. `parties`: everyone, the leading one first.
 
     `on_round(done, of)` is called after every round. With checkpoints the run goes on from the last round that all
     parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
-    party what the run tells is entered there before it is told, and earlier runs count. `ahead`: a folder of work
-    that was done ahead (`make_ahead`). `consent` is given this party's sheet before anything of its data is told, and
-    raises to take no part.
+    party what the run tells is entered there before it is told, and earlier runs count; without one the tables of all
+    parties are in this one process. `ahead`: a folder of work that was done ahead (`make_ahead`). `consent` is given
+    this party's sheet before anything of its data is told, and raises to take no part. again: whether a training that
+    is over for this party, and not for all, may begin anew; ConfigError if not.
     """
     key = run_key(job, party)
     met = _met(job, party, channel, parties, checkpoints, ledger)
     party, schedule, sizes = met.party, met.schedule, met.sizes
     start = _common_start(met.heard)
-    if checkpoints is not None and start == FINISHED and (done := checkpoints.final(key)) is not None:
-        done.standing = Standing.CONFIRMED
-        return done
-    if start is None and any(other.saved for other in met.heard.values()):
-        why = "not all have states of one training: of this job, on a table that has not changed since"
-        eventlog.warn(channel.me, "begins anew", {"reason": why})
-    if consent is not None:
-        consent(_sheet(job, met))
+    if checkpoints is not None and start == FINISHED and (whole := checkpoints.final(key)) is not None:
+        whole.standing = Standing.CONFIRMED
+        return whole
+    if start is None:
+        _anew(channel.me, met.heard, over=not again and checkpoints is not None and checkpoints.final(key) is not None)
     saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
+    if consent is not None:
+        consent(_sheet(job, met, ledger, "" if saved is None else saved.run))
     run = channel.session.hex() if saved is None else saved.run
-    again = 0 if checkpoints is None or start is None else _visits_again(job, sizes, checkpoints, key, start)
-    booking = Booking(ledger, run, party.name, party.register, job, sizes, again=again, sitting=channel.session.hex())
+    door, session = channel.door, channel.session.hex()
+    done = None if saved is None else start
+    booking = Booking(ledger, run, party.name, party.register, job, sizes, door, start=done, session=session)
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
     meter = Meter(channel.clock, channel.books, executor, workers)
-    desk = Desk(run, _own_folder(ahead, job, met.raw), None if ledger is None else ledger.scores)
+    scores = None if ledger is None else ledger.scores
+    chunks = None if ledger is None else ledger.chunks
+    desk = Desk(run, _own_folder(ahead, job, met.raw), chunks, scores, together=ledger is None)
     seat = _seat(job, channel, met, meter, desk)
     save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
-    trainee, before = None, channel.books.messages_sent()
+    before = channel.books.messages_sent()
     try:
         party = _weighed(job, met, seat, booking, saved)
-        data = TrainingData(party, schedule, job.model.loss, scale=job.scale, weights=job.weights)
+        data = _data(job, party, schedule)
         trainee = Trainee(job, party, seat, data, run, on_round, save, saved)
         channel.clock.stage = Stage.TRAIN
         trainee.train()
         channel.clock.stage = Stage.EVALUATE
         part = trainee.finish()
     finally:
-        rounds = trainee.rounds if trainee is not None else start or 0
-        booking.settle(rounds, silent=channel.books.messages_sent() == before)
+        booking.settle(silent=channel.books.messages_sent() == before)
     part.data = met.raw.digest.hex()
+    part.baseline = [*_looked(met, part.columns), *part.baseline]
     if checkpoints is not None:
         checkpoints.finish(key, part)
     return part
+
+
+def _anew(me: str, heard: Mapping[str, Meeting], *, over: bool) -> None:
+    """ConfigError for a training that is over here and may not begin anew; logs that states are not gone on from."""
+    if over:
+        raise ConfigError(
+            f"{me}: the training of this job on this table is over here and its model kept, the others have none that "
+            "goes with it; to train anew, every party that has one runs join with --again"
+        )
+    if any(other.saved for other in heard.values()):
+        why = "not all have states of one training: of this job, on a table that has not changed since"
+        eventlog.warn(me, "begins anew", {"reason": why})
+
+
+def _data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
+    return TrainingData(
+        party,
+        schedule,
+        job.model.loss,
+        scale=job.scaling,
+        weights=job.weights,
+        exposure=job.exposure,
+        positive=job.positive,
+    )
+
+
+def _looked(met: _Met, columns: Sequence[str]) -> list[Baseline]:
+    """Summarise what the training rows of these columns looked like, as they came."""
+    table = met.raw.table
+    return [each for each in baselines(table, met.schedule.sample(most(table.X))) if each.column in columns]
 
 
 def make_ahead(
@@ -115,7 +151,7 @@ def make_ahead(
     folder: Path,
     on_round: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Does with the others all work that can be done ahead of a training, and keeps this party's in `folder`.
+    """Do together with the others all work that can be done ahead of a training, and keep this party's in `folder`.
 
     on_round(done, of) counts the rounds that it is done for. ConfigError for a method without any.
     """
@@ -123,7 +159,7 @@ def make_ahead(
     desk = Desk(channel.session.hex(), _own_folder(folder, job, met.raw))
     seat = _seat(job, channel, met, Meter(channel.clock, channel.books), desk)
     player = job.method.player(job, seat, met.party.X.shape[1], None)
-    data = TrainingData(met.party, met.schedule, job.model.loss, scale=job.scale)
+    data = _data(job, met.party, met.schedule)
     for done in player.prepare(data):
         if on_round is not None:
             on_round(done.number, done.of)
@@ -160,10 +196,11 @@ def _met(
     schedule = job.schedule(party.register if by_ids else lead.rows)
     if party.order and not by_ids:
         party = _by_numbers(job, raw, party)
-    return _Met(raw, party, heard, roles, schedule, _sizes(job, party, schedule, heard, roles.lead))
+    trusts = () if ledger is None else ledger.read().trusts
+    return _Met(raw, party, heard, roles, schedule, _sizes(job, party, schedule, heard, roles.lead, trusts))
 
 
-def _sheet(job: Job, met: _Met) -> Sheet:
+def _sheet(job: Job, met: _Met, ledger: DisclosureLedger | None, run: str) -> Sheet:
     heard = met.heard
     return own_sheet(
         job,
@@ -172,11 +209,13 @@ def _sheet(job: Job, met: _Met) -> Sheet:
         {name: other.columns for name, other in heard.items()},
         outputs=heard[met.roles.lead].outputs,
         brought={name: other.parameters for name, other in heard.items()},
+        ledgers={} if ledger is None else {met.party.name: ledger},
+        run=run,
     )
 
 
 def _weighed(job: Job, met: _Met, seat: Seat, booking: Booking, saved: Saved | None) -> Party:
-    """The party with the weights of its bins, where the job asks for them: told anew, or as they were saved."""
+    """Return the party with the weights of its bins, where the job asks for them: told anew, or as they were saved."""
     if job.prepare.woe is None:
         return met.party
     if saved is not None:
@@ -187,6 +226,10 @@ def _weighed(job: Job, met: _Met, seat: Seat, booking: Booking, saved: Saved | N
 
 
 def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Seat:
+    inexact = sorted(name for name, other in met.heard.items() if not other.exact)
+    if inexact:
+        facts: dict[str, str | int | float] = {"without": ", ".join(inexact), "reason": "their numpy is not exact"}
+        eventlog.warn(channel.me, "products on a slower engine", facts)
     return Seat(
         channel=channel,
         roles=met.roles,
@@ -198,17 +241,18 @@ def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Se
         columns=met.sizes.columns,
         desk=desk,
         model=met.party.model,
+        exact=not inexact,
     )
 
 
 def _own_folder(ahead: Path | None, job: Job, party: Party) -> Path | None:
-    """Where work ahead for this job and table is kept."""
+    """Return the folder of work done ahead for this job and table; None without a folder `ahead`."""
     return None if ahead is None else ahead / f"{party.name}.{run_key(job, party).hex()[:16]}"
 
 
 def _by_numbers(job: Job, raw: Party, said: Party) -> Party:
-    """A party with ids among others without, prepared by the rows that are drawn without ids; IdError if other columns
-    come out than it `said`."""
+    """Prepare a party with ids that is among others without, by the rows that are drawn without ids. Raises IdError if
+    other columns come out than it `said`."""
     party = prepare(job, raw, Register.of_numbers(len(raw)))
     if party.columns != said.columns:
         raise IdError(
@@ -217,8 +261,13 @@ def _by_numbers(job: Job, raw: Party, said: Party) -> Party:
     return party
 
 
-def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeting], lead: str) -> Sizes:
-    """What is public of this run, and what this party knows of its own columns beside it."""
+def _sizes(
+    job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeting], lead: str, trusts: Collection[str]
+) -> Sizes:
+    """Put together what is public of this run, and what this party knows of its own columns beside it.
+
+    trusts: of whose columns it believes that they are those of earlier jobs, where they say so.
+    """
     return sizes_of(
         job,
         schedule,
@@ -226,15 +275,17 @@ def _sizes(job: Job, party: Party, schedule: Schedule, heard: Mapping[str, Meeti
         columns={name: other.columns for name, other in heard.items()},
         outputs=heard[lead].outputs,
         brought={name: other.parameters for name, other in heard.items()},
-        tables={name: other.content for name, other in heard.items() if other.columns and name != lead},
+        tables={name: other.content for name, other in heard.items() if other.columns and name in trusts},
         enough=enough_alone(job, party, schedule),
         labels=party.y,
         alone=singled_out(job, party, schedule),
+        holds=held_alone(job, party, schedule),
     )
 
 
 def run_key(job: Job, party: Party) -> bytes:
-    """What the states of a party are filed under: the job and the contents of the table it trains on, 32 bytes."""
+    """Return the key under which the states of a party are filed: a hash of the job and of the contents of the table it
+    trains on, 32 bytes."""
     return hashlib.sha256(job.digest + party.digest).digest()
 
 
@@ -253,11 +304,12 @@ def _introduce(
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
         run=checkpoints.run(key) if checkpoints is not None else "",
         content=content,
+        exact=not check.fault(),
     )
 
 
 def _check(job: Job, me: str, heard: Mapping[str, Meeting]) -> Roles:
-    """What everyone is, once all fit together."""
+    """Check that the meetings of all parties fit together, and return the role of each."""
     own = heard[me]
     for place, (peer, other) in enumerate(heard.items()):
         if other.job != own.job:
@@ -274,21 +326,13 @@ def _check(job: Job, me: str, heard: Mapping[str, Meeting]) -> Roles:
 
 
 def _common_start(heard: Mapping[str, Meeting]) -> int | None:
-    """The last round that all have a state of, if these are of one training."""
+    """Return the last round of which all parties have a state, if these are of one training; None if there is none."""
     together = len({other.run for other in heard.values()}) == 1
     return common_round([other.saved for other in heard.values()]) if together else None
 
 
-def _visits_again(job: Job, sizes: Sizes, checkpoints: Checkpoints, key: bytes, start: int) -> int:
-    """How many visits tell new numbers where a run goes on from `start`, by this party's own latest state: it may have
-    been all but at the next one, and the first round that comes again starts from the weights that it had."""
-    last = sizes.epochs * sizes.batches
-    reached = min(last, max(checkpoints.rounds(key)) + checkpoints.every - 1)
-    return job.method.visits_again(job, reached - start, sizes.batches) if start < last else 0
-
-
 def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel: Channel) -> None:
-    """Makes the folder ready for a run that goes on from this state, or starts anew."""
+    """Make the folder ready for a run that goes on from this state, or starts anew."""
     if saved is None:
         checkpoints.clear(key)
         return

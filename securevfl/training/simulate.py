@@ -8,15 +8,16 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 
+from securevfl.consent.allowance import settled
 from securevfl.data.party import Party, check_parties
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.progress import watched
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.privacy.allowance import settled
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.executor import process_pool
+from securevfl.runtime.pauses import Pauses
 from securevfl.runtime.threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.run import Run
@@ -34,7 +35,7 @@ def simulate(
     observe: Callable[[Event], None] | None = None,
     checkpoints: Mapping[str, Checkpoints] | None = None,
     ledgers: Mapping[str, DisclosureLedger] | None = None,
-    slowed: Mapping[str, float] | None = None,
+    slowed: Mapping[str, float | Pauses] | None = None,
     progress: bool = False,
 ) -> Run:
     """Trains and returns every party's part.
@@ -44,8 +45,8 @@ def simulate(
     a core. on_round(done, of) is called after each round. observe sees every message at both ends. checkpoints: each
     party's own, by name.
     ledgers: each party's own, by name; without them nothing is counted, as all data are in this one process and none is
-    told to anyone. slowed: parties whose computing takes so many times as long in virtual time, by name. progress:
-    shows a bar on a terminal or below a notebook's cell.
+    told to anyone. slowed: parties whose computing takes so many times as long in virtual time, or that stop at random
+    (`vfl.Pauses`), by name. progress: shows a bar on a terminal or below a notebook's cell.
     Raises ConfigError, DataError or LeakageError before anything runs.
     """
     lead, others = check_parties(parties)
@@ -56,9 +57,12 @@ def simulate(
             f"network: a Network was expected, {type(network).__name__} came; pass vfl.Network(mbps=300, rtt_ms=20)"
         )
     lines = network or Network()
-    if strange := [name for name, times in (slowed or {}).items() if name not in cast.parties or not times > 0]:
-        raise ConfigError(f"slowed: parties of this run with factors above 0 were expected, {strange[0]} came")
-    clocks = {name: VirtualClock(lines, slowed=(slowed or {}).get(name, 1.0)) for name in cast.parties}
+    slow = slowed or {}
+    if strange := [name for name, how in slow.items() if name not in cast.parties or not _slows(how)]:
+        raise ConfigError(
+            f"slowed: parties of this run with factors above 0 or vfl.Pauses were expected, {strange[0]} came"
+        )
+    clocks = {name: VirtualClock(lines, slowed=slow.get(name, 1.0)) for name in cast.parties}
     label = f"{job.optimizer.label}, {job.method.label(job, len(others))}"
     with pool_for(job, executor, workers) as (pool, size), watched(label, progress, on_round) as told:
         roles = {
@@ -79,9 +83,14 @@ def simulate(
     return Run(job, parts)
 
 
+def _slows(how: float | Pauses) -> bool:
+    return isinstance(how, Pauses) or how > 0
+
+
 @contextmanager
 def pool_for(job: Job, executor: Executor | None, workers: int | None) -> Iterator[tuple[Executor | None, int]]:
-    """The executor given, or a pool of one process a core where that gains, and how many pieces it takes at a time."""
+    """Yield the executor given, or a pool of one process a core where that gains, and how many pieces it takes at a
+    time."""
     cores = workers or os.cpu_count() or 1
     if executor is not None or not job.protocol.pooled or cores < 2:
         yield executor, cores

@@ -18,7 +18,7 @@ TRIED = 256
 
 
 def stratified(job: Job, party: Party) -> Job:
-    """The job with the split that is most even in the classes of `party`, whose rows are those of the training.
+    """Return the job with the split that is most even in the classes of `party`, whose rows are those of the training.
 
     PartiesError without labels, ConfigError for a job that holds nothing out or fits numbers.
     """

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
-from securevfl.config import plain
+from securevfl.base.config import plain
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared
 from securevfl.errors import DivergenceError, RangeError
 from securevfl.job import Job
-from securevfl.methods.base import Round
-from securevfl.methods.data import TrainingData
+from securevfl.methods.player import Round
+from securevfl.methods.training_data import TrainingData
 from securevfl.models import metrics
-from securevfl.protocols.base import Seat
+from securevfl.protocols.giving import verdict as tell_verdict
 from securevfl.protocols.meeting import Verdict
+from securevfl.protocols.seat import Seat
 from securevfl.runtime.clock import Kind, Stage
+from securevfl.runtime.door import Group
 from securevfl.training.checkpoint import Saved
 from securevfl.training.model_part import ModelPart
 
@@ -75,11 +78,12 @@ class Trainee:
         self._trained = clock.path()
 
     def finish(self) -> ModelPart:
-        """Evaluates a last time and packs what this party takes home."""
+        """Evaluate a last time and pack what this party takes home."""
         seat, data = self._seat, self._data
         exchanges = self._player.exchanges or self.rounds
         if self._best is not None:
-            self._player = self._job.method.player(self._job, seat, data.columns, self._best)
+            make = partial(self._job.method.player, self._job, seat, data.columns)
+            self._player = self._player.going_back(self._best, make)
         measured = self._evaluate(last=True)
         path = seat.channel.clock.path()
         path[: Stage.EVALUATE] = self._trained[: Stage.EVALUATE]  # others may have evaluated while this one trained
@@ -96,11 +100,14 @@ class Trainee:
             classes=data.classes,
             metrics=measured,
             calibration=self._player.calibration,
+            baseline=[] if self._player.scored is None else [self._player.scored],
             history=self._history,
             rounds=exchanges,
             books=seat.channel.books,
             path=path,
             run=self._run,
+            trained=len(data.schedule.flow),
+            held_out=len(data.schedule.test),
             model=self._party.model,
         )
 
@@ -132,7 +139,9 @@ class Trainee:
 
     def _evaluate(self, *, last: bool = False) -> dict[str, float]:
         """Metrics on the held-out rows, or without any on the training rows; empty where not for this party."""
-        return self._player.measure(self._job.model.loss, self._data, self.rounds, last=last)
+        rows: Group = "held out" if len(self._data.schedule.test) else "training"
+        with self._seat.channel.door.on(rows):
+            return self._player.measure(self._job.model.loss, self._data, self.rounds, last=last)
 
     def _enough(self, measured: dict[str, float]) -> bool:
         """Whether the target is reached, or patience is at its end."""
@@ -152,7 +161,7 @@ class Trainee:
         return metrics.improves(patience.metric, measured[patience.metric], self._past(patience.metric))
 
     def _past(self, metric: str) -> list[float]:
-        """What the evaluations so far have measured."""
+        """Return the values of this metric in the evaluations so far."""
         return [record[metric] for record in self._history if metric in record]
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
@@ -164,7 +173,7 @@ class Trainee:
         if self._job.stops_early and self._leads:
             verdict = Verdict(self._enough(measured), self._improves(measured))
             for name in roles.others(roles.lead):
-                channel.send(name, verdict)
+                channel.send(name, verdict, told=tell_verdict(channel, name))
         elif self._job.stops_early:
             verdict = channel.recv(roles.lead, Verdict)
         if self._job.patience is not None and verdict.best:

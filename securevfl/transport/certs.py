@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -65,7 +65,7 @@ class Summary:
     revokes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """For people, one fact a line."""
+        """Describe the certificate for people, one fact a line."""
         return [
             f"name         {self.name}",
             f"hosts        {', '.join(self.hosts) or 'none'}",
@@ -112,13 +112,13 @@ class Identity(Secret):
         """ECDSA-SHA256 by this party's key."""
         return self._signer.sign(data, ec.ECDSA(hashes.SHA256()))
 
-    def server_credentials(self) -> Any:
-        """grpc.ServerCredentials that ask every client for a certificate of the same authority."""
+    def server_credentials(self, called: Callable[[], None] = lambda: None) -> Any:
+        """grpc.ServerCredentials that ask every client for a certificate of the same authority; `called` is called
+        before each handshake, of which gRPC says no more."""
         from securevfl.transport.grpc_tls13 import grpc
 
-        return grpc.ssl_server_credentials(
-            [(self._key, self.certificate)], root_certificates=self.ca, require_client_auth=True
-        )
+        own = grpc.ssl_server_certificate_configuration([(self._key, self.certificate)], root_certificates=self.ca)
+        return grpc.dynamic_ssl_server_credentials(own, called, require_client_authentication=True)
 
     def channel_credentials(self) -> Any:
         """grpc.ChannelCredentials that show this certificate.
@@ -134,14 +134,16 @@ class Identity(Secret):
 
 
 def server_name(party: str) -> str:
-    """The DNS name in a party's certificate, the same on whatever machine it runs. Made by hashing, never resolved."""
+    """Return the DNS name in a party's certificate, the same on whatever machine it runs. Made by hashing, never
+    resolved."""
     return f"{hashlib.sha256(_valid_name(party).encode()).hexdigest()[:32]}{_DOMAIN}"
 
 
 def init(
     folder: Path, *, name: str = "securevfl", days: int = 3650, replace: bool = False, now: datetime | None = None
 ) -> Path:
-    """Makes an authority and returns its certificate, folder/ca.pem. ConfigError if there is one and not `replace`."""
+    """Make an authority and return the path of its certificate, folder/ca.pem. Raises ConfigError if there is one and
+    not `replace`."""
     now = _now(now)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _valid_name(name))])
@@ -164,9 +166,9 @@ def issue(
     replace: bool = False,
     now: datetime | None = None,
 ) -> Path:
-    """Makes a key and a certificate for a party with the authority in `folder`; returns folder/<party>.pem.
+    """Make a key and a certificate for a party with the authority in `folder`; returns folder/<party>.pem.
 
-    As `certify`, and ConfigError if the party has a certificate already and not `replace`.
+    Raises ConfigError as `certify` does, and if the party has a certificate already and not `replace`.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = certify(folder, party, hosts, key.public_key(), days=days, now=now)
@@ -182,7 +184,7 @@ def certify(
     days: int = 365,
     now: datetime | None = None,
 ) -> x509.Certificate:
-    """A certificate of this key for a party, signed by the authority in `folder`; nothing is written.
+    """Sign a certificate of this key for a party with the authority in `folder`; nothing is written.
 
     hosts: DNS names and IP addresses, without ports, under which the party serves. The certificate ends with the
     authority at the latest. ConfigError if the authority is missing or has expired, or a name cannot be used.
@@ -208,7 +210,7 @@ def certify(
 
 
 def show(path: Path, now: datetime | None = None) -> Summary:
-    """What the certificate in a file says. ConfigError if there is none."""
+    """Summarise what the certificate in a file says. Raises ConfigError if there is none."""
     data = pem.read(path)
     certificate = pem.parse(data)
     until = certificate.not_valid_after_utc
@@ -295,7 +297,8 @@ def _valid_name(name: str) -> str:
 
 
 def host_name(host: str) -> x509.GeneralName:
-    """A host as it stands in a certificate. ConfigError if it is none, or stands for a party."""
+    """Convert a host to the form in which it stands in a certificate. Raises ConfigError if it is no host, or is a name
+    that stands for a party."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -370,7 +373,7 @@ def _fingerprint(certificate: x509.Certificate) -> str:
 
 
 def _store_pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, replace: bool) -> Path:
-    """Writes the key, then the certificate beside it at `path`; what was there is kept under another name."""
+    """Write the key, then the certificate beside it at `path`; what was there is kept under another name."""
     key_path = path.with_suffix(".key")
     there = [each for each in (path, key_path) if each.exists()]
     if there and not replace:

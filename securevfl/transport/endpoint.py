@@ -6,6 +6,7 @@ is generated: messages are bytes to gRPC and structs of `transport.line_messages
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError
 from securevfl.runtime import eventlog
 from securevfl.runtime.codec import encode_message
+from securevfl.transport.callers import Callers
 from securevfl.transport.certs import check_peer, server_name
 from securevfl.transport.grpc_tls13 import grpc
 from securevfl.transport.line import Line
@@ -62,6 +64,7 @@ class Endpoint:
         self._peers = peers
         self._listen = listen
         self._stopped = threading.Event()
+        self._callers = Callers()
         self._server: Any = None
         start = secrets.token_bytes(16)
         self.lines = {
@@ -75,9 +78,13 @@ class Endpoint:
             )
             for name in peers.neighbours(self.me)
         }
+        for name, line in self.lines.items():
+            if peers.calls(self.me, name):
+                line.cause = f"nobody has answered at {peers.address[name]}"
 
     def start(self) -> None:
-        """Listens and calls. ConfigError if the port cannot be had or would take TLS 1.2."""
+        """Start to listen for neighbours and to call them. Raises ConfigError if the port cannot be had or would take
+        TLS 1.2."""
         if self._peers.listens(self.me):
             self._serve()
         for name, line in self.lines.items():
@@ -86,7 +93,7 @@ class Endpoint:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def close(self, timeout: float) -> None:
-        """Sends what is left, waits up to `timeout` seconds for every neighbour's goodbye, and stops.
+        """Send what is left, wait up to `timeout` seconds for every neighbour's goodbye, and stop.
 
         A hub says its own goodbye last, as it passes on what the others still have to say.
         """
@@ -104,7 +111,7 @@ class Endpoint:
             self._server.stop(_LAST_WORD).wait()
 
     def abandon(self) -> None:
-        """Stops at once, without a goodbye."""
+        """Stop at once, without a goodbye."""
         self._stopped.set()
         for line in self.lines.values():
             line.abandon(PeerLost(f"{self.me} has hung up"))
@@ -128,15 +135,17 @@ class Endpoint:
         )
         require_free(self.me, host, port)
         try:
-            self._server.add_secure_port(bind, self._credentials.identity.server_credentials())
+            self._server.add_secure_port(bind, self._credentials.identity.server_credentials(self._callers.called))
         except RuntimeError:
             raise ConfigError(f"{self.me}: {bind} cannot be listened on; is another process there?") from None
         self._server.start()
         require_tls13(port, self._credentials, "localhost" if host == "::" else host)
+        self._callers.forget()
         eventlog.emit(self.me, "listening", {"at": bind})
 
     def _answer(self, requests: Any, context: Any) -> Iterator[bytes]:
         line: Line | None = None
+        self._callers.came_in()
         try:
             name, certificate = caller(context.auth_context(), self.lines)
             line = self.lines[name]
@@ -164,7 +173,7 @@ class Endpoint:
         yield from stream.outgoing()
 
     def _call(self, line: Line) -> None:
-        """Keeps a stream to a neighbour that waits to be called."""
+        """Keep a stream open to a neighbour that waits to be called."""
         host, port = split_address(line.peer, self._peers.address[line.peer])
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         pause, before = 0.05, ""
@@ -200,9 +209,26 @@ class Endpoint:
             pause = min(2 * pause, 1.0)
 
     def _watch(self) -> None:
+        said = False
         while not self._stopped.wait(_TICK):
             for line in self.lines.values():
                 line.watch()
+            if not said and (failed := self._callers.turned_away()):
+                said = self._say_turned_away(failed)
+
+    def _say_turned_away(self, failed: int) -> bool:
+        """Tell the people at this party why nobody comes in, where somebody is waited for; whether there was one."""
+        missing = [
+            line for line in self.lines.values() if not line.opened and not self._peers.calls(self.me, line.peer)
+        ]
+        for line in missing:
+            line.cause = (
+                f"{failed} calls came and none got through TLS: one side refused the other's certificate, and "
+                f"{line.peer}'s screen says why, or it was another program; compare what `securevfl certs show ca.pem` "
+                "prints at both"
+            )
+            eventlog.emit(self.me, "no call gets through", {"peer": line.peer, "reason": line.cause}, logging.ERROR)
+        return bool(missing)
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]

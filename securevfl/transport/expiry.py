@@ -13,7 +13,7 @@ SOON = 30  # days
 
 
 def warning(name: str, days_left: int) -> str:
-    """What to do about a certificate that ends soon or has ended; empty if it does not."""
+    """Say what to do about a certificate that ends soon or has ended; empty if it does not."""
     if days_left > SOON:
         return ""
     when = "has ended" if days_left < 0 else f"ends in {days_left} days"
@@ -31,7 +31,7 @@ def ends_soon(folder: Path, party: str) -> list[str]:
 
 
 def revocations(ca: bytes) -> list[str]:
-    """A line for each certificate that the lists of a ca.pem revoke."""
+    """Return a line for each certificate that the lists of a ca.pem revoke."""
     entries = [entry for each in pem.revocation_lists(ca) for entry in each]
     return [f"{entry.serial_number:x} since {entry.revocation_date_utc:%Y-%m-%d %H:%M} UTC" for entry in entries]
 

@@ -51,7 +51,7 @@ _packets = msgspec.msgpack.Decoder(Letter | Parcel)
 
 
 def read_packet(me: str, neighbour: str, packet: bytes) -> Letter | Parcel:
-    """What a neighbour has sent. FrameError if it is nothing of this."""
+    """Decode the packet that a neighbour has sent. Raises FrameError if it is neither a letter nor a parcel."""
     try:
         found: Letter | Parcel = _packets.decode(packet)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -62,7 +62,7 @@ def read_packet(me: str, neighbour: str, packet: bytes) -> Letter | Parcel:
 
 
 def read_letter(me: str, sender: str, plain: bytes) -> Letter:
-    """What was in a sealed parcel. FrameError if it is no letter."""
+    """Decode the letter that was in a sealed parcel. Raises FrameError if it is no letter."""
     found = read_packet(me, sender, plain)
     if isinstance(found, Parcel):
         raise FrameError(f"{me}: a letter of {sender} was expected, a parcel in a parcel came")

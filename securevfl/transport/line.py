@@ -24,13 +24,13 @@ _LATECOMER = 2.0  # seconds that a line which never opened is kept for a last wo
 
 
 class Line(LineState):
-    """One end."""
+    """One end of a line, which outlives the streams that carry it."""
 
     stream: Stream | None
     _latest: Stream | None = None  # perhaps not open yet
 
     def room(self) -> None:
-        """Waits while too much is unconfirmed. Not for a thread that delivers: two full lines could wait for ever."""
+        """Wait while too much is unconfirmed. Not for a thread that delivers: two full lines could wait for ever."""
         with self.changed:
             self.changed.wait_for(lambda: self.kept < KEPT or self.failure is not None or self.peer_done)
 
@@ -49,7 +49,7 @@ class Line(LineState):
             self.fail(TransportError(f"{self.peer} takes too little in: {HELD >> 20} MiB wait for it; is it stalled?"))
 
     def begin(self, *, calling: bool) -> Stream:
-        """A new stream. It takes over from an earlier one when it opens; the end that calls opens first."""
+        """Begin a new stream. It takes over from an earlier one when it opens; the end that calls opens first."""
         with self.changed:
             if self.failure is not None:
                 raise self.failure
@@ -70,7 +70,7 @@ class Line(LineState):
             return self.peer_done
 
     def abandon(self, error: SecureVFLError) -> None:
-        """Gives the line up unheard, and its stream with it."""
+        """Give the line up without telling the neighbour, and its stream with it."""
         with self.changed:
             self.failure = self.failure or error
             streams = [stream for stream in (self.stream, self._latest) if stream is not None]

@@ -62,7 +62,7 @@ _decoder = msgspec.msgpack.Decoder(LineMessage)
 
 
 def decode_line(me: str, data: bytes) -> LineMessage:
-    """A message of the line that came to `me`. FrameError if it is none."""
+    """Decode a message of the line that came to `me`. Raises FrameError if it is none."""
     try:
         message: LineMessage = _decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError):

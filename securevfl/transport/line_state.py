@@ -45,7 +45,9 @@ class LineState:
         self.start = start
         self.patience = patience
         self.max_packet = max_packet
-        self.cause = "it has not called"  # why there is no stream, for people
+        self.cause = (
+            "it has not called, or not with a certificate of this authority"  # why there is no stream, for people
+        )
         self.peer_start = b""
         self.out: deque[bytes] = deque()  # unconfirmed, from number `first` on
         self.first = 0
@@ -75,12 +77,12 @@ class LineState:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more can come."""
+        """Whether nothing more can come on this line."""
         with self.changed:
             return self.failure is not None or self.peer_done
 
     def fail(self, error: SecureVFLError) -> None:
-        """Gives the line up; the first error stays."""
+        """Give the line up; where several errors come, the first one stays."""
         with self.changed:
             if self.failure is not None or (self.peer_done and self.closing):
                 return
@@ -104,7 +106,8 @@ class LineState:
         self._strikes = 0
 
     def turned_away(self, error: SecureVFLError) -> None:
-        """The neighbour has another process of this party, perhaps one whose end it has not seen yet."""
+        """Note that the neighbour is connected to another process of this party, perhaps one whose end it has not seen
+        yet; give the line up if that lasts longer than `patience`."""
         now = time.monotonic()
         with self.changed:
             self._turned_away_since = self._turned_away_since or now

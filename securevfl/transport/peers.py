@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from securevfl.config import Config
+from securevfl.base.config import Config
 from securevfl.errors import ConfigError
 
 
@@ -87,7 +87,7 @@ class Peers(Config):
 
     @classmethod
     def load(cls, path: str | Path) -> Peers:
-        """Reads a TOML file. ConfigError, one line a problem."""
+        """Load the peers from a TOML file. Raises ConfigError, with one line for each problem."""
         try:
             keys = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as cause:

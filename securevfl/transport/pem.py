@@ -23,7 +23,7 @@ _LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOT
 
 
 def read(path: Path) -> bytes:
-    """The file's bytes. ConfigError if it cannot be read."""
+    """Read the bytes of a file. Raises ConfigError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -31,7 +31,7 @@ def read(path: Path) -> bytes:
 
 
 def parse(data: bytes) -> x509.Certificate:
-    """The first certificate, of PEM or DER. ConfigError if there is none."""
+    """Parse the first certificate, in PEM or DER. Raises ConfigError if there is none."""
     try:
         if data.startswith(b"-----"):
             return x509.load_pem_x509_certificate(data)
@@ -57,7 +57,7 @@ def revocation_lists(ca: bytes) -> list[x509.CertificateRevocationList]:
 
 
 def key_of(path: Path, data: bytes) -> ec.EllipticCurvePrivateKey:
-    """The key that was read from `path`. ConfigError if it is none of ours."""
+    """Parse the key that was read from `path`. Raises ConfigError if it is not an ECDSA key in PEM without password."""
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -68,12 +68,12 @@ def key_of(path: Path, data: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """The key in a file. ConfigError if there is none."""
+    """Read the key in a file. Raises ConfigError if there is none."""
     return key_of(path, read(path))
 
 
 def private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The key as its file holds it."""
+    """Serialise the key as its file holds it."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -86,7 +86,7 @@ def key_fingerprint(key: PublicKeyTypes) -> str:
 
 
 def set_aside(path: Path) -> None:
-    """Keeps a certificate or key that is about to be replaced as <name>.old-<key id>, or with its serial number too."""
+    """Keep a certificate or key that is about to be replaced as <name>.old-<key id>, or with its serial number too."""
     if not path.exists():
         return
     data, serial = read(path), ""
@@ -104,7 +104,7 @@ def set_aside(path: Path) -> None:
 
 
 def write(path: Path, data: bytes, mode: int, *, replace: bool) -> None:
-    """Writes through a temporary file. ConfigError if the file exists and not `replace`."""
+    """Write a file through a temporary one. Raises ConfigError if the file exists and not `replace`."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(descriptor, "wb") as file:

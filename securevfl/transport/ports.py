@@ -25,7 +25,7 @@ def require_free(me: str, host: str, port: int) -> None:
 
 
 def _taken(host: str, port: int) -> str | None:
-    """The first address at which somebody else listens."""
+    """Find the first address at which somebody else listens; None if there is none."""
     with suppress(OSError):
         hosts = ["0.0.0.0", "::"] if host == "::" else [host]  # noqa: S104  it is what the party asked for
         found = [each for name in hosts for each in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]

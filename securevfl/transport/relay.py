@@ -53,7 +53,7 @@ class Relay:
         self._loss = threading.Event()
 
     def run(self, timeout: float) -> None:
-        """Serves one run, for at most so many seconds after the start or the last loss."""
+        """Serve one run, for at most `timeout` seconds after the start or the last loss."""
         try:
             while not self._serve(timeout):
                 time.sleep(_LOOK)  # for the others to hear of the loss

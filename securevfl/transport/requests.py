@@ -36,13 +36,14 @@ class Request:
     public: ec.EllipticCurvePublicKey
 
     def lines(self) -> list[str]:
-        """For people, one fact a line; the key as `Summary` shows it."""
+        """Describe the request for people, one fact a line; the key is shown as in `Summary`."""
         key = bytes.fromhex(pem.key_fingerprint(self.public)).hex(":")
         return [f"name         {self.party}", f"hosts        {', '.join(self.hosts) or 'none'}", f"key          {key}"]
 
 
 def request(folder: Path, party: str, hosts: Sequence[str] = ()) -> Path:
-    """Makes folder/<party>.key, for its owner's eyes only, and the request folder/<party>.csr; returns the latter.
+    """Make folder/<party>.key, which only its owner can read, and the request folder/<party>.csr; return the path of
+    the latter.
 
     ConfigError if one of the two is there, or a name or host cannot be used; nothing is written then.
     """
@@ -70,7 +71,8 @@ def request(folder: Path, party: str, hosts: Sequence[str] = ()) -> Path:
 
 
 def read_request(path: Path) -> Request:
-    """What a request asks for. ConfigError that names what is wrong if it is none that can be granted."""
+    """Read what a request asks for. Raises ConfigError, which names what is wrong, if it is no request that can be
+    granted."""
     data = pem.read(path)
     if len(data) > _MAX:
         raise ConfigError(f"{path}: a request of at most {_MAX} bytes was expected, {len(data)} came; ask for another")

@@ -20,7 +20,8 @@ from securevfl.transport import pem
 
 
 def read_authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The authority in a folder. ConfigError if it is missing, its files do not fit, or it has expired."""
+    """Read the certificate and the key of the authority in a folder. Raises ConfigError if it is missing, its files do
+    not fit, or it has expired."""
     authority, key = pem.parse(pem.read(folder / "ca.pem")), pem.read_key(folder / "ca.key")
     if key.public_key() != authority.public_key():
         raise ConfigError(f"{folder}: ca.key is not the key of ca.pem; bring the two files that were made together")
@@ -63,7 +64,8 @@ def revoke(folder: Path, party: str, now: datetime | None = None) -> Path:
 
 
 def issued(folder: Path, party: str) -> list[x509.Certificate]:
-    """What the authority's folder has of a party: its certificate and those that were set aside."""
+    """List the certificates that the authority's folder has of a party: its present one and those that were set
+    aside."""
     own = [path for path in folder.glob("*.pem") if path.stem == party or path.stem.startswith(f"{party}.old-")]
     return [pem.parse(pem.read(path)) for path in own]
 

@@ -59,7 +59,8 @@ class _Talk:
         self._left = b""
 
     def confirmed(self) -> float:
-        """Sends settings that change nothing; seconds until they are confirmed. OSError if they are not."""
+        """Send settings that change nothing, and return the seconds until they are confirmed. Raises OSError if they
+        are not."""
         start = time.perf_counter()
         self._socket.sendall(_frame(_SETTINGS, 0, b""))
         while (passed := time.perf_counter() - start) < self._timeout:
@@ -73,7 +74,7 @@ class _Talk:
         raise TimeoutError(f"nothing else came in {passed:.0f} s")
 
     def _next(self) -> tuple[int, int, bytes]:
-        """The next frame's kind, flags and payload."""
+        """Read the next frame, and return its kind, flags and payload."""
         head = self._read(_HEAD)
         size = int.from_bytes(head[:3], "big")
         if size > _LONGEST:
@@ -91,5 +92,5 @@ class _Talk:
 
 
 def _frame(kind: int, flags: int, payload: bytes) -> bytes:
-    """A frame of the connection as a whole, stream 0."""
+    """Encode a frame of the connection as a whole, stream 0."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + bytes(4) + payload

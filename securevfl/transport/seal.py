@@ -78,7 +78,7 @@ class Seal(Secret):
             self._forward(sealed)
 
     def receive(self, body: bytes) -> bytes | None:
-        """Opens what came through the hub; None where it was part of steps 1 and 2. Nothing changes if it is refused.
+        """Open what came through the hub; None where it was part of steps 1 and 2. Nothing changes if it is refused.
 
         FrameError if it does not open; TransportError or CryptoError if the peer is not who it should be.
         """
@@ -103,7 +103,7 @@ class Seal(Secret):
         return plain
 
     def taken(self) -> None:
-        """The message last received has been accepted; the next is another."""
+        """Note that the message last received has been accepted, so that the next one is another."""
         self._received += 1
 
     def _agree(self, offer: SealOffer) -> None:

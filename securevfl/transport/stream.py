@@ -100,7 +100,7 @@ class Stream:
         return self._owed_since + _CONFIRM_AFTER - now
 
     def read(self, messages: Iterable[bytes]) -> None:
-        """Takes what the stream brings until it ends or brings something that is refused."""
+        """Read what the stream brings until it ends or brings something that is refused."""
         line = self._line
         for data in messages:
             self.heard = time.monotonic()
@@ -124,7 +124,7 @@ class Stream:
                 raise
 
     def end(self, cause: str) -> bool:
-        """The stream is gone; whether that was news."""
+        """End the stream, and say whether its loss was news."""
         line = self._line
         with line.changed:
             self.ended = True

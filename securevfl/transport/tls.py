@@ -23,6 +23,8 @@ from securevfl.transport.certs import Identity, check_peer, server_name
 from securevfl.transport.grpc_tls13 import require_alone
 from securevfl.transport.pem import key_fingerprint
 
+_NOT_TLS = {"wrong version number", "record layer failure", "packet length too long", "http request"}
+
 
 class Credentials(Secret):
     """What a party shows and trusts: <party>.pem, .key and ca.pem of one folder. ConfigError if they do not fit."""
@@ -43,7 +45,7 @@ class Credentials(Secret):
             raise ConfigError(f"{certificate}: the certificate of {party} was expected, it names {self.identity.party}")
 
     def context(self) -> ssl.SSLContext:
-        """For a look at a server with the ssl module: shows this certificate, checks nothing."""
+        """Make a context for a look at a server with the ssl module: it shows this certificate and checks nothing."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -54,7 +56,8 @@ class Credentials(Secret):
 
 
 def verify(certificate: bytes, signature: bytes, data: bytes) -> str:
-    """The fingerprint of the key of a certificate (DER, checked before), which signed `data`. CryptoError if not."""
+    """Verify that the key of a certificate (DER, checked before) signed `data`, and return the fingerprint of that key.
+    Raises CryptoError if it did not."""
     key = x509.load_der_x509_certificate(certificate).public_key()
     try:
         if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -78,7 +81,7 @@ def caller(auth: Mapping[str, Sequence[bytes]], known: Collection[str]) -> tuple
 
 
 def diagnose(host: str, port: int, peer: str, credentials: Credentials, timeout: float = 5.0) -> TransportError | None:
-    """What is wrong between us and the certificate at host:port; None if that is not what keeps us apart."""
+    """Find what is wrong between us and the certificate at host:port; None if that is not what keeps us apart."""
     me, where = credentials.party, f"{peer} at {host}:{port}"
     try:
         with (
@@ -94,6 +97,11 @@ def diagnose(host: str, port: int, peer: str, credentials: Credentials, timeout:
                 return TransportError(f"{where} refused the certificate of {me}; compare both ca.pem and the dates")
     except ssl.SSLError as error:
         reason = (error.reason or "handshake failed").lower().replace("_", " ")
+        if reason in _NOT_TLS:
+            return TransportError(
+                f"{where}: another program answers there, which does not speak TLS; end it at {peer}, or give {peer} "
+                "another port in the address of peers.toml, at all parties"
+            )
         if "alert" not in reason:
             return None
         return TransportError(f"{where} refused the certificate of {me}: {reason}; compare both copies of ca.pem")
@@ -105,7 +113,7 @@ def diagnose(host: str, port: int, peer: str, credentials: Credentials, timeout:
 
 
 def require_tls13(port: int, credentials: Credentials, host: str = "localhost") -> None:
-    """Calls our own port with TLS 1.2. ConfigError if it answers."""
+    """Check that our own port refuses TLS 1.2, by calling it. Raises ConfigError if it answers."""
     context = credentials.context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -1,6 +1,8 @@
 """Benchmarks at toy sizes: every row has its figures, errors are small, baselines that fail or are missing are told."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,7 @@ def _inline(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "median_of", lambda once, *, seconds, most: (once(), 1))
 
 
+@pytest.mark.long
 def test_he_writes_a_row_for_each_engine_and_size(tmp_path: Path) -> None:
     pytest.importorskip("phe")
     out = tmp_path / "out.json"
@@ -135,3 +138,17 @@ def test_start_has_a_row_for_each_way_to_start(tmp_path: Path, monkeypatch: pyte
     rows = json.loads(out.read_text())["rows"]
     assert [row["what"] for row in rows] == ["python", "--version"]
     assert all(row["wall_s"] > 0 and row["cpu_s"] > 0 for row in rows)
+
+
+def test_memory_held_is_that_of_processes_started_too():
+    held = record.MemoryHeld()
+    script = "held = bytearray(50_000_000); print(len(held), flush=True); input()"
+    with held:
+        held._look()
+        before = held.megabytes
+        command = [sys.executable, "-c", script]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+            assert started.stdout.readline().strip() == "50000000"
+            held._look()
+            started.communicate("\n")
+    assert held.megabytes >= before + 47

@@ -42,7 +42,7 @@ def test_the_reference_is_the_pooled_optimum_and_the_attack_is_least_squares(dat
     auc, least = rounds.reference(parties)
     assert 0.7 < auc < 1
     assert 0 < least < np.log(2)
-    opened = rounds.Opened("p1")
+    opened = rounds.OpenedGradients("p1")
     generator = np.random.default_rng(1)
     J, positive = generator.normal(size=(20, 18)), generator.integers(0, 2, 20) == 1
     opened.matrix[0], opened.total[0] = J, J.T @ (0.5 - positive)[:, None]

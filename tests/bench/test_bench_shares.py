@@ -2,17 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import securevfl as vfl
 from securevfl.bench import shares
+from securevfl.bench.product_costs import PARTS, products
 from securevfl.cli.main import app
 from securevfl.errors import DataError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
+@pytest.mark.long
 def test_a_size_has_work_ahead_apart_and_one_round_trip() -> None:
     row = shares.size(40, 4, epochs=2)
     assert row["round_trips"] == 1.0
@@ -21,8 +25,29 @@ def test_a_size_has_work_ahead_apart_and_one_round_trip() -> None:
     assert row["bytes_visit"] == pytest.approx(40 * 64 * 5 + 40 * 6, rel=0.15)  # tables of L = 40 bits, delta, places
 
 
-def test_scores_of_new_rows_are_timed() -> None:
-    assert shares.prediction(200, 3)["seconds"] > 0
+@pytest.mark.long
+def test_products_are_timed_on_both_engines_in_turns() -> None:
+    row = products(40, 4, 2, pairs=1)
+    assert row["what"] == "products 40x4, 2 visits"
+    assert row["bytes"] <= 1.05
+    assert row["ratio"] == pytest.approx(row["lattice_ms"] / row["kernel_ms"])
+    assert row["kernel_ms"] == pytest.approx(sum(row[f"kernel_{part}_ms"] for part in PARTS))
+
+
+@pytest.mark.long
+def test_scores_of_all_new_rows_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[int] = []
+    decision = vfl.Run.decision
+
+    def noting(self: vfl.Run, tables: Any) -> Any:
+        f = decision(self, tables)
+        scored.append(len(f))
+        return f
+
+    monkeypatch.setattr(vfl.Run, "decision", noting)
+    row = shares.prediction(200, 3)
+    assert scored == [200]
+    assert row["what"] == "prediction 200x3"
 
 
 def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -39,4 +64,4 @@ def test_a_table_trains_as_in_floats(tmp_path: Path) -> None:
     row = shares.table(DATA, "breast")
     assert abs(row["auc"] - row["auc_float"]) <= 0.002
     assert 0.4 < row["attack_auc"] < 0.6
-    assert json.dumps(row)
+    assert json.loads(json.dumps(row, allow_nan=False)) == row

@@ -43,11 +43,14 @@ def run(*words: str) -> str:
     return done.output
 
 
+@pytest.mark.long
 def test_a_fitted_table_serves_a_job_and_new_rows_follow_it(folder: Path) -> None:
     bank, shop = vfl.datasets.breast_cancer()
     written(folder / "shop.csv", shop, slice(0, 400))
     written(folder / "new.csv", shop, slice(400, None), turned=True)  # columns are found by their names
     assert "15 columns became 4" in run("fit", "shop.csv", *FIT)
+    modes = {name: Path(name).stat().st_mode & 0o777 for name in ("net.npz", "made.csv")}
+    assert set(modes.values()) == {0o600}
     run("apply", "new.csv", "--module", "net.py:net", "--weights", "net.npz", "--out", "applied.csv")
     made, applied = read_party("shop", "made.csv"), read_table("applied.csv")
     assert made.columns == applied.columns == ["h0", "h1", "h2", "h3"]

@@ -14,12 +14,14 @@ from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.audit.stand_ins import with_stand_ins
-from securevfl.cli.consent import agree
+from securevfl.cli.ask_consent import agree, check_agreed, check_digest
 from securevfl.cli.main import app
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import Sheet
+from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
-from securevfl.privacy.agreed import Agreed
-from securevfl.privacy.consent import Sheet
+from securevfl.methods.prepared_columns import prepare
 from securevfl.protocols.meeting import Meeting
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
@@ -71,7 +73,7 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
     def play(party: vfl.Party) -> Any:
         def look(sheet: Sheet) -> None:
             seen[party.name] = sheet
-            all_here.wait(30)
+            all_here.wait(120)
             raise ConsentError("no")
 
         return lambda channel: take_part(job, party, channel, parties=["bank", "shop", "telco"], consent=look)
@@ -129,29 +131,37 @@ def test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others() -> 
 
 
 def test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed(tmp_path: Path) -> None:
-    agreed = Agreed(DisclosureLedger(tmp_path / "shop.ledger", "shop"))
+    agreed = AgreedSheets(DisclosureLedger(tmp_path / "shop.ledger", "shop"))
     sheet = Sheet("what is told")
     for accept in (None, "0" * 16):
         with pytest.raises(ConsentError) as caught:
-            agree(agreed, accept, Path("job.toml"), sheet)
+            agree(agreed, accept, "securevfl join job.toml", sheet)
         assert str(caught.value).startswith("what is told\n\n")
         assert f"securevfl join job.toml ... --accept {sheet.digest}" in str(caught.value)
         assert "what is told" not in caught.value.told
-    agree(agreed, sheet.digest, Path("job.toml"), sheet)
-    agree(agreed, None, Path("job.toml"), sheet)  # not asked again
+    agree(agreed, sheet.digest, "securevfl join job.toml", sheet)
+    agree(agreed, None, "securevfl join job.toml", sheet)  # not asked again
+    with pytest.raises(ConsentError, match="of another sheet"):  # and yet what is given must be right
+        agree(agreed, "0" * 16, "securevfl join job.toml", sheet)
+    check_agreed(agreed, sheet.digest)
+    with pytest.raises(ConsentError, match="it is of none"):
+        check_agreed(agreed, "0" * 16)
+    for typed in ("zzz", "0" * 15, ""):
+        with pytest.raises(ConfigError, match="16 digits 0 to f"):
+            check_digest(typed)
     with pytest.raises(ConsentError, match="of another sheet"):
-        agree(agreed, sheet.digest, Path("job.toml"), Sheet("something else is told"))
+        agree(agreed, sheet.digest, "securevfl join job.toml", Sheet("something else is told"))
     assert (tmp_path / "shop.ledger.agreed").stat().st_mode & 0o777 == 0o600
 
 
 ASKED = """
 import sys
 from pathlib import Path
-from securevfl.cli.consent import agree
+from securevfl.cli.ask_consent import agree
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.privacy.agreed import Agreed
-from securevfl.privacy.consent import Sheet
-agree(Agreed(DisclosureLedger(Path(sys.argv[1]), "shop")), None, Path("job.toml"), Sheet("what is told"))
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import Sheet
+agree(AgreedSheets(DisclosureLedger(Path(sys.argv[1]), "shop")), None, Path("job.toml"), Sheet("what is told"))
 """
 
 
@@ -171,7 +181,7 @@ def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int
     os.write(ours, answer)
     reader = threading.Thread(target=lambda: _drain(ours), daemon=True)
     reader.start()
-    assert process.wait(30) == code
+    assert process.wait(240) == code
     assert b"what is told" in shown
     assert (tmp_path / "shop.ledger.agreed").exists() == (code == 0)
 
@@ -203,3 +213,29 @@ def test_a_party_audits_its_own_columns_alone(kits: Path, monkeypatch: pytest.Mo
     assert made_up == ["bank", "telco"]
     assert [each.name for each in parties] == ["bank", "shop", "telco"]
     np.testing.assert_array_equal(parties[1].X, vfl.datasets.breast_cancer(3)[1].X)
+
+
+def prepared(job: vfl.Job, path: Path) -> vfl.Party:
+    own = read_aligned("shop", path, job, id_column="id", label_column="y")
+    return prepare(job, own, own.register)
+
+
+def test_explain_says_which_columns_a_size_counts(tmp_path: Path) -> None:
+    """Gaps and texts make more columns of a file's; the number that the others give is of those."""
+    shop = tmp_path / "shop.csv"
+    cells = [(row, row % 7, "" if row % 5 == 0 else row % 11, ("early", "late")[row % 2]) for row in range(400)]
+    rows = [",".join(map(str, each)) for each in cells]
+    shop.write_text("\n".join(["id,visits,spent,habit", *rows]))
+    bank = tmp_path / "bank.csv"
+    bank.write_text("\n".join(["id,y,income", *(f"{row},{row % 3 % 2},{row % 13}" for row in range(400))]))
+    (tmp_path / "job.toml").write_text('model = "logistic"\n')
+    asked = run("explain", tmp_path / "job.toml", f"--data=shop={shop}")
+    made = len(prepared(vfl.Job.load(tmp_path / "job.toml"), shop).columns)
+    assert made > 3
+    line = f"the others give --size shop={made} for you, of 3 in your file"
+    assert (asked.exit_code, asked.stdout) == (2, "")
+    assert line in asked.stderr
+    done = run("explain", tmp_path / "job.toml", f"--data=shop={shop}", "--size=bank=1")
+    assert (done.exit_code, line in done.stdout) == (0, True), done.output
+    given = run("explain", tmp_path / "job.toml", f"--data=bank={bank}", f"--size=shop={made}")
+    assert "the others give --size bank=1 for you; ask each" in given.stdout

@@ -1,9 +1,11 @@
 """The command as users run it: help, errors as lines and exit code 2, training from files, the JSON report."""
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 import securevfl as vfl
 from securevfl.cli.main import app
+from securevfl.display import progress as progress_module
 from securevfl.models.metrics import area_under_curve
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Stage
@@ -59,7 +62,7 @@ def test_help_and_version_run_as_a_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "securevfl.cli.main", "--help"], capture_output=True, text=True, check=True
     )
-    for command in ("demo", "train", "explain", "bench"):
+    for command in ("demo", "train", "explain", "bench", "--install-completion", "Start with: securevfl demo"):
         assert command in done.stdout
     done = subprocess.run([sys.executable, "-m", "securevfl.cli.main", "--version"], capture_output=True, text=True)
     assert done.stdout == f"securevfl {vfl.__version__}\n"
@@ -141,7 +144,7 @@ def test_a_leak_is_refused_with_its_remedy(tmp_path: Path, tables: list[str]) ->
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
-        ('model = "logistic"\ncolour = 1', ["colour: is no option", "optimizer: is missing", "protocol: is missing"]),
+        ('model = "logistic"\ncolour = 1', ["colour: is no option"]),
         (JOB.replace("= 40", '= "many"'), ["batch_size: should be a valid integer"]),
         (JOB.replace("= 0.25", "= 1.5"), ["test_fraction: should be less than 1"]),
         (JOB.replace("RESIDUAL", "elgamal"), ["protocol.residual: must be one of open, paillier, ckks"]),
@@ -195,8 +198,8 @@ def test_a_report_that_cannot_be_written_is_told_before_training(tmp_path: Path,
 
 
 def test_a_report_is_strict_json() -> None:
-    from securevfl.files import _finite
-    from securevfl.training.report import _by_stage
+    from securevfl.base.files import _finite
+    from securevfl.training.run_report import _by_stage
 
     assert _finite({"auc": float("nan"), "history": [{"loss": float("inf")}]}) == {
         "auc": None,
@@ -213,12 +216,14 @@ def test_a_report_is_strict_json() -> None:
 
 
 def test_the_demo_shows_who_learns_what_and_what_it_costs() -> None:
-    done = run("demo", "--epochs", 1)
+    done = run("demo")
     assert done.exit_code == 0, done.stderr
-    for text in ("bank (active", "shop (passive)", "Paillier 2048 bits", "AUC", "encrypt", "direct/paillier"):
+    for text in ("bank (active", "shop (partner)", "AUC", "encrypt", "direct/ckks", "direct/open"):
         assert text in done.stdout
     tables = done.stdout[done.stdout.index("The same model three times") :]
-    assert max(map(len, tables.splitlines())) <= 80
+    modes = ("on shares", "sealed", "in the open")
+    assert [tables.index(mode) for mode in modes] == sorted(tables.index(mode) for mode in modes)
+    assert "..." not in tables
     assert "\x1b" not in done.stdout + done.stderr
 
 
@@ -285,3 +290,57 @@ def test_a_job_of_three_lines_trains_as_long_as_guards_let_it(tmp_path: Path) ->
     assert float(done.output.split("auc ")[1].split(",")[0]) == pytest.approx(expected, abs=0.005)
     path.write_text('model = "logistic"\nprotocol = "open"\ndata = ["bank.csv"]\n')
     assert "a file for each party was expected" in CliRunner().invoke(app, ["train", str(path)]).output
+
+
+FDML = """
+model = "logistic"
+optimizer = {name = "fdml", lr = 0.3, tau = 4}
+protocol = {residual = "open", stored = "masks"}
+batch_size = 40
+epochs = 1
+accepts = ["columns", "rank"]
+"""
+
+
+def test_a_job_with_a_server_trains_on_one_computer(tmp_path: Path, tables: list[str]) -> None:
+    done = run("train", job(tmp_path, text=FDML), *tables)
+    assert done.exit_code == 0, done.output
+    assert "masks/open" in done.stdout
+    assert "server (server)" in run("explain", job(tmp_path, text=FDML), *tables).stdout
+
+
+def test_new_rows_are_predicted_after_a_training(tmp_path: Path, tables: list[str]) -> None:
+    options = [word.replace("--data", "--predict") for word in tables]
+    text = JOB + 'accepts = ["columns", "rank"]\npositive = "0"\n'
+    done = run("train", job(tmp_path, text=text), *tables, *options, "--predictions", tmp_path / "out.csv")
+    assert done.exit_code == 0, done.output
+    assert "(positive class: 0)" in done.stdout
+    found = csv.read_csv(tmp_path / "out.csv")
+    both = set(pa.array(csv.read_csv(tmp_path / "bank.csv")["id"]).to_pylist())
+    both &= set(parquet.read_table(tmp_path / "shop.parquet")["id"].to_pylist())
+    assert set(found["id"].to_pylist()) == both
+    labels = dict(zip(*(csv.read_csv(tmp_path / "bank.csv")[name].to_pylist() for name in ("id", "y")), strict=True))
+    bad = np.array([labels[each] == 0 for each in found["id"].to_pylist()])
+    assert area_under_curve(bad, found["probability"].to_numpy()) > 0.95
+    done = run("train", job(tmp_path, text=text), *tables, *options[:2])
+    assert done.exit_code == 2
+    assert "--predict: files of bank, shop were expected, bank came" in done.stderr
+
+
+def test_ids_that_occur_twice_are_found_by_their_rows(tmp_path: Path, tables: list[str]) -> None:
+    lines = (tmp_path / "bank.csv").read_text().splitlines()
+    (tmp_path / "bank.csv").write_text("\n".join([*lines, lines[3], lines[7]]))
+    done = run("train", job(tmp_path), *tables)
+    assert done.exit_code == 2
+    assert f"2 ids occur more than once, the first in rows 3 and {len(lines)} of the table" in done.stderr
+
+
+def test_long_work_says_where_it_stands_outside_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
+    now = iter([0.0, 1.0, 40.0, 41.0])
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    step = progress_module._lines("training")
+    for done in (1, 500, 501):
+        step(done, 1000)
+    assert err.getvalue() == "training: 500 of 1,000, 40 s\n"

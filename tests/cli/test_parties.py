@@ -86,21 +86,22 @@ def test_errors_are_lines(kits: Path, bank_csv: Path, tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     told = fails(*join, f"127.0.0.1:{port}")
-    assert told == "bank has waited 1 s for shop; no connection to shop: it has not called\n"
+    assert told == (
+        "bank has waited 1 s for shop; no connection to shop: it has not called, or not with a certificate of this "
+        "authority\n"
+    )
 
 
 def test_a_table_may_be_missing_where_the_job_has_a_server(kits: Path, tmp_path: Path) -> None:
     missing = fails("join", kits / "shop" / "job.toml", "--party", "shop")
-    assert "--data: a table was expected, as rounds has no place for shop without one" in missing
+    assert "--data: a table was expected, as shares has no place for shop without one" in missing
     fdml = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FDML(lr=0.1), protocol=vfl.Protocol(residual="open"))
     assert _helper(fdml, "hub").role == "server"
 
 
 def test_columns_that_are_missing_are_named(kits: Path, bank_csv: Path, tmp_path: Path) -> None:
-    job = Job.load(kits / "bank" / "job.toml")
-    parts = vfl.simulate(
-        job.model_copy(update={"epochs": 1, "protocol": vfl.Protocol(residual="open")}), vfl.datasets.breast_cancer()
-    ).parts
+    job = vfl.Job(model="logistic", protocol="open", epochs=1)
+    parts = vfl.simulate(job, vfl.datasets.breast_cancer()).parts
     parts["bank"].save(tmp_path / "bank.model.json")
     table = csv.read_csv(bank_csv)
     csv.write_csv(table.drop_columns([table.column_names[3]]), tmp_path / "new.csv")
@@ -108,7 +109,7 @@ def test_columns_that_are_missing_are_named(kits: Path, bank_csv: Path, tmp_path
         "predict", tmp_path / "bank.model.json", "--data", tmp_path / "new.csv", "--peers", kits / "bank" / "peers.toml"
     )
     assert f"missing: {table.column_names[3]}" in told
-    assert "schema" in fails("predict", bank_csv, "--data", bank_csv)
+    assert "JSON was expected" in fails("predict", bank_csv, "--data", bank_csv)
 
 
 def test_a_row_order_of_another_file_is_refused(kits: Path, bank_csv: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_row_order_of_another_file_is_refused(kits: Path, bank_csv: Path) -> N
 
 
 def testevents_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from securevfl.cli.parties import events
+    from securevfl.cli.party_options import events
     from securevfl.runtime import eventlog
 
     with events(True, tmp_path / "log"):

@@ -8,7 +8,7 @@ from nacl.bindings import (
     crypto_scalarmult_ed25519_noclamp,
 )
 
-from securevfl.crypto.base_ot import Offerer, choose
+from securevfl.crypto.transfers.base_ot import Offerer, choose
 from securevfl.errors import CryptoError
 
 BITS = [bit == "1" for bit in "0110100110010110"]

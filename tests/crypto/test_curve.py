@@ -191,7 +191,7 @@ def test_hash_matches_a_slow_one() -> None:
     assert len(set(split(hash_to_group(ids)))) == 100
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.integers(0, 30), unique=True, max_size=12),
     st.lists(st.integers(0, 30), unique=True, max_size=12),

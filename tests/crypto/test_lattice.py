@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import os
 import pickle
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.lattice import LatticeScheme, Mask
-from securevfl.crypto.lattice_profile import BLINDED, OPENED, SEALED, Parameters
+from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.lattice.profile import BLINDED, OPENED, SEALED, Parameters
+from securevfl.crypto.lattice.row_products import Mask
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 
@@ -55,7 +57,7 @@ def close(holder, evaluator, J, g, bound):
     return (np.abs(result - J.T @ g) <= stated + 1e-300).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from([1, 2, 3, 17, 64, 250]),
     st.sampled_from([1, 2, 15, 40]),
@@ -113,7 +115,9 @@ def test_holder_tunes_its_layout_to_the_width_it_opened(scheme):
         sizes.append(len(sealed))
         blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
         opened = holder.open(blinded, Shape(256, 1, 400))
-        assert np.abs(evaluator.unblind(opened, mask) - J.T @ g).max() < 1e-3
+        off = evaluator.unblind(opened, mask) - J.T @ g  # of a standard deviation of 2.6e-4; the bounds are 6 of theirs
+        assert np.sqrt(np.mean(off**2)) < 3.2e-4
+        assert np.abs(off).max() < 1.6e-3
     assert sizes[0] < sizes[1] == sizes[2]
 
 
@@ -299,6 +303,7 @@ def test_memory_and_descriptors_stay_flat():
         return resident() - memory
 
     rounds(30)
+    gc.collect()  # what other tests have left open
     descriptors = len(os.listdir("/proc/self/fd"))
     assert any(grown(300) < 4 * 2**20 for _ in range(3))  # what leaks does so every time; an allocator settles
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors

@@ -10,8 +10,8 @@ import tenseal.sealapi as seal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.crypto.lattice_layout import Layout, choose
-from securevfl.crypto.lattice_ring import (
+from securevfl.crypto.lattice.layout import Layout, choose
+from securevfl.crypto.lattice.polynomial_ring import (
     Ring,
     dither_residues,
     fraction_of_modulus,
@@ -96,7 +96,7 @@ def test_uniform_residues_fill_their_range():
         counts = np.bincount((got * min(p, 15) / p).astype(int), minlength=min(p, 15))
         expected = 30000 / len(counts)
         assert len(counts) == min(p, 15)
-        assert ((counts - expected) ** 2 / expected).sum() < 60
+        assert ((counts - expected) ** 2 / expected).sum() < 80  # 14 degrees at most: once in 1e10
 
 
 def test_random_words_are_fresh():
@@ -111,7 +111,7 @@ def test_dither_is_uniform_below_its_size_and_one_integer_under_all_primes(bits)
     values = [sum(int(r) * t for r, t in zip(column, terms, strict=True)) % q for column in residues.T]
     assert max(values) < 2**bits
     counts = np.bincount([v * 8 >> bits for v in values], minlength=8)
-    assert ((counts - 500) ** 2 / 500).sum() < 45
+    assert ((counts - 500) ** 2 / 500).sum() < 60  # 7 degrees: once in 1e9
 
 
 @given(

@@ -6,13 +6,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from securevfl.crypto import lattice, lattice_rows
-from securevfl.crypto.lattice import LatticeScheme
-from securevfl.crypto.lattice_profile import SEALED, Parameters
-from securevfl.crypto.lattice_ring import Ring
-from securevfl.crypto.lattice_rows import Sums, kept_bytes
+from securevfl.base.tall import Here, Sparse, Tall
+from securevfl.crypto.lattice import lattice_product, lattice_rows
+from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.lattice.lattice_rows import SLOT, Sums
+from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.lattice.profile import SEALED, Parameters
+from securevfl.crypto.lattice.row_products import kept_bytes
 from securevfl.crypto.scheme import Shape
-from securevfl.crypto.tall import Here, Sparse, Tall
 from securevfl.errors import CryptoError, RangeError
 
 SCHEME = LatticeScheme()
@@ -42,7 +43,7 @@ def through(prepared: object, pieces: list[bytes], *, encode: bool = True) -> np
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lattice, "PIECE", 2)
+    monkeypatch.setattr(lattice_product, "PIECE", 2)
     monkeypatch.setattr(lattice_rows, "CHUNK", 10)
 
 
@@ -73,7 +74,7 @@ def test_plaintexts_are_kept_as_far_as_there_is_room(room: int) -> None:
     sent = pieces()
     for _ in range(2):
         assert np.abs(through(prepared, sent) - J.T @ G).max() < 2e-2
-        kept = kept_bytes(matrix.parts[0].stretch)  # type: ignore[attr-defined]
+        kept = kept_bytes(matrix.parts[0].stretch, SLOT)  # type: ignore[attr-defined]
         assert room / 2 <= kept <= room
         assert prepared.nbytes == kept + J.nbytes
 
@@ -111,9 +112,9 @@ def test_sums_and_parameters_travel_between_processes() -> None:
     prepared = EVALUATOR.prepare(J)
     product = EVALUATOR.transpose_product(prepared, HOLDER.encrypt(G, bound=1.0))
     parameters = Parameters()
-    there = pickle.loads(pickle.dumps(Sums(parameters, product.sums())))
+    there = pickle.loads(pickle.dumps(product.sums()))
     shape = (2, len(parameters.ring.primes), parameters.ring.degree)
-    for row, came in zip(product.sums(), there.ciphertexts, strict=True):
+    for row, came in zip(product.sums().ciphertexts, there.ciphertexts, strict=True):
         for one, other in zip(row, came, strict=True):
             ring = parameters.ring
             np.testing.assert_array_equal(ring.io.residues(one, shape), ring.io.residues(other, shape))

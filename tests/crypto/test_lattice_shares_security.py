@@ -17,14 +17,19 @@ import tenseal.sealapi as seal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto import lattice_shares, sealio, share_layout
-from securevfl.crypto.lattice_bfv import expanded, nearest
-from securevfl.crypto.lattice_ring import NOISE_STD, uniform_residues
-from securevfl.crypto.lattice_shares import LatticeShareEvaluator, LatticeShareHolder, Parameters, Prepared
+from securevfl.crypto.lattice import bfv_product, sealio, share_layout
+from securevfl.crypto.lattice.bfv import expanded, nearest
+from securevfl.crypto.lattice.bfv_product import (
+    BfvParameters,
+    LatticeShareEvaluator,
+    LatticeShareHolder,
+    PreparedPlaintexts,
+)
+from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, uniform_residues
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_scheme import common_coin
 
-PARAMETERS = Parameters(56)
+PARAMETERS = BfvParameters(56)
 BFV, N = PARAMETERS.bfv, 4096
 P0, P1 = BFV.primes
 Q, T = P0 * P1, 2**56
@@ -92,7 +97,7 @@ class KnowingHolder(LatticeShareHolder):
 
 def query(sealed):
     """The first ciphertext of a query, residues (2, primes, N) in coefficients."""
-    part = sealed[lattice_shares.SEALED.size :][: PARAMETERS.sealed_size]
+    part = sealed[bfv_product.SEALED.size :][: PARAMETERS.sealed_size]
     up = BFV.sealed(sealio.unpack(part, BFV.primes, N), part[-64:])
     BFV.evaluator.transform_from_ntt_inplace(up)
     return BFV.products.io.residues(up, (2, 2, N))
@@ -100,7 +105,7 @@ def query(sealed):
 
 def answer(reply, wanted):
     """c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
-    view = memoryview(reply)[lattice_shares.REPLY.size :]
+    view = memoryview(reply)[bfv_product.REPLY.size :]
     return sealio.unpack(view, BFV.primes, N), sealio.unpack(view[PARAMETERS.polynomial :], BFV.primes, wanted)
 
 
@@ -159,7 +164,7 @@ class ZeroKey(LatticeShareHolder):
     def __init__(self, parameters, mine):
         super().__init__(parameters, mine)
         self.public = self.public[:5] + bytes(len(self.public) - 5)
-        self._key = lattice_shares._fingerprint(mine, self.public)
+        self._key = bfv_product._fingerprint(mine, self.public)
 
 
 def quotient(evaluator_type, holder_type=LatticeShareHolder):
@@ -238,6 +243,7 @@ def by_noise(evaluator_type, visits=60):
     return float((found == truth).mean())
 
 
+@pytest.mark.slow
 def test_a_mask_modulo_t_leaves_the_noise_that_tells_w_and_one_modulo_q_does_not():
     assert by_noise(MaskModuloT) > 0.8
     assert by_noise(LatticeShareEvaluator) < 0.1
@@ -254,13 +260,13 @@ def test_what_the_holder_decrypts_is_uniform_modulo_q():
     seen = [(first + product[at]) % Q for at, first in zip(where, crt(c0), strict=True)]
     for part in ([x * 16 // Q for x in seen], [x * T % Q * 16 // Q for x in seen]):
         counts = np.bincount(part, minlength=16)
-        assert ((counts - 187.5) ** 2 / 187.5).sum() < 60  # 15 degrees
+        assert ((counts - 187.5) ** 2 / 187.5).sum() < 80  # 15 degrees: once in 1e10
 
 
 # --- zeros -----------------------------------------------------------------------------------------------------------
 
 
-class UnitInZeros(Prepared):
+class UnitInZeros(PreparedPlaintexts):
     """Counts the unit that stands in for a block of zeros."""
 
     def encoded(self, layout):
@@ -277,7 +283,7 @@ def test_a_unit_in_a_block_of_zeros_ruins_the_product_and_ours_is_thrown_away(mo
         return np.abs(PARAMETERS.ring.signed(own + holder.open(reply))).max()
 
     assert largest() <= 1
-    monkeypatch.setattr(lattice_shares, "Prepared", UnitInZeros)
+    monkeypatch.setattr(bfv_product, "PreparedPlaintexts", UnitInZeros)
     assert largest() > 2**40
 
 
@@ -314,7 +320,7 @@ def test_zeros_in_w_change_no_step_but_a_sum(monkeypatch):
 def test_cross_terms_never_leave():
     holder, evaluator = pair()
     reply, _ = evaluator.product(evaluator.prepare(np.ones((9, 5), int)), holder.encrypt(words(9, 1), columns=5))
-    assert len(reply) == lattice_shares.REPLY.size + sealio.packed_size(BFV.primes, N + 5)
+    assert len(reply) == bfv_product.REPLY.size + sealio.packed_size(BFV.primes, N + 5)
 
 
 def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
@@ -322,7 +328,7 @@ def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
     holder, evaluator = pair()
     sealed = holder.encrypt(words(4, 1), columns=4)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((4, 4), int)), sealed)
-    head, size = lattice_shares.REPLY.size, PARAMETERS.polynomial
+    head, size = bfv_product.REPLY.size, PARAMETERS.polynomial
     for value in (0, Q // 8):
         residues = np.full((2, N), 0, np.uint64)
         residues[:, 0] = [value % p for p in BFV.primes]
@@ -345,13 +351,13 @@ def test_a_second_polynomial_is_uniform_below_each_prime():
     for row, p in zip(second, BFV.key_primes, strict=True):
         assert (row < p).all()
         counts = np.bincount((row.astype(float) * 16 / p).astype(int), minlength=16)
-        assert ((counts - 3750) ** 2 / 3750).sum() < 60
+        assert ((counts - 3750) ** 2 / 3750).sum() < 80
 
 
 # --- a share of the mask, exactly ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, Q - 1), min_size=1, max_size=20), st.integers(8, 56))
 def test_a_share_of_the_mask_is_rounded_exactly(values, bits):
     residues = np.array([[x % p for x in values] for p in BFV.primes], np.uint64)
@@ -367,7 +373,7 @@ def test_values_next_to_a_half_are_rounded_exactly_too():
 
 def test_floats_would_be_off_at_this_size():
     """Why the share is computed in integers: as a float fraction of q most low bits are lost."""
-    from securevfl.crypto.lattice_ring import fraction_of_modulus
+    from securevfl.crypto.lattice.polynomial_ring import fraction_of_modulus
 
     residues = uniform_residues(BFV.primes, 2000)
     floats = np.rint(fraction_of_modulus(residues, BFV.primes) * 2.0**56).astype(np.uint64) & np.uint64(T - 1)

@@ -8,14 +8,14 @@ from gmpy2 import mpz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto import multiexp
-from securevfl.crypto.combs import FixedBase
-from securevfl.crypto.multiexp import Terms, batch_inverse, evaluate, naf, plan
+from securevfl.crypto.paillier import multiexp
+from securevfl.crypto.paillier.combs import FixedBase
+from securevfl.crypto.paillier.multiexp import ExponentTerms, batch_inverse, evaluate, naf, plan
 
 M = (2**61 - 1) * (2**89 - 1)
 
 
-def run(terms: Terms, bases: list[int], workers: int) -> list[int]:
+def run(terms: ExponentTerms, bases: list[int], workers: int) -> list[int]:
     result = [1] * terms.outputs
     for block in plan(terms, workers):
         part = evaluate(block, bases[block.first_base : block.first_base + block.bases], M)
@@ -24,7 +24,7 @@ def run(terms: Terms, bases: list[int], workers: int) -> list[int]:
     return result
 
 
-def oracle(terms: Terms, bases: list[int]) -> list[int]:
+def oracle(terms: ExponentTerms, bases: list[int]) -> list[int]:
     result = [1] * terms.outputs
     columns = (terms.base, terms.value, terms.shift, terms.output)
     for i, v, s, j in zip(*(column.tolist() for column in columns), strict=True):
@@ -32,8 +32,8 @@ def oracle(terms: Terms, bases: list[int]) -> list[int]:
     return result
 
 
-def random_terms(rng, bases: int, outputs: int, bits: int, count: int) -> Terms:
-    return Terms(
+def random_terms(rng, bases: int, outputs: int, bits: int, count: int) -> ExponentTerms:
+    return ExponentTerms(
         bases,
         outputs,
         rng.integers(0, bases, count),
@@ -57,7 +57,7 @@ def test_naf_is_the_number(values, window):
     assert all(y - x >= window for bits in seen.values() for x, y in itertools.pairwise(bits))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 24), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_products_agree_with_pow(bases, outputs, bits, workers, seed):
     rng = np.random.default_rng(seed)
@@ -94,7 +94,7 @@ def test_tables_stay_bounded(monkeypatch):
 
 def test_zero_exponents_are_one():
     empty = np.zeros(0, dtype=np.int64)
-    assert run(Terms(3, 2, empty, empty, empty, empty), [5, 6, 7], 2) == [1, 1]
+    assert run(ExponentTerms(3, 2, empty, empty, empty, empty), [5, 6, 7], 2) == [1, 1]
 
 
 def test_batch_inverse():

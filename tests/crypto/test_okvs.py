@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto import okvs
-from securevfl.crypto.okvs import Words, decode, digests, encode, slots
+from securevfl.crypto.transfers import okvs
+from securevfl.crypto.transfers.okvs import Words, decode, digests, encode, slots
 from securevfl.errors import CryptoError
 
 
@@ -28,7 +28,7 @@ def slow_decode(seed: bytes, table: Words, key: bytes) -> int:
     return total
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 300))
 def test_every_key_gets_its_value(n: int) -> None:
     keys, values = fresh(n)

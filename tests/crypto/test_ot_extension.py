@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto import linear_code, okvs, ot_extension
-from securevfl.crypto.base_ot import Offerer, choose
-from securevfl.crypto.ot_extension import CODE_BITS, Evaluator, Holder, fresh_choices, target
+from securevfl.crypto.transfers import linear_code, okvs, ot_extension
+from securevfl.crypto.transfers.base_ot import Offerer, choose
+from securevfl.crypto.transfers.ot_extension import CODE_BITS, Holder, PrfEvaluator, fresh_choices, target
 
 
 def word(number: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def test_bits_beyond_the_message_are_not_read() -> None:
     np.testing.assert_array_equal(linear_code.encode(word(5 | 0xFFF << 116)), linear_code.encode(word(5)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 70))
 def test_columns_become_rows(count: int) -> None:
     columns = np.frombuffer(os.urandom(CODE_BITS * count), np.uint8).reshape(CODE_BITS, count)
@@ -58,14 +58,14 @@ def test_columns_become_rows(count: int) -> None:
     np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)
 
 
-def meet(keys: bytes, evaluators: int = 1) -> tuple[list[Evaluator], Holder, bytes, int]:
+def meet(keys: bytes, evaluators: int = 1) -> tuple[list[PrfEvaluator], Holder, bytes, int]:
     """Evaluators on the same transfers and store, and their holder; the store's seed and rows."""
     offerer, choices = Offerer(), fresh_choices()
     bits = np.unpackbits(np.frombuffer(choices, np.uint8), bitorder="little").astype(bool).tolist()
     points, seeds = choose(offerer.offer, bits)
     pairs = offerer.pairs(points)
     seed, store = okvs.encode(keys, target(keys))
-    return [Evaluator(pairs, seed, store) for _ in range(evaluators)], Holder(choices, seeds), seed, len(store)
+    return [PrfEvaluator(pairs, seed, store) for _ in range(evaluators)], Holder(choices, seeds), seed, len(store)
 
 
 @pytest.mark.parametrize("block", [64, 200, 1 << 16])

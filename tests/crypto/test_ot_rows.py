@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto import base_ot, ot_rows, row_hash
-from securevfl.crypto.ot_rows import COLUMNS, Chooser, Offerer, fresh_secret, message_bytes, transposed
-from securevfl.crypto.row_hash import RowHash, tweaks
+from securevfl.crypto.transfers import base_ot, ot_rows, row_hash
+from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer, fresh_secret, message_bytes, transposed
+from securevfl.crypto.transfers.row_hash import RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 
 
-def meet(bits=6, chooser=Chooser, offerer=Offerer):
+def meet(bits=6, chooser=Chooser, offerer=RowOfferer):
     secret, choices = fresh_secret()
     base = base_ot.Offerer()
     points, seeds = base_ot.choose(base.offer, choices)
@@ -60,7 +60,7 @@ def test_tweaks_broadcast_and_keys_matter():
         RowHash(bytes(32))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 70))
 def test_columns_become_rows(count):
     columns = np.frombuffer(os.urandom(COLUMNS * count), np.uint8).reshape(COLUMNS, count)
@@ -128,14 +128,14 @@ def test_choices_are_uniform():
     chooser, _ = meet()
     choices = chooser.extend(20000)[1].choices
     counts = np.bincount(choices, minlength=64)
-    assert ((counts - 312.5) ** 2 / 312.5).sum() < 140  # 63 degrees
+    assert ((counts - 312.5) ** 2 / 312.5).sum() < 160  # 63 degrees: once in 1e9
 
 
 def test_what_the_offerer_receives_is_uniform():
     chooser, _ = meet()
     counts = np.bincount(np.frombuffer(chooser.extend(5000)[0], np.uint8), minlength=256)
     expected = counts.sum() / 256
-    assert ((counts - expected) ** 2 / expected).sum() < 400  # 255 degrees
+    assert ((counts - expected) ** 2 / expected).sum() < 450  # 255 degrees: once in 1e12
 
 
 def test_wrong_sizes_and_altered_messages_are_refused():
@@ -213,7 +213,7 @@ def opened(chooser, offerer, rows=60):
 
 
 def test_pads_of_unhashed_keys_open_and_ours_do_not():
-    assert opened(*meet(chooser=unhashed(Chooser), offerer=unhashed(Offerer))) > 0.45  # all with an even difference
+    assert opened(*meet(chooser=unhashed(Chooser), offerer=unhashed(RowOfferer))) > 0.45  # all with an even difference
     assert opened(*meet()) == 0
 
 
@@ -245,7 +245,7 @@ class OddColumns(Chooser):
         return columns.tobytes() + message[COLUMNS * octets :], chosen
 
 
-class Unchecked(Offerer):
+class Unchecked(RowOfferer):
     def _check(self, *arguments):
         pass
 
@@ -262,7 +262,7 @@ def secret_read(offerer_type):
 def test_odd_columns_read_the_offerers_secret_unless_they_are_checked():
     assert secret_read(Unchecked)
     with pytest.raises(CryptoError, match="cheating"):
-        secret_read(Offerer)
+        secret_read(RowOfferer)
 
 
 def test_the_check_says_nothing_of_the_choices():

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto import packing
-from securevfl.crypto.packing import GAP, HEADROOM, Layout, layout, pack, unpack
+from securevfl.crypto.paillier import packing
+from securevfl.crypto.paillier.packing import GAP, HEADROOM, PackedLayout, layout, pack, unpack
 from securevfl.errors import ConfigError
 
 
@@ -45,7 +45,7 @@ def test_layout_refuses(n):
         layout(2048, n)
 
 
-def outgoing(slots: Layout, g, X):
+def outgoing(slots: PackedLayout, g, X):
     """The plaintexts of J^T g by plain integers: packed g times packed exponents, columns side by side."""
     n, d = X.shape
     K, share = slots.samples, slots.share(d)
@@ -59,7 +59,7 @@ def outgoing(slots: Layout, g, X):
     return plaintexts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 30),
     st.integers(1, 25),
@@ -68,7 +68,7 @@ def outgoing(slots: Layout, g, X):
     st.data(),
 )
 def test_targets_stand_alone(n, d, K, values, data):
-    slots = Layout(2048, n, min(K, n))
+    slots = PackedLayout(2048, n, min(K, n))
     if slots.columns < 1:
         return
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
@@ -91,7 +91,7 @@ def test_targets_stand_alone(n, d, K, values, data):
 
 def carries(rng, rounds: int) -> int:
     """How often a cross term's carry reaches a target, under masks uniform mod n."""
-    slots = Layout(2048, 60, 6)
+    slots = PackedLayout(2048, 60, 6)
     modulus = secrets.randbits(2048) | 1 | 1 << 2047
     half, count = 1 << (slots.width - 1), 0
     for _ in range(rounds):

@@ -6,9 +6,9 @@ import gmpy2
 import pytest
 from gmpy2 import mpz
 
-from securevfl.crypto import modulus_proof
-from securevfl.crypto.paillier import PaillierScheme
-from securevfl.crypto.paillier_keys import PublicKey, SecretKey
+from securevfl.crypto.paillier import modulus_proof
+from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
+from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.errors import ConfigError, CryptoError
 
 BITS = 2048
@@ -122,7 +122,8 @@ def test_the_proof_is_that_of_this_modulus_alone(key):
 
 def test_primes_are_checked(key):
     p, q = key.parts_for_workers()[:2]
-    for pair in ((p, p), (p, q + 2), (p, int(gmpy2.next_prime(1 << 1100)))):
+    composite = next(number for number in range(q + 2, q + 100, 2) if not gmpy2.is_prime(number))  # q + 2 may be none
+    for pair in ((p, p), (p, composite), (p, int(gmpy2.next_prime(1 << 1100)))):
         with pytest.raises(CryptoError):
             SecretKey.from_primes(*pair)
     with pytest.raises(ConfigError):

@@ -8,9 +8,9 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from securevfl.crypto.paillier_bytes import Kind, numbers, read
-from securevfl.crypto.paillier_keys import PublicKey, SecretKey
-from securevfl.crypto.paillier_sum import PaillierAdder, PaillierSum, PaillierSumHolder
+from securevfl.crypto.paillier.paillier_bytes import MessageKind, numbers, read
+from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
+from securevfl.crypto.paillier.paillier_sum import PaillierAdder, PaillierSum, PaillierSumHolder
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
 
 BITS = 2048
@@ -32,7 +32,7 @@ def adder(key):
 
 
 def elements(message, public):
-    _, body, count = read(message, Kind.SUM, public.fingerprint)
+    _, body, count = read(message, MessageKind.SUM, public.fingerprint)
     return numbers(body, count, count, public.size)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.crypto import interop_phe
-from securevfl.crypto.paillier_keys import PublicKey, SecretKey
+from securevfl.crypto.paillier import interop_phe
+from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "paillier.json").read_text())

@@ -119,7 +119,7 @@ def test_a_copy_in_another_process_refuses(monkeypatch):
 def test_bytes_are_uniform():
     counts = np.bincount(Prg.fresh("bytes").array(1 << 17, np.uint64).view(np.uint8), minlength=256)
     expected = (1 << 20) / 256
-    assert ((counts - expected) ** 2 / expected).sum() < 400  # chi-squared, 255 degrees of freedom: p < 1e-8 beyond
+    assert ((counts - expected) ** 2 / expected).sum() < 450  # chi-squared, 255 degrees of freedom: p < 1e-12 beyond
 
 
 @given(st.lists(st.one_of(st.text(), st.binary(), st.integers())), st.lists(st.one_of(st.text(), st.binary())))

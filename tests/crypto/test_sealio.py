@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import numpy as np
@@ -10,8 +11,8 @@ import tenseal.sealapi as seal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.crypto import sealio
-from securevfl.crypto.lattice_ring import Ring, uniform_residues
+from securevfl.crypto.lattice import sealio
+from securevfl.crypto.lattice.polynomial_ring import Ring, uniform_residues
 from securevfl.errors import CryptoError
 
 
@@ -98,6 +99,7 @@ def test_second_polynomial_is_what_saving_the_ciphertext_shows(ring):
 
 def test_no_descriptor_is_left_open(ring):
     residues = np.stack([uniform_residues(ring.primes, 4096)] * 2)
+    gc.collect()  # what other tests have left open
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         ring.io.residues(ring.io.ciphertext(ring.level, residues, ntt=True), residues.shape)
@@ -105,7 +107,7 @@ def test_no_descriptor_is_left_open(ring):
     for _ in range(20):
         with pytest.raises(CryptoError):
             ring.io.ciphertext(ring.level, residues, ntt=True)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_without_anonymous_files_a_private_temporary_one_serves(ring, keys, monkeypatch):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto import shamir
-from securevfl.crypto.shamir import MAX_HOLDERS, SHARE_BYTES, P, Share, combine, combine_many, split
+from securevfl.crypto.masking import shamir
+from securevfl.crypto.masking.shamir import MAX_HOLDERS, SHARE_BYTES, P, Share, combine, combine_many, split
 from securevfl.errors import CryptoError
 
 SECRET = bytes(range(32))

@@ -18,7 +18,7 @@ def words(ring, shape):
     return np.frombuffer(os.urandom(8 * int(np.prod(shape))), np.uint64).reshape(shape) & ring.mask
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(8, 64), st.integers(1, 40), st.integers(1, 9), st.integers(1, 3), st.integers(1, 2**14))
 def test_products_are_those_of_integers(bits, n, d, c, largest):
     ring = ShareRing(bits)
@@ -53,12 +53,14 @@ def test_entries_too_large_for_their_size_are_refused():
             Factor(ShareRing(56), A)
 
 
-@given(st.integers(8, 64), st.integers(0, 30))
+@given(st.integers(1, 64), st.integers(0, 30))
 def test_packing_is_lossless_and_short(bits, count):
     ring = ShareRing(bits)
     values = words(ring, (count, 2))
     data = ring.pack(values)
-    assert len(data) == 2 * count * -(-bits // 8)
+    assert len(data) == ShareRing(bits).size(2 * count)
+    short = bits < 16 and bits % 8
+    assert len(data) == (-(-2 * count * bits // 8) if short else 2 * count * -(-bits // 8))
     np.testing.assert_array_equal(ring.unpack(data, (count, 2)), values)
     picked = np.arange(count) % 2
     np.testing.assert_array_equal(
@@ -88,10 +90,10 @@ def test_uniform_words_fill_the_ring():
     assert (values <= ring.mask).all()
     for part in (values >> np.uint64(37), values & np.uint64(15)):
         counts = np.bincount(part.astype(int), minlength=16)
-        assert ((counts - 500) ** 2 / 500).sum() < 60  # 15 degrees
+        assert ((counts - 500) ** 2 / 500).sum() < 80  # 15 degrees: once in 1e10
 
 
-@pytest.mark.parametrize("bits", [7, 65])
+@pytest.mark.parametrize("bits", [0, 65])
 def test_rings_that_words_do_not_hold_are_refused(bits):
     with pytest.raises(ConfigError):
         ShareRing(bits)

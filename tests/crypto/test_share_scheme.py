@@ -12,8 +12,8 @@ import pickle
 import numpy as np
 import pytest
 
-from securevfl.crypto.lattice_shares import LatticeShares
-from securevfl.crypto.share_layout import choose
+from securevfl.crypto.kernel.shares import KernelShares
+from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import COIN_BYTES, common_coin
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError
@@ -22,6 +22,10 @@ SHARES = {  # engine, and the largest share of values that may be off by one
     "lattice-56": (lambda: LatticeShares(), 1e-3),
     "lattice-41": (lambda: LatticeShares(41), 1e-3),
     "lattice-16": (lambda: LatticeShares(16), 1e-2),
+    "kernel-56": (lambda: KernelShares(), 1e-3),
+    "kernel-41": (lambda: KernelShares(41), 1e-3),
+    "kernel-40": (lambda: KernelShares(40), 1e-3),
+    "kernel-16": (lambda: KernelShares(16), 1e-3),
 }
 
 
@@ -68,21 +72,23 @@ def engine(request):
 
 
 @pytest.mark.parametrize(
-    ("n", "c", "d"), [(1, 1, 1), (2, 1, 3), (33, 2, 7), (256, 16, 15), (15, 16, 256), (5000, 2, 3), (40, 300, 2)]
+    ("n", "c", "d"),
+    [(1, 1, 1), (2, 1, 3), (33, 2, 7), (256, 16, 15), (15, 16, 256), (5000, 2, 3), (40, 300, 2), (64, 12, 9)],
 )
 def test_the_two_shares_sum_to_the_product(engine, n, c, d):
     rng = np.random.default_rng(n)
     W, V = rng.integers(-500, 500, (n, d)), words(engine.ring, (n, c))
     errors = engine.errors(W, V)
     assert np.abs(errors).max() <= 1
-    assert (errors != 0).sum() <= max(1, engine.rate * errors.size)
+    # of the rates stated, .003 at most are expected among few values, and three once in 1e8
+    assert (errors != 0).sum() <= max(2 if errors.size > 100 else 1, engine.rate * errors.size)
 
 
 def test_errors_are_as_rare_as_stated(engine):
     W, V = np.random.default_rng(7).integers(-255, 256, (16, 200)), words(engine.ring, (16, 200))
     errors = engine.errors(W, V)
     assert np.abs(errors).max() <= 1
-    stated = engine.scheme.error_rate(choose(4096, 16, 200, 200), 255)
+    stated = engine.scheme.error_rate(16, 200, 200, 255)
     assert (errors != 0).sum() <= 5 + 2 * stated * errors.size
 
 
@@ -107,9 +113,9 @@ def test_each_share_alone_is_uniform(engine):
     own, theirs = engine.shares(np.full((1, 4000), 3), np.full((1, 1), 5, np.uint64))
     for share in (own, theirs):
         counts = np.bincount((share.ravel() >> np.uint64(engine.scheme.bits - 4)).astype(int), minlength=16)
-        assert ((counts - 250) ** 2 / 250).sum() < 60  # 15 degrees
+        assert ((counts - 250) ** 2 / 250).sum() < 80  # 15 degrees: once in 1e10
         low = np.bincount((share.ravel() & np.uint64(15)).astype(int), minlength=16)
-        assert ((low - 250) ** 2 / 250).sum() < 60
+        assert ((low - 250) ** 2 / 250).sum() < 80
 
 
 def test_prepared_outlives_keys_and_serves_other_layouts(engine):
@@ -127,12 +133,12 @@ def test_prepared_outlives_keys_and_serves_other_layouts(engine):
 
 
 def test_everything_is_fresh(engine):
-    V, prepared = words(engine.ring, (8, 2)), engine.evaluator.prepare(np.ones((8, 2), int))
-    first, second = (engine.holder.encrypt(V, columns=2) for _ in range(2))
+    V, prepared = words(engine.ring, (8, 2)), engine.evaluator.prepare(np.ones((8, 40), int))
+    first, second = (engine.holder.encrypt(V, columns=40) for _ in range(2))
     assert first != second
     (reply, own), (again, other) = (engine.evaluator.product(prepared, first) for _ in range(2))
     assert reply != again
-    assert (own != other).all()
+    assert (own != other).mean() > 0.9  # words of 16 bits are alike once in 65,536
     assert engine.scheme.keygen(engine.coin).public != engine.holder.public
 
 
@@ -204,10 +210,24 @@ def test_a_coin_of_another_length_is_refused(engine):
         engine.scheme.evaluator(engine.holder.public, b"")
 
 
-def test_parameters_below_the_standard_are_refused():
+@pytest.mark.parametrize("scheme", [LatticeShares, KernelShares])
+def test_parameters_below_the_standard_are_refused(scheme):
     for bits in (7, 57, 64):
         with pytest.raises(ConfigError):
-            LatticeShares(bits)
+            scheme(bits)
+
+
+@pytest.mark.parametrize(("n", "c", "d"), [(256, 16, 15), (4096, 12, 100), (300, 1, 40), (300, 5, 40), (2000, 20, 23)])
+@pytest.mark.parametrize("bits", [40, 48, 56])
+def test_engines_send_about_as_many_bytes(n, c, d, bits):
+    """A query and its answer on the kernel are at most a twentieth longer than on SEAL."""
+    sizes = []
+    for scheme in (LatticeShares(bits), KernelShares(bits)):
+        each = Engine(scheme, 1)
+        sealed = each.holder.encrypt(words(each.ring, (n, c)), columns=d)
+        reply, _ = each.evaluator.product(each.evaluator.prepare(np.ones((n, d), int)), sealed)
+        sizes.append(len(sealed) + len(reply))
+    assert sizes[1] <= 1.05 * sizes[0]
 
 
 def test_secrets_stay(engine):

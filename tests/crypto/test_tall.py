@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from securevfl.crypto import tall
-from securevfl.crypto.tall import Here, Part, Tall, makespan
+from securevfl.base import tall
+from securevfl.base.tall import Here, Tall, TallPart, makespan
 
 
 class Counted:
@@ -26,7 +26,7 @@ class Counted:
         return self.X[rows]
 
 
-class Away(Part):
+class Away(TallPart):
     """A part of another process, by name, that has spent a second on each call."""
 
     def __init__(self, start: int, X: np.ndarray, place: str) -> None:

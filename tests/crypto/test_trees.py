@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.prg import Prg
-from securevfl.crypto.trees import (
-    Tree,
+from securevfl.crypto.masking.sum_trees import (
+    SumTree,
     balanced,
     build_trees,
     chain,
@@ -20,6 +19,7 @@ from securevfl.crypto.trees import (
     star,
     totally_different,
 )
+from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError
 
 
@@ -28,7 +28,7 @@ def random_tree(q, rng, root=0, parties=None):
     order = [p for p in (parties or range(q)) if p != root]
     rng.shuffle(order)
     order.append(root)
-    return Tree(tuple(((p, rng.choice(order[i + 1 :])),) for i, p in enumerate(order[:-1])), root)
+    return SumTree(tuple(((p, rng.choice(order[i + 1 :])),) for i, p in enumerate(order[:-1])), root)
 
 
 def transcripts(tree, parts):
@@ -167,13 +167,13 @@ def test_no_single_party_learns_a_part_and_one_tree_twice_shows_it(q, seed):
 
 def test_definition_2_alone_does_not_protect():
     """Totally different, and yet party 0 receives party 2 in both trees."""
-    t1, t2 = Tree((((1, 0),), ((2, 0),)), 0), Tree((((2, 0),), ((1, 0),)), 0)
+    t1, t2 = SumTree((((1, 0),), ((2, 0),)), 0), SumTree((((2, 0),), ((1, 0),)), 0)
     assert totally_different(t1, t2)
     assert learned_sums(t1, t2, {0}) == [{1}, {2}]
     assert lone_parties_learn(t1, t2)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(q=st.integers(3, 64), seed=st.binary(max_size=8), data=st.data())
 def test_built_trees_are_balanced_and_totally_different(q, seed, data):
     root = data.draw(st.integers(0, q - 1))
@@ -248,7 +248,7 @@ def test_every_topology_walks_to_the_plain_sum(q, seed, kind):
 )
 def test_schedules_that_are_no_trees_are_refused(levels, root):
     with pytest.raises(ConfigError):
-        Tree(levels, root)
+        SumTree(levels, root)
 
 
 def test_bad_requests_are_refused():

@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from securevfl.crypto.lattice_sum import LatticeSum
-from securevfl.crypto.paillier_sum import PaillierSum
+from securevfl.crypto.lattice.lattice_sum import LatticeSum
+from securevfl.crypto.paillier.paillier_sum import PaillierSum
 from securevfl.crypto.scheme import AdditiveScheme
 from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import CryptoError

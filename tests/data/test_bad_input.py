@@ -27,7 +27,7 @@ def spoilt(value: object) -> np.ndarray:
         (np.column_stack([X, np.full(40, np.nan)]), "empty: x3"),
         (spoilt(np.inf), "NaN or infinities are in x1"),
         (spoilt("male"), "column x1 mixes them: 1 of its 40 different values are no numbers"),
-        (spoilt(np.datetime64("2026-01-01")), "column x1 holds other objects, such as dates"),
+        (spoilt(np.datetime64("2026-01-01")), "column x1 holds other objects"),
         (np.ones((40, 3)), "constant: x0, x1, x2"),
         (np.empty((40, 0)), "rows x columns"),
         (np.empty((0, 3)), "rows x columns"),
@@ -188,7 +188,7 @@ def test_new_rows_that_do_not_fit_are_named() -> None:
         run.predict({"bank": bank.X, "shop": shop.X[:, :3]})
     with pytest.raises(errors.TableError, match="same rows"):
         run.predict({"bank": bank.X, "shop": shop.X[:3]})
-    with pytest.raises(errors.DataError, match=r"securevfl\.part/3"):
+    with pytest.raises(errors.DataError, match="JSON was expected, the file is broken"):
         ModelPart.load(__file__)
 
 

@@ -74,6 +74,7 @@ def same(one: Any, other: Any) -> None:
 WHO = lambda stretch: (os.getpid(), len(stretch))  # noqa: E731  # travels by value: workers have no tests
 
 
+@pytest.mark.long
 def test_two_processes_learn_the_weights_of_one(client: Any, parties: Any, alone: Any) -> None:
     bank, table = parties
     shop = partition_party("shop", table, DaskPlacing(client))
@@ -82,6 +83,7 @@ def test_two_processes_learn_the_weights_of_one(client: Any, parties: Any, alone
     assert sum(tally.amount for (_, op), tally in run.parts["shop"].books.ops.items() if op == "elsewhere") > 0
 
 
+@pytest.mark.long
 def test_no_process_holds_all_rows(client: Any, parties: Any) -> None:
     _, table = parties
     shop: Any = partition_party("shop", table, DaskPlacing(client)).X
@@ -93,6 +95,7 @@ def test_no_process_holds_all_rows(client: Any, parties: Any) -> None:
     assert dict(part.run(WHO).result() for part in matrix.parts) == held
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_costs_time_alone(client: Any, parties: Any, alone: Any) -> None:
     bank, table = parties
     shop = partition_party("shop", table, DaskPlacing(client))
@@ -106,6 +109,7 @@ def test_a_worker_that_is_killed_costs_time_alone(client: Any, parties: Any, alo
     same(alone, vfl.simulate(job(), [bank, shop], on_round=on_round))
 
 
+@pytest.mark.long
 def test_what_a_worker_raises_is_told_without_its_values(client: Any, parties: Any) -> None:
     _, table = parties
     shop: Any = partition_party("shop", table, DaskPlacing(client)).X

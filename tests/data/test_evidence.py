@@ -104,7 +104,7 @@ def test_columns_that_say_too_little_say_nothing() -> None:
             r"prepare.*woe: parts columns into bins of its own; leave clip, bins and codes",
         ),
         ({"model": "softmax"}, "prepare.woe: a loss of two classes was expected, softmax is none"),
-        ({"protocol": {"shares": {}}}, "prepare.woe: shares of a logistic model tells nobody classes in bins"),
+        ({"protocol": {"shares": {}}}, "prepare.woe: shares tell nobody how many rows .*use prepare = { bins = 10 }"),
         (
             {"protocol": {"residual": {"name": "open", "defence": {"name": "rounding"}}}},
             "prepare.woe: a defence blurs residuals and not the classes in bins",

@@ -158,7 +158,7 @@ def test_a_sparse_matrix_is_a_table() -> None:
 def test_columns_of_objects_are_named() -> None:
     table = X.astype(object)
     table[:, 1] = [("female",)] * N
-    with pytest.raises(errors.TableError, match="column c1 holds other objects, such as dates; encode") as caught:
+    with pytest.raises(errors.TableError, match="column c1 holds other objects; encode") as caught:
         vfl.Party("shop", Frame(table, IDS, "id"))
     assert "female" not in str(caught.value)
 

@@ -11,13 +11,14 @@ from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler
 
 import securevfl as vfl
 from securevfl import errors
-from securevfl.config import plain
+from securevfl.base.config import plain
+from securevfl.data.bins import DEVIATION, FEWEST, edges_of
 from securevfl.data.columns import columns_of
 from securevfl.data.preparation import Preparation, Prepared, fit
 from securevfl.data.scaling import quartiles
-from securevfl.methods.data import TrainingData
-from securevfl.methods.known import known_run
-from securevfl.methods.prepared import as_prepared, prepare
+from securevfl.methods.known_run import known_run
+from securevfl.methods.prepared_columns import as_prepared, prepare
+from securevfl.methods.training_data import TrainingData
 from securevfl.training.model_part import ModelPart
 
 N = 400
@@ -92,15 +93,45 @@ def test_bins_are_quantile_bins_and_clipped_values_end_at_quantiles() -> None:
     made = fit("shop", columns_of("shop", INCOME[:, None]), TRAIN, Preparation(bins=5))
     own = KBinsDiscretizer(5, encode="onehot-dense", strategy="quantile", quantile_method="linear")
     own.fit(INCOME[TRAIN, None])
-    np.testing.assert_array_equal(
-        made.apply(columns_of("shop", INCOME[:, None])), own.transform(INCOME[:, None])[:, 1:]
-    )
+    over = own.transform(INCOME[TRAIN, None])[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]  # in this bin or a later one
+    np.testing.assert_array_equal(made.apply(columns_of("shop", INCOME[TRAIN, None])), over)
     clipped = fit("shop", columns_of("shop", INCOME[:, None]), TRAIN, Preparation(clip=0.1))
     low, high = np.quantile(INCOME[TRAIN], [0.1, 0.9])
     np.testing.assert_allclose(clipped.apply(columns_of("shop", INCOME[:, None]))[:, 0], np.clip(INCOME, low, high))
     rare = (np.arange(N) % 50 == 0).astype(float)
     same = fit("shop", columns_of("shop", np.column_stack([rare, INCOME])), TRAIN, Preparation(clip=0.1, bins=9))
+    assert same.features[0] == "x0"  # a value of 6 rows has no bin
     np.testing.assert_array_equal(same.apply(columns_of("shop", np.column_stack([rare, INCOME])))[:, 0], rare)
+
+
+def test_values_that_stand_by_themselves_have_bins_of_their_own() -> None:
+    draw = np.random.default_rng(0)
+    late = np.concatenate([draw.poisson(0.4, 5000).astype(float), np.full(30, 96.0), np.full(40, 98.0)])
+    edges = edges_of(late, 10)
+    assert edges[:2] == [1.0, 2.0]  # few different values, each by itself while it has rows
+    assert edges[-2:] == [96.0, 98.0]
+    assert edges_of(-late, 10)[0] == -96.0  # -98 before it
+    assert -97 < edges_of(-late, 10)[0] < edges_of(-late, 10)[1] <= -3  # -96 by itself
+    paid = np.concatenate([np.zeros(200), draw.lognormal(size=1800)])
+    first, *rest = edges_of(paid, 5)
+    assert first == np.sort(paid)[200]  # 0 alone
+    assert 4 <= len(rest) + 1 <= 6
+    assert edges_of(np.zeros(100), 5) == []
+    assert edges_of(draw.normal(size=30), 5) == []  # too few rows to part
+    for values in (late, paid, np.round(draw.normal(size=700), 1)):
+        _, rows = np.unique(np.searchsorted(edges_of(values, 7), values, side="right"), return_counts=True)
+        assert rows.min() >= FEWEST
+
+
+def test_columns_of_bins_have_one_scale_before_and_after_they_are_prepared() -> None:
+    shop = vfl.Party("shop", np.column_stack([INCOME, INCOME**2]), np.median(INCOME) < INCOME, aligned=True)
+    own = job(prepare={"bins": 5})
+    made = prepare(own, shop, shop.register)
+    again = as_prepared(own, [shop])[1][0]
+    for each in (made, again):
+        data = TrainingData(each, own.schedule(shop.register), vfl.Logistic().loss, scale="standard")
+        np.testing.assert_array_equal(data.deviation, np.full(8, DEVIATION))
+        assert abs(data.scaled(data.schedule.flow).mean(axis=0)).max() < 1e-12
 
 
 def test_robust_scaling_is_by_median_and_quartiles() -> None:

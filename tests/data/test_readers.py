@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import csv, parquet
 
@@ -115,7 +115,6 @@ CSV = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(CSV, st.sampled_from([csv_module.QUOTE_MINIMAL, csv_module.QUOTE_ALL, csv_module.QUOTE_NONNUMERIC]))
 def test_lines_are_read_alike_whether_they_are_plain_or_not(rows: list[tuple[str, float, str]], quoting: int) -> None:
     """numpy's way of reading numbers and the standard library's, on the same file."""
@@ -160,7 +159,7 @@ def mixed(value: str) -> str:
         (f'id,a,b\n1,{SECRET},"1,5"\n2,3,1\n', errors.TableError, "column b has commas within numbers"),
         (f"id\ta\tb\n1\t{SECRET}\t1,5\n2\t3\t1\n", errors.TableError, "column b has commas within numbers"),
         (f"id|a|b\n1|{SECRET}|1\n", errors.TableError, "the first line has |"),
-        (f"id;a;b\n1;{SECRET};1.000,5\n2;3;1\n", errors.TableError, "column b has separators within numbers"),
+        (f"id;a;b\n1;{SECRET};1.000,5\n2;3;1.5\n", errors.TableError, "column b has separators within numbers"),
         (f"id,a\n1,{SECRET}\n2,{SECRET}\n", errors.TableError, "constant: a"),
         (f"id,a,b\n1,{SECRET},\n2,3,\n", errors.TableError, "column b is empty"),
         (f'id,a\n1,2\n"2\n",{SECRET},3\n', errors.TableError, "2 values a line were expected, 3 came in line 4"),
@@ -191,12 +190,10 @@ def test_bad_csv_is_told_by_file_and_column(
     assert SECRET not in text
 
 
-def test_dates_in_parquet_are_told_by_column(tmp_path: Path) -> None:
+def test_other_kinds_in_parquet_are_told_by_column(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
-    parquet.write_table(
-        pa.table({"id": [1, 2], "a": [1, 2], "b": np.array(["2020-01-01", "2020-01-02"], "M8[D]")}), path
-    )
-    with pytest.raises(errors.TableError, match=r"column b holds date32"):
+    parquet.write_table(pa.table({"id": [1, 2], "a": [1, 2], "b": pa.array([1, 2], pa.duration("s"))}), path)
+    with pytest.raises(errors.TableError, match=r"column b holds duration"):
         read_party("bank", path)
 
 

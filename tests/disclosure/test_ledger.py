@@ -16,15 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
+from securevfl.consent.booking import Booking
 from securevfl.data.ids import id_keys
 from securevfl.data.register import Register
 from securevfl.disclosure import ledger as ledger_module
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.ledger import DisclosureLedger, default_ledger, told_to
-from securevfl.disclosure.limits import Limit, Told, total
+from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, default_ledger, told_to
+from securevfl.disclosure.limits import Limit, ToldTotal, total
 from securevfl.errors import ConfigError, DataError, LeakageError, StorageError
-from securevfl.privacy.booking import Booking
 from securevfl.runtime.channel import Event
+from securevfl.runtime.door import Door
 from securevfl.training.checkpoint import Checkpoints
 
 EPOCHS = 4
@@ -41,7 +42,7 @@ def ledgers(folder: Path, parties: Sequence[vfl.Party]) -> dict[str, DisclosureL
     return {party.name: DisclosureLedger(folder / f"{party.name}.ledger", party.name) for party in parties}
 
 
-def told(ledger: DisclosureLedger, kind: str, learner: str) -> Told:
+def told(ledger: DisclosureLedger, kind: str, learner: str) -> ToldTotal:
     return told_to(ledger.read().entries, kind, learner)  # type: ignore[arg-type]
 
 
@@ -53,8 +54,8 @@ def test_each_party_enters_what_it_tells_and_nothing_else(tmp_path: Path) -> Non
     parties = vfl.datasets.breast_cancer(parties=3)
     own = ledgers(tmp_path, parties)
     vfl.simulate(job(), parties, ledgers=own)
-    assert told(own["bank"], "labels", "shop") == told(own["bank"], "labels", "telco") == Told(10, 10 / 106, 1)
-    assert told(own["shop"], "columns", "bank") == Told(EPOCHS, EPOCHS / 20, 1)
+    assert told(own["bank"], "labels", "shop") == told(own["bank"], "labels", "telco") == ToldTotal(10, 10 / 106, 1)
+    assert told(own["shop"], "columns", "bank") == ToldTotal(EPOCHS, EPOCHS / 20, 1)
     assert told(own["telco"], "scores", "bank").count == 142
     for name, each in own.items():
         assert all(name in entry.told.about for entry in each.read().entries)
@@ -66,9 +67,10 @@ def test_each_party_enters_what_it_tells_and_nothing_else(tmp_path: Path) -> Non
 def test_other_seeds_tell_the_same_of_labels_and_more_of_columns(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     own = ledgers(tmp_path, parties)
+    own["bank"].trust("shop")
     for seed in range(3):
         vfl.simulate(job(seed=seed), parties, ledgers=own)
-    assert told(own["bank"], "labels", "shop") == Told(15, 15 / 106, 3)
+    assert told(own["bank"], "labels", "shop") == ToldTotal(15, 15 / 106, 3)
     assert told(own["shop"], "columns", "bank").count == 3 * EPOCHS
 
 
@@ -87,6 +89,7 @@ def test_other_batches_on_the_same_table_are_refused_and_count_where_they_are_ac
 def test_other_columns_and_a_lost_ledger_count_as_other_equations(tmp_path: Path) -> None:
     bank, shop = vfl.datasets.breast_cancer()
     own = ledgers(tmp_path, [bank, shop])
+    own["bank"].trust("shop")
     vfl.simulate(job(), [bank, shop], ledgers=own)
     changed = shop.X.copy()
     changed[5, 3] += 1.0
@@ -126,6 +129,7 @@ def test_tables_without_ids_count_together_if_they_are_as_long(tmp_path: Path) -
 def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     own = ledgers(tmp_path, parties)
+    own["bank"].trust("shop")
     own["shop"].set_limit("columns", Limit(6))
     vfl.simulate(job(), parties, ledgers=own)
     before, sent = own["shop"].path.read_bytes(), []
@@ -151,6 +155,7 @@ def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path
 def test_a_limit_that_is_reached_lets_pass_what_tells_nothing_new(tmp_path: Path) -> None:
     parties = vfl.datasets.breast_cancer()
     own = ledgers(tmp_path, parties)
+    own["bank"].trust("shop")
     vfl.simulate(job(), parties, ledgers=own)
     own["bank"].set_limit("labels", Limit(0.01, share=True))
     vfl.simulate(job(seed=1), parties, ledgers=own)
@@ -181,13 +186,16 @@ def test_a_training_taken_up_again_is_one_run(tmp_path: Path) -> None:
         states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=3) for each in parties}
         return vfl.simulate(exact, parties, ledgers=own, checkpoints=states, on_round=cut_at(at))
 
+    counts = []
     for at in (1, 5, 9):
         with pytest.raises(Cut):
             attempt(at)
-        assert told(own["shop"], "columns", "bank").count == at // 4 + 1
-    assert set(seen) == {EPOCHS}  # while it runs the whole run is entered
+        counts.append(told(own["shop"], "columns", "bank").count)
     run = attempt(0)
-    assert told(own["shop"], "columns", "bank") == Told(EPOCHS, EPOCHS / 15, 1)
+    counts.append(told(own["shop"], "columns", "bank").count)
+    assert counts == [1, 3, 6, 9]  # epochs of each session, those that were begun and came again too
+    assert min(seen) >= 1  # while it runs, what it tells is entered ahead
+    assert told(own["shop"], "columns", "bank").runs == 1
     assert {entry.run for each in own.values() for entry in each.read().entries} == {run.parts["bank"].run}
 
 
@@ -207,16 +215,19 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     sizes = Sizes("bank", 400, 0, 4, 100, EPOCHS, 1, {"shop": 10}, {"bank": 5, "shop": 10}, enough={"shop": 99.0})
 
-    def attempt(rounds: int, *, silent: bool = False) -> int:
-        Booking(ledger, "run", "shop", REGISTER, job(), sizes).settle(rounds, silent=silent)
+    def attempt(session: str, rounds: int, *, silent: bool = False) -> int:
+        door = Door("shop")
+        booking = Booking(ledger, "run", "shop", REGISTER, job(), sizes, door, session=session)
+        door.began(rounds)
+        booking.settle(silent=silent)
         return told(ledger, "columns", "bank").count
 
-    assert attempt(0, silent=True) == 0
+    assert attempt("a", 0, silent=True) == 0
     assert ledger.read().entries == ()
-    assert attempt(9) == 3 + 1  # epochs begun, and the evaluation at the end
-    assert attempt(2) == 3 + 1
-    assert attempt(2, silent=True) == 3 + 1
-    assert attempt(16) == EPOCHS + 1
+    assert attempt("b", 9) == 3 + 1  # epochs begun, and the evaluation at the end
+    assert attempt("c", 2) == 4 + 1 + 1
+    assert attempt("d", 2, silent=True) == 6
+    assert attempt("e", 16) == 6 + EPOCHS + 1
 
 
 def test_a_run_that_stops_early_is_set_to_what_it_came_to(tmp_path: Path) -> None:
@@ -276,7 +287,7 @@ print(flush=True)
 sys.stdin.readline()
 for k in range(times):
     told = Disclosure("columns", "bank", ("shop",), 1, 10)
-    DisclosureLedger(path, "shop").book(Register.of_numbers(100), f"{name} {k}", [told])
+    DisclosureLedger(path, "shop").book(Register.of_numbers(100), (f"{name} {k}", ""), [told])
 """
 
 
@@ -293,7 +304,9 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         assert each.stdin is not None
         print("go", file=each.stdin, flush=True)
     assert [each.wait(120) for each in running] == [0, 0]
-    assert told(DisclosureLedger(path, "shop"), "columns", "bank") == Told(2 * times, pytest.approx(5.0), 2 * times)
+    assert told(DisclosureLedger(path, "shop"), "columns", "bank") == ToldTotal(
+        2 * times, pytest.approx(5.0), 2 * times
+    )
     assert {each.name for each in path.parent.iterdir()} == {"shop.ledger", "shop.ledger.lock"}
 
 
@@ -306,7 +319,7 @@ def test_of_jobs_at_once_that_fit_the_limit_only_alone_one_goes(tmp_path: Path) 
         def run(name: int, path: Path = path, together: threading.Barrier = together, went: list[int] = went) -> None:
             together.wait()
             with suppress(LeakageError):
-                DisclosureLedger(path, "shop").book(REGISTER, str(name), [columns(5)])
+                DisclosureLedger(path, "shop").book(REGISTER, (str(name), ""), [columns(5)])
                 went.append(name)
 
         threads = [threading.Thread(target=run, args=(name,)) for name in range(4)]
@@ -322,7 +335,7 @@ def test_of_jobs_at_once_that_fit_the_limit_only_alone_one_goes(tmp_path: Path) 
 def full(tmp_path: Path) -> DisclosureLedger:
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     for run in range(5):
-        ledger.book(REGISTER, f"run {run}", [columns(3), columns(2, learner="telco")])
+        ledger.book(REGISTER, (f"run {run}", ""), [columns(3), columns(2, learner="telco")])
     return ledger
 
 
@@ -338,7 +351,7 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is(full: DisclosureLedger
         spoilt[at] ^= 1
         full.path.write_bytes(bytes(spoilt))
         with pytest.raises(DataError, match="a whole ledger was expected"):
-            full.book(REGISTER, "another", [columns(1)])
+            full.book(REGISTER, ("another", ""), [columns(1)])
         assert full.path.read_bytes() == bytes(spoilt)
     full.path.write_bytes(whole)
     assert told(full, "columns", "bank").count == 15
@@ -348,14 +361,14 @@ def test_files_of_others_and_of_other_versions_are_told_apart(full: DisclosureLe
     with pytest.raises(DataError, match="the ledger of bank was expected, it is shop's"):
         DisclosureLedger(full.path, "bank").read()
     assert DisclosureLedger.find(full.path).party == "shop"
-    full.path.write_bytes(full.path.read_bytes().replace(b"ledger/1", b"ledger/9", 1))
+    full.path.write_bytes(full.path.read_bytes().replace(b"ledger/2", b"ledger/9", 1))
     with pytest.raises(DataError, match="another version wrote this one"):
         full.read()
     with pytest.raises(DataError, match=r"a ledger was expected there \(No such file"):
         DisclosureLedger.find(tmp_path / "none.ledger")
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="a place to keep the ledger was expected"):
-        DisclosureLedger(tmp_path / "file" / "shop.ledger", "shop").book(REGISTER, "run", [columns(1)])
+        DisclosureLedger(tmp_path / "file" / "shop.ledger", "shop").book(REGISTER, ("run", ""), [columns(1)])
 
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(full: DisclosureLedger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,20 +380,20 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(full: DisclosureLedger, mo
     with monkeypatch.context() as patched:
         patched.setattr(ledger_module, "write_whole", no_room)
         with pytest.raises(StorageError, match="make room"):
-            full.book(REGISTER, "another", [columns(1)])
+            full.book(REGISTER, ("another", ""), [columns(1)])
     assert full.path.read_bytes() == whole
-    full.book(REGISTER, "another", [columns(1)])
+    full.book(REGISTER, ("another", ""), [columns(1)])
 
 
 def test_what_a_check_raises_goes_through_and_enters_nothing(full: DisclosureLedger) -> None:
     whole = full.path.read_bytes()
 
-    def check(before: Sequence[Disclosure]) -> None:
-        assert sum(item.count for item in before) == 20  # of four runs, as the fifth is this one
+    def check(before: Sequence[LedgerEntry]) -> None:
+        assert sum(item.told.count for item in before) == 20  # of four runs, as the fifth is this one
         raise LeakageError("no")
 
     with pytest.raises(LeakageError, match="no"):
-        full.book(REGISTER, "run 4", [columns(1)], check)
+        full.book(REGISTER, ("run 4", ""), [columns(1)], check)
     assert full.path.read_bytes() == whole
 
 
@@ -390,7 +403,7 @@ def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: Disclosu
     full.answer("another training", "session b", scores)
     entries = full.read().entries
     assert [entry.table for entry in entries[-2:]] == [REGISTER.name, "model another training"]
-    assert told_to(full.foresee(REGISTER, [])[0], "scores", "bank") == Told(700, 0.0, 1)
+    assert told_to(full.foresee(REGISTER, [])[0], "scores", "bank") == ToldTotal(700, 0.0, 1)
     full.set_limit("scores", Limit(1000))
     with pytest.raises(LeakageError, match=r"lets bank be told 1,000 scores at most.*evaluate or predict less"):
         full.answer("run 2", "session c", scores)
@@ -400,7 +413,7 @@ def test_secrets_and_marks_stay_in_the_file(full: DisclosureLedger) -> None:
     book = full.read()
     assert repr(book.salt) not in repr(book)
     other = DisclosureLedger(full.path.with_name("other.ledger"), "shop")
-    other.book(REGISTER, "run", [columns(1)])
+    other.book(REGISTER, ("run", ""), [columns(1)])
     mine, theirs = (each.read().tables[REGISTER.name].marks for each in (full, other))
     parts = [{marks[at : at + 8] for at in range(0, len(marks), 8)} for marks in (mine, theirs)]
     assert len(parts[0]) == len(parts[1]) == 500
@@ -415,11 +428,11 @@ def test_the_default_place_is_among_the_user_s_data(monkeypatch: pytest.MonkeyPa
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "a", "b"]), st.integers(1, 9))))
-def test_totals_take_each_basis_once(told: list[tuple[int, str, int]]) -> None:
+def test_totals_take_each_basis_once_and_add_up_the_sessions_of_a_run(told: list[tuple[int, str, int]]) -> None:
     found = total((f"run {run}", columns(count, basis=basis)) for run, basis, count in told)
     bases = {basis or run: 0 for run, basis, _ in told}
     for run, basis, count in told:
-        bases[basis or run] = max(bases[basis or run], count)
+        bases[basis or run] = max(bases[basis], count) if basis else bases[run] + count
     assert found.count == sum(bases.values())
     assert found.share == pytest.approx(found.count / 10)
     assert found.runs == len({run for run, _, _ in told})
@@ -432,13 +445,13 @@ def test_limits_that_make_no_sense_are_refused(text: str) -> None:
 
 
 def test_limits_as_they_are_written() -> None:
-    so_far = Told(30, 0.301, 2)
+    so_far = ToldTotal(30, 0.301, 2)
     assert Limit.parse("labels", "25%") == ("labels", Limit(0.25, share=True))
     assert Limit.parse("scores", "none") == ("scores", None)
     assert not Limit(0.25, share=True).allows(so_far)
     assert Limit.parse("labels", Limit(0.25, share=True).needed(so_far))[1].allows(so_far)  # type: ignore[union-attr]
     assert Limit.parse("labels", Limit(3).needed(so_far))[1].allows(so_far)  # type: ignore[union-attr]
     assert (Limit(40).left(so_far), Limit(20).left(so_far), Limit(0.5, share=True).left(so_far)) == ("10", "0", "20%")
-    for less, more in pairwise([Told(1, 0.1, 1), Told(1, 0.2, 1), Told(2, 0.2, 9)]):
+    for less, more in pairwise([ToldTotal(1, 0.1, 1), ToldTotal(1, 0.2, 1), ToldTotal(2, 0.2, 9)]):
         assert more.exceeds(less)
         assert not less.exceeds(more)

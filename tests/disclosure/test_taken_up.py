@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.protocols.direct_sum import Part
+from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints
 
@@ -18,7 +18,12 @@ class Cut(Exception):
 
 def job(**keys: object) -> vfl.Job:
     own: dict[str, object] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128}
-    own |= {"protocol": vfl.Protocol(residual=vfl.Ckks()), "epochs": 2, "test_fraction": 0.25, "accepts": ["columns"]}
+    own |= {
+        "protocol": vfl.Protocol(residual=vfl.Ckks()),
+        "epochs": 2,
+        "test_fraction": 0.25,
+        "accepts": ["columns", "fresh_equations"],
+    }
     return vfl.Job(**(own | keys))  # type: ignore[arg-type]
 
 
@@ -50,17 +55,3 @@ def test_what_a_training_tells_anew_each_time_it_is_taken_up_counts(tmp_path: Pa
     new = int((size > 1e-12 * size[0]).sum())
     told = told_to(own["shop"].read().entries, "columns", "bank").count
     assert 4 <= new <= told  # two visits tell two numbers, if all comes out the same
-
-
-def test_what_is_new_where_a_run_is_taken_up() -> None:
-    batches, rounds = 4, 6
-    exact = job(protocol=vfl.Protocol(residual=vfl.Paillier(bits=2048)))
-    assert exact.method.visits_again(exact, rounds, batches) == 0
-    assert job().method.visits_again(job(), rounds, batches) == 2
-    assert job().method.visits_again(job(), 0, batches) == 0
-    noisy = job(protocol=vfl.Protocol(sum="cipher", residual=vfl.Paillier(bits=2048)))
-    assert noisy.method.visits_again(noisy, rounds, batches) == 2
-    apart = job(optimizer=vfl.FDML(lr=0.1, tau=0), protocol=vfl.Protocol(residual=vfl.Ckks()))
-    assert apart.method.visits_again(apart, 0, batches) == 1
-    ahead = job(optimizer=vfl.FDML(lr=0.1, tau=3), protocol=vfl.Protocol(residual=vfl.Ckks()))
-    assert ahead.method.visits_again(ahead, 2, batches) == 1 + 2

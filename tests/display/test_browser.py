@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
@@ -12,6 +13,11 @@ import pytest
 import securevfl as vfl
 from securevfl.audit.page import html
 from securevfl.audit.report import run_audit
+from securevfl.data.columns import columns_of
+from securevfl.data.correlations import page_of
+from securevfl.data.drift import drifts
+from securevfl.training.drift_page import page as drift_page
+from tests.organisations.test_monitor_page import status_page
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or ""
 pytestmark = pytest.mark.skipif(not BROWSER, reason="needs chromium")
@@ -65,6 +71,39 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.long
 def test_pages_open(page: str, width: int, pages: dict[str, Path], tmp_path: Path) -> None:
     check(pages[page], width, tmp_path)
+
+
+@pytest.mark.long
+def test_pages_of_columns_points_drift_and_service_open_together(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    """All in frames as wide as a phone, in one window: pages of one party's own, and what a service shows."""
+    bank, shop = vfl.datasets.loans()
+    job = vfl.Job(
+        model=vfl.Logistic(), protocol="open", batch_size="all", epochs=2, prepare={"bins": 4},
+        accepts=["columns", "rank", "label_auc", "fresh_equations"],
+    )  # fmt: skip
+    run = vfl.simulate(job, [bank, shop])
+    part = run.parts["shop"]
+    found = drifts(part.baseline, columns_of("shop", shop.X * 1.5, part.columns))
+    run.scorecard().save(tmp_path / "card.html")
+    pages = [
+        vfl.describe(bank).page(),
+        page_of(vfl.correlate([bank, shop])["shop"]),
+        drift_page(found, part),
+        (tmp_path / "card.html").read_text(encoding="utf-8"),
+        status_page(found, free_port()),
+    ]
+    frame = tmp_path / "frames.html"
+    inner = "".join(
+        f'<iframe style="border: 0" width="400" height="700" srcdoc="{escape(page)}"></iframe>' for page in pages
+    )
+    script = "[...document.querySelectorAll('iframe')].map(f => f.contentDocument.documentElement.scrollWidth)"
+    show = f"<script>onload = () => {{ document.title = {script} }}</script>"
+    frame.write_text(f"<html><body>{inner}{show}</body></html>", encoding="utf-8")
+    dom, console = opened(frame, tmp_path / "profile")
+    assert console == []
+    widths = re.search(r"<title>([\d,]+)</title>", dom)
+    assert widths, dom[:300]
+    assert [int(each) <= 400 for each in widths[1].split(",")] == [True] * len(pages)
 
 
 @pytest.mark.long

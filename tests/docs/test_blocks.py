@@ -80,6 +80,9 @@ def test_every_block_has_a_language_and_none_is_indented() -> None:
     assert len(ALL) > 20
     assert [str(block) for block in ALL if block.language not in LANGUAGES] == []
     for page in PAGES:
+        fences = [line for line in page.read_text(encoding="utf-8").splitlines() if "```" in line]
+        assert [line for line in fences if not re.fullmatch(r"```\w*", line)] == [], page.name
+        assert len(fences) % 2 == 0, page.name
         outside = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         paragraphs = re.split(r"\n\s*\n", outside)
         for before, each in pairwise(paragraphs):
@@ -107,6 +110,13 @@ def test_commands_are_parsed(where: str, line: str) -> None:
             extras = re.findall(r"[\w-]+", what.partition("[")[2])
             known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
             assert set(extras) <= set(known)
+        case ["python", "-m", "benchmarks.papers", paper, *options]:
+            assert paper in ("fedbcd", "celu", "fdml", "fdskl", "ftl", "page")
+            source = (ROOT / "benchmarks" / "papers" / "__main__.py").read_text()
+            assert all(f'"{option}"' in source for option in options if option.startswith("--"))
+        case ["python", "-m", module, *options] if module.startswith("benchmarks."):
+            source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+            assert all(f'"{option}"' in source for option in options if option.startswith("--"))
         case ["python", script, *options] if script.endswith(".py"):
             source = (ROOT / script).read_text()
             assert all(f'"{option}"' in source for option in options if option.startswith("--"))
@@ -151,11 +161,10 @@ def given(page: str) -> dict[str, Any]:
         accepts=["columns"],
     )  # fmt: skip
     names: dict[str, Any] = {"vfl": vfl, "job": job, "bank": bank, "shop": shop, "parties": [bank, shop]}
-    if page == "fdskl.md":
-        names |= dict(zip(("bank", "shop", "post"), vfl.datasets.breast_cancer(parties=3), strict=True))
-    return names
+    return {} if page in ALONE else names
 
 
+ALONE = {"fdskl.md", "neural.md"}  # whose examples say all that they need
 RUN_ELSEWHERE = {"start.md"}  # test_start.py
 PYTHON = sorted({block.page for block in ALL if block.language == "python"} - RUN_ELSEWHERE)
 SLOW = {"scale.md", "neural.md"}  # start pools of processes and a cluster; train networks

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from securevfl import reference
-from securevfl.config import Config
+from securevfl.base.config import Config
+from securevfl.cli import reference
 from securevfl.errors import ConfigError
-from securevfl.models.kernel import Kernel
+from securevfl.models.kernel_model import Kernel
 from securevfl.options import JobOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
 
 @pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference.page(), "python -m securevfl.reference docs/job-file.md"
+    assert PAGE.read_text(encoding="utf-8") == reference.page(), "python -m securevfl.cli.reference docs/job-file.md"
 
 
 def test_every_kind_and_every_key_is_on_it() -> None:
@@ -32,7 +32,7 @@ def test_types_bounds_and_defaults_are_those_that_are_checked() -> None:
     page = reference.page()
     assert "| `gamma` | number > 0 | required |" in page
     assert "| `bits` | `16` or `32` | `32` |" in page
-    assert "| `accepts` | list of `" in page
+    assert "| `accepts` | list of text |" in page
     assert '| `rule` | [rule](#rule) | `"sgd"` |' in page
 
 
@@ -48,3 +48,10 @@ def test_a_key_without_a_meaning_is_named() -> None:
 
     with pytest.raises(ConfigError, match=r"Mute\.silent: a docstring below the field was expected"):
         reference._keys(Mute)
+
+
+def test_the_picture_of_modes_is_current(benchmarks: None) -> None:
+    import mode_picture
+
+    shown = PAGE.parent / "figures" / "which-mode.svg"
+    assert shown.read_text(encoding="utf-8") == mode_picture.picture(), "python benchmarks/mode_picture.py"

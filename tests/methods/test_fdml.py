@@ -9,7 +9,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.protocols.pulls import Answered
+from securevfl.protocols.stored.pulls import PullAnswered
 from securevfl.runtime.channel import Channel, Event, Observer
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
@@ -38,13 +38,13 @@ def weights(run: vfl.Run) -> np.ndarray:
 
 class Watch(Observer):
     def __init__(self) -> None:
-        self.pulls: list[Answered] = []
+        self.pulls: list[PullAnswered] = []
 
     def __call__(self, event: Event) -> None:
         """Messages are not kept."""
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Answered):
+        if isinstance(fact, PullAnswered):
             self.pulls.append(fact)
 
 
@@ -79,7 +79,13 @@ def test_steps_go_by_the_rule_named(rule: Any) -> None:
     assert found.costs.algorithm == f"FDML tau=0 {rule.name}"
 
 
-@pytest.mark.parametrize("protocol", [OPEN, vfl.Protocol(stored="masks", residual="open")], ids=["all", "one"])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        pytest.param(OPEN, id="all"),
+        pytest.param(vfl.Protocol(stored="masks", residual="open"), id="one", marks=pytest.mark.slow),
+    ],
+)
 def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol) -> None:
     """Whoever is slow: scores within .03 deviations of those in step, with steps that shrink."""
     tables = [*parties(), SERVER]
@@ -91,6 +97,7 @@ def test_the_model_does_not_depend_on_timing(protocol: vfl.Protocol) -> None:
         assert np.sqrt(((f - expected) ** 2).mean()) < 0.03 * expected.std()
 
 
+@pytest.mark.slow
 def test_regret_falls_as_one_by_the_root_of_the_iterations() -> None:
     """Proposition 1, on labels that columns tell little of: the exponent, fitted over T, is near -1/2."""
     generator = np.random.default_rng(3)

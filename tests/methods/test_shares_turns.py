@@ -10,9 +10,9 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.methods.shares_turns import Turns
-from securevfl.protocols.shares_ahead import Ahead
-from securevfl.protocols.shares_store import NAME_BYTES, InMemory
+from securevfl.methods.shares.shares_turns import Turns
+from securevfl.protocols.shares.chunk_store import NAME_BYTES, InMemory
+from securevfl.protocols.shares.work_ahead import Ahead
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
 
@@ -37,7 +37,7 @@ def test_a_chunk_is_made_while_the_one_before_is_gone_through():
         with Turns(channel, [0, 1, 2], lambda k: made[k].set(), lambda k: True) as turns:
             for k in turns:
                 seen.append(k)
-                assert all(made[other].wait(10) for other in range(min(k + 2, 3)))
+                assert all(made[other].wait(60) for other in range(min(k + 2, 3)))
                 assert not any(made[other].is_set() for other in range(k + 2, 3))
         return seen
 
@@ -66,7 +66,7 @@ def test_what_fails_beside_the_visits_fails_the_party():
             with Turns(channel, [0, 1], make, lambda k: True) as turns:
                 for _ in turns:
                     with pytest.raises(ProtocolError, match="cannot be made"):
-                        channel.recv("b", vfl.protocols.shares.Tables)
+                        channel.recv("b", vfl.protocols.shares.visits.Tables)
 
         with pytest.raises(ProtocolError, match="cannot be made"):
             training()
@@ -80,11 +80,11 @@ def test_a_training_that_ends_leaves_no_thread_behind(error):
     """One that failed ends what waits for messages; one that stopped well lets it finish, as others wait for it."""
 
     def work(channel):
-        before, finished = threading.active_count(), []
+        before, finished = set(threading.enumerate()), []
 
         def make(k):
             if k and error:
-                channel.recv("b", vfl.protocols.shares.Tables)
+                channel.recv("b", vfl.protocols.shares.visits.Tables)
             time.sleep(0.05)
             finished.append(k)
 
@@ -102,7 +102,7 @@ def test_a_training_that_ends_leaves_no_thread_behind(error):
                 next(rounds)
         else:
             rounds.close()
-        assert threading.active_count() == before
+        assert not [each for each in threading.enumerate() if each not in before and each.name != "b"]
         return finished
 
     assert alone(work) == ([0] if error else [0, 1])
@@ -122,7 +122,7 @@ JOB = vfl.Job(
 @pytest.mark.parametrize("parties", [2, 3])
 def test_a_training_goes_on_while_its_next_chunk_is_made(monkeypatch, parties):
     """The first visit waits for the next chunk to be begun at all parties, and measures its model meanwhile."""
-    begun, make = threading.Barrier(parties + 1, timeout=30), Ahead.make
+    begun, make = threading.Barrier(parties + 1, timeout=120), Ahead.make
 
     def watched(self, chunk, visits):
         if chunk == 2:

@@ -41,6 +41,7 @@ def test_a_linear_job_on_its_outputs_tells_what_none_on_the_columns_does(pretext
         protocol=vfl.Protocol(residual="ckks"),
         batch_size="all",
         epochs=8,
+        prepare={"tails": "keep"},
         accepts=["columns"],
     )
     without, with_it = (vfl.simulate(job, [bank, each]).metrics["auc"] for each in (plain, shop))

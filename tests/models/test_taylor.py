@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.tall import Sparse
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Sparse
 from securevfl.models import taylor
 
 N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3

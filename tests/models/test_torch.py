@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
-from securevfl.crypto import tall  # noqa: E402
-from securevfl.crypto.tall import Tall  # noqa: E402
+from securevfl.base import tall  # noqa: E402
+from securevfl.base.tall import Tall  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_part  # noqa: E402
 from securevfl.models.base import Place  # noqa: E402
@@ -173,7 +173,7 @@ def test_a_module_that_cannot_be_used_is_refused(why: str) -> None:
 def test_a_module_comes_from_a_file_of_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(f"import torch\ndef shop():\n    return torch.nn.Linear({D}, {C})\nnumber = 3\n")
-    assert vfl.TorchModel("net.py:shop").parameters == (D + 1) * C
+    assert vfl.TorchModel("net.py:shop").parameters("shop") == (D + 1) * C
     for name, why in {
         "net.py": "'file.py:name' was expected",
         "net:shop": "'file.py:name' was expected",
@@ -204,8 +204,43 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr("securevfl.extras.import_module", missing)
+    monkeypatch.setattr("securevfl.base.extras.import_module", missing)
     with pytest.raises(ConfigError, match=r"torch was expected, it is not installed; pip install 'securevfl\[torch\]'"):
         vfl.TorchModel(lambda: nn.Linear(D, C))
     with pytest.raises(ConfigError, match="it is not installed"):
         vfl.Neural().build(Place("shop", False, D, C))
+
+
+class Fails(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(D, C)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("no column of that name")
+
+
+@pytest.mark.parametrize(
+    ("make", "says", "note"),
+    [
+        (lambda: nn.LSTM(D, C), "one tensor of outputs was expected of its module, a tuple came", None),
+        (lambda: nn.Linear(D, C, device="meta"), "a module on the cpu was expected.* weight is on meta", None),
+        (Fails, "rows of so many fail in it .KeyError.", "no column of that name"),
+        (lambda: {}["net"], "the function that makes a module fails .KeyError.", "'net'"),
+    ],
+)
+def test_a_module_that_fails_says_why_at_home(make: Callable[[], object], says: str, note: str | None) -> None:
+    """The text that other parties may read has no word of the module's; a note for its owner has."""
+    with pytest.raises(ConfigError, match=says) as told:
+        TorchPart("shop", vfl.TorchModel(make), D, C, l2=0.0)
+    notes = getattr(told.value, "__notes__", [])
+    assert any(note in each for each in notes) if note else not notes
+    assert note is None or note not in str(told.value)
+
+
+def test_layers_are_refused_before_what_they_would_tell_is_counted() -> None:
+    bank, shop = vfl.datasets.breast_cancer()
+    shop.model = vfl.TorchModel(lambda: nn.Sequential(nn.Linear(15, 400), nn.BatchNorm1d(400), nn.Linear(400, 1)))
+    job = vfl.Job(model=vfl.Neural(), optimizer=vfl.FedBCD(lr=0.1), protocol="ckks", batch_size=64, epochs=1)
+    with pytest.raises(ConfigError, match=r"BatchNorm1d.*use LayerNorm"):
+        vfl.simulate(job, [bank, shop])

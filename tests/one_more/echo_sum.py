@@ -8,14 +8,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
-from securevfl.protocols.base import Coalition, Declared, Phases, Reveal, Seat, Space, SumProtocol, SumRole
-from securevfl.protocols.residues import from_residues, pack, residue_type, to_residues, unpack
-from securevfl.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.giving import part_of_sum
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Phases, Space
+from securevfl.protocols.sums.base import Coalition, SumProtocol, SumRole
+from securevfl.protocols.sums.sum_residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Telling
 
 
-class EchoPart(Message, frozen=True):
+class EchoPart(Telling, frozen=True):
     """A part as residues, in the clear."""
 
     residues: bytes
@@ -60,8 +65,9 @@ class EchoRole(SumRole):
         self._seat = seat
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
+        told = part_of_sum(self._seat, values, space, (self._seat.me,))
         part = to_residues(values, space, len(self._seat.contributors))
-        self._seat.channel.send(self._seat.collector, EchoPart(pack(part)), self._seat.lane)
+        self._seat.channel.send(self._seat.collector, EchoPart(pack(part)), self._seat.lane, told=told)
         self._seat.channel.recv(self._seat.collector, Heard, self._seat.lane)
 
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from securevfl.audit.attacks.base import LabelAttack
 from securevfl.audit.recording.views import View, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
-from securevfl.crypto.scheme import Floats
-from securevfl.protocols.base import Reveal, Seat
-from securevfl.protocols.stored_sum import OpenWorker, StoredOpen, StoredWorker
+from securevfl.base.arrays import Floats
+from securevfl.protocols.declared import Reveal
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.stored.stored_sum import OpenWorker, StoredOpen, StoredWorker
 
 
 class NegatedWorker(OpenWorker):

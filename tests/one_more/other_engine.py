@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from securevfl.crypto.lattice import LatticeScheme
-from securevfl.crypto.lattice_sum import LatticeSum
+from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
 from securevfl.protocols.engines import Engine
 

@@ -10,41 +10,35 @@ sum. Every round:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.methods.base import (
-    AskedRows,
-    BatchPlayer,
-    J,
-    Known,
-    MessageProtocol,
-    Method,
-    OwnRows,
-    Player,
-    Round,
-    Told,
-)
-from securevfl.methods.data import TrainingData
+from securevfl.disclosure.leak import Leak, LeakKind
+from securevfl.methods.base import J, Known, MessageProtocol, Method, Told
+from securevfl.methods.player import AskedRows, BatchPlayer, OwnRows, Player, Round
 from securevfl.methods.state import State
+from securevfl.methods.training_data import TrainingData
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES, Loss
 from securevfl.optim.base import Optimizer
 from securevfl.options import JobOptions
-from securevfl.protocols.base import Declared, Reals, Reveal, Seat, recast
 from securevfl.protocols.choice import Protocol
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.tree_sum import TreeSum
-from securevfl.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
-from securevfl.runtime.codec import Message
+from securevfl.protocols.declared import Declared, Reveal, recast
+from securevfl.protocols.notes import Summed
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Reals
+from securevfl.protocols.sums.direct_sum import DirectSum
+from securevfl.protocols.sums.tree_sum import TreeSum
+from securevfl.runtime.door import Entry, Telling
 
 
-class Total(Message, frozen=True):
+class Total(Telling, frozen=True):
     """The sum of the parts (n x 1)."""
 
     values: NDArray[np.float64]
@@ -70,10 +64,15 @@ class Relaying(Optimizer):
     method: ClassVar[str] = "relayed"
 
 
-class Relayed(Method):
+SEEN_BY_SERVER = LeakKind("seen_by_server", "the server is told every sum", "no server", ("column_space",))
+
+
+class Relayed(Method[JobOptions]):
     """A server between those who put in and the one who is told."""
 
     name: ClassVar[str] = "relayed"
+    brings = (Means, Relaying)
+    leak_kinds = (*Method.leak_kinds, SEEN_BY_SERVER)
 
     def trains(self, model: type[Model]) -> bool:
         return issubclass(model, Means)
@@ -86,7 +85,8 @@ class Relayed(Method):
         return role == ACTIVE if leads else role in (PASSIVE, SERVER)
 
     def examples(self) -> dict[str, dict[str, Any]]:
-        return {"relayed": {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}}
+        own = {"model": Means(), "optimizer": Relaying(lr=0.5), "protocol": Protocol(sum=TreeSum())}
+        return {"relayed": own | {"accepts": ("columns", SEEN_BY_SERVER.name)}}
 
     def declares(self, job: JobOptions, roles: Roles) -> list[Declared]:
         passives = roles.having(PASSIVE)
@@ -98,6 +98,10 @@ class Relayed(Method):
 
     def counts(self, job: JobOptions, sizes: Sizes) -> list[Disclosure]:
         return []
+
+    def leaks(self, job: JobOptions, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+        own = Leak(SEEN_BY_SERVER, "the server", "it is told the sum of all means", "use a method without a server")
+        return [*super().leaks(job, sizes, before), own]
 
     def protocols(self, job: JobOptions, roles: Roles) -> list[MessageProtocol]:
         return [job.protocol.sum_for(len(roles.having(PASSIVE)))]
@@ -143,7 +147,8 @@ class RelayedPlayer(BatchPlayer):
             self._sums.contribute(X.mean(axis=1, keepdims=True), Reals())  # 1
         elif self._role == SERVER:
             total: Floats = self._sums.collect_all((len(X), 1), Reals())  # 1
-            channel.send(self._seat.active, Total(total))  # 2
+            told = channel.tell(Entry(self._seat.active, "columns", total.size, about=self._seat.passives))
+            channel.send(self._seat.active, Total(total), told=told)  # 2
         else:
             return np.array(channel.recv(self._server, Total).values)  # 2
         return None
@@ -151,6 +156,8 @@ class RelayedPlayer(BatchPlayer):
     def _work(self) -> Iterator[None]:
         for batch in self.batches():
             others = self._exchange(batch.X)
+            if self._role != ACTIVE:
+                self._channel.note(Summed(batch.index))
             if others is not None:
                 g = self.residual(self._f(others), batch)
                 move = np.array([g.mean(), (g * others).mean()])

@@ -6,13 +6,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.optim.update import Memory, Rule
 
 
 class Signs(Rule):
+    """Steps of the same length in each weight."""
+
     name: ClassVar[str] = "signs"
     beta: float = 0.9
+    """How much of the running mean of gradients a step keeps."""
 
     @property
     def linear(self) -> bool:

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import securevfl as vfl
-from securevfl.methods.rounds import SAMPLE
+from securevfl.base.arrays import Floats
+from securevfl.methods.rounds.rounds import SAMPLE
 from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.weighing import cosines
@@ -18,7 +19,6 @@ from securevfl.optim.workset import Workset
 from securevfl.protocols.link import ActiveLink
 from securevfl.runtime.clock import Kind
 
-Floats = NDArray[np.float64]
 RULES = {"sgd": vfl.Sgd(), "adagrad": vfl.AdaGrad(), "momentum": vfl.Momentum(), "proximal": vfl.Proximal(mu=0.5)}
 
 
@@ -92,9 +92,11 @@ def pooled(own_job: vfl.Job, parties: list[vfl.Party]) -> list[Floats]:
             weights = np.ones(len(rows)) if opt.xi is None else cosines(H[k], X[k][rows] @ theta[k], opt.xi)
             step(k, rows, weights[:, None] * g)
 
+    kept = []
     for t, visit in enumerate(own_job.schedule(n).visits()):
         rows = visit.rows
-        H = [X[k][rows] @ theta[k] for k in range(K)]
+        kept.append([each.copy() for each in theta])
+        H = [X[k][rows] @ kept[max(0, t - opt.depth + 1)][k] for k in range(K)]
         for k in range(K):
             for _ in range(opt.R - 1):
                 local(k)
@@ -114,6 +116,24 @@ def test_equals_the_pooled_loop(xi: float | None, model: vfl.Logistic, classes: 
     run = vfl.simulate(own_job, own)
     for part, theta in zip(run.parts.values(), pooled(own_job, own), strict=True):
         np.testing.assert_allclose(part.theta, theta, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("depth", [2, 4, 40])
+@pytest.mark.parametrize("xi", [None, 60.0])
+def test_with_several_exchanges_in_flight_too(depth: int, xi: float | None) -> None:
+    own = tables(3)
+    own_job = job(vfl.CeluVFL(lr=0.1, R=4, W=3, xi=xi, depth=depth), evaluate_every=4, test_fraction=0.0)
+    run = vfl.simulate(own_job, own)
+    for part, theta in zip(run.parts.values(), pooled(own_job, own), strict=True):
+        np.testing.assert_allclose(part.theta, theta, rtol=1e-9, atol=1e-12)
+
+
+def test_one_use_in_a_pipeline_is_the_pipeline() -> None:
+    own = tables(3)
+    assert same(
+        vfl.simulate(job(vfl.CeluVFL(lr=0.3, R=1, W=1, depth=3)), own),
+        vfl.simulate(job(vfl.Pipeline(lr=0.3, depth=3)), own),
+    )
 
 
 @pytest.mark.parametrize("joint", ["sum", "top"])

@@ -8,7 +8,7 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import LeakageError
 from securevfl.optim.workset import Workset
-from securevfl.protocols import sealed_residual
+from securevfl.protocols.residuals import sealed_residual
 from securevfl.runtime.channel import Event
 
 R, W, ROUNDS = 3, 2, 12

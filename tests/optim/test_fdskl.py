@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import securevfl as vfl
+from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.models.kernel import Expansion, Frequencies, Kernel, cosines
+from securevfl.models.kernel_model import Expansion, Frequencies, Kernel, cosines
 from securevfl.models.losses import LOSSES
 from securevfl.optim.fdskl import SAMPLE, blocks
-from securevfl.protocols.base import Phases, SumProtocol
+from securevfl.protocols.spaces import Phases
+from securevfl.protocols.sums.base import SumProtocol
 
-Floats = NDArray[np.float64]
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -81,7 +81,7 @@ def assert_equal(run: vfl.Run, parties: list[vfl.Party], rtol: float = 1e-3) -> 
         assert np.abs(theta - alpha.reshape(-1, 1)).max() <= rtol * np.abs(alpha).max()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     parties=st.integers(2, 5),
     kernel=st.sampled_from(["rbf", "laplace"]),

@@ -5,14 +5,13 @@ import pytest
 from numpy.typing import NDArray
 
 import securevfl as vfl
+from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
-from securevfl.methods.rounds import SAMPLE
+from securevfl.methods.rounds.rounds import SAMPLE
 from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.base import Optimizer
 from securevfl.runtime.clock import Stage
-
-Floats = NDArray[np.float64]
 
 
 def tables(parties: int, loss: str, rows: int = 90) -> list[vfl.Party]:

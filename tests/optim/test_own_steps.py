@@ -33,22 +33,31 @@ def test_untuned_steps_come_within_a_hair_of_tuned_ones(name: str, count: int) -
     assert own > max(tuned) - 0.005
 
 
-def test_a_step_is_that_of_the_bound_on_the_curvature() -> None:
-    """One round of Q steps on all rows against a loop over the pooled table."""
+@pytest.mark.parametrize("decay", ["none", "sqrt_t", "sqrt_tk", "inverse"])
+@pytest.mark.parametrize("before", [1, 3])
+def test_a_step_is_that_of_the_bound_on_the_curvature(decay: Any, before: int) -> None:
+    """One round of Q steps on all rows against a loop over the pooled table, and what decay leaves of them later on."""
     bank, shop = vfl.datasets.breast_cancer()
-    made = job(vfl.Logistic(l2=0.01), vfl.FedBCD(local_steps=3), batch_size="all", epochs=2)
+    optimizer = vfl.FedBCD(local_steps=3, decay=decay)
+    made = job(vfl.Logistic(l2=0.01), optimizer, batch_size="all", epochs=before + 1)
     run = vfl.simulate(made, [bank, shop])
     X, loss = (shop.X - shop.X.mean(axis=0)) / shop.X.std(axis=0), LOSSES["logistic"]
     steep = 0.25 * np.linalg.norm(X, 2) ** 2 / len(X) + 0.01
-    one = vfl.simulate(made.model_copy(update={"epochs": 1}), [bank, shop]).parts
+    at = vfl.simulate(made.model_copy(update={"epochs": before}), [bank, shop]).parts
     bank_X = (bank.X - bank.X.mean(axis=0)) / bank.X.std(axis=0)
     assert bank.y is not None
     y = np.where(bank.y == 1, 1.0, -1.0)[:, None]
-    theta = one["shop"].theta
-    own = one["bank"].theta
+    theta = at["shop"].theta
+    own = at["bank"].theta
     g = loss.residual(X @ theta + bank_X @ own[:-1] + own[-1], y)
+    left = {
+        "none": 1.0,
+        "sqrt_t": (before + 1) ** -0.5,
+        "sqrt_tk": (2 * (before + 1)) ** -0.5,
+        "inverse": 1 / (before + 1),
+    }
     for _ in range(3):
-        theta = theta - (X.T @ g / len(X) + 0.01 * theta) / (2 * 3 * steep)
+        theta = theta - left[decay] * (X.T @ g / len(X) + 0.01 * theta) / (2 * 3 * steep)
     np.testing.assert_allclose(run.parts["shop"].theta, theta, rtol=1e-9)
 
 

@@ -4,14 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import securevfl as vfl
-from securevfl.methods.rounds import SAMPLE
+from securevfl.base.arrays import Floats
+from securevfl.methods.rounds.rounds import SAMPLE
 from securevfl.models.linear import starting_weights
 from securevfl.training.checkpoint import Checkpoints
-
-Floats = NDArray[np.float64]
 
 
 class Cut(Exception):

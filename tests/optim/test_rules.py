@@ -15,10 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 import securevfl as vfl
+from securevfl.base.arrays import Floats
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError
-from securevfl.methods.rounds import SAMPLE, RoundsPlayer
+from securevfl.methods.rounds.rounds import SAMPLE, RoundsPlayer
 from securevfl.methods.state import State
 from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
@@ -31,7 +32,6 @@ from securevfl.optim.sgd import Sgd
 from securevfl.optim.update import Rule, Updater
 from securevfl.training.checkpoint import Checkpoints
 
-Floats = NDArray[np.float64]
 Course = Generator[float, tuple[float, float, bool], None]  # told gradient, eta, whether an exchange begins
 Oracle = Callable[[float], Course]
 
@@ -380,7 +380,7 @@ def test_a_job_names_a_rule_by_word_or_table_and_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        ("newton", "rule name must be one of sgd, proximal, momentum, adagrad, adam"),
+        ("newton", "rule name must be one of sgd, momentum, adagrad, adam, proximal"),
         ({"name": "momentum", "beta": 1.0}, r"rule\.beta: "),
         ({"name": "adam", "gamma": 1.0}, r"rule\.gamma: is no option here"),
         ({"name": "proximal"}, r"rule\.mu: is missing"),

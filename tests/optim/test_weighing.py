@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto import tall
+from securevfl.base import tall
 from securevfl.models.base import Block, Place
 from securevfl.optim.weighing import Weighed, cosines
 

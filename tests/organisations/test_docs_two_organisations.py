@@ -1,11 +1,9 @@
 """docs/two-organisations.md does what it says: its own commands, in real processes, from two CSV files."""
 
 import re
-import secrets
-import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +16,6 @@ from securevfl.training.model_part import ModelPart
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-organisations.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
-
-
-def free_port() -> int:
-    """A port that is free, below those of outgoing connections: one of these could take it before it is used."""
-    while True:
-        port = secrets.choice(range(10_000, 32_000))
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def write(party: vfl.Party, path: Path) -> None:
@@ -47,19 +36,19 @@ def together(texts: list[str], folder: Path) -> list[str]:
     processes = [shell(text, folder) for text in texts]
     told = []
     for process in processes:
-        out, errors = process.communicate(timeout=150)
+        out, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
         told.append(out)
     return told
 
 
 @pytest.mark.long
-def test_the_page(tmp_path: Path) -> None:
-    bank, shop = vfl.datasets.breast_cancer()
+def test_the_page(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    bank, shop = vfl.datasets.loans()
     draw = np.random.default_rng(4)
     rows = draw.permutation(len(bank))
-    write(bank.take(rows[:540]), tmp_path / "bank.csv")
-    write(shop.take(draw.permutation(len(shop))[:545]), tmp_path / "shop.csv")
+    write(bank.take(rows[:2900]), tmp_path / "bank.csv")
+    write(shop.take(draw.permutation(len(shop))[:2950]), tmp_path / "shop.csv")
     page = PAGE.read_text()
     ports = {port: str(free_port()) for port in ("7301", "7302")}
     for port, free in ports.items():
@@ -70,7 +59,7 @@ def test_the_page(tmp_path: Path) -> None:
     (agreed,) = re.findall(r"^(accept=.*)$", page, re.MULTILINE)
     for k, (name, other) in enumerate([("bank", "shop"), ("shop", "bank")]):  # as in a script, without a terminal
         own = agreed.replace("bank", "NAME").replace("shop", other).replace("NAME", name)
-        own = own.replace("=15", f"={len({'bank': bank, 'shop': shop}[other].columns)}")
+        own = own.replace("=8", f"={len({'bank': bank, 'shop': shop}[other].columns)}")
         parties[k] = re.sub(
             r"^(securevfl join .*)$", lambda line, own=own: f"{own}\n{line[1]} --accept $accept", parties[k], flags=re.M
         )
@@ -78,19 +67,21 @@ def test_the_page(tmp_path: Path) -> None:
     together([kit], tmp_path)
     told, _ = together(parties, tmp_path)
     auc = float(re.findall(r"auc ([01]\.\d+)", told)[0])
-    assert auc > 0.97
+    (stated,) = re.findall(r"reads an AUC of about\s+(\.\d\d) on these", page)
+    assert auc == pytest.approx(float(stated), abs=0.03)
     parts = [ModelPart.load(tmp_path / f"{name}.model.json") for name in ("bank", "shop")]
     assert parts[0].run == parts[1].run != ""
-    assert parts[0].job["protocol"]["residual"]["engine"]["name"] == "ckks"
+    assert "shares" in parts[0].job["protocol"]
     assert not list(tmp_path.glob("*.states"))
     assert not list(tmp_path.glob("*.align"))
 
-    write(bank.take(np.arange(3)), tmp_path / "new-bank.csv")
-    write(shop.take(np.arange(3)), tmp_path / "new-shop.csv")
+    later = rows[2900:2903]  # of nobody in the bank's table, and so of nobody in the training
+    write(bank.take(later), tmp_path / "new-bank.csv")
+    write(shop.take(later), tmp_path / "new-shop.csv")
     together(new.splitlines(), tmp_path)
     one, other = together(lines.splitlines(), tmp_path)
     assert one == other
     assert "vfl.Network(mbps=" in one
     found = csv.read_csv(tmp_path / "predictions.csv").to_pydict()
-    assert found["id"] == list(bank.ids[:3])  # type: ignore[index]
-    assert found["prediction"] == [round(p) for p in found["probability"]]
+    assert found["id"] == list(bank.ids[later])  # type: ignore[index]
+    assert found["prediction"] == [str(parts[0].classes[round(p)]) for p in found["probability"]]  # type: ignore[index]

@@ -10,8 +10,8 @@ from scipy.stats import kstest, norm
 import securevfl as vfl
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError
-from securevfl.protocols.defences import DEFENCES, Gaussian, Marvell, MaxNorm, Rounding, normals, uniforms
-from securevfl.protocols.open_residual import Residual
+from securevfl.protocols.residuals.defences import DEFENCES, Gaussian, Marvell, MaxNorm, Rounding, normals, uniforms
+from securevfl.protocols.residuals.open_residual import Residual
 
 G = np.random.default_rng(0).uniform(-1, 1, size=(4000, 1))
 
@@ -55,11 +55,12 @@ def test_clipping_bounds_the_sensitivity() -> None:
 
 
 def test_noise_is_normal_of_the_stated_size() -> None:
-    stream = prg()
-    assert kstest(normals(stream, (50000,)), "norm").pvalue > 1e-4
-    assert kstest(uniforms(stream, (50000,)), "uniform").pvalue > 1e-4
-    noise = Gaussian(sigma=3.0).apply(G, stream) - G
-    assert kstest(noise[:, 0] / 3, "norm").pvalue > 1e-4
+    """Each fails once in 1e9 by luck; a deviation that is off by 6 % does not pass."""
+    stream, g = prg(), np.tile(G, (12, 1))
+    assert kstest(normals(stream, (50000,)), "norm").pvalue > 1e-9
+    assert kstest(uniforms(stream, (50000,)), "uniform").pvalue > 1e-9
+    noise = Gaussian(sigma=3.0).apply(g, stream) - g
+    assert kstest(noise[:, 0] / 3, "norm").pvalue > 1e-9
 
 
 @pytest.mark.parametrize("defence", [Gaussian(sigma=1), Marvell(), MaxNorm(), Rounding(step=0.4)], ids=repr)
@@ -68,7 +69,8 @@ def test_noise_is_fresh_every_time_and_keeps_the_mean(defence: object) -> None:
     draws = [defence.apply(G, stream) for _ in range(200)]  # type: ignore[attr-defined]
     assert not np.array_equal(draws[0], draws[1])
     spread = np.std(draws, axis=0)
-    assert np.all(np.abs(np.mean(draws, axis=0) - G) < 6 * np.maximum(spread, 0.2) / np.sqrt(200))
+    off = np.mean(draws, axis=0) - G  # of 4,000 rows: Student's t of 199 degrees is beyond 8 once in 1e13
+    assert np.all(np.abs(off) < 8 * np.maximum(spread, 0.2) / np.sqrt(200))
 
 
 def test_rounding_lands_on_the_grid_next_to_the_value() -> None:

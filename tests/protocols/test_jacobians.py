@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.checks.transcripts import check_transcript
-from securevfl.audit.recording.transcript import record
-from securevfl.crypto.scheme import Floats
+from securevfl.audit.recording.recorded_runs import record
+from securevfl.audit.transcripts import check_transcript
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError
 from securevfl.models import losses
 from securevfl.models.base import Place
 from securevfl.models.linear import Linear, LinearModel
 from securevfl.models.losses import Loss
-from securevfl.protocols.base import Agreement, Batch, ResidualProtocol, Seat
 from securevfl.protocols.differentiable import Jacobian
-from securevfl.protocols.open_residual import OpenResidual
-from securevfl.protocols.sealed_residual import Blinded, SealedResidual
-from securevfl.roles import Roles
+from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
+from securevfl.protocols.residuals.open_residual import OpenResidual
+from securevfl.protocols.residuals.sealed_residual import Blinded, SealedResidual
+from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
@@ -208,7 +209,10 @@ def trained(residual: object, parties: list[vfl.Party]) -> tuple[vfl.Run, list[E
     return vfl.simulate(job_of(residual), parties, workers=1, observe=events.append), events
 
 
-@pytest.mark.parametrize("residual", RESIDUALS[1:], ids=lambda r: r.engine.name)
+@pytest.mark.parametrize(
+    "residual",
+    [pytest.param(RESIDUALS[1], id="ckks"), pytest.param(RESIDUALS[2], id="paillier", marks=pytest.mark.slow)],
+)
 def test_a_network_trains_sealed_as_in_the_open(residual: SealedResidual, parties: list[vfl.Party]) -> None:
     sealed, events = trained(residual, parties)
     plain, _ = trained("open", parties)

@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import ConfigError
-from securevfl.protocols.local_noise import Blur, cut
+from securevfl.protocols.stored.local_noise import Blur, cut
 
 dp = pytest.importorskip("dp_accounting")
 
@@ -59,8 +59,8 @@ def test_noise_has_the_size_that_was_worked_out_and_never_repeats() -> None:
     blur, H = Blur(noise, 4), np.zeros((20_000, 1))
     one, other = blur(H), blur(H)
     assert one.std() == pytest.approx(noise.sigma(4), rel=0.03)
-    assert abs(np.corrcoef(one[:, 0], other[:, 0])[0, 1]) < 0.03
-    assert abs(np.corrcoef(one[:, 0], Blur(noise, 4)(H)[:, 0])[0, 1]) < 0.03
+    assert abs(np.corrcoef(one[:, 0], other[:, 0])[0, 1]) < 0.05  # seven standard errors
+    assert abs(np.corrcoef(one[:, 0], Blur(noise, 4)(H)[:, 0])[0, 1]) < 0.05
 
 
 def test_jobs_name_noise_with_its_keys() -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,21 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import securevfl as vfl
+from securevfl.base.roles import Roles
 from securevfl.errors import ConfigError, PeerLost, ProtocolError, TransportError
-from securevfl.protocols.base import Circle, Reals, Seat, Space
-from securevfl.protocols.dropout_sum import (
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Circle, Reals, Space
+from securevfl.protocols.sums.dropout_sum import (
     Commit,
     Commits,
     DoubleMasked,
     DropoutCollector,
     DropoutMember,
-    Shares,
+    SeedShares,
     Survivors,
     Told,
 )
-from securevfl.protocols.pairwise_sum import PairwiseMember, PairwiseSum
-from securevfl.protocols.topology import Topology
-from securevfl.roles import Roles
+from securevfl.protocols.sums.pairwise_sum import PairwiseMember, PairwiseSum
+from securevfl.protocols.sums.topology import Topology
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter
@@ -65,13 +67,20 @@ def run_sums(
     *,
     member: Callable[[Seat], DropoutMember] | None = None,
     observe: Callable[[Event], None] | None = None,
+    until_silent: Callable[[Channel, set[str]], None] | None = None,
+    silent: set[str] | None = None,
 ) -> list[tuple[np.ndarray, tuple[str, ...]]]:
-    """Every sum that party "a" collects, and who had dropped by then. `parts` holds those of the others."""
-    names = ("a", *parts)
+    """Every sum that party "a" collects, and who had dropped by then. `parts` holds those of the others.
+
+    until_silent: "a" waits for each until it is silent, whatever its patience; `silent`: parties that are.
+    """
+    names, quiet = ("a", *parts), set() if silent is None else silent
 
     def play(channel: Channel) -> list[tuple[np.ndarray, tuple[str, ...]]]:
         seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books))
         if channel.me == "a":
+            if until_silent is not None:
+                until_silent(channel, quiet)
             role = sums.role(seat)
             shape = next(iter(parts.values()))[0].shape
             exchanges = len(next(iter(parts.values())))
@@ -81,7 +90,7 @@ def run_sums(
             for values in parts[channel.me]:
                 own.contribute(values, space)
         except Gone:
-            pass
+            quiet.add(channel.me)
         return []
 
     return run_threads(dict.fromkeys(names, play), lambda: VirtualClock(vfl.Network()), timeout=20, observe=observe)[
@@ -97,7 +106,7 @@ def circle_parts(names: Sequence[str], exchanges: int = 2) -> dict[str, list[np.
     }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_masks_cancel_in_every_topology(data: st.DataObject) -> None:
     names = [f"p{k}" for k in range(data.draw(st.integers(2, 7)))]
@@ -107,9 +116,9 @@ def test_masks_cancel_in_every_topology(data: st.DataObject) -> None:
         assert np.array_equal(got, sum(own[exchange] for own in parts.values()))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.data())
-def test_the_sum_is_that_of_those_who_stay(data: st.DataObject) -> None:
+def test_the_sum_is_that_of_those_who_stay(until_silent: Any, data: st.DataObject) -> None:
     """Parties leave before they commit, after they have committed, or before they open shares."""
     n = data.draw(st.integers(2, 8))
     names = [f"p{k}" for k in range(n)]
@@ -117,11 +126,11 @@ def test_the_sum_is_that_of_those_who_stay(data: st.DataObject) -> None:
     leaving = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=n - t))
     steps = {name: data.draw(st.sampled_from([1, 3, 5])) for name in leaving}
     parts = circle_parts(names)
-    sums = PairwiseSum(threshold=t, patience=1.0)
     sums_of = run_sums(
-        sums,
+        PairwiseSum(threshold=t),
         parts,
         Circle(),
+        until_silent=until_silent,
         member=lambda seat: Leaves(seat, t, steps[seat.me]) if seat.me in steps else DropoutMember(seat, t),
     )
     first = sum(parts[name][0] for name in names if steps.get(name, 5) == 5)
@@ -131,16 +140,17 @@ def test_the_sum_is_that_of_those_who_stay(data: st.DataObject) -> None:
     assert set(sums_of[1][1]) == set(steps)
 
 
-def test_many_parties_and_real_values() -> None:
+def test_many_parties_and_real_values(until_silent: Any) -> None:
     names = [f"p{k:02}" for k in range(24)]
     generator = np.random.default_rng(0)
     parts = {name: [generator.normal(size=300)] for name in names}
     dropping = set(names[3:24:3])
     t = PairwiseSum(threshold=2 / 3).needed(24)
     (got, dropped), *_ = run_sums(
-        PairwiseSum(threshold=2 / 3, patience=2.0),
+        PairwiseSum(threshold=2 / 3),
         parts,
         Reals(),
+        until_silent=until_silent,
         member=lambda seat: Leaves(seat, t, 3) if seat.me in dropping else DropoutMember(seat, t),
     )
     assert set(dropped) == dropping
@@ -159,13 +169,14 @@ def test_too_few_end_the_sum(step: int) -> None:
         )
 
 
-def test_what_a_dropped_party_sends_late_is_not_added() -> None:
-    called, names = threading.Event(), ["b", "c", "d"]
+def test_what_a_dropped_party_sends_late_is_not_added(until_silent: Any) -> None:
+    called, names, silent = threading.Event(), ["b", "c", "d"], set[str]()
 
     class Late(DropoutMember):
         def _receive_commits(self) -> Commits:
             commits = super()._receive_commits()
-            assert called.wait(10)
+            silent.add("c")
+            assert called.wait(60)
             return commits
 
         def _receive_survivors(self, commits: Commits) -> frozenset[str]:
@@ -177,28 +188,31 @@ def test_what_a_dropped_party_sends_late_is_not_added() -> None:
 
     parts = circle_parts(names)
     for got, dropped in run_sums(
-        PairwiseSum(threshold=2, patience=1.0),
+        PairwiseSum(threshold=2),
         {name: own[:1] for name, own in parts.items()},
         Circle(),
         member=lambda seat: (Late if seat.me == "c" else DropoutMember)(seat, 2),
         observe=watch,
+        until_silent=until_silent,
+        silent=silent,
     ):
         assert dropped == ("c",)
         assert np.array_equal(got, parts["b"][0] + parts["d"][0])
 
 
-def test_a_silent_party_ends_a_singly_masked_sum() -> None:
+def test_a_silent_party_ends_a_singly_masked_sum(until_silent: Any) -> None:
     names = ("a", "b", "c", "d")
 
     def play(channel: Channel) -> None:
         role = PairwiseSum().role(Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books)))
         if channel.me == "a":
+            until_silent(channel, {"c"})
             role.collect((2,), Circle())
         elif channel.me != "c":
             role.contribute(np.zeros(2, np.uint32), Circle())
 
     with pytest.raises(TransportError, match="nothing came from c"):
-        run_threads(dict.fromkeys(names, play), lambda: VirtualClock(vfl.Network()), timeout=0.3)
+        run_threads(dict.fromkeys(names, play), lambda: VirtualClock(vfl.Network()), timeout=60)
 
 
 def test_parties_in_different_exchanges_are_refused() -> None:
@@ -228,7 +242,7 @@ def altered(change: Callable[[object], object]) -> Callable[[Seat], DropoutMembe
             super().__init__(seat, threshold)
             if seat.me == "b":
                 send = seat.channel.send
-                seat.channel.send = lambda to, message, lane="": send(to, change(message), lane)
+                seat.channel.send = lambda to, message, lane="", told=None: send(to, change(message), lane, told=told)
 
     return lambda seat: Alters(seat, 2)
 
@@ -242,9 +256,9 @@ def too_few_sealed(message: object) -> object:
 
 
 def shares_of_another(message: object) -> object:
-    if not isinstance(message, Shares):
+    if not isinstance(message, SeedShares):
         return message
-    return Shares([b"\x02" + share[1:] if share[0] == 1 else share for share in message.shares])
+    return SeedShares([b"\x02" + share[1:] if share[0] == 1 else share for share in message.shares])
 
 
 @pytest.mark.parametrize(
@@ -282,7 +296,7 @@ def test_members_open_nothing_for_a_list_that_does_not_fit(called: list[str]) ->
             return Lies(seat, 2, 5.0) if seat.me == "a" else super().role(seat)
 
     def observe(event: Event) -> None:
-        if isinstance(event.message, Shares):
+        if isinstance(event.message, SeedShares):
             opened.append(event)
 
     names = ("a", "b", "c", "d")

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.protocols import phase_sums
-from securevfl.protocols.base import Phases, Seat, SumProtocol
-from securevfl.protocols.direct_sum import DirectSum
-from securevfl.protocols.pairwise_sum import PairwiseSum
-from securevfl.protocols.phase_sums import PhaseSums
-from securevfl.protocols.tree_sum import TreeSum
-from securevfl.roles import Roles
+from securevfl.base.roles import Roles
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Phases
+from securevfl.protocols.sums import phase_sums
+from securevfl.protocols.sums.base import SumProtocol
+from securevfl.protocols.sums.direct_sum import DirectSum
+from securevfl.protocols.sums.pairwise_sum import PairwiseSum
+from securevfl.protocols.sums.phase_sums import PhaseSums
+from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter
@@ -50,6 +52,9 @@ def role(
             def own(k: int, worker: str = worker, batch: int = batch) -> Phases:
                 if channel.me == slow:
                     time.sleep(0.002)
+                    ends = time.monotonic() + 20
+                    while [slow] == workers and lead.furthest <= WINDOW and time.monotonic() < ends:
+                        time.sleep(0.001)  # the others are given the time that they need to run ahead
                 elif channel.me != worker:
                     lead.furthest = max(lead.furthest, sums._summed[worker] - lead.summed[worker])
                 return part(channel.me, batch, k)

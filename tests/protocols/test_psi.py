@@ -14,18 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.crypto import okvs, ot_extension
+from securevfl.crypto.transfers import okvs, ot_extension
 from securevfl.data.party import check_parties
 from securevfl.data.row_order import read_rows, rows_path, write_rows
 from securevfl.errors import CryptoError, DataError, IdError, PartiesError, ProtocolError, TransportError
 from securevfl.organisations.align import FolderJournal, align_privately, simulate_alignment
-from securevfl.protocols import psi, psi_many, psi_points, psi_transfers, psi_work
-from securevfl.protocols.psi_many import Common, Slots, Store, Tags
-from securevfl.protocols.psi_transfers import Choices, Corrections, Offer, Question
-from securevfl.protocols.psi_work import AlignmentHello, Begin, Points, TwiceBlinded
+from securevfl.protocols.alignment import psi, psi_many, psi_points, psi_transfers, psi_work
+from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Tags
+from securevfl.protocols.alignment.psi_transfers import Choices, Corrections, Offer, Question
+from securevfl.protocols.alignment.psi_work import AlignmentHello, Begin, Points, TwiceBlinded
 from securevfl.runtime.channel import Abort, Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Leave
 from securevfl.runtime.threads import run_threads
 
 Twist = Callable[[Message], Message]
@@ -53,8 +54,8 @@ def play(
         if change is not None:
             send = channel.send
 
-            def twisted(to: str, message: Message, lane: str = "") -> None:
-                send(to, message if isinstance(message, Abort) else change(message), lane)
+            def twisted(to: str, message: Message, lane: str = "", told: Leave | None = None) -> None:
+                send(to, message if isinstance(message, Abort) else change(message), lane, told=told)
 
             channel.send = twisted  # type: ignore[method-assign]
         return align_privately(
@@ -100,7 +101,8 @@ def id_sets(draw: st.DrawFn) -> list[list[int]]:
     return [draw(st.lists(numbers, unique=True, min_size=1, max_size=size)) for _ in range(parties)]
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.long
+@settings(max_examples=40)
 @given(id_sets(), st.randoms(use_true_random=False), st.sampled_from([False, False, True]))
 def test_every_party_gets_the_rows_of_the_plain_intersection(
     sets: list[list[int]], random: object, transfers: bool
@@ -381,7 +383,9 @@ class Cut:
         return message
 
 
-@pytest.mark.parametrize(("parties", "transfers"), [(2, False), (3, False), (2, True), (3, True)])
+@pytest.mark.parametrize(
+    ("parties", "transfers"), [(2, False), (3, False), (2, True), pytest.param(3, True, marks=pytest.mark.slow)]
+)
 def test_going_on_after_a_break_at_any_message(
     parties: int, transfers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

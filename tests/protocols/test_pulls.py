@@ -10,23 +10,24 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
-from securevfl.protocols.base import Seat
-from securevfl.protocols.peer_pulls import PeerPulls
-from securevfl.protocols.pulls import (
-    Answered,
-    Pace,
+from securevfl.protocols.giving import sizes
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.stored.peer_pulls import PeerPulls
+from securevfl.protocols.stored.pulls import (
     Position,
+    PullAnswered,
     Pulled,
     Pulls,
     PullServer,
     Push,
     Restored,
     ServerPulls,
+    WorkerPace,
     begun,
 )
-from securevfl.protocols.stored_sum import StoredOpen
-from securevfl.roles import Roles
+from securevfl.protocols.stored.stored_sum import StoredOpen
 from securevfl.runtime.channel import Channel, Event, Observer
 from securevfl.runtime.clock import Kind, VirtualClock, WallClock
 from securevfl.runtime.meter import Meter
@@ -36,31 +37,43 @@ WORKERS = ("bank", "shop", "telco", "post")
 EPOCH = 10
 
 
+Idle = Callable[[str, int, "Watch"], None]
+
+
 class Watch(Observer):
     """Every pull that was answered."""
 
     def __init__(self) -> None:
-        self.pulls: list[Answered] = []
+        self.pulls: list[PullAnswered] = []
+        self.furthest = 0  # iterations that one was ahead of the slowest
 
     def __call__(self, event: Event) -> None:
         """Messages are not kept."""
 
     def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Answered):
+        if isinstance(fact, PullAnswered):
             self.pulls.append(fact)
+            self.furthest = max(self.furthest, fact.iteration - fact.slowest)
+
+    def until(self, seen: Callable[[], bool]) -> None:
+        """Waits until this has been seen, for a minute at most."""
+        ends = time.monotonic() + 60
+        while not seen():
+            assert time.monotonic() < ends
+            time.sleep(0.001)
 
 
-def pace(iterations: int, tau: int, **options: int) -> Pace:
+def pace(iterations: int, tau: int, **options: int) -> WorkerPace:
     generator = np.random.default_rng(0)
     batches = [int(index) for _ in range(iterations // EPOCH) for index in generator.permutation(EPOCH)]
-    return Pace(batches, EPOCH, tau, **options)
+    return WorkerPace(batches, EPOCH, tau, **options)
 
 
 def seat_of(channel: Channel, lead: str) -> Seat:
     return Seat(channel, Roles.sum(lead, WORKERS), Meter(channel.clock, channel.books), lane="stored")
 
 
-def work(pulls: Pulls, pace: Pace, idle: Callable[[int], None], start: int = 0) -> int:
+def work(pulls: Pulls, pace: WorkerPace, idle: Callable[[int], None], start: int = 0) -> int:
     """A worker whose H says its iteration; how far behind its pushes the answers came at most."""
     opened, most = 0, 0
     pulls.begin(start, ())
@@ -74,7 +87,7 @@ def work(pulls: Pulls, pace: Pace, idle: Callable[[int], None], start: int = 0) 
     return most
 
 
-def at_server(pace: Pace, idle: Callable[[str, int], None], clock: Any = WallClock) -> Watch:
+def at_server(pace: WorkerPace, idle: Idle, clock: Any = WallClock) -> Watch:
     watch = Watch()
 
     def serve(channel: Channel) -> int:
@@ -86,37 +99,37 @@ def at_server(pace: Pace, idle: Callable[[str, int], None], clock: Any = WallClo
 
     def take(channel: Channel) -> int:
         seat = seat_of(channel, "server")
-        pulls = ServerPulls(seat, pace, StoredOpen().worker(seat, WORKERS), told=True)
-        return work(pulls, pace, lambda t: idle(channel.me, t))
+        pulls = ServerPulls(seat, pace, StoredOpen().worker(seat, WORKERS), told=WORKERS)
+        return work(pulls, pace, lambda t: idle(channel.me, t, watch))
 
     run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, clock, timeout=60, observe=watch)
     return watch
 
 
-def at_peers(pace: Pace, idle: Callable[[str, int], None], clock: Any = WallClock) -> Watch:
+def at_peers(pace: WorkerPace, idle: Idle, clock: Any = WallClock) -> Watch:
     watch = Watch()
 
     def take(channel: Channel) -> int:
-        return work(PeerPulls(seat_of(channel, "bank"), pace, lead="bank"), pace, lambda t: idle(channel.me, t))
+        return work(PeerPulls(seat_of(channel, "bank"), pace, lead="bank"), pace, lambda t: idle(channel.me, t, watch))
 
     run_threads(dict.fromkeys(WORKERS, take), clock, timeout=60, observe=watch)
     return watch
 
 
-def restless(seed: int, *, often: float, paused: int) -> Callable[[str, int], None]:
-    """Random naps at every worker, and a long one of one worker."""
+def restless(seed: int, *, often: float, paused: int, lead: int) -> Idle:
+    """Random naps at every worker, and one of one worker until another is so far ahead of it."""
     generators = {name: random.Random(f"{seed} {name}") for name in WORKERS}
 
-    def idle(me: str, t: int) -> None:
+    def idle(me: str, t: int, watch: Watch) -> None:
         if (me, t) == ("telco", paused):
-            time.sleep(0.3)
+            watch.until(lambda: watch.furthest >= lead)
         elif generators[me].random() < often:
             time.sleep(generators[me].uniform(0, 0.002))
 
     return idle
 
 
-def check(watch: Watch, pace: Pace) -> None:
+def check(watch: Watch, pace: WorkerPace) -> None:
     """The bound holds in every pull, is used up, and what is handed out is as new as it says."""
     T = len(pace.batches)
     assert len(watch.pulls) == T * len(WORKERS)
@@ -137,7 +150,7 @@ def check(watch: Watch, pace: Pace) -> None:
 @pytest.mark.parametrize("tau", [0, 3, 25])
 def test_nobody_is_served_who_is_further_ahead(run: Callable[..., Watch], tau: int) -> None:
     made = pace(300, tau, together=EPOCH)
-    check(run(made, restless(tau, often=0.02, paused=120)), made)
+    check(run(made, restless(tau, often=0.02, paused=120, lead=tau)), made)
 
 
 @pytest.mark.slow
@@ -146,14 +159,14 @@ def test_nobody_is_served_who_is_further_ahead(run: Callable[..., Watch], tau: i
 def test_nobody_is_served_who_is_further_ahead_in_a_long_run(run: Callable[..., Watch]) -> None:
     """100,000 pulls each."""
     made = pace(25_000, 8, together=EPOCH)
-    check(run(made, restless(1, often=0.01, paused=9000)), made)
+    check(run(made, restless(1, often=0.01, paused=9000, lead=8)), made)
 
 
 @pytest.mark.parametrize("run", [at_server, at_peers])
 def test_without_the_bound_it_does_not_hold(run: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch) -> None:
     made = pace(200, 3)
-    monkeypatch.setattr(Pace, "lead", lambda self, t: 1000)
-    watch = run(made, restless(0, often=0.02, paused=50))
+    monkeypatch.setattr(WorkerPace, "lead", lambda self, t: 1000)
+    watch = run(made, restless(0, often=0.02, paused=50, lead=made.tau + 1))
     assert max(pull.iteration - pull.slowest for pull in watch.pulls) > made.tau
 
 
@@ -162,7 +175,7 @@ def test_all_meet_at_joint_evaluations(run: Callable[..., Watch]) -> None:
     made = pace(200, 5, pause=20)
     assert [t for t in range(200) if made.pauses(t)] == list(range(19, 200, 20))
     assert all(made.unanswered(t) == 0 for t in range(19, 200, 20))
-    check(run(made, restless(0, often=0.0, paused=90)), made)
+    check(run(made, restless(0, often=0.0, paused=90, lead=5)), made)
 
 
 def test_a_worker_has_no_two_pushes_of_one_batch_open() -> None:
@@ -177,6 +190,13 @@ def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
     """Without an epoch in step, and at once in the open."""
     made, seen = pace(50, 4), {}
 
+    def late(me: str, t: int, whole: bool, watch: Watch) -> None:
+        """Shop pushes when others have been answered without it; where they are not, after a while."""
+        if (me, t) == ("shop", 0) and whole:
+            time.sleep(0.05)
+        elif (me, t) == ("shop", 0):
+            watch.until(lambda: any(min(pull.versions.values()) < 0 for pull in list(watch.pulls)))
+
     def run(*, whole: bool) -> None:
         watch = Watch()
 
@@ -187,8 +207,8 @@ def test_parts_that_are_missing_are_waited_for_where_sums_are_of_all() -> None:
 
         def take(channel: Channel) -> int:
             seat = seat_of(channel, "server")
-            pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=True)
-            return work(pulls, made, lambda t: time.sleep(0.05) if (channel.me, t) == ("shop", 0) else None)
+            pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=WORKERS)
+            return work(pulls, made, lambda t: late(channel.me, t, whole, watch))
 
         run_threads({"server": serve, **dict.fromkeys(WORKERS, take)}, WallClock, timeout=60, observe=watch)
         seen[whole] = [min(pull.versions.values()) for pull in watch.pulls if pull.iteration < EPOCH]
@@ -204,7 +224,7 @@ def test_a_slow_worker_is_slow_in_a_simulation_too() -> None:
     made = pace(100, 6)
     clocks = {name: VirtualClock(vfl.Network(rtt_ms=1)) for name in (*WORKERS, "server")}
 
-    def idle(me: str, t: int) -> None:
+    def idle(me: str, t: int, _: Watch) -> None:
         clocks[me].offloaded(Kind.LOCAL, 0.4 if me == "post" else 0.1)
 
     watch = at_server(made, idle, clocks)
@@ -218,7 +238,7 @@ def test_a_slow_worker_is_slow_in_a_simulation_too() -> None:
 def test_latency_is_hidden_as_far_as_staleness_is_allowed() -> None:
     def seconds(tau: int) -> float:
         clocks = {name: VirtualClock(vfl.Network(rtt_ms=100)) for name in (*WORKERS, "server")}
-        at_server(pace(100, tau), lambda me, _: clocks[me].offloaded(Kind.LOCAL, 0.01), clocks)
+        at_server(pace(100, tau), lambda me, *_: clocks[me].offloaded(Kind.LOCAL, 0.01), clocks)
         return float(clocks["bank"].path().sum())
 
     assert seconds(0) == pytest.approx(100 * 0.11, rel=0.1)
@@ -244,13 +264,13 @@ def test_nobody_begins_where_the_schedule_does_not_go(crafted: list[Any]) -> Non
 
     def shop(channel: Channel) -> None:
         for message in crafted:
-            channel.send("server", message, "stored/pulls")
+            channel.send("server", message, "stored/pulls", told=sizes(channel, "server"))
 
     with pytest.raises(ProtocolError, match="shop was expected to begin within 20 iterations"):
-        run_threads({"server": serve, "shop": shop}, WallClock, timeout=5)
+        run_threads({"server": serve, "shop": shop}, WallClock, timeout=60)
 
 
-CRAFTED: dict[str, Callable[[Pace], Iterator[Push]]] = {
+CRAFTED: dict[str, Callable[[WorkerPace], Iterator[Push]]] = {
     "an iteration left out": lambda made: iter([Push(1, made.batches[1], 0, bytes(8))]),
     "an iteration again": lambda made: iter([Push(0, made.batches[0], 0, bytes(8))] * 2),
     "another batch": lambda made: iter([Push(0, made.batches[1], 0, bytes(8))]),
@@ -260,7 +280,7 @@ CRAFTED: dict[str, Callable[[Pace], Iterator[Push]]] = {
 
 
 @pytest.mark.parametrize("crafted", CRAFTED.values(), ids=CRAFTED)
-def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[Pace], Iterator[Push]]) -> None:
+def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[WorkerPace], Iterator[Push]]) -> None:
     made = pace(20, 2)
 
     def serve(channel: Channel) -> None:
@@ -269,20 +289,20 @@ def test_a_server_refuses_what_no_worker_pushes(crafted: Callable[[Pace], Iterat
         list(server.serve())
 
     def shop(channel: Channel) -> None:
-        channel.send("server", Position(0), "stored/pulls")
+        channel.send("server", Position(0), "stored/pulls", told=sizes(channel, "server"))
         for push in crafted(made):
-            channel.send("server", push, "stored/pulls")
+            channel.send("server", push, "stored/pulls", told=sizes(channel, "server"))
         channel.recv("server", Pulled, "stored/pulls")
         channel.recv("server", Pulled, "stored/pulls")
 
     def bank(channel: Channel) -> None:
-        channel.send("server", Position(0), "stored/pulls")
-        channel.send("server", Push(0, made.batches[0], 0, bytes(8)), "stored/pulls")
+        channel.send("server", Position(0), "stored/pulls", told=sizes(channel, "server"))
+        channel.send("server", Push(0, made.batches[0], 0, bytes(8)), "stored/pulls", told=sizes(channel, "server"))
         for _ in range(2):
             channel.recv("server", Pulled, "stored/pulls")
 
     with pytest.raises(ProtocolError, match=r"expected|equal length"):
-        run_threads({"server": serve, "shop": shop, "bank": bank}, WallClock, timeout=5)
+        run_threads({"server": serve, "shop": shop, "bank": bank}, WallClock, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -301,17 +321,17 @@ def test_a_worker_refuses_what_no_server_answers(answer: Pulled, text: str) -> N
     def server(channel: Channel) -> None:
         for kind in (Position, Push):
             channel.recv("bank", kind, "stored/pulls")
-        channel.send("bank", answer, "stored/pulls")
+        channel.send("bank", answer, "stored/pulls", told=sizes(channel, "bank"))
 
     def bank(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
-        pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=True)
+        pulls = ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=WORKERS)
         pulls.begin(0, ())
         pulls.push(0, np.zeros((1, 1)), 0)
         pulls.pull((1, 1), wait=True)
 
     with pytest.raises(ProtocolError, match=text):
-        run_threads({"server": server, "bank": bank}, WallClock, timeout=5)
+        run_threads({"server": server, "bank": bank}, WallClock, timeout=60)
 
 
 def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
@@ -327,12 +347,12 @@ def test_who_waits_for_a_worker_that_has_stopped_is_told() -> None:
         seat = Seat(channel, Roles.sum("server", ("bank", "shop")), Meter(channel.clock, channel.books), lane="stored")
         began.set()
         with pytest.raises(TransportError, match="shop has stopped"):
-            work(ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=True), made, lambda _: None)
+            work(ServerPulls(seat, made, StoredOpen().worker(seat, WORKERS), told=WORKERS), made, lambda _: None)
 
     def shop(channel: Channel) -> None:
-        channel.send("server", Position(0), "stored/pulls")
-        began.wait(5)
+        channel.send("server", Position(0), "stored/pulls", told=sizes(channel, "server"))
+        began.wait(60)
         raise ProtocolError("shop: it has had enough")
 
     with pytest.raises(ProtocolError, match="had enough"):
-        run_threads({"server": serve, "bank": bank, "shop": shop}, WallClock, timeout=20)
+        run_threads({"server": serve, "bank": bank, "shop": shop}, WallClock, timeout=60)

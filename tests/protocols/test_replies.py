@@ -10,25 +10,25 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import Roles
 from securevfl.errors import CryptoError, LimitError, ProtocolError, TransportError
-from securevfl.protocols.base import (
+from securevfl.protocols.differentiable import Jacobian
+from securevfl.protocols.residuals.base import (
     ActiveResidual,
     Agreement,
     Batch,
     PassiveResidual,
     Reply,
     ResidualProtocol,
-    Seat,
 )
-from securevfl.protocols.differentiable import Jacobian
-from securevfl.protocols.open_residual import OpenResidual
-from securevfl.protocols.sealed_residual import Blinded, Closed, Opened, SealedActive, SealedResidual
-from securevfl.roles import Roles
-from securevfl.runtime.beside import Beside
+from securevfl.protocols.residuals.open_residual import OpenResidual
+from securevfl.protocols.residuals.sealed_residual import Blinded, Closed, Opened, SealedActive, SealedResidual
+from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
+from securevfl.runtime.second_thread import Beside
 from securevfl.runtime.threads import run_threads
 
 RESIDUALS = [
@@ -387,21 +387,34 @@ def test_a_party_that_stops_in_mid_exchange_ends_the_others_and_its_threads(who:
 
 def test_the_active_party_waits_for_a_party_that_holds_too_many_and_gives_up_in_time() -> None:
     gs, _ = drawn(4)
+    begun = threading.Event()
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        for g in gs:
+            role.publish(g, epoch=0, to=["shop"])
+            begun.set()
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
+        assert begun.wait(SOON)
         role.reply()
         channel.recv("bank", Opened, timeout=SOON)
 
     with pytest.raises(TransportError, match="shop was expected to keep at most 1 replies, more are open after 1 s"):
-        play(SEALED, Agreement(), published(gs), {"shop": ask}, timeout=1.0)
+        play(SEALED, Agreement(), publish, {"shop": ask}, timeout=1.0)
 
 
 def test_a_party_that_never_closes_is_named() -> None:
     gs, _ = drawn(1)
+    begun = threading.Event()
+
+    def publish(role: ActiveResidual, channel: Channel) -> None:
+        role.publish(gs[0], epoch=0, to=["shop"])
+        begun.set()
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
+        assert begun.wait(SOON)
         role.reply()
         channel.recv("bank", Opened, timeout=SOON)
 
     with pytest.raises(TransportError, match="bank: shop had more to ask 1 s after the last residual"):
-        play(SEALED, Agreement(), published(gs), {"shop": ask}, timeout=1.0)
+        play(SEALED, Agreement(), publish, {"shop": ask}, timeout=1.0)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.methods.declared import declared_of
+from securevfl.methods.run_messages import declared_of
 from securevfl.optim.base import Training
-from securevfl.protocols.base import SumProtocol
 from securevfl.protocols.engines import Engine
+from securevfl.protocols.sums.base import SumProtocol
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Stage
 from securevfl.runtime.codec import encode_frame
@@ -107,7 +107,11 @@ def test_every_loss_trains_sealed(model: vfl.Logistic, engine: Engine, parties: 
     np.testing.assert_allclose(weights(sealed), weights(opened), atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Paillier(bits=2048)], ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "engine",
+    [vfl.Ckks(), pytest.param(vfl.Paillier(bits=2048), marks=pytest.mark.slow)],
+    ids=lambda e: e.name,
+)
 @pytest.mark.long
 def test_several_outputs_train_sealed(engine: Engine) -> None:
     two = vfl.datasets.digits()

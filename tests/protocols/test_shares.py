@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import defaultdict
 from itertools import pairwise
@@ -13,27 +14,29 @@ from scipy import stats
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.metrics import roc_auc_score
 
-from securevfl.crypto.lattice_shares import LatticeShares
+from securevfl.base.roles import Roles
+from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError, ProtocolError, SecureVFLError
 from securevfl.models.losses import LOSSES
-from securevfl.protocols import shares, shares_ahead
-from securevfl.protocols.base import Seat
-from securevfl.protocols.share_numbers import LookUp, Numbers
-from securevfl.protocols.share_steps import Descent, FixedCoefficients
-from securevfl.protocols.shares import (
-    Columns,
+from securevfl.protocols.seat import Desk, Seat
+from securevfl.protocols.shares import visits as shares
+from securevfl.protocols.shares import work_ahead
+from securevfl.protocols.shares.chunk_store import InMemory, OnDisk, Ready
+from securevfl.protocols.shares.share_numbers import LookUp, Numbers
+from securevfl.protocols.shares.share_steps import Descent, FixedCoefficients
+from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.protocols.shares.visits import (
     Delta,
-    Part,
+    MaskedPart,
     SharesActive,
     SharesPartner,
     SharesPassive,
     Tables,
     Turn,
+    VisitColumns,
 )
-from securevfl.protocols.shares_ahead import Ahead, Terms
-from securevfl.protocols.shares_store import InMemory, OnDisk, Ready
-from securevfl.roles import Roles
+from securevfl.protocols.shares.work_ahead import Ahead, Terms
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.meter import Meter
@@ -63,10 +66,10 @@ class Case:
         return list(range(len(self.batches)))
 
     def columns(self, name):
-        return Columns(self.numbers, self.rate, lambda k: self.X[name][self.batches[k]], self.P.get(name))
+        return VisitColumns(self.numbers, self.rate, lambda k: self.X[name][self.batches[k]], self.P.get(name))
 
     def tables(self, k):
-        return LookUp(self.numbers, self.loss.residual, self.y[self.batches[k]].ravel())
+        return LookUp(self.numbers, self.loss.residual, self.y[self.batches[k]].reshape(-1, 1))
 
 
 def breast(*widths, rows=None):
@@ -107,8 +110,20 @@ class Run:
     """One session of all parties: chunks of visits, as `play` goes through them."""
 
     def __init__(
-        self, case, chunks, *, states=None, stop=None, ready=None, kinds=KINDS, repeat=1, make=True, train=True
+        self,
+        case,
+        chunks,
+        *,
+        states=None,
+        stop=None,
+        ready=None,
+        kinds=KINDS,
+        repeat=1,
+        make=True,
+        train=True,
+        desks=None,
     ):
+        self.desks = desks or defaultdict(Desk)
         self.case, self.chunks, self.stop, self.given = case, chunks, stop, states or {}
         self.ready = ready or {name: InMemory() for name in case.names}
         self.repeat, self.kinds, self.make, self.train = repeat, kinds, make, train
@@ -124,9 +139,10 @@ class Run:
     def role(self, name):
         def play(channel):
             case = self.case
-            seat = Seat(channel, Roles.labelled("a", case.names[1:]), Meter(channel.clock, channel.books))
+            meter = Meter(channel.clock, channel.books)
+            seat = Seat(channel, Roles.labelled("a", case.names[1:]), meter, desk=self.desks[name])
             columns = case.columns(name)
-            ahead = Ahead(seat, case.terms, case.scheme, columns.integers, self.ready[name])
+            ahead = Ahead(seat, case.terms, (case.scheme,), columns.integers, self.ready[name])
             extra = (case.tables,) if name == "a" else ()
             side = self.kinds[name](seat, case.terms, columns, ahead, *extra, self.given.get(name))
             side.seen = self.seen[name]
@@ -147,7 +163,11 @@ class Run:
         def clock():
             return VirtualClock(Network())
 
-        run_threads({name: self.role(name) for name in self.case.names}, clock, timeout=60, observe=self.watch)
+        try:
+            run_threads({name: self.role(name) for name in self.case.names}, clock, timeout=60, observe=self.watch)
+        finally:
+            for store in self.ready.values():
+                store.close()
         return self
 
     def theta(self, visits=-1):
@@ -209,7 +229,7 @@ def test_the_weights_are_those_of_the_residuals_that_the_tables_gave(run):
             total[name] = ring.reduce(total[name] - (W.T @ g).view(np.uint64))
             errors = ring.signed(ring.reduce(run.theta(visit + 1)[name] - total[name]))
             assert np.abs(errors).max() <= visit + 1
-            assert (errors != 0).mean() < 0.2
+            assert (errors != 0).sum() <= max(2, 0.2 * errors.size)  # a party may have two columns
 
 
 def test_each_residual_is_one_of_the_two_entries_around_the_sum(run):
@@ -240,7 +260,11 @@ def test_the_model_is_that_of_floats(run):
 def test_the_residual_is_unbiased():
     """Many visits of one batch at a fixed sum: the mean of g is the line between the entries."""
     numbers = Numbers(4000, 1.0)
-    look, ring, prg = LookUp(numbers, LOSS.residual, np.ones(4000)), ShareRing(numbers.bits), shares.Prg.fresh("test")
+    look, ring, prg = (
+        LookUp(numbers, LOSS.residual, np.ones((4000, 1))),
+        ShareRing(numbers.bits),
+        shares.Prg.fresh("test"),
+    )
     for H in (-3.3, 0.0, 0.71, 2.5):
         h = np.full(4000, int(H * 2.0**numbers.shift) % 2**numbers.bits, np.uint64)
         h_a = ring.uniform(prg, 4000)
@@ -248,7 +272,7 @@ def test_the_residual_is_unbiased():
         g = np.ldexp(look.entries(i_a, prg)[i_b, np.arange(4000)].astype(float), -numbers.f_g)
         low, high = (LOSS.residual(np.array([[f]]), np.ones((1, 1)))[0, 0] for f in (np.floor(H), np.floor(H) + 1))
         line = low + (H - np.floor(H)) * (high - low)
-        assert abs(g.mean() - line) < 5 * max(g.std(), 1e-3) / 4000**0.5
+        assert abs(g.mean() - line) < 6 * max(g.std(), 1e-3) / 4000**0.5
 
 
 def test_one_round_trip_a_visit_and_two_a_chunk(run):
@@ -258,9 +282,9 @@ def test_one_round_trip_a_visit_and_two_a_chunk(run):
             sent[event.me, type(event.message)] += 1
     visits, further = len(run.residuals), run.case.names[2:]
     turns = {("a", Tables): visits, ("b", Turn): visits + len(run.chunks), ("b", Delta): visits * len(further)}
-    turns |= {(name, Part): visits for name in further}
+    turns |= {(name, MaskedPart): visits for name in further}
     expected = {key: count for key, count in turns.items() if count}
-    assert {key: count for key, count in sent.items() if key[1] in (Tables, Turn, Delta, Part)} == expected
+    assert {key: count for key, count in sent.items() if key[1] in (Tables, Turn, Delta, MaskedPart)} == expected
 
 
 def test_every_message_is_declared(run):
@@ -268,7 +292,7 @@ def test_every_message_is_declared(run):
     present = [roles[name] for name in run.case.names]
     declared = {
         (d.message, d.sender, d.receiver)
-        for d in [*shares.declares(), *shares_ahead.declares()]
+        for d in [*shares.declares(), *work_ahead.declares()]
         if {d.sender, d.receiver} <= set(present) and (d.sender != d.receiver or present.count(d.sender) > 1)
     }
     assert {(type(e.message), roles[e.peer], roles[e.me]) for e in run.events if e.direction == "recv"} == declared
@@ -290,23 +314,26 @@ def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):
             assert np.abs(rest - theta).max() > 1
 
 
+UNIFORM = 1e-10  # of some thirty p-values in all
+
+
 def uniform(octets: bytes) -> float:
     return float(stats.chisquare(np.bincount(np.frombuffer(octets, np.uint8), minlength=256)).pvalue)
 
 
 def test_what_either_party_receives_in_visits_is_uniform(run):
     octets = run.case.numbers.bits // 8
-    assert uniform(b"".join(turn.delta for turn in run.received(Turn))) > 1e-4
+    assert uniform(b"".join(turn.delta for turn in run.received(Turn))) > UNIFORM
     places = np.frombuffer(b"".join(turn.places for turn in run.received(Turn)), np.uint8)
-    assert stats.chisquare(np.bincount(places, minlength=64)).pvalue > 1e-4
-    assert uniform(b"".join(table.entries for table in run.received(Tables))) > 1e-4
+    assert stats.chisquare(np.bincount(places, minlength=64)).pvalue > UNIFORM
+    assert uniform(b"".join(table.entries for table in run.received(Tables))) > UNIFORM
     own = [np.concatenate([g.ravel() for _, g in run.seen["b"]]) & ShareRing(run.case.numbers.bits).mask]
     own += [np.concatenate([state.own.ravel() for state in run.states[name][1:]]) for name in run.case.names]
     for words in own:
-        assert uniform(words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :octets].tobytes()) > 1e-4
-    for kind, by in ((Part, "a"), *((Delta, name) for name in run.case.names[2:])):
+        assert uniform(words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :octets].tobytes()) > UNIFORM
+    for kind, by in ((MaskedPart, "a"), *((Delta, name) for name in run.case.names[2:])):
         if messages := run.received(kind, by):
-            assert uniform(b"".join(message.words for message in messages)) > 1e-4
+            assert uniform(b"".join(message.words for message in messages)) > UNIFORM
 
 
 def test_b_ranks_no_label_by_what_it_opens(run):
@@ -314,7 +341,7 @@ def test_b_ranks_no_label_by_what_it_opens(run):
     votes = np.zeros(len(case.y))
     for k, g in run.seen["b"]:
         votes[case.batches[k]] += ShareRing(case.numbers.bits).signed(g)[:, 0].astype(float)
-    assert 0.4 < roc_auc_score(case.y, votes) < 0.6
+    assert 0.35 < roc_auc_score(case.y, votes) < 0.65  # of 357 against 212 rows: six standard errors of .025
 
 
 @pytest.mark.parametrize("keys", [{"table_bits": 7, "step": -1}, {"table_bits": 5, "f_g": 10}], ids=str)
@@ -444,8 +471,8 @@ def sums_read(case):
 def test_a_keystream_used_again_after_a_break_tells_every_sum_and_ours_is_new(monkeypatch):
     """delta - delta' is g - g' where psi and gamma are the same; g of the first visit is known up to the label."""
     case = Case(*breast(rows=200), 200, rate=3.0)
-    assert abs(sums_read(case)) < 0.3
-    own = shares_ahead.Prg
+    assert abs(sums_read(case)) < 0.45  # of 200 rows: six standard errors of .071
+    own = work_ahead.Prg
     fixed = {name: bytes([number] * 32) for number, name in enumerate("ab")}
     monkeypatch.setattr(own, "fresh", lambda label: own(fixed[threading.current_thread().name], label))
     assert sums_read(case) > 0.95
@@ -469,9 +496,11 @@ def test_on_disk_a_spent_chunk_does_not_survive_its_process(tmp_path: Path):
     records = [bytes([i]) * (i + 1) for i in range(40)]
     store.put(3, b"three".ljust(16), 7, records)
     store.put(4, b"four".ljust(16), 47, records)
-    assert OnDisk(tmp_path).untouched == (3, 4)
+    with pytest.raises(ConfigError, match="another process has it"):
+        OnDisk(tmp_path)
     for place in range(20):
         assert store.take(3, place) == records[place]
+    store.close()
     again = OnDisk(tmp_path)  # a new process after a crash
     assert again.untouched == (4,)
     with pytest.raises(ProtocolError):
@@ -480,7 +509,61 @@ def test_on_disk_a_spent_chunk_does_not_survive_its_process(tmp_path: Path):
     assert again.take(4, 0) == records[0]
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     again.drop(4)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_chunk_that_was_copied_or_put_back_is_thrown_away(tmp_path: Path):
+    """A backup of the folder, whole or of one chunk with its mark of being bound, into the same place or another."""
+    folder, backup = tmp_path / "ahead", tmp_path / "backup"
+    store = OnDisk(folder)
+    store.put(0, b"none".ljust(16), 0, [b"one", b"two"])
+    store.put(1, b"more".ljust(16), 2, [b"one", b"two"])
+    store.close()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    shutil.copytree(folder, backup)
+    kept = OnDisk(folder)
+    assert kept.untouched == (0, 1)
+    kept.take(0, 0)
+    kept.close()
+    for name in ("chunk-0.ready", "chunk-0.bound"):
+        shutil.copy2(backup / name, folder / name)
+    (folder / "chunk-0.spent").unlink()
+    assert OnDisk(folder).untouched == (1,)
+    assert OnDisk(backup).untouched == ()
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    assert not OnDisk(folder).numbers
+
+
+def test_a_name_is_spent_once_by_whoever_has_the_chunk_again(tmp_path: Path):
+    """Another process and another folder, as after a backup of the folder alone was put back."""
+    names = SpentNames(tmp_path / "own" / "names")
+    other = SpentNames(tmp_path / "own" / "names")
+    names.spend(b"one".ljust(16))
+    assert other.holds(b"one".ljust(16))
+    assert not other.holds(b"two".ljust(16))
+    with pytest.raises(ProtocolError, match="begun before is spent"):
+        other.spend(b"one".ljust(16))
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "own", tmp_path / "own" / "names")} == {0o700, 0o600}
+
+
+def test_work_ahead_put_back_at_all_parties_is_gone_through_by_nobody(tmp_path: Path, monkeypatch):
+    """An attack: folders are put back with their old inodes and times, as no file system lets them be."""
+    case = Case(*breast(rows=100), 100)
+    monkeypatch.setattr(OnDisk, "_is_bound", lambda *_: True)
+    desks = {name: Desk(chunks=tmp_path / f"{name}.chunks") for name in case.names}
+
+    def stores():
+        return {name: OnDisk(tmp_path / name) for name in case.names}
+
+    Run(case, [[0, 0]], ready=stores(), desks=desks, train=False).go()
+    shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}.backup"))
+    Run(case, [[0, 0]], ready=stores(), desks=desks, make=False).go()
+    for name in case.names:  # the folders, and neither party's names
+        shutil.rmtree(tmp_path / name)
+        shutil.copytree(tmp_path.with_name(f"{tmp_path.name}.backup") / name, tmp_path / name)
+    with pytest.raises(ProtocolError, match="begun before is spent"):
+        Run(case, [[0, 0]], ready=stores(), desks=desks, make=False).go()
 
 
 def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkeypatch):
@@ -492,13 +575,15 @@ def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkey
         raise OSError
 
     with monkeypatch.context() as patch:
-        patch.setattr("securevfl.protocols.shares_store.write_whole", crash)
+        patch.setattr("securevfl.protocols.shares.chunk_store.write_whole", crash)
         with pytest.raises(OSError):
             store.take(0, 0)
     assert (tmp_path / "chunk-0.ready").exists()
+    store.close()
     store = OnDisk(tmp_path)
     store.take(0, 0)
     assert (tmp_path / "chunk-0.spent").exists()
+    store.close()
     assert OnDisk(tmp_path).untouched == ()
 
 
@@ -588,7 +673,7 @@ def tampered(kind, change):
         (Turn, lambda m: Turn(m.chunk, m.delta[:-1], m.places)),
         (Tables, lambda m: Tables(m.entries[:-1])),
         (Tables, lambda m: Tables(b"")),
-        (Part, lambda m: Part(m.chunk, m.words + b"0")),
+        (MaskedPart, lambda m: MaskedPart(m.chunk, m.words + b"0")),
         (Delta, lambda m: Delta(m.words[:-1])),
     ],
     ids=["short places", "places beyond", "short delta", "short tables", "no tables", "long part", "short delta to C"],
@@ -607,3 +692,13 @@ def test_sizes_that_do_not_fit_are_refused_beforehand():
     assert Numbers(256, 0.1).f_w == 19 + 3
     assert Numbers(128, 0.1).bits == Numbers(128, 0.1).needed == 40
     assert Numbers(2, 4.0).f_w == 6 + 3
+
+
+def test_columns_of_one_batch_become_integers_once():
+    """W is a product of n x d with d x d under a preconditioner: products ahead and visits take the same one."""
+    read = []
+    columns = VisitColumns(Numbers(50, RATE), RATE, lambda k: read.append(k) or np.ones((50, 3)), np.eye(3))
+    steps, sums = columns.integers(0), columns.integers(0)
+    columns.factors(0)
+    assert read == [0]
+    assert steps is sums

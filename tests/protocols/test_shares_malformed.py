@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto import lattice_shares, ot_rows
+from securevfl.crypto.lattice import bfv_product
+from securevfl.crypto.transfers import ot_rows
 from securevfl.errors import CryptoError, KeyMismatch, ProtocolError, RangeError, SecureVFLError
 from securevfl.runtime.channel import Channel
 
@@ -27,7 +28,7 @@ def cut(data: bytes) -> bytes:
 
 def ones(data: bytes) -> bytes:
     """Residues beyond every prime, behind the header."""
-    head = lattice_shares.REPLY.size
+    head = bfv_product.REPLY.size
     return data[:head] + b"\xff" * (len(data) - head)
 
 
@@ -37,14 +38,14 @@ def other_key(data: bytes) -> bytes:
 
 def other_rows(data: bytes) -> bytes:
     """A query that names a row more than it has."""
-    magic, key, n, c, s, p = lattice_shares.SEALED.unpack_from(data)
-    return lattice_shares.SEALED.pack(magic, key, n + 1, c, s, p) + data[lattice_shares.SEALED.size :]
+    magic, key, n, c, s, p = bfv_product.SEALED.unpack_from(data)
+    return bfv_product.SEALED.pack(magic, key, n + 1, c, s, p) + data[bfv_product.SEALED.size :]
 
 
 def other_columns(data: bytes) -> bytes:
     """An answer that names more columns than it has."""
-    magic, key, c, s, p, d = lattice_shares.REPLY.unpack_from(data)
-    return lattice_shares.REPLY.pack(magic, key, c, s, p, d + 4096) + data[lattice_shares.REPLY.size :]
+    magic, key, c, s, p, d = bfv_product.REPLY.unpack_from(data)
+    return bfv_product.REPLY.pack(magic, key, c, s, p, d + 4096) + data[bfv_product.REPLY.size :]
 
 
 def odd(data: bytes) -> bytes:
@@ -75,8 +76,8 @@ class Case:
 
 
 CASES = {
-    "a nonce that is short": Case("Greeting", "telco", "nonce", cut, ProtocolError, "nonce"),
-    "a key that is no point": Case("Greeting", "shop", "public", lambda _: bytes(32), CryptoError, ""),
+    "a nonce that is short": Case("ProductGreeting", "telco", "nonce", cut, ProtocolError, "nonce"),
+    "a key that is no point": Case("ProductGreeting", "shop", "public", lambda _: bytes(32), CryptoError, ""),
     "a key too few": Case("HolderKeys", "bank", "publics", lambda own: own[:-1], ProtocolError, "public keys"),
     "a key that is cut": Case("HolderKeys", "shop", "publics", lambda own: (cut(own[0]), *own[1:]), CryptoError, ""),
     "a key for another ring": Case("HolderKeys", "shop", "publics", another_level, CryptoError, "one L"),
@@ -91,22 +92,24 @@ CASES = {
     "an answer of other columns": Case("Answer", "shop", "ciphertext", other_columns, CryptoError, ""),
     "an offer that is no point": Case("TransferOffer", "shop", "public", lambda _: b"\xff" * 32, CryptoError, ""),
     "choices too few": Case("TransferChoices", "bank", "points", lambda own: own[:-32], ProtocolError, "choices"),
-    "odd columns of transfers": Case("Corrections", "shop", "columns", odd, CryptoError, "cheating"),
-    "columns of transfers that are cut": Case("Corrections", "shop", "columns", cut, CryptoError, "expected"),
+    "odd columns of transfers": Case("TransferCorrections", "shop", "columns", odd, CryptoError, "cheating"),
+    "columns of transfers that are cut": Case("TransferCorrections", "shop", "columns", cut, CryptoError, "expected"),
     "places beyond the table": Case("Turn", "shop", "places", beyond, ProtocolError, "places below 64"),
     "places too few": Case("Turn", "shop", "places", cut, ProtocolError, "places below 64"),
     "a turn of another chunk": Case("Turn", "shop", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
-    "a part of another chunk": Case("Part", "telco", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
-    "a part that is cut": Case("Part", "telco", "words", cut, ProtocolError, "bytes"),
+    "a part of another chunk": Case("MaskedPart", "telco", "chunk", lambda own: own[::-1], ProtocolError, "chunk"),
+    "a part that is cut": Case("MaskedPart", "telco", "words", cut, ProtocolError, "bytes"),
     "tables that are cut": Case("Tables", "bank", "entries", cut, ProtocolError, "tables"),
     "a delta that is cut": Case("Delta", "shop", "words", cut, ProtocolError, "delta"),
-    "places of a measurement beyond": Case("MeasuredPlaces", "shop", "places", beyond, ProtocolError, "below 64"),
-    "tables of a measurement cut": Case("MeasuredTables", "bank", "entries", cut, ProtocolError, "bytes"),
-    "a sum that is cut": Case("MeasuredSum", "shop", "total", cut, ProtocolError, "bytes"),
-    "commitments too few": Case("Committed", "bank", "rows", cut, ProtocolError, "commitments"),
-    "scores that are cut": Case("OpenedScores", "shop", "words", cut, ProtocolError, "bytes"),
-    "scores beyond their ring": Case(
-        "OpenedScores", "shop", "words", lambda own: b"\xff" * len(own), RangeError, "beyond"
+    "places of a measurement beyond": Case("FarPlaces", "shop", "places", beyond, ProtocolError, "below 64"),
+    "tables of a measurement cut": Case("FarTables", "bank", "entries", cut, ProtocolError, "bytes"),
+    "a sum that is cut": Case("FarCount", "shop", "total", cut, ProtocolError, "bytes"),
+    "settings too few": Case("SwitchSettings", "shop", "bits", cut, ProtocolError, "settings"),
+    "words of switches that are cut": Case("SwitchWords", "bank", "words", cut, ProtocolError, "bytes"),
+    "masked words that are cut": Case("MaskedWords", "bank", "words", cut, ProtocolError, "bytes"),
+    "words in their order that are cut": Case("ShuffledWords", "shop", "words", cut, ProtocolError, "bytes"),
+    "words in their order beyond their ring": Case(
+        "ShuffledWords", "shop", "words", lambda own: b"\xff" * len(own), RangeError, "beyond"
     ),
 }
 
@@ -132,12 +135,12 @@ def test_a_message_that_was_altered_ends_the_run_with_a_typed_error(
 ) -> None:
     case, send, altered = CASES[name], Channel.send, []
 
-    def alters(self: Channel, to: str, message: Any, lane: str = "") -> None:
+    def alters(self: Channel, to: str, message: Any, lane: str = "", *, told: Any = None) -> None:
         if type(message).__name__ == case.kind and self.me == case.sender and not altered:
             changed = case.change(getattr(message, case.field))
             message = msgspec.structs.replace(message, **{case.field: changed})
             altered.append(message)
-        send(self, to, message, lane)
+        send(self, to, message, lane, told=told)
 
     monkeypatch.setattr(Channel, "send", alters)
     with pytest.raises(case.error, match=case.says or None) as raised:

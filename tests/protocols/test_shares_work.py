@@ -12,19 +12,23 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto import share_scheme
-from securevfl.crypto.lattice_shares import LatticeShares
+from securevfl.crypto.kernel.shares import KernelShares
+from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.errors import CryptoError
-from securevfl.methods.shares import whole_weights
-from securevfl.protocols import shares_work
-from securevfl.protocols.shares_work import Work
+from securevfl.protocols.shares import product_work
+from securevfl.protocols.shares.product_work import Work
 from securevfl.runtime.books import Books
 from securevfl.runtime.clock import Kind, Network, Stage, VirtualClock
 from securevfl.runtime.executor import process_pool
 from securevfl.runtime.meter import Meter
+from securevfl.selfcheck.whole_weights import whole_weights
 
-SCHEME = LatticeShares(41)
+
+@pytest.fixture(scope="module", params=[LatticeShares, KernelShares], ids=lambda engine: engine.name)
+def scheme(request):
+    return request.param(41)
 
 
 class Counting(Executor):
@@ -47,21 +51,21 @@ def pool():
         yield made
 
 
-def keys():
+def keys(scheme):
     coin = common_coin(os.urandom(32), os.urandom(32), 0, "work")
-    holder = SCHEME.keygen(coin)
-    return holder, SCHEME.evaluator(holder.public, coin)
+    holder = scheme.keygen(coin)
+    return holder, scheme.evaluator(holder.public, coin)
 
 
 def meter(executor):
     return Meter(VirtualClock(Network()), Books(), executor, 2)
 
 
-def test_shares_made_by_other_processes_sum_to_the_product(pool):
-    ring, (holder, evaluator) = ShareRing(41), keys()
+def test_shares_made_by_other_processes_sum_to_the_product(pool, scheme):
+    ring, (holder, evaluator) = ShareRing(41), keys(scheme)
     rng = np.random.default_rng(0)
     W, V = rng.integers(-500, 500, (300, 7)), rng.integers(0, 2**41, (300, 3), dtype=np.uint64)
-    work = Work(meter(pool), SCHEME, shares_work.WORTH)
+    work = Work(meter(pool), scheme, product_work.WORTH)
     (sealed,) = work.in_order("encrypt", [work.encrypting(holder, V, 7, 1)])
     ((reply, own),) = work.in_order("compute", [work.multiplying(evaluator, W, sealed)])
     (theirs,) = work.in_order("decrypt", [work.opening(holder, reply)])
@@ -70,9 +74,9 @@ def test_shares_made_by_other_processes_sum_to_the_product(pool):
     np.testing.assert_array_equal(theirs, holder.open(reply))
 
 
-def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch):
+def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch, scheme):
     """So that queries that have come are not all held in memory."""
-    monkeypatch.setattr(shares_work, "_WAITING", 3)
+    monkeypatch.setattr(product_work, "_WAITING", 3)
     begun = []
 
     def calls():
@@ -81,22 +85,22 @@ def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch):
             yield lambda k=k: k * k
 
     with ThreadPoolExecutor(4) as threads:
-        results = Work(meter(threads), SCHEME, shares_work.WORTH).in_order("compute", calls())
+        results = Work(meter(threads), scheme, product_work.WORTH).in_order("compute", calls())
         for k in range(9):
             assert next(results) == k * k
             assert len(begun) <= k + 3
     assert begun == list(range(9))
 
 
-def test_little_work_stays_here(pool):
-    assert not Work(meter(pool), SCHEME, shares_work.WORTH / 2).away
-    assert not Work(meter(None), SCHEME, 1e9).away
+def test_little_work_stays_here(pool, scheme):
+    assert not Work(meter(pool), scheme, product_work.WORTH / 2).away
+    assert not Work(meter(None), scheme, 1e9).away
 
 
-def test_work_elsewhere_is_on_the_clock_and_in_the_books(pool):
+def test_work_elsewhere_is_on_the_clock_and_in_the_books(pool, scheme):
     own = meter(pool)
-    holder, _ = keys()
-    work = Work(own, SCHEME, shares_work.WORTH)
+    holder, _ = keys(scheme)
+    work = Work(own, scheme, product_work.WORTH)
     V = np.zeros((4096, 4), np.uint64)
     assert len(list(work.in_order("encrypt", [work.encrypting(holder, V, 30, 1)] * 2))) == 2
     spent = own._clock.path()[Stage.SETUP, Kind.ENCRYPTION]
@@ -104,25 +108,25 @@ def test_work_elsewhere_is_on_the_clock_and_in_the_books(pool):
     assert own._books.ops[Stage.SETUP, "encrypt"].count == 2
 
 
-def test_a_holder_that_was_exported_is_the_same_and_another_length_none():
-    holder, evaluator = keys()
+def test_a_holder_that_was_exported_is_the_same_and_another_length_none(scheme):
+    holder, evaluator = keys(scheme)
     sealed = holder.encrypt(np.arange(5, dtype=np.uint64)[:, None], columns=2)
     reply, _ = evaluator.product(evaluator.prepare(np.ones((5, 2), int)), sealed)
-    again = SCHEME.holder(holder.exported())
+    again = scheme.holder(holder.exported())
     assert again.public == holder.public
     np.testing.assert_array_equal(again.open(reply), holder.open(reply))
     for size in (0, 16, len(holder.exported()) - 1):
         with pytest.raises(CryptoError, match="expected"):
-            SCHEME.holder(holder.exported()[:size])
+            scheme.holder(holder.exported()[:size])
 
 
-def test_the_scheme_travels():
-    assert pickle.loads(pickle.dumps(SCHEME)).bits == SCHEME.bits
+def test_the_scheme_travels(scheme):
+    assert pickle.loads(pickle.dumps(scheme)).bits == scheme.bits
 
 
 @pytest.mark.parametrize("parties", [2, 3])
 def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties):
-    monkeypatch.setattr(shares_work, "WORTH", 0.0)
+    monkeypatch.setattr(product_work, "WORTH", 0.0)
     tables = vfl.datasets.breast_cancer(parties)
     shares = vfl.Protocol(shares=vfl.Shares(chunk=3))
     job = vfl.Job(

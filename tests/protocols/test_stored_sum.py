@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.base.roles import Roles
 from securevfl.crypto.scheme import Secret, SumHolder
 from securevfl.errors import (
     ConfigError,
@@ -16,10 +17,9 @@ from securevfl.errors import (
     RangeError,
     SecureVFLError,
 )
-from securevfl.protocols.base import Seat
 from securevfl.protocols.registry import STORED
-from securevfl.protocols.stored_sum import SPACE, StoredServer, StoredSum, StoredWorker
-from securevfl.roles import Roles
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.stored.stored_sum import SPACE, StoredServer, StoredSum, StoredWorker
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter

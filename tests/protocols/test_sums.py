@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.base.roles import Roles
 from securevfl.errors import ConfigError, LeakageError, ProtocolError
-from securevfl.protocols.base import Circle, Reals, Seat, Space, SumProtocol
 from securevfl.protocols.registry import auto_sum
-from securevfl.roles import Roles
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Circle, Reals, Space
+from securevfl.protocols.sums.base import SumProtocol
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter

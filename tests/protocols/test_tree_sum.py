@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.crypto.ring import scale_bits
-from securevfl.crypto.trees import Tree, star
+from securevfl.base.roles import Roles
+from securevfl.crypto.masking.residue_ring import scale_bits
+from securevfl.crypto.masking.sum_trees import SumTree, star
 from securevfl.errors import ConfigError, ProtocolError, RangeError
-from securevfl.protocols.base import Circle, Reals, Seat, Space
-from securevfl.protocols.residues import unpack
-from securevfl.protocols.topology import Topology, one_pass, protects, two_passes
-from securevfl.roles import Roles
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Circle, Reals, Space
+from securevfl.protocols.sums.sum_residues import unpack
+from securevfl.protocols.sums.topology import Topology, one_pass, protects, two_passes
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import Stage, VirtualClock
 from securevfl.runtime.meter import Meter
@@ -46,7 +47,7 @@ def one_sum(
     return total, events, seconds
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_equals_the_plain_sum_within_its_rounding(data: st.DataObject) -> None:
     passives = data.draw(st.integers(2, 7))
@@ -102,7 +103,7 @@ def test_bytes_a_value_and_pass(topology: Topology, space: Space, width: int) ->
     assert all(width * n < event.nbytes < width * n + 120 for event in sent)
 
 
-def longest(tree: Tree) -> int:
+def longest(tree: SumTree) -> int:
     """Messages on the longest way to the root."""
     height = dict.fromkeys(tree.parties, 0)
     for level in tree.levels:

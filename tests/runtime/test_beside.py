@@ -6,12 +6,14 @@ import time
 import pytest
 
 from securevfl.errors import CryptoError, ProtocolError, TransportError
-from securevfl.runtime.beside import Beside
 from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel, Inbox
 from securevfl.runtime.clock import Kind, Network, Stamp, VirtualClock, WallClock
 from securevfl.runtime.codec import Message, encode_frame
+from securevfl.runtime.second_thread import Beside
 from securevfl.runtime.threads import run_threads
+
+pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 
 SESSION = b"s" * 16
 SOON = 30.0  # seconds, where without the other thread's error it would be an hour

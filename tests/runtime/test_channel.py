@@ -11,6 +11,8 @@ from securevfl.runtime.clock import Kind, Network, Stage, Stamp, VirtualClock
 from securevfl.runtime.codec import Message, encode_frame
 from securevfl.runtime.threads import run_threads
 
+pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
+
 SESSION = b"s" * 16
 STAMP = Stamp(0.0, np.zeros((3, 3)))
 

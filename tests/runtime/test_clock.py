@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.runtime.beside import Beside
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Kind, Network, Path, Stage, VirtualClock, WallClock
 from securevfl.runtime.codec import Message
+from securevfl.runtime.pauses import Pauses
+from securevfl.runtime.second_thread import Beside
 from securevfl.runtime.threads import run_threads
+
+pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 
 NETWORK = Network(mbps=8, rtt_ms=20, message_ms=0)  # 1 byte a microsecond, 10 ms one way
 OWN_CPU = 0.05  # seconds: the threads' own milliseconds are real and counted
@@ -222,3 +225,26 @@ def test_handing_on_delays_each_message_and_holds_up_none() -> None:
 def test_a_network_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="message_ms >= 0, got"):
         Network(**wrong)
+
+
+@pytest.mark.parametrize(("half_duplex", "both_ways"), [(False, 0.010 + 0.050), (True, 0.100)])
+def test_a_line_that_is_half_duplex_carries_one_way_at_a_time(half_duplex: bool, both_ways: float) -> None:
+    network = Network(mbps=8, rtt_ms=20, message_ms=0, half_duplex=half_duplex)
+    one, other = VirtualClock(network), VirtualClock(network)
+    up, down = one.departs(50_000), other.departs(50_000)
+    other.arrives(up, 50_000)
+    one.arrives(down, 50_000)
+    assert max(clock.path().sum() for clock in (one, other)) == pytest.approx(both_ways)
+
+
+def test_pauses_are_of_the_share_and_mean_asked_for_and_of_their_seed() -> None:
+    pauses = Pauses(share=0.2, seconds=0.5, seed=1)
+    drawn = np.array([length for length, _ in zip(pauses.lengths(), range(4000), strict=False)])
+    assert np.mean(drawn > 0) == pytest.approx(0.2, abs=0.02)
+    assert drawn[drawn > 0].mean() == pytest.approx(0.5, rel=0.1)
+    sender = VirtualClock(NETWORK, slowed=pauses)
+    for _ in range(100):
+        sender.departs(0)
+    assert sender.path()[Stage.SETUP, Kind.LOCAL] == pytest.approx(drawn[:100].sum())
+    with pytest.raises(ValueError, match="share in"):
+        Pauses(share=1.5, seconds=1)

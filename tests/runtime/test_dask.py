@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.protocols import shares_work
+from securevfl.protocols.shares import product_work
 from securevfl.runtime import executor as offload
 from securevfl.runtime.executor import TimedExecutor
 from securevfl.training.run import Run
@@ -38,11 +38,11 @@ class Cluster:
         for _ in range(2):
             own = ["--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(folder)]
             self.start("worker", "--scheduler-file", str(where), *own, "--nanny" if nanny else "--no-nanny")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not where.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         self.client: Any = distributed.Client(scheduler_file=str(where))
-        self.client.wait_for_workers(2, timeout=30)
+        self.client.wait_for_workers(2, timeout=120)
 
     def start(self, *command: str) -> None:
         assert DASK is not None
@@ -118,10 +118,11 @@ def test_paillier_trains_the_same_model_on_a_cluster(cluster: Cluster, alone: Ru
     same(run, alone)
 
 
+@pytest.mark.long
 def test_work_ahead_of_a_training_on_shares_is_done_on_a_cluster(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares_work, "WORTH", 0.0)
+    monkeypatch.setattr(product_work, "WORTH", 0.0)
     shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
     job = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol=shares, batch_size="all", epochs=10)
     job = job.model_copy(update={"test_fraction": 0.3})
@@ -129,11 +130,13 @@ def test_work_ahead_of_a_training_on_shares_is_done_on_a_cluster(
     assert run.metrics["auc"] > 0.97
 
 
+@pytest.mark.long
 def test_the_work_is_done_by_the_workers(cluster: Cluster) -> None:
     timed = TimedExecutor(cluster.executor, 2)
     assert {timed.submit(os.getpid).result() for _ in range(4)} <= set(cluster.workers())
 
 
+@pytest.mark.long
 def test_a_run_loses_nothing_when_a_worker_is_killed(cluster: Cluster, alone: Run) -> None:
     victims = cluster.workers()
 
@@ -146,7 +149,7 @@ def test_a_run_loses_nothing_when_a_worker_is_killed(cluster: Cluster, alone: Ru
 
 @pytest.mark.long
 def test_pieces_of_a_killed_worker_are_done_by_the_others(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    cluster.client.wait_for_workers(2, timeout=30)
+    cluster.client.wait_for_workers(2, timeout=120)
     timed = TimedExecutor(cluster.executor, 2)
     pieces = [timed.submit(hashlib.pbkdf2_hmac, "sha256", b"", bytes([x]), 100_000) for x in range(20)]
     time.sleep(0.3)
@@ -156,12 +159,13 @@ def test_pieces_of_a_killed_worker_are_done_by_the_others(cluster: Cluster, capl
 
 
 def until_said(cluster: Cluster, text: str) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while text not in cluster.said() and time.monotonic() < deadline:
         time.sleep(0.1)
     return text in cluster.said()
 
 
+@pytest.mark.long
 def test_a_failure_shows_no_argument_in_any_log(cluster: Cluster) -> None:
     with pytest.raises(OverflowError):
         TimedExecutor(cluster.executor, 2).submit(int.to_bytes, SECRET, 1, "big").result()
@@ -169,6 +173,7 @@ def test_a_failure_shows_no_argument_in_any_log(cluster: Cluster) -> None:
     assert str(SECRET) not in cluster.said()
 
 
+@pytest.mark.long
 def test_equal_calls_are_made_anew_even_by_an_executor_that_remembers(cluster: Cluster) -> None:
     remembering = cluster.client.get_executor(pure=True)
     first, second = (remembering.submit(os.urandom, 16) for _ in range(2))
@@ -178,7 +183,7 @@ def test_equal_calls_are_made_anew_even_by_an_executor_that_remembers(cluster: C
     assert first.result() != second.result()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_ends_well_when_all_workers_are_gone(tmp_path: Path, alone: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     if DASK is None:
         pytest.skip("needs the dask command")

@@ -17,7 +17,7 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import CryptoError
 from securevfl.runtime import executor as offload
-from securevfl.runtime.executor import Piece, Pool, TimedExecutor
+from securevfl.runtime.executor import Piece, Pool, TimedExecutor, process_pool
 from securevfl.training.run import Run
 
 SECRET = 123456789
@@ -109,6 +109,12 @@ def test_a_pool_of_our_own_is_made_anew() -> None:
         assert len(made) == 2
 
 
+def test_a_process_of_a_pool_does_not_end_for_the_memory_that_it_needs() -> None:
+    with process_pool(1) as pool:
+        watched = "__import__('joblib.externals.loky.process_executor', fromlist=['loky'])._USE_PSUTIL"
+        assert not pool.submit(eval, watched).result(timeout=60)
+
+
 def test_an_error_of_the_work_is_raised_and_not_tried_again() -> None:
     with ThreadPoolExecutor(1) as pool:
         outcome = TimedExecutor(pool, 1).submit(fail)
@@ -139,6 +145,7 @@ def test_no_piece_shows_its_arguments_or_equals_another() -> None:
     assert pickle.dumps(Piece(int)) != pickle.dumps(Piece(int))
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_seconds_are_those_of_the_piece_not_of_the_process() -> None:
     def spin() -> None:
         end = time.thread_time() + 0.1

@@ -14,34 +14,32 @@ from threadpoolctl import threadpool_limits
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack
-from securevfl.audit.attacks.base import Score
+from securevfl.audit.attacks.base import Score, auc_noise, by_row, label_auc
+from securevfl.audit.attacks.chosen_splits import ChosenSplits
 from securevfl.audit.attacks.collusion import recovered
 from securevfl.audit.attacks.rare_values import lonely_rows
 from securevfl.audit.recording.views import Worlds
-from securevfl.crypto.scheme import Floats
-from securevfl.crypto.trees import Tree, star
+from securevfl.base.arrays import Floats
+from securevfl.crypto.masking.sum_trees import SumTree, star
 from securevfl.disclosure.label_auc import expected_label_auc
 from securevfl.disclosure.leverage import leverage, measure
 from securevfl.optim.base import Optimizer
-from securevfl.protocols.base import (
-    ActiveResidual,
-    Agreement,
-    Declared,
-    PassiveResidual,
-    Reply,
-    ResidualProtocol,
-    Reveal,
-    Seat,
-)
-from securevfl.protocols.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
-from securevfl.protocols.open_residual import OpenReply
-from securevfl.protocols.sealed_residual import SealedG
+from securevfl.protocols.base import Release
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
+from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
+from securevfl.protocols.residuals.open_residual import OpenReply
+from securevfl.protocols.residuals.sealed_residual import SealedG
+from securevfl.protocols.seat import Seat
 
-LABEL_ATTACKS = [name for name, attack in ATTACKS.items() if isinstance(attack, LabelAttack)]
+LABEL_ATTACKS = [  # but the one that reads a forest (test_trees_leaks.py)
+    name for name, attack in ATTACKS.items() if isinstance(attack, LabelAttack) and not isinstance(attack, ChosenSplits)
+]
 FROM_RESIDUALS = ["residual_sign", "residual_direction", "batch_inversion", "cross_round", "transcript"]
 SEEDS = 5
 MANY_SEEDS = 20
 MARGIN = 0.03
+GUESSES = {"transcript"}  # attacks that read drawn bytes, so that their score varies where these say nothing
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +108,11 @@ def differences(protocol: vfl.Protocol, names: Sequence[str], k: int, seeds: Col
     return found
 
 
+def margin(name: str, seeds: int) -> float:
+    """How far the mean difference of an attack may be off: for guesses six standard errors, once in 5e8 by luck."""
+    return 6 * auc_noise(np.arange(400) % 2) / seeds**0.5 if name in GUESSES else MARGIN
+
+
 SEALED = {
     "direct/ckks": (vfl.Protocol(residual=vfl.Ckks()), 2),
     "pairwise/ckks": (vfl.Protocol(sum="pairwise", residual=vfl.Ckks()), 3),
@@ -122,7 +125,7 @@ SEALED = {
 def test_on_sealed_residuals_the_transcript_adds_nothing(kind: str) -> None:
     protocol, k = SEALED[kind]
     for name, found in differences(protocol, LABEL_ATTACKS, k, range(SEEDS)).items():
-        assert abs(np.mean(found)) <= MARGIN, (kind, name, np.round(found, 3))
+        assert abs(np.mean(found)) <= margin(name, len(found)), (kind, name, np.round(found, 3))
 
 
 @pytest.mark.slow
@@ -132,7 +135,7 @@ def test_on_sealed_residuals_the_transcript_adds_nothing_over_many_seeds(kind: s
     paillier = vfl.Protocol(residual=vfl.Paillier(bits=2048)), 2
     protocol, k = SEALED.get(kind, paillier)
     for name, found in differences(protocol, LABEL_ATTACKS, k, range(MANY_SEEDS)).items():
-        assert abs(np.mean(found)) <= MARGIN, (kind, name, np.round(found, 3))
+        assert abs(np.mean(found)) <= margin(name, len(found)), (kind, name, np.round(found, 3))
 
 
 class UnderASealedName(ResidualProtocol):
@@ -163,17 +166,18 @@ class MutantActive(ActiveResidual):
     def __init__(self, seat: Seat, mask: str) -> None:
         self._seat, self._mask = seat, mask
 
-    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: int | None = None) -> None:
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
         for passive in to:
             self._seat.channel.send(passive, SealedG(0, disguise(g, self._mask)))
 
 
 class MutantPassive(PassiveResidual):
     def __init__(self, seat: Seat, mask: str) -> None:
-        self._seat, self._mask = seat, mask
+        super().__init__(seat)
+        self._mask = mask
 
-    def reply(self) -> Reply:
-        data = self._seat.channel.recv(self._seat.active, SealedG).ciphertext
+    def receive(self) -> Reply:
+        data = self.seat.channel.recv(self.seat.active, SealedG).ciphertext
         if self._mask == "none":
             return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1))
         return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40)
@@ -193,7 +197,7 @@ def test_attacks_catch_what_is_no_ciphertext(mask: str) -> None:
     """The mutants: residuals in the clear under a sealed name; one constant mask."""
     protocol = vfl.Protocol(residual=UnderASealedName(mask=mask))
     found = differences(protocol, ["transcript"], 2, range(3))
-    assert np.mean(found["transcript"]) > 3 * MARGIN
+    assert np.mean(found["transcript"]) > 3 * margin("transcript", len(found["transcript"]))
     if mask == "none":
         assert ATTACKS["residual_sign"](job(protocol=protocol), table(), 0).real == 1.0
 
@@ -255,7 +259,7 @@ def test_a_coalition_recovers_a_part_exactly_if_it_holds_its_neighbours() -> Non
 class SameStars(vfl.TreeSum):
     """A mutant: both passes along the same star, so that the root can take off each mask."""
 
-    def trees(self, parties: int) -> tuple[Tree, Tree]:
+    def trees(self, parties: int) -> tuple[SumTree, SumTree]:
         return star(range(parties), 0), star(range(parties), 0)
 
 
@@ -298,7 +302,7 @@ def test_unmasked_phases_give_the_columns_to_who_knows_the_frequencies() -> None
 def test_private_frequencies_hide_columns_and_shared_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     parties = table(2, n=128, d=3)
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real < 0.5
-    monkeypatch.setattr("securevfl.methods.phases.os.urandom", bytes)  # the mutant: one key for all
+    monkeypatch.setattr("securevfl.methods.phases.phases.os.urandom", bytes)  # the mutant: one key for all
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real > 0.999
 
 
@@ -322,7 +326,7 @@ def test_attacks_say_themselves_which_jobs_they_fit() -> None:
     for own in jobs:
         worlds = Worlds(own, parties, 0)
         for attack in ATTACKS.values():
-            if attack.applies_to(own):
+            if not attack.why_not(own):
                 score = attack.score(worlds)
                 assert 0 <= score.real <= 1
                 assert 0 <= score.simulated <= 1
@@ -375,3 +379,11 @@ def test_every_attack_has_its_paper_and_its_measure() -> None:
         assert attack.name == name
         assert any(character.isdigit() for character in attack.paper) or name == "transcript"
         assert attack.measures
+
+
+def test_guesses_of_one_column_need_no_second_axis() -> None:
+    labels = np.arange(40) % 2
+    assert label_auc(labels.astype(float), labels) == 1.0
+    assert by_row(labels.astype(float), 40).shape == (40, 1)
+    with pytest.raises(ValueError, match="a guess for each of 40 rows was expected"):
+        by_row(labels[:7].astype(float), 40)

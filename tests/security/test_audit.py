@@ -6,10 +6,10 @@ from types import ModuleType
 import pytest
 
 from securevfl.audit import declarations
-from securevfl.audit.mutants import table as mutants
-from securevfl.audit.suite.test_checks import *  # noqa: F403
-from securevfl.audit.suite.test_declarations import *  # noqa: F403
-from securevfl.audit.suite.test_mutants import *  # noqa: F403
+from securevfl.selfcheck.mutants import mutant_table as mutants
+from securevfl.selfcheck.suite.test_checks import *  # noqa: F403
+from securevfl.selfcheck.suite.test_declarations import *  # noqa: F403
+from securevfl.selfcheck.suite.test_mutants import *  # noqa: F403
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.checks.transcripts import check_transcript
-from securevfl.audit.mutants import protocols
 from securevfl.audit.page import html, text
-from securevfl.audit.recording.transcript import record
+from securevfl.audit.recording.recorded_runs import record
 from securevfl.audit.recording.views import Worlds
 from securevfl.audit.report import run_audit
-from securevfl.protocols.defences import Gaussian, Marvell, MaxNorm, Rounding
+from securevfl.audit.transcripts import check_transcript
+from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm, Rounding
+from securevfl.selfcheck.mutants import protocol_mutants
 
-MUTANT = {each.name: each for each in protocols.MUTANTS}
+MUTANT = {each.name: each for each in protocol_mutants.MUTANTS}
 sealed = partial(vfl.SealedResidual, engine=vfl.Ckks())
 DEFENDED = {
     "open, gaussian": vfl.OpenResidual(defence=Gaussian(sigma=0.5)),

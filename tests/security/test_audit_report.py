@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.findings import Audit, Inference
-from securevfl.audit.mutants.table import MUTANTS
+from securevfl.audit.findings import NO_MESSAGE, Audit, Inference
 from securevfl.audit.page import html, text
-from securevfl.audit.plain import summary
 from securevfl.audit.report import run_audit
+from securevfl.audit.summary import summary
 from securevfl.cli import audit as cli_audit
+from securevfl.selfcheck.mutants.mutant_table import MUTANTS
 
 MUTANT = {each.name: each for each in MUTANTS}
 
@@ -42,6 +42,7 @@ def test_a_sealed_job_tells_what_is_declared(sealed: Audit) -> None:
         assert not each.exceeds, each.name
 
 
+@pytest.mark.long
 def test_the_page_names_parties_messages_scores_and_remedies(sealed: Audit) -> None:
     for page in (text(sealed), html(sealed)):
         for word in ("bank", "shop", "SealedG", "Opened", "model completion", "rows or more", "exceeds"):
@@ -49,6 +50,7 @@ def test_the_page_names_parties_messages_scores_and_remedies(sealed: Audit) -> N
     assert html(sealed).count("<section") == html(sealed).count("</section>")
 
 
+@pytest.mark.long
 def test_an_open_job_is_told_to_seal(parties: list[vfl.Party]) -> None:
     audit = run_audit(job("open"), parties, seeds=(0,))
     sign = next(each for each in audit.inferences if each.name == "residual sign")
@@ -63,6 +65,7 @@ def test_an_open_job_is_told_to_seal(parties: list[vfl.Party]) -> None:
     assert "The party shop can tell, for each person, the label of bank" in text(audit)
 
 
+@pytest.mark.long
 def test_the_page_says_when_of_what_and_with_what_it_was_made(sealed: Audit, parties: list[vfl.Party]) -> None:
     assert sealed.facts["job"] == job(vfl.Ckks()).digest.hex()[:16]
     for page in (text(sealed), html(sealed)):
@@ -87,6 +90,20 @@ def test_the_colour_goes_by_what_can_be_inferred(real: float, level: str, says: 
     assert f'<div class="verdict {level}">' in html(audit)
 
 
+def test_what_needs_no_message_and_what_is_a_sum_of_columns_is_said_to_be_so() -> None:
+    own = Inference("shop", "own", "AUC of the labels", "", 0.9, 0.9, 0.5, 0.0, False, NO_MESSAGE)
+    sums = "share of the variance of the others' part of f that is told by scores, own columns held constant"
+    part = Inference("bank", "sums", sums, "", 0.95, 0.95, 0.0, 0.0, False, "fewer bits")
+    audit = Audit("a job", {"bank": "active", "shop": "passive"}, [], [], [own, part], [], lead="bank")
+    assert summary(audit) == [
+        "The party bank can find most of another party's part of the scores (0.95; chance 0.00).",
+        "The party shop can tell, for each person, the label of bank from its own columns and a few labels, without "
+        "any message (0.90; chance 0.50).",
+    ]
+    one = "; 1 strong inference is possible"
+    assert f"{one} from what is declared{one} without any message" in audit.verdict
+
+
 def test_a_broken_protocol_ends_with_one(parties: list[vfl.Party]) -> None:
     with MUTANT["sealed: open under a sealed name"].apply():
         audit = run_audit(job(vfl.Ckks()), parties, seeds=(0,))
@@ -102,7 +119,7 @@ def test_the_command_prints_the_page_and_writes_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(cli_audit, "run_audit", lambda job, parties, on_step: sealed)
+    monkeypatch.setattr(cli_audit, "run_audit", lambda job, parties, on_step, made_up: sealed)
     assert cli_audit.audit_command(job(vfl.Ckks()), parties, tmp_path / "audit.html") == 0
     assert "nothing exceeds the declaration" in capsys.readouterr().out
     assert "What each party could infer" in (tmp_path / "audit.html").read_text(encoding="utf-8")

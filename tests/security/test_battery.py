@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from securevfl.audit.checks.statistics import LEVEL, Battery, bits_of, bits_of_numbers, bitwise
-from securevfl.audit.checks.transcripts import _wrong_total
-from securevfl.protocols.base import Circle
+from securevfl.audit.statistics import LEVEL, Battery, bits_of, bits_of_numbers, bitwise
+from securevfl.audit.transcripts import _wrong_total
+from securevfl.protocols.spaces import Circle
 
 
 def random_bits(n: int, b: int, seed: int = 0) -> np.ndarray:

@@ -41,7 +41,7 @@ def best_attack(own: vfl.Job, parties: list[vfl.Party], attacks: Iterable[str] =
     for name in attacks:
         attack = ATTACKS[name]
         assert isinstance(attack, LabelAttack)
-        if attack.applies_to(own):
+        if not attack.why_not(own):
             found.append(label_auc(attack.guess(worlds.real(), worlds), worlds.labels))
     return max(found)
 

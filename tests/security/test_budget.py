@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.audit.suite import budget
-from securevfl.audit.suite.budget import Budget
+from securevfl.selfcheck.suite import budget
+from securevfl.selfcheck.suite.budget import Budget
 
 SUITE = """
 import importlib.util

@@ -56,6 +56,7 @@ def attacked(optimizer: object) -> tuple[float, float]:
     return float(np.mean([auc for auc, _ in found])), float(np.mean([rank for _, rank in found]))
 
 
+@pytest.mark.long
 def test_kept_exchanges_tell_what_fedbcd_does_and_weighted_rows_more() -> None:
     fedbcd, of_fedbcd = attacked(vfl.FedBCD(lr=0.1, local_steps=R))
     kept, of_kept = attacked(vfl.CeluVFL(lr=0.1, R=R, W=3))

@@ -7,31 +7,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from cryptography.exceptions import InvalidTag
 
 import securevfl as vfl
-from securevfl.crypto.agreement import KeyPair
+from securevfl.base.roles import Roles
+from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.masking.shamir import SHARE_BYTES, Share, combine
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.shamir import SHARE_BYTES, Share, combine
 from securevfl.errors import ProtocolError, SecureVFLError, TransportError
-from securevfl.protocols.base import Circle, Reals, Seat
-from securevfl.protocols.dropout_sum import (
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Circle, Reals
+from securevfl.protocols.sums.dropout_sum import (
     Commit,
     Commits,
     DoubleMasked,
     DropoutCollector,
     DropoutMember,
-    Shares,
+    SeedShares,
     Survivors,
     Told,
     pair_seeds,
 )
-from securevfl.protocols.pairwise_sum import PairwiseSum
-from securevfl.protocols.residues import unpack
-from securevfl.roles import Roles
+from securevfl.protocols.sums.pairwise_sum import PairwiseSum
+from securevfl.protocols.sums.sum_residues import unpack
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter
@@ -62,7 +64,7 @@ def attacked(
     def play(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("a", passives), Meter(channel.clock, channel.books))
         if channel.me == "a":
-            read.append(collector(seat, threshold, 5.0).collect((ROWS,), SPACE))
+            read.append(collector(seat, threshold, 60.0).collect((ROWS,), SPACE))
             raise TransportError("the attacker has what it wanted; nobody need wait")
         try:
             member(seat, threshold).contribute(parts[channel.me], SPACE)
@@ -74,7 +76,7 @@ def attacked(
         run_threads(
             dict.fromkeys(("a", *passives), play),
             lambda: VirtualClock(vfl.Network()),
-            timeout=5.0,
+            timeout=60,
             observe=events.append,
         )
     return (read[0] if read else None), parts[VICTIM], errors
@@ -86,8 +88,8 @@ def sent_by(events: list[Event], name: str) -> list[type]:
 
 def both(seat: Seat, names: Sequence[str]) -> tuple[dict[str, Told], dict[str, DoubleMasked]]:
     """What the members send in step 3."""
-    told = {name: seat.channel.recv(name, Told, seat.lane, timeout=5.0) for name in names}
-    return told, {name: seat.channel.recv(name, DoubleMasked, seat.lane, timeout=5.0) for name in names}
+    told = {name: seat.channel.recv(name, Told, seat.lane) for name in names}
+    return told, {name: seat.channel.recv(name, DoubleMasked, seat.lane) for name in names}
 
 
 def tags_of(told: Told, sender: str, list_of_sender: Sequence[str]) -> dict[str, bytes]:
@@ -116,7 +118,7 @@ class ExchangesKeys(DropoutCollector):
         for name in own:
             made = [tags_of(told[other], other, list(commits)) for other in commits if other != name]
             seat.channel.send(name, Survivors(list(commits), [tags[name] for tags in made]), lane)
-        opened = [seat.channel.recv(name, Shares, lane, timeout=5.0) for name in own]
+        opened = [seat.channel.recv(name, SeedShares, lane) for name in own]
         at = list(commits).index(VICTIM)
         b = combine([Share.from_bytes(shares.shares[at]) for shares in opened], threshold=self._threshold)
         seeds = {
@@ -191,7 +193,7 @@ class TellsTwoLists(DropoutCollector):
             }
             tags = [found.get(name, bytes(32)) for found in made.values()]
             seat.channel.send(name, Survivors(list(survivors), tags), lane)
-        opened = {name: seat.channel.recv(name, Shares, lane, timeout=5.0).shares for name in self.LISTS}
+        opened = {name: seat.channel.recv(name, SeedShares, lane).shares for name in self.LISTS}
         order = list(commits)
 
         def secret(owner: str, holders: str) -> list[Share]:
@@ -213,7 +215,7 @@ def test_members_who_were_told_different_things_open_no_share() -> None:
     assert read is None
     assert errors
     assert all("b was told of others than" in str(error) for error in errors)
-    assert not any(Shares in sent_by(events, name) for name in "bcdef")
+    assert not any(SeedShares in sent_by(events, name) for name in "bcdef")
 
 
 def test_without_tags_two_lists_would_give_a_part_away() -> None:
@@ -221,22 +223,23 @@ def test_without_tags_two_lists_would_give_a_part_away() -> None:
     assert np.array_equal(read, part)
 
 
-def sealed_in_two_sums(member: type[DropoutMember]) -> tuple[bytes, bytes]:
+def sealed_in_two_sums(member: type[DropoutMember], until_silent: Any) -> tuple[bytes, bytes]:
     """What b seals for c in a sum that fails for lack of an answer, and in the sum that b is then asked for."""
     sealed: list[bytes] = []
 
     def play(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("a", ("b", "c")), Meter(channel.clock, channel.books))
         if channel.me == "a":
-            sealed.extend(channel.recv("b", Commit, timeout=10.0).sealed[1] for _ in range(2))
+            sealed.extend(channel.recv("b", Commit).sealed[1] for _ in range(2))
             return
         role = member(seat, 2)
         if channel.me == "b":
+            until_silent(channel, {"a"})
             for _ in range(2):
                 with contextlib.suppress(TransportError):
                     role.contribute(np.zeros(3, np.uint32), SPACE)
 
-    run_threads(dict.fromkeys("abc", play), lambda: VirtualClock(vfl.Network()), timeout=0.5)
+    run_threads(dict.fromkeys("abc", play), lambda: VirtualClock(vfl.Network()), timeout=60)
     return sealed[0], sealed[1]
 
 
@@ -258,9 +261,9 @@ class AdvancesLate(DropoutMember):
             raise
 
 
-def test_a_sum_that_failed_is_not_sealed_again_under_its_key_and_nonce() -> None:
-    assert not keystream_repeats(*sealed_in_two_sums(DropoutMember))
-    assert keystream_repeats(*sealed_in_two_sums(AdvancesLate))
+def test_a_sum_that_failed_is_not_sealed_again_under_its_key_and_nonce(until_silent: Any) -> None:
+    assert not keystream_repeats(*sealed_in_two_sums(DropoutMember, until_silent))
+    assert keystream_repeats(*sealed_in_two_sums(AdvancesLate, until_silent))
 
 
 @pytest.mark.parametrize("change", [lambda tags: tags[:-1], lambda tags: [*tags, b""], lambda tags: []])
@@ -269,8 +272,11 @@ def test_tags_that_are_missing_are_named(change: Callable[[list[bytes]], list[by
         def __init__(self, seat: Seat, threshold: int) -> None:
             super().__init__(seat, threshold)
             send = seat.channel.send
-            seat.channel.send = lambda to, message, lane="": send(
-                to, Told(change(message.tags)) if isinstance(message, Told) and seat.me == "c" else message, lane
+            seat.channel.send = lambda to, message, lane="", told=None: send(
+                to,
+                Told(change(message.tags)) if isinstance(message, Told) and seat.me == "c" else message,
+                lane,
+                told=told,
             )
 
     names = ("a", "b", "c", "d")
@@ -278,10 +284,10 @@ def test_tags_that_are_missing_are_named(change: Callable[[list[bytes]], list[by
     def play(channel: Channel) -> None:
         seat = Seat(channel, Roles.sum("a", names[1:]), Meter(channel.clock, channel.books))
         if channel.me == "a":
-            PairwiseSum(threshold=2, patience=2.0).role(seat).collect((3,), SPACE)
+            PairwiseSum(threshold=2, patience=60).role(seat).collect((3,), SPACE)
         else:
             with contextlib.suppress(TransportError):
                 Mutilates(seat, 2).contribute(np.zeros(3, np.uint32), SPACE)
 
     with pytest.raises(ProtocolError, match="c was expected to send 2 tags"):
-        run_threads(dict.fromkeys(names, play), lambda: VirtualClock(vfl.Network()), timeout=5.0)
+        run_threads(dict.fromkeys(names, play), lambda: VirtualClock(vfl.Network()), timeout=60)

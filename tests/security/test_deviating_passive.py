@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto import sealio
-from securevfl.crypto.lattice import LatticeHolder
-from securevfl.crypto.lattice_profile import BLINDED, OPENED, SEALED, Parameters
-from securevfl.crypto.lattice_ring import Ring
-from securevfl.crypto.lattice_rows import unsealed
-from securevfl.crypto.paillier import PaillierEvaluator, PaillierHolder
-from securevfl.crypto.paillier_keys import SecretKey
+from securevfl.crypto.lattice import sealio
+from securevfl.crypto.lattice.lattice_product import LatticeHolder
+from securevfl.crypto.lattice.lattice_rows import unsealed
+from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.lattice.profile import BLINDED, OPENED, SEALED, Parameters
+from securevfl.crypto.paillier.paillier_keys import SecretKey
+from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
 from securevfl.crypto.scheme import Shape
 from securevfl.data.party import register_of
 from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
 from securevfl.protocols.engines import Engine
-from securevfl.protocols.sealed_residual import Opened, SealedActive, SealedG, SealedPassive, product_of
+from securevfl.protocols.residuals.sealed_residual import Opened, SealedActive, SealedG, SealedPassive, product_of
 from securevfl.runtime.channel import Event
 
 ENGINES = [vfl.Ckks(), vfl.Paillier(bits=2048)]
@@ -116,9 +116,14 @@ def crafted(ring: Ring, key: bytes, shape: Shape, s: int, offset: int) -> bytes:
     flat = ring.io.ciphertext(ring.level, np.stack([c1, c1]), ntt=False)
     ring.evaluator.transform_to_ntt_inplace(flat)
     second = ring.second_polynomial(flat)
-    zeros = np.zeros((len(ring.primes), shape.columns), np.uint64)
-    header = BLINDED.pack(b"SLB2", key, shape.rows, shape.outputs, s, 1, shape.columns)
+    zeros = np.zeros((len(ring.primes), width(shape, s)), np.uint64)
+    header = BLINDED.pack(b"SLB3", key, shape.rows, shape.outputs, s, 1, shape.columns)
     return header + sealio.pack(second, ring.primes) + sealio.pack(zeros, ring.primes)
+
+
+def width(shape: Shape, s: int) -> int:
+    """Values in an opening: those of the columns, and of the checks beside them."""
+    return PARAMETERS.layout(shape.rows, shape.outputs, s, 1).checked(shape.columns)
 
 
 def digits(values: np.ndarray) -> np.ndarray:
@@ -133,14 +138,14 @@ def digits(values: np.ndarray) -> np.ndarray:
 
 
 def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the_docs_say() -> None:
-    """Not prevented, and said: 4,096 ternary coefficients, 12 a value, 16 values an opening."""
+    """Not prevented, and said: 4,096 ternary coefficients, 12 a value, 32 values an opening."""
     ring, shape = PARAMETERS.ring, Shape(256, 1, 16)
     holder = LatticeHolder(PARAMETERS, shape.columns)
     g = np.random.default_rng(0).uniform(-1, 1, (256, 1))
     sealed = holder.encrypt(g, bound=1.0)
     key, _, _, s, _, _ = SEALED.unpack_from(sealed)[1:]
     secret = np.zeros(ring.degree, int)
-    places = np.arange(shape.columns) * s + s - 1
+    places = np.arange(width(shape, s)) * s + s - 1
     offsets = range(0, s, DIGITS)
     for offset in offsets:
         opened = holder.open(crafted(ring, key, shape, s, offset), shape)
@@ -149,15 +154,24 @@ def test_a_crafted_ciphertext_takes_the_key_of_an_epoch_in_as_many_values_as_the
             for i, digit in enumerate(row):
                 at = place - offset - i
                 secret[at % ring.degree] = digit if at >= 0 else -digit
-    assert len(offsets) * shape.columns == 352
+    assert len(offsets) * len(places) == 352
     assert g_from_key(sealed, secret, g.shape) == pytest.approx(g, abs=1e-6)
 
 
 def g_from_key(sealed: bytes, secret: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """c0 + c1 s of the first ciphertext, by the attacker's own arithmetic."""
+    """c0 + c1 s of each ciphertext, by the attacker's own arithmetic."""
+    n, c = shape
+    *_, s, p, bound = SEALED.unpack_from(sealed)
+    scale = PARAMETERS.g_scale(PARAMETERS.layout(n, c, s, p), bound)
+    starts = range(SEALED.size, len(sealed), PARAMETERS.sealed_size)
+    found = [message(sealed[at : at + PARAMETERS.sealed_size], secret)[:s] for at in starts]
+    return np.concatenate(found)[:n, None] / scale
+
+
+def message(sealed: bytes, secret: np.ndarray) -> np.ndarray:
+    """The coefficients of one ciphertext's message, about zero."""
     ring = PARAMETERS.ring
-    cipher = unsealed(PARAMETERS, sealed[SEALED.size : SEALED.size + PARAMETERS.sealed_size])
-    residues = ring.io.residues(cipher, (2, len(ring.primes), ring.degree))
+    residues = ring.io.residues(unsealed(PARAMETERS, sealed), (2, len(ring.primes), ring.degree))
     (plain,) = ring.encode(secret[None].astype(float))
     s = ring.io.plain_residues(plain, (len(ring.primes), ring.degree))
     total = np.array(
@@ -168,14 +182,11 @@ def g_from_key(sealed: bytes, secret: np.ndarray, shape: tuple[int, int]) -> np.
         np.uint64,
     )
     both = ring.io.ciphertext(ring.level, np.stack([total, total]), ntt=True)
-    n, c = shape
-    coefficients = ring.first_coefficients(both, np.arange(n))
     q = PARAMETERS.modulus
     terms = [q // p * pow(q // p, -1, p) for p in ring.primes]
-    values = [sum(int(r) * t for r, t in zip(column, terms, strict=True)) % q for column in coefficients.T]
-    *_, s_, p_, bound = SEALED.unpack_from(sealed)
-    scale = PARAMETERS.g_scale(PARAMETERS.layout(n, c, s_, p_), bound)
-    return np.array([[(v - q if v > q // 2 else v) / scale] for v in values])
+    coefficients = ring.first_coefficients(both, np.arange(ring.degree)).T
+    values = [sum(int(r) * t for r, t in zip(column, terms, strict=True)) % q for column in coefficients]
+    return np.array([float(v - q if v > q // 2 else v) for v in values])
 
 
 @pytest.mark.parametrize("width", [256, 4096])

@@ -13,16 +13,16 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.attacks.column_space import ColumnSpace, shares, space
-from securevfl.audit.checks.transcripts import check_transcript
 from securevfl.audit.recording import views
 from securevfl.audit.recording.received import Received, received
-from securevfl.audit.recording.transcript import record
+from securevfl.audit.recording.recorded_runs import record
 from securevfl.audit.recording.views import Worlds
+from securevfl.audit.transcripts import check_transcript
 from securevfl.errors import CryptoError, KeyMismatch, LimitError, ProtocolError, SecureVFLError
-from securevfl.protocols.pulls import Push, Restored
-from securevfl.protocols.stored_cipher import CipherServer, CipherWorker
-from securevfl.protocols.stored_masks import MaskedServer, MaskedWorker
-from securevfl.protocols.stored_sum import StoredWorker
+from securevfl.protocols.stored.pulls import Push, Restored
+from securevfl.protocols.stored.stored_cipher import CipherServer, CipherWorker
+from securevfl.protocols.stored.stored_masks import MaskedServer, MaskedWorker
+from securevfl.protocols.stored.stored_sum import StoredWorker
 from securevfl.training.checkpoint import Checkpoints
 
 SERVER = vfl.Helper("server", "server")

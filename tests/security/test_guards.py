@@ -7,8 +7,10 @@ from scipy.sparse.linalg import lsqr
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
+from securevfl.audit.attacks import ATTACKS
 from securevfl.data.schedule import Schedule
 from securevfl.errors import LeakageError
+from securevfl.methods import METHODS, leak_kinds
 from securevfl.runtime.channel import Event
 
 
@@ -113,3 +115,9 @@ def test_sealed_messages_show_no_residual_and_repeat_nothing() -> None:
         ]
         assert len(bodies) == 18
         assert len(set(bodies)) == len(bodies)
+
+
+def test_leaks_name_attacks_that_there_are() -> None:
+    assert {name for kind in leak_kinds().values() for name in kind.attacks} <= set(ATTACKS)
+    for name, method in METHODS.items():
+        assert len({kind.name for kind in method.leak_kinds}) == len(method.leak_kinds), name

@@ -6,9 +6,11 @@ import re
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.lattice_profile import OPENINGS, PROFILE
+from securevfl.crypto.lattice.layout import MOST
+from securevfl.crypto.lattice.profile import OPENINGS, PROFILE
+from securevfl.crypto.paillier.paillier_checks import CHECKS
 from securevfl.protocols.engines import Engine
-from securevfl.protocols.sealed_residual import SealedResidual
+from securevfl.protocols.residuals.sealed_residual import SealedResidual
 
 
 def line(engine: Engine | str, **keys: object) -> str:
@@ -17,6 +19,11 @@ def line(engine: Engine | str, **keys: object) -> str:
     return next(
         (row for row in vfl.explain(job, vfl.datasets.breast_cancer(parties=2)).splitlines() if "openings" in row), ""
     )
+
+
+def checks_of(text: str) -> int:
+    """Checks of the run, at most."""
+    return int(re.search(r"([\d,]+) checks at most", text)[1].replace(",", ""))
 
 
 def figures(text: str) -> tuple[int, float, float, float]:
@@ -30,8 +37,11 @@ def test_explain_prints_the_distance_of_the_run_of_a_key_and_of_a_value() -> Non
     parties = vfl.datasets.breast_cancer(parties=2)
     columns = sum(party.X.shape[1] for party in parties if not party.active)
     batches = len(parties[0]) // 64 + (len(parties[0]) % 64 > 0)
-    values, run, key, one = figures(line(vfl.Ckks()))
+    text = line(vfl.Ckks())
+    values, run, key, one = figures(text)
     assert values == 4 * batches * columns
+    assert checks_of(text) == 4 * batches * MOST
+    values += checks_of(text)  # each is an opening like the others
     assert (run, key, one) == pytest.approx(
         [PROFILE.distance_bits(4096, count) for count in (values, values // 4, 1)], abs=0.06
     )
@@ -39,8 +49,9 @@ def test_explain_prints_the_distance_of_the_run_of_a_key_and_of_a_value() -> Non
 
 
 def test_under_paillier_one_key_serves_the_run_and_chances_add_up() -> None:
-    values, run, key, one = figures(SealedResidual(engine=vfl.Paillier(bits=2048)).openings(1000, 16))
-    assert values == 16_000
+    values, run, key, one = figures(SealedResidual(engine=vfl.Paillier(bits=2048)).openings(500, 16, columns=250))
+    assert values == 8_000
+    values += 16 * 250 * CHECKS
     assert run == key == pytest.approx(one - math.log2(values), abs=0.1)
     assert run > 40
 
@@ -51,5 +62,7 @@ def test_nothing_is_said_where_nothing_is_opened() -> None:
 
 def test_a_run_beyond_the_stated_number_of_openings_is_told_so() -> None:
     residual = SealedResidual(engine=vfl.Ckks())
-    assert "is meant" not in residual.openings(OPENINGS // 16, 16)
-    assert "2^-40 is meant, so use fewer epochs or larger batches" in residual.openings(OPENINGS // 8, 16)
+    checked = OPENINGS // 16 // MOST
+    assert "is meant" not in residual.openings(OPENINGS // 16, 16, columns=0)
+    beyond = residual.openings(OPENINGS // 16, 16, columns=checked)
+    assert "2^-40 is meant, so use fewer epochs or larger batches" in beyond

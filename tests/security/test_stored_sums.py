@@ -8,11 +8,11 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.attacks.column_space import shares
-from securevfl.audit.recording.stored import WORKERS, Step, StoredPush, StoredRun, record_stored
 from securevfl.audit.recording.transcript import COLLECTS
-from securevfl.crypto.scheme import Floats
-from securevfl.protocols.stored_masks import MARKS
-from securevfl.protocols.stored_sum import StoredSum
+from securevfl.base.arrays import Floats
+from securevfl.protocols.stored.stored_masks import MARKS
+from securevfl.protocols.stored.stored_sum import StoredSum
+from securevfl.selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, record_stored
 
 ROWS, COLUMNS, VISITS = 300, 4, 8
 HIDING = [vfl.StoredMasks(), vfl.StoredCipher(engine=vfl.Ckks())]
@@ -24,13 +24,13 @@ def tables(seed: int = 0) -> dict[str, Floats]:
     return {name: generator.normal(size=(ROWS, COLUMNS)) for name in WORKERS}
 
 
-def in_step(X: dict[str, Floats], *, only: str = "") -> dict[Step, Floats]:
+def in_step(X: dict[str, Floats], *, only: str = "") -> dict[WorkerStep, Floats]:
     """Every worker pushes one batch in every visit, of weights that move; after the first, those of `only` alone."""
     generator, found = np.random.default_rng(1), {}
     for visit in range(VISITS):
         for name in WORKERS:
             if visit == 0 or only in ("", name):
-                found[Step(name, 0, visit)] = X[name] @ generator.normal(size=(COLUMNS, 1))
+                found[WorkerStep(name, 0, visit)] = X[name] @ generator.normal(size=(COLUMNS, 1))
     return found
 
 
@@ -93,11 +93,11 @@ def test_where_one_other_worker_moves_alone_its_part_shows_in_the_difference(sto
     """Declared and counted: workers at their own pace may be told single parts, whatever hides them from the server."""
     X = tables()
     steps = in_step(X, only="P1")
-    again: dict[Step, Floats] = {}
+    again: dict[WorkerStep, Floats] = {}
     for step, H in steps.items():
         again[step] = H
         if step.worker == "P1" and step.version:  # P3 pulls again without having moved
-            again[Step("P3", 0, step.version + 100)] = steps[Step("P3", 0, 0)]
+            again[WorkerStep("P3", 0, step.version + 100)] = steps[WorkerStep("P3", 0, 0)]
     run = record_stored(stored, again)
     pulled = [each.sum for each in run.pulled if each.reader == "P3" and each.sum is not None]
     differences = np.hstack([b - a for a, b in pairwise(pulled)])
@@ -112,7 +112,7 @@ def test_the_server_and_one_reader_together_open_every_payload(stored: StoredSum
     reader: Any = run.sides["P1"]
     for event in run.transcript.received:
         if isinstance(event.message, StoredPush):
-            step = Step(event.peer, event.message.batch, event.message.version)
+            step = WorkerStep(event.peer, event.message.batch, event.message.version)
             found = opened(reader, step, event.message.payload)
             np.testing.assert_allclose(found, run.outputs[step][:, 0], atol=1e-3)
 
@@ -129,7 +129,7 @@ def test_the_server_and_workers_that_read_nothing_open_nobody_else(stored: Store
     assert not any(hasattr(value, "decrypt") or hasattr(value, "_keys") for value in vars(server).values())
 
 
-def opened(reader: Any, step: Step, payload: bytes) -> Floats:
+def opened(reader: Any, step: WorkerStep, payload: bytes) -> Floats:
     """One worker's forward outputs from its payload and a reader's keys."""
     if hasattr(reader, "_holder"):
         return np.asarray(reader._holder.decrypt(payload)[:ROWS])

@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.party import register_of
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.methods.sizes import sizes_of
 from securevfl.models import taylor
 from securevfl.models.transfer import Transfer
-from securevfl.protocols.defences import Gaussian
 from securevfl.protocols.notes import Learned
-from securevfl.protocols.open_residual import OpenResidual
-from securevfl.protocols.sealed_residual import SealedResidual
+from securevfl.protocols.residuals.defences import Gaussian
+from securevfl.protocols.residuals.open_residual import OpenResidual
+from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from securevfl.runtime.channel import Event, Observer
 
 COLUMNS = 10

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.protocols.defences import Gaussian
-from securevfl.protocols.open_residual import Residual
+from securevfl.protocols.residuals.defences import Gaussian
+from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints
 
@@ -52,6 +52,8 @@ KINDS: dict[str, tuple[vfl.Job, float]] = {
     "open, a network": (job("open", sum="direct", model=vfl.Neural(joint="top", width=3)), 0.0),
     "ckks": (job("ckks"), 1e-4),
     "ckks, a network": (job("ckks", model=vfl.Neural()), 1e-4),
+    "open, several in flight": (job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W, xi=60, depth=3)), 0.0),
+    "ckks, several in flight": (job("ckks", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=W, depth=3)), 1e-4),
     "more rows than batches": (job("open", optimizer=vfl.CeluVFL(lr=0.1, R=R, W=9)), 0.0),
 }
 
@@ -83,6 +85,7 @@ def test_what_goes_down_again_has_the_noise_that_it_had(tmp_path: Path) -> None:
     assert len(set(blurred)) == ROUNDS
 
 
+@pytest.mark.slow
 def test_under_paillier_too(tmp_path: Path) -> None:
     parties = [party.take(np.arange(40, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
     work = job(vfl.Paillier(bits=2048), batch_size=20, optimizer=vfl.CeluVFL(lr=0.1, R=2, W=2, xi=60))

@@ -9,10 +9,10 @@ import pytest
 import securevfl as vfl
 from securevfl.data.store import store_table
 from securevfl.errors import DataError, LabelError, ProtocolError, TableError
-from securevfl.methods.prepared import as_prepared
-from securevfl.protocols import evidence
-from securevfl.protocols.open_residual import OpenActive
-from securevfl.protocols.sealed_residual import SealedG
+from securevfl.methods.prepared_columns import as_prepared
+from securevfl.protocols import bin_classes
+from securevfl.protocols.residuals.open_residual import OpenActive
+from securevfl.protocols.residuals.sealed_residual import SealedG
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
@@ -64,7 +64,7 @@ def test_a_training_that_goes_on_asks_for_no_class_again(tmp_path: Path) -> None
         vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, on_round=cut, observe=asked[0].append)
     run = vfl.simulate(job(vfl.Ckks()), PARTIES, checkpoints=states, observe=asked[1].append)
     told = [{event.lane for event in events if isinstance(event.message, SealedG)} for events in asked]
-    assert f"{evidence.LANE}/residual" in told[0]
+    assert f"{bin_classes.LANE}/residual" in told[0]
     assert told[1] == {"/residual"}
     whole = vfl.simulate(job(vfl.Ckks()), PARTIES)
     for name, part in run.parts.items():
@@ -115,5 +115,5 @@ def test_a_table_on_disk_is_refused_with_the_way_out(tmp_path: Path) -> None:
 def test_what_is_no_count_of_rows_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     publish = OpenActive.publish
     monkeypatch.setattr(OpenActive, "publish", lambda self, g, **to: publish(self, 0.9 * g, **to))
-    with pytest.raises(ProtocolError, match="whole numbers of rows of the later class in its bins were expected of"):
+    with pytest.raises(ProtocolError, match="whole numbers of rows of the positive class in its bins were expected of"):
         vfl.simulate(job(), PARTIES)

@@ -8,6 +8,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import securevfl as vfl
 from securevfl import errors
+from securevfl.models.losses import LOSSES
+from securevfl.models.positive import class_names, classes_of
+from securevfl.organisations.conversation import _reason
 from securevfl.training.checkpoint import Checkpoints
 
 N = 400
@@ -94,13 +97,62 @@ def test_weights_are_sealed_like_any_residual() -> None:
     ("weights", "says"),
     [
         ({"classes": {"no": 1, "yes": 500}, "most": 2}, "at most 2 times their mean .* raise weights.most"),
-        ({"classes": {"no": 1}}, "a positive weight for each of 2 classes"),
+        ({"classes": {"no": 1}}, "a weight for each class was expected, yes has none"),
+        (
+            {"classes": {"no": 1, "Yes": 5}},
+            "weights.classes: of the classes .*no, .*yes|yes, no was expected, Yes came",
+        ),
         ({"column": "z"}, "a column z of numbers was expected"),
     ],
 )
 def test_weights_that_cannot_be_used_are_told(weights: object, says: str) -> None:
     with pytest.raises(errors.DataError, match=says):
         vfl.simulate(job(weights=weights, epochs=1), parties())
+
+
+@pytest.mark.parametrize(
+    ("labels", "positive"),
+    [
+        (("late", "paid"), "late"),  # the rarer one, though it is first of the two
+        (("a", "b"), "a"),
+        ((True, False), "True"),
+        (("Yes", "No"), "Yes"),
+        ((0, 1), "1"),  # of which there are more
+        ((-1.0, 1.0), "1"),
+        ((2, 1), "2"),  # 1 against 2 says nothing: the rarer one
+    ],
+)
+def test_of_two_classes_one_is_the_positive_one(labels: tuple[object, object], positive: str) -> None:
+    y = np.where(Y == "yes", *labels)
+    assert (Y == "yes").sum() < N / 2
+    assert class_names(classes_of("bank", LOSSES["logistic"], y))[1] == positive
+
+
+@pytest.mark.parametrize(("protocol", "within"), [({"shares": {}}, 0.04), ("open", 1e-3)])  # shares round at random
+def test_a_job_names_the_positive_class(protocol: object, within: float) -> None:
+    """The model is the same with another sign; probabilities, rates and points are of the class that is named."""
+    keys = {"protocol": protocol, "optimizer": vfl.FedBCD(local_steps=1, lr=2.0), "epochs": 20}
+    runs = {name: vfl.simulate(job(**keys, positive=name), parties()) for name in (None, "no")}
+    tables = {"bank": OWN[:50], "shop": OTHER[:50]}
+    usual, named = runs[None], runs["no"]
+    assert (usual.positive, named.positive) == ("yes", "no")
+    first, second = (run.predict_proba(tables)[:, 1] for run in (usual, named))
+    np.testing.assert_allclose(first, 1 - second, atol=within)
+    assert (usual.predict(tables) == named.predict(tables)).mean() > 0.95
+    assert usual.metrics["auc"] == pytest.approx(named.metrics["auc"], abs=within)
+    rate = (Y == "yes").mean()
+    assert usual.metrics["pr_auc"] != pytest.approx(named.metrics["pr_auc"], abs=0.05)
+    assert usual.metrics["lift"] <= 1 / rate + 0.1
+    assert named.metrics["lift"] <= 1 / (1 - rate) + 0.1
+    assert named.summary()["positive"] == "no"
+
+
+def test_a_class_that_is_none_is_told_at_home_and_not_to_others() -> None:
+    with pytest.raises(errors.ClassError, match="positive: of the classes no, yes was expected, late came") as caught:
+        vfl.simulate(job(positive="late"), parties())
+    assert "yes" not in _reason(caught.value, False)
+    with pytest.raises(errors.ConfigError, match="positive: a loss of two classes was expected, square is none"):
+        job(vfl.Square(), positive="yes")
 
 
 def test_weights_are_for_linear_models() -> None:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import securevfl as vfl  # noqa: E402
 from securevfl.audit.attacks import ATTACKS  # noqa: E402
 from securevfl.audit.recording.views import Worlds  # noqa: E402
-from securevfl.errors import ConfigError, LeakageError  # noqa: E402
+from securevfl.errors import ConfigError, LeakageError, PartiesError  # noqa: E402
 from securevfl.training.checkpoint import Checkpoints  # noqa: E402
 
 nn = torch.nn
@@ -111,7 +111,7 @@ def test_the_outputs_of_a_partys_own_network_rank_the_labels() -> None:
     found = Worlds(job("ckks", epochs=12), parties(3, 2), 0)
     assert ATTACKS["own_part"].score(found).real > 0.9
     apart = vfl.Protocol(sum="direct", residual="open")
-    assert not ATTACKS["own_part"].applies_to(job(model=vfl.Neural(joint="top"), protocol=apart))
+    assert ATTACKS["own_part"].why_not(job(model=vfl.Neural(joint="top"), protocol=apart))
 
 
 def test_equations_of_a_jacobian_that_moves_are_counted() -> None:
@@ -164,3 +164,14 @@ def test_a_run_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     again = vfl.simulate(one, parties(3, 3), checkpoints=states())
     for name, part in whole.parts.items():
         np.testing.assert_array_equal(again.parts[name].theta, part.theta)
+
+
+def test_a_run_from_files_predicts_with_the_modules_that_are_brought(tmp_path: Path) -> None:
+    own = parties(3, 4)
+    run = vfl.simulate(job(epochs=1, accepts=["rank", "fresh_equations", "columns"]), own)
+    run.save(tmp_path)
+    tables = {party.name: party.X[:9] for party in own}
+    again = vfl.Run.load(tmp_path, models={party.name: party.model for party in own})
+    np.testing.assert_array_equal(again.predict_proba(tables), run.predict_proba(tables))
+    with pytest.raises(PartiesError, match="models: parties bank, shop were expected, telco came"):
+        vfl.Run.load(tmp_path, models={"telco": own[0].model})

@@ -1,13 +1,16 @@
 """A run as a page, a notebook cell and a picture: its figures are the run's, and it needs nothing else."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import securevfl as vfl
+from securevfl.display.chart import COLOURS
+from securevfl.errors import DataError
 from securevfl.runtime.clock import Kind
-from securevfl.training.run_page import curve
+from securevfl.training.run_page import curve, roc
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,12 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
         assert f"{word}: {run.costs.seconds(kind):.3f} s" in page
     for word in ("bank", "shop", "telco", "SealedG", "encrypt", "pairwise/ckks", "columns", "held-out rows"):
         assert word in page
-    assert page.count("<svg") == 5  # loss and metrics by round and by second, the cost split
+    assert page.count("<svg") == 8  # loss and metrics by round and second, cost split, calibration, ROC, classes
+    for name in ("bank", "shop", "telco"):
+        assert re.search(rf"<td>{name}</td><td>learns</td><td>[^<]{{20,}}</td>", page)
+    figure = r'<td class="figure">(\d+)</td>'
+    classes = re.findall(rf"<tr><td>0\.\d{{3}}</td>{figure}{figure}</tr>", page)
+    assert sum(int(own) + int(other) for own, other in classes) == run.active.held_out
 
 
 def test_the_page_needs_no_other_file_and_runs_nothing(run: vfl.Run, tmp_path: Path) -> None:
@@ -92,3 +100,57 @@ def test_progress_of_a_simulation_is_told_to_the_caller_as_well(parties: list[vf
     )  # fmt: skip
     vfl.simulate(job, parties, progress=True, on_round=lambda done, of: heard.append((done, of)))
     assert heard == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_page_says_rows_class_weights_and_how_probabilities_turn_out(run: vfl.Run, tmp_path: Path) -> None:
+    run.report(tmp_path / "run.html")
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert f"<th>positive class</th><td>{run.positive}</td>" in page
+    assert run.active.trained + run.active.held_out == 569
+    assert f"<th>held-out rows</th><td>{run.active.held_out}</td>" in page
+    for part in run.parts.values():
+        assert f"<td>{len(part.columns)}</td><td>{len(part.features)}</td>" in page.replace(' class="figure"', "")
+        name, (weight,) = next(iter(part.coefficients().items()))
+        assert f"{weight:.4g}" in page
+        assert name in page
+    tenths = [[float(each) for each in row] for row in run.calibration]
+    points = roc(tenths)
+    assert (points[0], points[-1]) == ((0.0, 0.0), pytest.approx((1.0, 1.0)))
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))
+    assert area == pytest.approx(run.metrics["auc"], abs=0.05)
+
+
+def test_what_files_do_not_keep_is_not_shown_as_measured(run: vfl.Run, tmp_path: Path) -> None:
+    run.save(tmp_path / "model")
+    again = vfl.Run.load(tmp_path / "model")
+    assert run.costs.kept
+    assert not again.costs.kept
+    last = again.costs.table().splitlines()[-1]
+    assert "0.000" not in last
+    assert last.split()[-6:] == ["-"] * 6
+    assert again.costs.row()["bytes"] is None
+    assert (again.active.trained, again.active.held_out) == (run.active.trained, run.active.held_out)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"schema": "securevfl.part/9", "x": 1}', "securevfl.part/9 came"),
+        ('{"schema": "secret words", "x": 1}', "another file came"),
+        ('{"schema": "securevfl.part/4", "na', "JSON was expected, the file is broken or cut off"),
+        ('{"schema": "securevfl.part/4"}', "a whole model file .* some of it is missing"),
+        ("[1]", "another file came"),
+    ],
+)
+def test_each_kind_of_bad_model_file_is_named(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "bank.json").write_text(text)
+    with pytest.raises(DataError, match=says):
+        vfl.Run.load(tmp_path)
+
+
+def test_a_notebook_shows_the_picture_in_the_colours_of_the_page(run: vfl.Run) -> None:
+    pytest.importorskip("matplotlib")
+    figure = run.plot()
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    colours = [bar.get_facecolor()[:3] for bar in figure.axes[2].patches]
+    assert colours == [pytest.approx([int(each[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for each in COLOURS[:3]]

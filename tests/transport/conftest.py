@@ -1,9 +1,7 @@
-import secrets
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,13 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.methods.phases import Phases
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.methods.phases.phases import Phases
 from securevfl.methods.state import State
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROCESS = """
 import sys, time
 from pathlib import Path
@@ -32,6 +30,16 @@ from securevfl.organisations.join import join
 
 kit, count, timeout, patience, pause, every = Path(sys.argv[1]), *map(float, sys.argv[2:])
 eventlog.write_to(kit / "log.jsonl")
+
+
+def on_round(*_):
+    time.sleep(pause)
+    while (kit / "hold").exists():
+        if (kit / "log.jsonl").read_text().count('"event": "round"') < int((kit / "hold").read_text()):
+            break
+        time.sleep(0.02)
+
+
 party = next(party for party in vfl.datasets.breast_cancer(int(count)) if party.name == kit.name)
 try:
     join(
@@ -42,20 +50,11 @@ try:
         patience=patience,
         save=kit / "part.json",
         checkpoints=Checkpoints(kit / "states", kit.name, every=int(every)) if every else None,
-        on_round=lambda *_: time.sleep(pause),
+        on_round=on_round,
     )
 except SecureVFLError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
-
-
-def free_port() -> int:
-    """A port that is free, below those of outgoing connections: one of these could take it before it is used."""
-    while True:
-        port = secrets.choice(range(10_000, 32_000))
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def a_job(residual: Any = "open", **options: Any) -> vfl.Job:
@@ -85,11 +84,26 @@ class Meeting:
         options = [str(self.kit(party)), *map(str, (count, timeout, patience, pause, every))]
         return subprocess.Popen([sys.executable, "-c", PROCESS, *options], stderr=subprocess.PIPE, text=True)
 
-    def accepts(self, party: vfl.Party, job: vfl.Job | None = None) -> list[str]:
-        """The option by which this party agrees to its sheet."""
+    def accepts(self, party: vfl.Party, job: vfl.Job | None = None, *, again: bool = False) -> list[str]:
+        """The option by which this party agrees to its sheet; `again`: that counts what its ledger holds by now."""
+        ledgers = {party.name: DisclosureLedger.of(party.name, None)} if again else None
         others = {each.name: len(each.columns) for each in vfl.datasets.breast_cancer(len(self.peers.parties))}
         others.pop(party.name)
-        return ["--accept", vfl.explain(job or self.job, [party], others=others).digest]
+        return ["--accept", vfl.explain(job or self.job, [party], others=others, ledgers=ledgers).digest]
+
+    def hold(self, party: str, done: int) -> None:
+        """The party's process goes on after so many rounds in its log when it is released or started again only."""
+        (self.kit(party) / "held").write_text(str(done))
+        (self.kit(party) / "held").replace(self.kit(party) / "hold")
+
+    def kill(self, process: "subprocess.Popen[str]", party: str, done: int) -> None:
+        """Kills a process that `hold` keeps at so many rounds once it is there."""
+        while self.log(party).count('"event": "round"') < done:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        (self.kit(party) / "hold").unlink()
 
     def log(self, party: str) -> str:
         path = self.kit(party) / "log.jsonl"
@@ -118,11 +132,10 @@ def simulate_with(job: vfl.Job, parties: list[vfl.Party], parts: Mapping[str, Mo
 class Meet:
     """Makes meetings below one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, free_port: Callable[[], int]) -> None:
+        self.folder, self.free_port = folder, free_port
 
     job = staticmethod(a_job)
-    free_port = staticmethod(free_port)
     simulate_with = staticmethod(simulate_with)
 
     def __call__(
@@ -130,7 +143,7 @@ class Meet:
     ) -> Meeting:
         names = [party.name for party in vfl.datasets.breast_cancer(count)]
         own = addressed or ([hub] if hub else names)
-        address = {name: f"127.0.0.1:{free_port()}" for name in own}
+        address = {name: f"127.0.0.1:{self.free_port()}" for name in own}
         peers = Peers(active=names[0], passives=tuple(names[1:]), hub=hub, address=address)
         job = a_job() if job is None else job
         init_certs(self.folder / "authority", peers)
@@ -140,16 +153,8 @@ class Meet:
 
 
 @pytest.fixture
-def meet(tmp_path: Path) -> Meet:
-    return Meet(tmp_path)
-
-
-@pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder benchmarks/ can be imported from."""
-    if not BENCHMARKS.is_dir():
-        pytest.skip("not beside a checkout")
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def meet(tmp_path: Path, free_port: Callable[[], int]) -> Meet:
+    return Meet(tmp_path, free_port)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def run(meeting: Any, cut_at: int | None = None) -> dict[str, Any]:
     for role in roles:
         role.start()
     for role in roles:
-        role.join(60)
+        role.join(240)
         assert not role.is_alive()
     return results
 

@@ -14,7 +14,7 @@ from securevfl.runtime.channel import Abort
 from securevfl.runtime.codec import Frame, decode_frame, encode_frame
 
 
-def until_round(meeting: Any, done: int, within: float = 60) -> None:
+def until_round(meeting: Any, done: int, within: float = 240) -> None:
     deadline = time.monotonic() + within
     while f'"round": {done},' not in meeting.log("bank"):
         assert time.monotonic() < deadline
@@ -23,7 +23,7 @@ def until_round(meeting: Any, done: int, within: float = 60) -> None:
 
 @pytest.mark.parametrize(
     ("count", "hub", "victim", "blow"),
-    [(3, "bank", "shop", signal.SIGKILL), (2, None, "shop", signal.SIGSTOP)],
+    [(3, "bank", "shop", signal.SIGKILL), pytest.param(2, None, "shop", signal.SIGSTOP, marks=pytest.mark.slow)],
     ids=["killed", "stalled"],
 )
 @pytest.mark.long
@@ -31,20 +31,20 @@ def test_a_killed_or_stalled_party_ends_the_job(
     meet: Any, running: list[Any], count: int, hub: str | None, victim: str, blow: signal.Signals
 ) -> None:
     meeting = meet(count, hub, meet.job(epochs=400))
-    processes = {name: meeting.spawn(name, patience=2, pause=0.02) for name in meeting.peers.parties}
+    processes = {name: meeting.spawn(name, timeout=600, patience=2, pause=0.02) for name in meeting.peers.parties}
     running += processes.values()
     until_round(meeting, 3)
     processes[victim].send_signal(blow)
     struck = time.monotonic()
     for name, process in processes.items():
         if name != victim:
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=240)
             assert process.returncode == 1
             last = errors.strip().splitlines()[-1]
             assert last.startswith(("PeerLost: ", "TransportError: bank has stopped: "))
             assert f"{victim} is away, 2 s without a connection" in last
             assert not list(meeting.kit(name).glob("*part.json*"))
-    assert time.monotonic() - struck < 20
+    assert time.monotonic() - struck < 200  # and not as long as they would wait for a message
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_cuts_and_damage_change_nothing(proxied: Any, running: list[Any]) -> Non
         blows += 1
         time.sleep(draw.uniform(0.02, 0.2))
     for process in running:
-        assert process.wait(60) == 0, process.stderr.read()
+        assert process.wait(240) == 0, process.stderr.read()
     assert blows >= 4
     assert proxied.log("bank").count('"cut"') >= 1
     proxied.compare()
@@ -88,7 +88,7 @@ def test_a_cut_that_lasts_ends_the_job(proxied: Any, running: list[Any]) -> None
     until_round(proxied, 3)
     proxied.proxy.close()
     for process in running:
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=240)
         assert "PeerLost" in errors
         assert "is away, 1 s without a connection" in errors
 
@@ -101,7 +101,7 @@ def test_a_restarted_party_is_told_to_start_anew(meet: Any, running: list[Any]) 
     running[1].kill()
     running[1].wait(10)
     running.append(meeting.spawn("shop", patience=60))
-    _, errors = running[0].communicate(timeout=60)
+    _, errors = running[0].communicate(timeout=240)
     assert "shop was started anew while the other ran" in errors
 
 

@@ -23,6 +23,16 @@ from securevfl.training.checkpoint import Checkpoints
 
 kit, pause = Path(sys.argv[1]), float(sys.argv[2])
 eventlog.write_to(kit / "log.jsonl")
+
+
+def on_round(*_):
+    time.sleep(pause)
+    while (kit / "hold").exists():
+        if (kit / "log.jsonl").read_text().count('"event": "round"') < int((kit / "hold").read_text()):
+            break
+        time.sleep(0.02)
+
+
 tables = {party.name: party for party in vfl.datasets.breast_cancer(3)}
 vfl.join(
     vfl.Job.load(kit / "job.toml"),
@@ -32,7 +42,7 @@ vfl.join(
     patience=20,
     save=kit / "part.json",
     checkpoints=Checkpoints(kit / "states", kit.name, every=3),
-    on_round=lambda *_: time.sleep(pause),
+    on_round=on_round,
 )
 """
 
@@ -43,16 +53,17 @@ def spawn(meeting: Any, party: str, pause: float) -> "subprocess.Popen[str]":
 
 
 def until(meeting: Any, party: str, done: int) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while meeting.log(party).count('"event": "round"') < done:
         assert time.monotonic() < deadline, meeting.log(party)
         time.sleep(0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("residual", "kills"),
     [
-        pytest.param("open", ["shop", "server"], id="labels at one"),
+        pytest.param("open", ["shop", "server"], id="labels at one", marks=pytest.mark.slow),
         pytest.param(None, ["bank"], id="labels at all", marks=pytest.mark.slow),
     ],
 )
@@ -70,16 +81,18 @@ def test_killed_and_taken_up(meet: Any, running: list[Any], residual: str | None
     meeting = meet(COUNT, None, job)
     names = {"server": meeting.peers.parties[-1]} | {name: name for name in meeting.peers.parties[:-1]}
     pauses = {"bank": 0.01, "shop": 0.03, "telco": 0.01, "server": 0.0}
+    meeting.hold(names["shop"], 15)
     processes = {name: spawn(meeting, names[name], pauses[name]) for name in names}
     running += processes.values()
     for number, victim in enumerate(kills, 1):
         until(meeting, names["shop"], 15 * number)
         processes[victim].send_signal(signal.SIGKILL)
         processes[victim].wait()
+        meeting.hold(names["shop"], 15 * (number + 1) if number < len(kills) else 10**6)
         processes[victim] = spawn(meeting, names[victim], pauses[victim])
         running.append(processes[victim])
     for name, process in processes.items():
-        assert process.wait(120) == 0, (name, process.stderr.read())
+        assert process.wait(240) == 0, (name, process.stderr.read())
     parts = {name: ModelPart.load(meeting.kit(names[name]) / "part.json") for name in names}
     assert parts["bank"].metrics["auc"] > 0.98
     assert len({part.run for part in parts.values()}) == 1
@@ -115,7 +128,7 @@ def test_predictions_with_the_server_there(meet: Any) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
     assert set(found) == set(tables)
     assert found[server] is None
     assert found[other] is None

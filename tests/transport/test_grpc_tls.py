@@ -1,6 +1,7 @@
 """Who is let in, and what those who are not are told."""
 
 import contextlib
+import logging
 import os
 import shutil
 import socket
@@ -8,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -65,6 +67,27 @@ def tls_server(port: int, folder: Path, party: str, highest: ssl.TLSVersion = ss
                 return
             with contextlib.suppress(OSError), context.wrap_socket(line, server_side=True) as tls:
                 tls.recv(1)
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+@contextlib.contextmanager
+def plain_server(port: int, greeting: bytes) -> Iterator[None]:
+    """Answers whoever calls in a language of its own, at once or once it was spoken to."""
+    listener = socket.create_server(("127.0.0.1", port))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                line, _ = listener.accept()
+                with contextlib.suppress(OSError), line:
+                    line.sendall(greeting or (line.recv(1) and b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+                    line.shutdown(socket.SHUT_WR)
+                    while line.recv(4096):
+                        pass
 
     threading.Thread(target=serve, daemon=True).start()
     yield
@@ -159,6 +182,35 @@ def test_a_caller_learns_that_its_certificate_was_refused(bank: Any, tmp_path: P
     shop = vfl.datasets.breast_cancer(2)[1]
     with pytest.raises(TransportError, match=r"bank at .* refused the certificate of shop"):
         join(bank.job, shop, bank.peers, certs=bad, timeout=20)
+
+
+def test_who_is_called_in_vain_is_told_at_once_and_who_calls_what_is_wrong(
+    bank: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = bad_certificate(tmp_path / "bad", tmp_path / "authority", "unknown authority", "shop")
+    dial(bank.port, bank.kit("shop"), "shop")
+    assert "none got through" not in bank.line.cause
+    shop = vfl.datasets.breast_cancer(2)[1]
+    with pytest.raises(TransportError, match=r"bank at .* is signed by an unknown authority.*compare ca\.pem"):
+        join(bank.job, shop, bank.peers, certs=bad, timeout=20)
+    deadline = time.monotonic() + 240
+    while "none got through TLS" not in bank.line.cause and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "one side refused the other's certificate, and shop's screen says why" in bank.line.cause
+    (said,) = [record for record in caplog.records if "no call gets through" in record.getMessage()]
+    assert said.levelno == logging.ERROR  # on the screen, without --verbose
+    assert bank.delivered == []
+
+
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-x\r\n"])
+def test_who_calls_another_program_is_told_at_once(meet: Any, greeting: bytes) -> None:
+    meeting = meet(2, addressed=["bank"])
+    shop = vfl.datasets.breast_cancer(2)[1]
+    with (
+        plain_server(int(meeting.peers.address["bank"].split(":")[1]), greeting),
+        pytest.raises(TransportError, match="another program answers there, which does not speak TLS; end it at bank"),
+    ):
+        join(meeting.job, shop, meeting.kit("shop") / "peers.toml", timeout=20)
 
 
 def test_a_party_of_another_job_is_told_so(bank: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

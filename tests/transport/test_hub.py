@@ -10,7 +10,7 @@ import securevfl as vfl
 from securevfl.errors import CryptoError, FrameError, TransportError
 from securevfl.organisations.join import join
 from securevfl.runtime.codec import decode_message, encode_message
-from securevfl.transport import certs, post, seal
+from securevfl.transport import certs, seal, session_wire
 from securevfl.transport.letters import Parcel
 from securevfl.transport.relay import route
 from securevfl.transport.seal import Seal, SealOffer
@@ -134,7 +134,7 @@ def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[Parcel]:
             seen.append(decode_message(Parcel, packet))
         return route(endpoint, peers, neighbour, parcel, packet)
 
-    monkeypatch.setattr(post, "route", spying)
+    monkeypatch.setattr(session_wire, "route", spying)
     parties = vfl.datasets.breast_cancer(3)
     roles = [
         threading.Thread(target=join, args=(meeting.job, party, meeting.kit(party.name) / "peers.toml"))
@@ -143,7 +143,7 @@ def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[Parcel]:
     for role in roles:
         role.start()
     for role in roles:
-        role.join(60)
+        role.join(240)
         assert not role.is_alive()
     return [parcel for parcel in seen if {parcel.sender, parcel.receiver} == {"shop", "telco"}]
 

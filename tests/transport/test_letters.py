@@ -8,7 +8,7 @@ from securevfl.errors import FrameError, PeerLost, TransportError
 from securevfl.runtime.channel import Abort
 from securevfl.runtime.codec import FORMAT, encode_frame, encode_message
 from securevfl.transport.letters import MAX_GREETING, Agreed, Greeting, Parcel, read_letter, read_packet
-from securevfl.transport.post import Post
+from securevfl.transport.session_wire import Post
 from securevfl.transport.tls import Credentials
 
 SESSION = bytes(16)

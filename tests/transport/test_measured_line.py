@@ -14,7 +14,9 @@ import pytest
 
 from securevfl.errors import PartiesError, ProtocolError, TransportError
 from securevfl.organisations import measure
+from securevfl.organisations.conversation import Venue
 from securevfl.organisations.measure import Found, MeasuredLine, Probe, Probed, Reached, measure_lines, slowest
+from securevfl.protocols.giving import sizes
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, WallClock
 from securevfl.runtime.codec import Message
@@ -39,7 +41,7 @@ def told(processes: "list[subprocess.Popen[str]]") -> tuple[dict[str, list[float
     """Mbps, round trip and cost a message of each line, and the network to simulate with: the same at all parties."""
     found = []
     for process in processes:
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate(timeout=240)
         assert (process.returncode, errors) == (0, "")
         found.append(out)
     assert len(set(found)) == 1
@@ -60,15 +62,19 @@ def test_a_slow_line_is_found_as_slow_as_it_is(meet: Any, running: list[Any]) ->
     SlowLine(seen, int(real.split(":")[1]), delay=0.02, rate=40 * 125_000)
     path = meeting.kit("shop") / "peers.toml"
     path.write_text(path.read_text().replace(real, f"127.0.0.1:{seen}"))
-    running += [measuring(meeting, "bank"), measuring(meeting, "shop")]
-    lines, network = told(running)
-    assert list(lines) == ["bank - shop"]
-    assert 40 <= network.rtt_ms < 60  # never less than there is; others may have the processor
-    assert 20 < network.mbps < 44
-    assert 0 <= network.message_ms < 20  # a difference of two times; 0 where others had the processor
+    for _ in range(4):  # others may have the processor: what is found is then slower, and never faster
+        pair = [measuring(meeting, "bank"), measuring(meeting, "shop")]
+        running += pair
+        lines, network = told(pair)
+        assert list(lines) == ["bank - shop"]
+        assert network.rtt_ms >= 40
+        assert network.mbps < 44
+        if network.rtt_ms < 60 and network.mbps > 20 and network.message_ms < 20:
+            return
+    raise AssertionError(network)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_three_parties_by_a_hub_find_the_same(meet: Any, running: list[Any]) -> None:
     meeting = meet(3, hub="bank")
     running += [measuring(meeting, name) for name in meeting.peers.parties]
@@ -83,7 +89,7 @@ def test_three_parties_by_a_hub_find_the_same(meet: Any, running: list[Any]) -> 
 
 def test_who_is_no_party_is_named(tmp_path: Path) -> None:
     with pytest.raises(PartiesError, match="bank, shop was expected, telco came"):
-        measure_lines("telco", PEERS, certs=tmp_path)
+        measure_lines("telco", Venue.of(PEERS, certs=tmp_path))
 
 
 def test_the_slowest_in_each_figure() -> None:
@@ -116,7 +122,7 @@ def answering(change: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
 
     def shop(channel: Channel) -> None:
         channel.recv("bank", Reached)
-        channel.send("bank", Reached({}))
+        channel.send("bank", Reached({}), told=sizes(channel, "bank"))
         kinds: tuple[type[Message], ...] = (Probe, Found)
         while isinstance(message := channel.recv_any(("bank",), kinds)[1], Probe):
             channel.send("bank", Probed(change(message.data)))
@@ -152,9 +158,9 @@ def test_a_party_that_asks_refuses_what_cannot_be(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(measure, "_MOST", 1 << 17)
 
     def bank(channel: Channel) -> None:
-        channel.send("shop", Reached({"shop": 1e-3}))
+        channel.send("shop", Reached({"shop": 1e-3}), told=sizes(channel, "shop"))
         channel.recv("shop", Reached)
-        channel.send("shop", message)
+        channel.send("shop", message, told=sizes(channel, "shop"))
         channel.recv("shop", Probed)
 
     credentials: Any = None

@@ -31,7 +31,7 @@ def together(work: Any, names: list[str]) -> dict[str, Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
     assert set(found) == set(names)
     return found
 

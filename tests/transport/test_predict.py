@@ -27,7 +27,7 @@ def each(meeting: Any, ask: Callable[[str], Any]) -> dict[str, Any]:
     for role in roles:
         role.start()
     for role in roles:
-        role.join(60)
+        role.join(240)
         assert not role.is_alive()
     return results
 
@@ -83,7 +83,8 @@ def test_a_kernel_model(meet: Any, block: int, monkeypatch: pytest.MonkeyPatch) 
     run = vfl.simulate(job, parties)
     tables = {party.name: party.X[:30] for party in parties}
     results = asked(meet(3, "bank"), run, tables)
-    np.testing.assert_allclose(results["bank"].proba, run.predict_proba(tables), atol=1e-9)
+    rounding = 2e-6 if block < 30 else 1e-9  # f is added up in float32, in an order that goes by the rows at hand
+    np.testing.assert_allclose(results["bank"].proba, run.predict_proba(tables), rtol=0, atol=rounding)
 
 
 @pytest.mark.parametrize("block", [7, 15])

@@ -8,7 +8,8 @@ SEEDS = {"few": [7, 20, 40], "more": [149, 8, 25]}  # dropouts with a party kill
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("which", ["few", pytest.param("more", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["few", "more"])
+@pytest.mark.slow
 def test_random_faults_end_well(benchmarks: None, which: str) -> None:
     import faults
 

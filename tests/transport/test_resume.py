@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,14 @@ def rounds(meeting: Any, party: str) -> int:
     return int(meeting.log(party).count('"event": "round"'))
 
 
-def until(meeting: Any, party: str, done: int, within: float = 90) -> None:
+def until(meeting: Any, party: str, done: int, within: float = 240) -> None:
     deadline = time.monotonic() + within
     while rounds(meeting, party) < done:
         assert time.monotonic() < deadline, meeting.log(party)
         time.sleep(0.02)
 
 
-def through(processes: dict[str, Any], within: float = 120) -> None:
+def through(processes: dict[str, Any], within: float = 240) -> None:
     for name, process in processes.items():
         assert process.wait(within) == 0, (name, process.stderr.read())
 
@@ -35,11 +36,19 @@ def through(processes: dict[str, Any], within: float = 120) -> None:
 @pytest.mark.parametrize(
     ("residual", "sums", "count", "hub", "kills", "bound"),
     [
-        ("open", "auto", 2, None, [("shop", 2), ("bank", 5), ("shop", 9)], 0.0),
-        ("open", "pairwise", 3, "bank", [("telco", 4), ("bank", 8)], 0.0),
-        (vfl.Paillier(bits=2048), "auto", 2, None, [("shop", 3)], 0.0),
-        (vfl.Ckks(), "tree", 3, None, [("bank", 3), ("shop", 6)], 1e-3),
-        ("open", vfl.PairwiseSum(threshold=2, patience=1.0), 4, None, [("telco", 3), ("bank", 6)], 0.0),
+        pytest.param("open", "auto", 2, None, [("shop", 2), ("bank", 5), ("shop", 9)], 0.0, marks=pytest.mark.slow),
+        pytest.param("open", "pairwise", 3, "bank", [("telco", 4), ("bank", 8)], 0.0, marks=pytest.mark.slow),
+        pytest.param(vfl.Paillier(bits=2048), "auto", 2, None, [("shop", 3)], 0.0, marks=pytest.mark.slow),
+        pytest.param(vfl.Ckks(), "tree", 3, None, [("bank", 3), ("shop", 6)], 1e-3, marks=pytest.mark.slow),
+        pytest.param(
+            "open",
+            vfl.PairwiseSum(threshold=2, patience=1.0),
+            4,
+            None,
+            [("telco", 3), ("bank", 6)],
+            0.0,
+            marks=pytest.mark.slow,
+        ),
         (None, "pairwise", 3, "bank", [("shop", 3), ("bank", 6)], 0.0),
     ],
     ids=["open", "masked through a hub", "paillier", "ckks over trees", "dropouts", "kernel"],
@@ -61,12 +70,13 @@ def test_killed_and_started_again(
     job = meet.job(epochs=3).model_copy(update=changes)
     meeting = meet(count, hub, job)
     start = {"patience": 20, "pause": 0.05, "every": 2}
+    meeting.hold(*kills[0])
     processes = {name: meeting.spawn(name, **start) for name in meeting.peers.parties}
     running += processes.values()
-    for victim, done in kills:
-        until(meeting, victim, done)
-        processes[victim].send_signal(signal.SIGKILL)
-        processes[victim].wait()
+    for (victim, done), following in zip_longest(kills, kills[1:]):
+        meeting.kill(processes[victim], victim, done)
+        if following:
+            meeting.hold(*following)
         processes[victim] = meeting.spawn(victim, **start)
         running.append(processes[victim])
     through(processes)
@@ -76,7 +86,7 @@ def test_killed_and_started_again(
     assert len({ModelPart.load(meeting.kit(name) / "part.json").run for name in processes}) == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_training_without_a_dropped_party_does_not_go_on(meet: Any, running: list[Any]) -> None:
     job = meet.job().model_copy(
         update={"protocol": vfl.Protocol(sum=vfl.PairwiseSum(threshold=2, patience=1.0), residual="open")}
@@ -86,40 +96,41 @@ def test_a_training_without_a_dropped_party_does_not_go_on(meet: Any, running: l
     running += processes.values()
     until(meeting, "telco", 5)
     processes["telco"].send_signal(signal.SIGSTOP)
-    time.sleep(2.5)
+    while "telco dropped out of it" not in meeting.log("bank"):
+        time.sleep(0.02)
     processes["telco"].send_signal(signal.SIGCONT)
     through(processes)
     assert "telco dropped out of it" in meeting.log("bank")
     meeting.compare()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_who_stays_away_ends_the_job_everywhere(meet: Any, running: list[Any]) -> None:
     meeting = meet(3, job=meet.job(epochs=60))
     start = {"patience": 1, "timeout": 3, "pause": 0.05, "every": 2}
-    processes = {name: meeting.spawn(name, **(start | {"timeout": 30})) for name in meeting.peers.parties[1:]}
+    processes = {name: meeting.spawn(name, **(start | {"timeout": 200})) for name in meeting.peers.parties[1:]}
     processes["bank"] = meeting.spawn("bank", **start)
     running += processes.values()
     until(meeting, "bank", 3)
     processes.pop("shop").kill()
     struck = time.monotonic()
     for name, process in processes.items():
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=240)
         assert process.returncode == 1
         assert "TransportError: " in errors
         assert "shop" in errors, name
         assert not (meeting.kit(name) / "part.json").exists()
-    assert time.monotonic() - struck < 25
+    assert time.monotonic() - struck < 150  # and not as long as the others would wait to meet again
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_without_states_a_loss_ends_the_job(meet: Any, running: list[Any]) -> None:
     meeting = meet(2, job=meet.job(epochs=60))
     processes = {name: meeting.spawn(name, patience=1, pause=0.05) for name in meeting.peers.parties}
     running += processes.values()
     until(meeting, "bank", 3)
     processes["shop"].kill()
-    _, errors = processes["bank"].communicate(timeout=30)
+    _, errors = processes["bank"].communicate(timeout=240)
     assert "PeerLost: " in errors
 
 
@@ -143,7 +154,7 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
         return process
 
     processes = {name: align(name) for name in held}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while len(list(meeting.folder.glob("shop.csv.align/*.chunk"))) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -159,7 +170,7 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
     assert not list(meeting.folder.glob("*.align"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_relay_waits_for_who_comes_back(meet: Any, running: list[Any]) -> None:
     meeting = meet(3, "relay", meet.job(epochs=3))
     options = ["--party", "relay", "--peers", str(meeting.kit("relay") / "peers.toml")]
@@ -167,13 +178,12 @@ def test_a_relay_waits_for_who_comes_back(meet: Any, running: list[Any]) -> None
         subprocess.Popen([sys.executable, "-m", "securevfl.cli.main", "relay", *options], stderr=subprocess.PIPE)
     )
     start = {"patience": 20, "pause": 0.05, "every": 2}
+    meeting.hold("telco", 4)
     processes = {name: meeting.spawn(name, **start) for name in meeting.peers.parties}
     running += processes.values()
-    until(meeting, "telco", 4)
-    processes["telco"].kill()
-    processes["telco"].wait()
+    meeting.kill(processes["telco"], "telco", 4)
     processes["telco"] = meeting.spawn("telco", **start)
     running.append(processes["telco"])
     through(processes)
-    assert running[0].wait(20) == 0
+    assert running[0].wait(120) == 0
     meeting.compare()

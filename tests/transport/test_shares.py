@@ -1,9 +1,10 @@
 """Training on shares between organisations: two to four parties over mutual TLS, prepared, killed, scored."""
 
+import csv
+import io
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,27 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
-from securevfl.methods.shares import whole_weights
+from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.prepare import prepare
+from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.organisations.scoring import score_rows
+from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.runtime import eventlog
+from securevfl.selfcheck.whole_weights import whole_weights
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
+
+
+def at(kit: Path) -> Venue:
+    return Venue.of(kit / "peers.toml", timeout=20, patience=5)
 
 
 def a_job(**keys: Any) -> vfl.Job:
     own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.3), "batch_size": 160, "epochs": 6}
     own |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.2, "seed": 3}
+    own["accepts"] = ("small_metrics", "scores")
     return vfl.Job(**(own | keys))
 
 
@@ -46,7 +55,7 @@ def each(meeting: Any, work: Callable[[vfl.Party, Path], Any]) -> dict[str, Any]
     for role in roles:
         role.start()
     for role in roles:
-        role.join(120)
+        role.join(240)
         assert not role.is_alive()
     return results
 
@@ -77,19 +86,18 @@ def test_processes_train_the_model_of_simulate_though_killed(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     meeting = meet(count, None, a_job())
-    processes = {name: meeting.spawn(name, pause=0.2, every=2) for name in meeting.peers.parties}
+    for killed in kills[:1]:
+        meeting.hold(killed, 4)
+    processes = {name: meeting.spawn(name, pause=0.02, every=2) for name in meeting.peers.parties}
     running += processes.values()
-    for killed in kills:
-        there = meeting.log(killed).count('"round"')
-        deadline = time.monotonic() + 40
-        while meeting.log(killed).count('"round"') < there + 4 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        processes[killed].kill()
-        processes[killed].wait()
+    for number, killed in enumerate(kills, 1):
+        meeting.kill(processes[killed], killed, 4 * number)
+        for following in kills[number : number + 1]:
+            meeting.hold(following, 4 * number + 4)
         processes[killed] = meeting.spawn(killed, pause=0.02, every=2)
         running.append(processes[killed])
     for process in processes.values():
-        assert process.wait(90) == 0, process.stderr.read()
+        assert process.wait(240) == 0, process.stderr.read()
     assert ("resumed" in meeting.log("bank")) == bool(kills)
     parts = {name: ModelPart.load(meeting.kit(name) / "part.json") for name in meeting.peers.parties}
     theta, metrics = of_simulate(meeting)
@@ -103,7 +111,7 @@ def prepared(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     meeting = meet(2, None, a_job())
     results = each(
         meeting,
-        lambda party, kit: prepare(meeting.job, party, kit / "peers.toml", ahead=kit / "ahead", timeout=20, patience=5),
+        lambda party, kit: prepare(meeting.job, party, at(kit), ahead=kit / "ahead"),
     )
     assert results == {"bank": None, "shop": None}
     return meeting
@@ -120,7 +128,7 @@ def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
 
 def test_what_was_prepared_is_gone_through_and_gone(prepared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr("securevfl.protocols.shares_ahead.Ahead.make", lambda *_: made.append(1))
+    monkeypatch.setattr("securevfl.protocols.shares.work_ahead.Ahead.make", lambda *_: made.append(1))
     parts = trained(prepared)
     assert not made
     assert {type(part) for part in parts.values()} == {ModelPart}
@@ -142,13 +150,14 @@ def test_a_job_without_work_ahead_has_nothing_to_prepare(meet: Any) -> None:
     meeting = meet(2)
     results = each(
         meeting,
-        lambda party, kit: prepare(meeting.job, party, kit / "peers.toml", ahead=kit / "a", timeout=20, patience=5),
+        lambda party, kit: prepare(meeting.job, party, at(kit), ahead=kit / "a"),
     )
     assert any(isinstance(error, ConfigError) and "nothing to prepare" in str(error) for error in results.values())
 
 
 def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path: Path) -> None:
-    meeting = meet(2, None, a_job())
+    opened = vfl.Protocol(shares=vfl.Shares(chunk=3, open_weights=("shop",)))
+    meeting = meet(2, None, a_job(protocol=opened, reason_codes=2))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in ("bank", "shop")}
     log = tmp_path / "log"
     handler = eventlog.write_to(log)
@@ -158,17 +167,17 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
             meeting.job, party, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5
         ),
     )
-    assert log.read_text().count('"scored"') == 1  # the held-out rows
+    assert log.read_text().count('"measured"') == 1  # the held-out rows
     tables = {party.name: party for party in vfl.datasets.breast_cancer(2)}
     trained_on = meeting.job.schedule(tables["bank"].register).train
 
-    def ask(rows: Any, shift: float = 0.0, *, ids: Any = None) -> dict[str, Any]:
+    def ask(rows: Any, shift: float = 0.0, *, ids: Any = None, old: bool = False, k: int = 0) -> dict[str, Any]:
         def predict(party: vfl.Party, kit: Path) -> Any:
-            X = tables[party.name].X[rows] + (shift if party.name == "bank" else 0.0)
+            X = tables[party.name].X[rows] + (shift if party.name == "bank" else 0.0 if old else 1e-6)
             own = [f"new {row}" for row in rows] if ids is None else ids
-            return predict_with(
-                parts[party.name], X, kit / "peers.toml", ids=own, ledger=ledgers[party.name], timeout=20, patience=5
-            )
+            giving = GivenCodes(k, {each: each for each in party.columns}) if k and party.name == "shop" else None
+            keys: dict[str, Any] = {"ledger": ledgers[party.name], "timeout": 20, "patience": 5, "giving": giving}
+            return predict_with(parts[party.name], X, kit / "peers.toml", ids=own, **keys)
 
         return each(meeting, predict)
 
@@ -176,14 +185,21 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     found = ask(rows)
     assert found["shop"] is None
     assert (found["bank"].label == tables["bank"].y[rows]).mean() > 0.9
-    assert log.read_text().count('"scored"') == 2
+    assert log.read_text().count('"scored"') == 1
     handler.close()
     eventlog.LOGGER.removeHandler(handler)
     seen = ask(trained_on[:3], ids=tables["bank"].ids[trained_on[:3]].tolist())
-    for refused in (ask(rows[:20]), ask(rows, 1.0), seen):
+    renamed = ask(trained_on[:100], ids=[f"0{row}" for row in range(100)], old=True)
+    for refused in (ask(rows[:20]), ask(rows, 1.0), seen, renamed):
         assert isinstance(refused["shop"], LeakageError)
     again = ask(rows)  # the same question, as after a crash
-    np.testing.assert_allclose(again["bank"].decision, found["bank"].decision, atol=2.0**-15)
+    np.testing.assert_array_equal(again["bank"].decision, found["bank"].decision)
+    coded = ask(range(40, 60), k=2)
+    assert {len(own) for own in coded["bank"].reasons["shop"]} == {2}
+    noted = Ledger(ledgers["shop"].with_name("shop.ledger.scores"))
+    assert [sum(own.values()) for own in noted._codes.values()] == pytest.approx([np.log2(15 * 14)] * 20)
+    with pytest.raises(ConfigError, match="open_weights"):
+        GivenCodes(1, {each: each for each in tables["bank"].columns}).check(parts["bank"])
     without = each(
         meeting,
         lambda party, kit: predict_with(
@@ -206,7 +222,7 @@ def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) ->
 
     def ask(party: vfl.Party, kit: Path) -> Any:
         ids = [f"new {row}" for row in range(60)]
-        own = parts[party.name], party.X[:60], kit / "peers.toml"
+        own = parts[party.name], party.X[:60] + 1e-6, kit / "peers.toml"
         return predict_with(*own, ids=ids, ledger=ledgers[party.name], timeout=20, patience=5)
 
     found = each(meeting, ask)
@@ -218,9 +234,9 @@ def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) ->
     assert right.mean() > 0.9
     np.testing.assert_array_equal(found["telco"].classes, [0, 1])
     refused = each(meeting, lambda party, kit: ask(party.take(np.arange(569)[::-1]), kit))
-    assert isinstance(refused["bank"], LeakageError)
+    assert "scored once" in str(refused["bank"])
     with pytest.raises(PartiesError, match="for telco"):
-        score_rows(parts["bank"], None, meeting.kit("bank") / "peers.toml", on_block=print)  # type: ignore[arg-type]
+        score_rows(parts["bank"], None, at(meeting.kit("bank")), on_block=print)  # type: ignore[arg-type]
 
 
 def test_a_model_of_rows_without_ids_scores_none_since_any_may_be_of_its_training(meet: Any, tmp_path: Path) -> None:
@@ -256,33 +272,6 @@ def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_pa
     assert run.metrics["auc"] > 0.97
 
 
-def test_no_row_is_noted_as_scored_before_all_have_their_last_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A party is killed as it saves its last state; the try after it ends with another model, and may score it.
-
-    All have met before, to measure, and batches are too small for counts of rows near the table's end.
-    """
-    job = a_job(batch_size=16, epochs=4, test_fraction=0.3, evaluate_every=5)
-    parties = [party.take(np.arange(100)) for party in vfl.datasets.breast_cancer(4)]  # rows are scored by one model
-    states = {party.name: Checkpoints(tmp_path / party.name, party.name, every=5) for party in parties}
-    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in parties}
-    save, last = Checkpoints.save, len(job.schedule(parties[0].register))
-
-    def killed(self: Checkpoints, key: bytes, saved: Any) -> None:
-        if self is states["telco"] and saved.round == last:
-            time.sleep(1.0)  # so that the others may go ahead
-            raise KeyboardInterrupt
-        save(self, key, saved)
-
-    monkeypatch.setattr(Checkpoints, "save", killed)
-    with pytest.raises(KeyboardInterrupt):
-        vfl.simulate(job, parties, checkpoints=states, ledgers=ledgers)
-    assert not any('"peer"' in ledger.scores.read_text() for ledger in ledgers.values() if ledger.scores.exists())
-    monkeypatch.setattr(Checkpoints, "save", save)
-    assert vfl.simulate(job, parties, checkpoints=states, ledgers=ledgers).metrics["auc"] > 0.8
-
-
 @pytest.mark.long
 def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
@@ -292,7 +281,7 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
         columns |= dict(zip(party.columns, party.X.T, strict=True))
         lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
         (tmp_path / f"{party.name}.csv").write_text("\n".join(lines))
-        new = [lines[0], *(f"new{line}" for line in lines[1:31])]
+        new = [lines[0], *(f"new{line}1" for line in lines[1:31])]  # a digit more: no row of the training
         (tmp_path / f"{party.name}-new.csv").write_text("\n".join(new))
 
     def both(*line: str, data: str, accept: Sequence[str] = (), ends: int = 0) -> list[tuple[str, str]]:
@@ -302,7 +291,7 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
             named += ["--accept", accept[number]] if accept else []
             command = [sys.executable, "-m", "securevfl.cli.main", *named, "--peers", f"{meeting.kit(name)}/peers.toml"]
             processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        told = [process.communicate(timeout=90) for process in processes]
+        told = [process.communicate(timeout=240) for process in processes]
         assert [process.returncode for process in processes] == [ends, ends], told
         return told
 
@@ -317,6 +306,12 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
     assert "auc 0.99" in told[0][0]
     assert "held-out rows" in told[0][0]
     assert not [*tmp_path.glob("*.csv.ahead/*/chunk-*")]
-    told = both("predict", str(tmp_path / "{}.model.json"), data="{}-new.csv")
-    assert told[0][0].count("\n") == 31
+    told = both("predict", str(tmp_path / "{}.model.json"), "--points", "600:50:20", data="{}-new.csv")
+    rows = list(csv.DictReader(io.StringIO(told[0][0])))
+    assert len(rows) == 30
+    p, points = (np.array([float(each[name]) for each in rows]) for name in ("probability", "points"))
+    f = np.log(p / (1 - p))
+    np.testing.assert_allclose(points, 600 - 20 / np.log(2) * (f + np.log(50)), atol=0.01)
+    size = meeting.job.protocol.shares.score_levels(meeting.job.model.loss.spacing).size
+    np.testing.assert_allclose(f / size - 0.5, np.rint(f / size - 0.5), atol=1e-6)  # the points of levels
     assert "30 rows predicted, for bank to see" in told[1][0]

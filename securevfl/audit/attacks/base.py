@@ -6,18 +6,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.recording.views import View, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
 from securevfl.disclosure.label_auc import smallest_batch
 from securevfl.job import Job
 from securevfl.methods.base import Known
-from securevfl.options import LeakName
+
+NUMBERS = "labels are numbers, and the attack tells classes apart"
+BY_COLUMN = "only a model with a weight for each column can be attacked so"
+ON_SHARES = "on shares no sum and no residual is told, so there is none to attack"
+NO_PHASES = "no phases are summed: the model is no kernel"
+SINGLE = "the attack is for a loss of one output, and this one has several"
 
 MODEST = 0.6  # label AUC that a proposed batch size keeps columns of noise at
 
@@ -26,13 +32,15 @@ MODEST = 0.6  # label AUC that a proposed batch size keeps columns of noise at
 class Score:
     """How well an attack does: with the transcript, with the declared output alone, and knowing nothing.
 
-    `detail` says whose data it is about and what of it was found, by the names of columns; never a value.
+    `detail` says whose data it is about and what of it was found, by the names of columns; never a value. noise: the
+    standard error of `real`, by how many rows it is from.
     """
 
     real: float
     simulated: float
     chance: float
     detail: str = ""
+    noise: float = 0.0
 
     @property
     def excess(self) -> float:
@@ -49,39 +57,42 @@ class By(StrEnum):
 
 
 class Attack(ABC):
-    """One attack. `measures` says what its score is, `by` whose view it starts from; `leak` which leak of a job it
-    carries out, if that has a name, and `beyond` the score above which it has done so."""
+    """One attack. `measures` says what its score is, `by` whose view it starts from; `beyond` the score
+    above which it has carried out the leaks that name it (`securevfl.disclosure.leak`). `flips`: a score as far below
+    chance serves as well, as an attacker may turn its ranking over. `drawn`: it ranks by what is drawn afresh, so that
+    scores on views that say nothing differ by twice their noise and more."""
 
     name: ClassVar[str]
     paper: ClassVar[str]
     measures: ClassVar[str]
     by: ClassVar[By] = By.LEAD
-    leak: ClassVar[LeakName | None] = None
-    beyond: ClassVar[float] = 0.0
+    beyond: ClassVar[float] = inf
+    flips: ClassVar[bool] = False
+    drawn: ClassVar[bool] = False
 
-    def applies_to(self, job: Job) -> bool:
-        """Whether the attack makes sense for this job."""
-        return True
+    def why_not(self, job: Job) -> str:
+        """Say why there is nothing in this job for the attack to do; empty where there is."""
+        return ""
 
     def hidden(self, job: Job) -> bool:
         """Whether the job is to hide what the attack is after: a real view may then give no more than an ideal one."""
         return True
 
     def who(self, job: Job, attacker: str, lead: str) -> str:
-        """The name of the attacker in this job, or `By.ANYONE`; `attacker` is the passive party whose turn it is."""
+        """Return the attacker's name in this job, or `By.ANYONE`; `attacker` is the passive party whose turn it is."""
         return {By.EACH: attacker, By.LEAD: lead}.get(self.by, str(By.ANYONE))
 
     @abstractmethod
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        """What would make it find less."""
+        """Say what would make the attack find less."""
 
     def __call__(self, job: Job, parties: Sequence[Party], seed: int) -> Score:
-        """Runs the job (and its ideal) with this seed and attacks both."""
+        """Run the job (and its ideal) with this seed and attack both."""
         return self.score(Worlds(job, parties, seed))
 
     @abstractmethod
     def score(self, worlds: Worlds) -> Score:
-        """As above, on runs that several attacks share."""
+        """Score the attack, as `__call__` does, on runs that several attacks share."""
 
 
 class LabelAttack(Attack):
@@ -89,13 +100,17 @@ class LabelAttack(Attack):
 
     measures: ClassVar[str] = "AUC of the labels"
     by = By.EACH
+    flips = True
 
-    def applies_to(self, job: Job) -> bool:
-        return job.model.loss.classifies and (job.protocol.residual is not None or job.protocol.method is not None)
+    def why_not(self, job: Job) -> str:
+        if not job.model.loss.classifies:
+            return NUMBERS
+        goes_down = job.protocol.residual is not None or job.protocol.method is not None
+        return "" if goes_down else "no residual goes down in this job, nor a share of one"
 
     @abstractmethod
     def guess(self, view: View, worlds: Worlds) -> Floats:
-        """A score (m x c) for every row: c = 1, higher for the second class; or a column a class. Unknown rows NaN."""
+        """Score every row (m x c): c = 1, higher for the second class; or a column a class. Unknown rows are NaN."""
 
     def hidden(self, job: Job) -> bool:
         return job.protocol.seals or job.protocol.method is not None
@@ -115,14 +130,24 @@ class LabelAttack(Attack):
         return f"batches of {needed:,} rows or more, so that p / (n c) falls below {share:.3f}; {fewer}"
 
     def score(self, worlds: Worlds) -> Score:
-        real, ideal = (label_auc(self.guess(view, worlds), worlds.labels) for view in (worlds.real(), worlds.ideal()))
-        return Score(real, ideal, 0.5)
+        guesses = [by_row(self.guess(view, worlds), len(worlds.labels)) for view in (worlds.real(), worlds.ideal())]
+        real, ideal = (label_auc(guess, worlds.labels) for guess in guesses)
+        return Score(real, ideal, 0.5, noise=auc_noise(worlds.labels[np.isfinite(guesses[0]).all(axis=1)]))
+
+
+def by_row(guess: Floats, rows: int) -> Floats:
+    """Guesses as (m x c), also of one column without a second axis (m,). ValueError if there are not so many rows."""
+    found = guess[:, None] if guess.ndim == 1 else guess
+    if found.ndim != 2 or len(found) != rows:
+        raise ValueError(f"a guess for each of {rows} rows was expected, shape {guess.shape} came; NaN stands for none")
+    return found
 
 
 def label_auc(scores: Floats, labels: NDArray[np.intp]) -> float:
     """AUC of scores (m x c) against class numbers (m,), over the rows that have a score; .5 where none can be told."""
     from sklearn.metrics import roc_auc_score
 
+    scores = by_row(scores, len(labels))
     known = np.isfinite(scores).all(axis=1)
     classes = [1] if scores.shape[1] == 1 else range(scores.shape[1])
     found = []
@@ -133,8 +158,16 @@ def label_auc(scores: Floats, labels: NDArray[np.intp]) -> float:
     return float(np.mean(found)) if found else 0.5
 
 
+def auc_noise(labels: NDArray[np.intp]) -> float:
+    """Return the standard error of the AUC of scores that say nothing (Hanley and McNeil 1982), largest of all
+    classes."""
+    counts = np.bincount(labels)
+    counts = counts[(counts > 0) & (counts < len(labels))]
+    return float(np.sqrt((len(labels) + 1) / (12 * counts * (len(labels) - counts))).max()) if len(counts) else 0.0
+
+
 def mean_by_row(estimates: list[tuple[NDArray[np.intp], Floats]], m: int, c: int) -> Floats:
-    """The mean of the estimates of each row (m x c); NaN for rows without any."""
+    """Average the estimates of each row (m x c); NaN for rows without any."""
     total, count = np.zeros((m, c)), np.zeros((m, 1))
     for rows, values in estimates:
         total[rows] += values

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from securevfl.audit.attacks.base import LabelAttack, mean_by_row
 from securevfl.audit.recording.views import View, Worlds, least_norm
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 
 
@@ -29,7 +29,7 @@ class BatchInversion(LabelAttack):
 
 
 def invert(A: Floats, b: Floats) -> Floats:
-    """g (n x c) with entries in (-1/2, 1/2) for c = 1 that fits A (k x n) g = b (k x c)."""
+    """G (n x c) with entries in (-1/2, 1/2) for c = 1 that fits A (k x n) g = b (k x c)."""
     n = A.shape[1]
     least = least_norm(A, b)
     if b.shape[1] > 1 or np.linalg.matrix_rank(A) == n:

@@ -17,21 +17,19 @@ The score is the share of a party's columns of two values that are read on all r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import Attack, By, Score
+from securevfl.audit.attacks.base import BY_COLUMN, ON_SHARES, Attack, By, Score
 from securevfl.audit.attacks.column_space import space
 from securevfl.audit.attacks.two_values import reduce
 from securevfl.audit.recording.received import Received, received
 from securevfl.audit.recording.views import Tape, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.job import Job
 from securevfl.methods.base import Known
-from securevfl.options import LeakName
 
 Bits = NDArray[np.bool_]
 
@@ -48,10 +46,12 @@ class BinaryColumns(Attack):
     name = "binary_columns"
     paper = "Nguyen and Stern 1999; Coron and Gini 2020, a polynomial-time algorithm for the hidden subset sum problem"
     measures = "share of a party's columns of two values that are read exactly, without a known row"
-    leak: ClassVar[LeakName | None] = "columns"
+    beyond = 0.0
 
-    def applies_to(self, job: Job) -> bool:
-        return job.model.by_column and job.protocol.method is None
+    def why_not(self, job: Job) -> str:
+        if not job.model.by_column:
+            return BY_COLUMN
+        return "" if job.protocol.method is None else ON_SHARES
 
     def who(self, job: Job, attacker: str, lead: str) -> str:
         return lead if job.protocol.seals else str(By.ANYONE)
@@ -65,7 +65,7 @@ class BinaryColumns(Attack):
 
 
 def _read(worlds: Worlds, tape: Tape) -> tuple[float, str]:
-    """The largest share that a learner reads, and in words: who reads which."""
+    """Return the largest share that a learner reads, and in words who reads which."""
     share, said = 0.0, []
     everything = received(worlds, tape)
     for learner, about in dict.fromkeys((each.learner, each.about) for each in everything):

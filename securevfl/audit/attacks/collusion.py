@@ -3,7 +3,7 @@
 Every message of T1 is a sum of v_j + r_j over the sender's subtree, every message of T2 a sum of r_j. A coalition knows
 the messages that its members sent and got, so it has linear equations over the integers in the v and r of all parties.
 It looks for a combination with integer weights that leaves one v_l alone, and carries it out on the residues. Nothing
-is taken from the theory in `crypto.trees`, which the score is compared with.
+is taken from the theory in `crypto.masking.sum_trees`, which the score is compared with.
 
 For a job, each single party attacks the last sum of the training.
 """
@@ -15,14 +15,14 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import Attack, By, Score
+from securevfl.audit.attacks.base import BY_COLUMN, Attack, By, Score
 from securevfl.audit.recording.views import Tape, Worlds
-from securevfl.crypto.trees import Tree
+from securevfl.crypto.masking.sum_trees import SumTree
 from securevfl.job import Job
 from securevfl.methods.base import Known
-from securevfl.protocols.base import Reals
-from securevfl.protocols.residues import to_residues
-from securevfl.protocols.tree_sum import MaskedPartial, MaskPartial, TreeSum
+from securevfl.protocols.spaces import Reals
+from securevfl.protocols.sums.sum_residues import to_residues
+from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSum
 from securevfl.runtime.codec import Message
 
 Words = NDArray[np.uint64]
@@ -34,8 +34,10 @@ class Collusion(Attack):
     measures = "largest share of the others' parts that a single party recovers exactly"
     by = By.ANYONE
 
-    def applies_to(self, job: Job) -> bool:
-        return isinstance(job.protocol.sum, TreeSum) and job.model.by_column
+    def why_not(self, job: Job) -> str:
+        if not isinstance(job.protocol.sum, TreeSum):
+            return "no sum over two trees is taken"
+        return "" if job.model.by_column else BY_COLUMN
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "a masked or encrypted sum among parties that do not pool what they hold"
@@ -49,7 +51,7 @@ class Collusion(Attack):
         return Score(max(shares) / len(worlds.passives), 0.0, 0.0)
 
 
-def recovered(tape: Tape, trees: tuple[Tree, Tree], names: list[str], coalition: Collection[str]) -> set[str]:
+def recovered(tape: Tape, trees: tuple[SumTree, SumTree], names: list[str], coalition: Collection[str]) -> set[str]:
     """Passive parties outside the coalition whose part of the last training sum it recovers, to the last bit."""
     parties = names[1:]
     exchange = len(tape.totals[parties[0]]) - 1
@@ -78,8 +80,8 @@ def recovered(tape: Tape, trees: tuple[Tree, Tree], names: list[str], coalition:
     return found
 
 
-def _subtrees(tree: Tree) -> dict[int, frozenset[int]]:
-    """For each sender, the parties whose values its message adds up; the root adds nothing of its own."""
+def _subtrees(tree: SumTree) -> dict[int, frozenset[int]]:
+    """Map each sender to the parties whose values its message adds up; the root adds nothing of its own."""
     below = {party: frozenset({party}) - {tree.root} for party in tree.parties}
     sent = {}
     for level in tree.levels:
@@ -90,7 +92,7 @@ def _subtrees(tree: Tree) -> dict[int, frozenset[int]]:
 
 
 def _sent(tape: Tape, holder: str, sender: str, to: str, message: type[Message], exchange: int) -> Words:
-    """The residues of the message of this exchange from `sender` to `to`, as `holder` saw it."""
+    """Return the residues of the message of this exchange from `sender` to `to`, as `holder` saw it."""
     direction, peer = ("send", to) if holder == sender else ("recv", sender)
     seen = [
         event.message
@@ -101,7 +103,7 @@ def _sent(tape: Tape, holder: str, sender: str, to: str, message: type[Message],
 
 
 def _combine(rows: list[NDArray[np.float64]], values: list[Words], column: int) -> Words | None:
-    """The unknown `column` as a combination of equations with integer weights; None if there is none."""
+    """Express the unknown `column` as a combination of equations with integer weights; None if there is none."""
     if not rows:
         return None
     A, unit = np.array(rows), np.eye(len(rows[0]))[column]

@@ -11,18 +11,15 @@ other rows. The attacker fits that map too, on a few more and on many, and says 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, By, Score
+from securevfl.audit.attacks.base import BY_COLUMN, ON_SHARES, Attack, By, Score
 from securevfl.audit.recording.received import Received, received
 from securevfl.audit.recording.views import Tape, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.disclosure.exposure import NEARLY_ALL
 from securevfl.job import Job
 from securevfl.methods.base import Known
-from securevfl.options import LeakName
 
 INSIDE = 0.99  # share of a column from which it is called inside
 FLOOR = 1e-11  # of the largest singular value; below is rounding
@@ -34,11 +31,12 @@ class ColumnSpace(Attack):
     name = "column_space"
     paper = "Turgay et al. 2008, disclosure risks of distance preserving data transformations (known samples)"
     measures = "share of the variance of a column inside the space of the numbers received, mean over columns"
-    leak: ClassVar[LeakName | None] = "columns"
     beyond = NEARLY_ALL
 
-    def applies_to(self, job: Job) -> bool:
-        return job.model.by_column and job.protocol.method is None
+    def why_not(self, job: Job) -> str:
+        if not job.model.by_column:
+            return BY_COLUMN
+        return "" if job.protocol.method is None else ON_SHARES
 
     def who(self, job: Job, attacker: str, lead: str) -> str:
         return lead if job.protocol.seals else str(By.ANYONE)
@@ -100,7 +98,7 @@ def shares(truth: Floats, basis: Floats) -> Floats:
 
 
 def recovery(batch: Received, basis: Floats, known: int) -> float:
-    """The largest error of a column inside, on the rows that are not known, in deviations."""
+    """Return the largest error, in standard deviations, of a column inside, on the rows that are not known."""
     inside = batch.truth[:, shares(batch.truth, basis) >= INSIDE]
     design = np.column_stack([basis, np.ones(len(basis))])
     chosen = np.random.default_rng(0).permutation(len(basis))

@@ -13,7 +13,7 @@ from scipy.sparse.linalg import lsqr
 
 from securevfl.audit.attacks.base import LabelAttack
 from securevfl.audit.recording.views import View, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.attacks.base import BY_COLUMN, ON_SHARES, Attack, Score
 from securevfl.audit.recording.views import Tape, Total, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
 
@@ -25,10 +25,14 @@ class Differencing(Attack):
     paper = "Dwork and Roth 2014, the algorithmic foundations of differential privacy, section 1.1"
     measures = "mean |correlation| of the difference of two sums with the change of one party's part"
 
-    def applies_to(self, job: Job) -> bool:
-        if job.protocol.method is not None or job.method.stores:  # differences of stored sums are columns received
-            return False
-        return job.protocol.sum_for(2).hides_parts and job.model.by_column
+    def why_not(self, job: Job) -> str:
+        if job.protocol.method is not None:
+            return ON_SHARES
+        if job.method.stores:
+            return "differences of stored sums are attacked as columns received"
+        if not job.protocol.sum_for(2).hides_parts:
+            return "the sum hides no part"
+        return "" if job.model.by_column else BY_COLUMN
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         if job.optimizer.exchanges([party.name for party in known.parties[1:]]) > 1:
@@ -45,7 +49,10 @@ class Differencing(Attack):
 
 
 def _correlation(tape: Tape, active: str, passives: list[str]) -> float:
-    """Of consecutive sums on one batch with the best single party; of those within one visit if there are any."""
+    """Correlate the differences of consecutive sums on one batch with the changes of the single party that fits best.
+
+    Only sums within one visit are taken, if there are any.
+    """
     sums = _by_batch(tape, active)
     parts = {name: _by_batch(tape, name) for name in passives}
     within: list[float] = []

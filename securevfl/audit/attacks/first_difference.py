@@ -9,15 +9,13 @@ moves last in a visit is seen together with all that happens before the next one
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, Score
+from securevfl.audit.attacks.base import BY_COLUMN, Attack, Score
 from securevfl.audit.recording.views import Tape, Worlds
 from securevfl.job import Job
 from securevfl.methods.base import Known
-from securevfl.options import LeakName
 
 EXACT = 1e-6  # relative error from which a part counts as found
 
@@ -26,11 +24,14 @@ class FirstDifference(Attack):
     name = "first_difference"
     paper = "Liu et al. 2019, FedBCD, sequential mode; Dwork and Roth 2014, section 1.1, differencing"
     measures = "share of the passive parties whose first part is the difference of two sums"
-    leak: ClassVar[LeakName | None] = "sequential"
+    beyond = 0.0
 
-    def applies_to(self, job: Job) -> bool:
-        in_turn = job.optimizer.exchanges(("one", "two")) > 1
-        return in_turn and job.protocol.sum_for(2).hides_parts and job.model.by_column
+    def why_not(self, job: Job) -> str:
+        if job.optimizer.exchanges(("one", "two")) < 2:
+            return "all parties move at once"
+        if not job.protocol.sum_for(2).hides_parts:
+            return "the sum hides no part"
+        return "" if job.model.by_column else BY_COLUMN
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "the parallel mode, in which all parts move at once"

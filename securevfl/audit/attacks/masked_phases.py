@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, By, Score
-from securevfl.audit.attacks.phases import explained, first_rows, turns
+from securevfl.audit.attacks.base import NO_PHASES, Attack, By, Score
+from securevfl.audit.attacks.shared_phases import explained, first_rows, turns
 from securevfl.audit.recording.views import Worlds, fields, noise_like
 from securevfl.job import Job
 from securevfl.methods.base import Known
-from securevfl.models.kernel import Frequencies, Kernel
-from securevfl.protocols.base import Phases
-from securevfl.protocols.phase_sums import worker_of
+from securevfl.models.kernel_model import Frequencies, Kernel
+from securevfl.protocols.spaces import Phases
+from securevfl.protocols.sums.phase_sums import worker_of
 from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import Message
 
@@ -28,8 +28,8 @@ class MaskedPhases(Attack):
     measures = "largest share of the variance of a sender's columns found from one of its messages, frequencies known"
     by = By.ANYONE
 
-    def applies_to(self, job: Job) -> bool:
-        return isinstance(job.model, Kernel)
+    def why_not(self, job: Job) -> str:
+        return "" if isinstance(job.model, Kernel) else NO_PHASES
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "a masked or encrypted sum among parties that do not pool what they hold"

@@ -8,8 +8,9 @@ leaks the same here; the score needs held-out rows (`test_fraction`).
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import Attack, By, Score
+from securevfl.audit.attacks.base import Attack, By, Score, auc_noise
 from securevfl.audit.recording.views import Worlds
 from securevfl.job import Job
 from securevfl.methods.base import Known
@@ -21,15 +22,17 @@ class Membership(Attack):
     paper = "Yeom et al. 2018, privacy risk in machine learning: analyzing the connection to overfitting"
     measures = "AUC of trained on or held out"
     by = By.ANYONE
+    flips = True
 
-    def applies_to(self, job: Job) -> bool:
-        return job.test_fraction > 0
+    def why_not(self, job: Job) -> str:
+        return "" if job.test_fraction > 0 else "no rows are held out that were not trained on"
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "stronger l2, fewer epochs"
 
     def score(self, worlds: Worlds) -> Score:
-        return Score(_auc(worlds, worlds.real_run[0]), _auc(worlds, worlds.ideal_run[0]), 0.5)
+        noise = auc_noise(_members(worlds).astype(np.intp))
+        return Score(_auc(worlds, worlds.real_run[0]), _auc(worlds, worlds.ideal_run[0]), 0.5, noise=noise)
 
 
 def _auc(worlds: Worlds, run: Run) -> float:
@@ -38,7 +41,14 @@ def _auc(worlds: Worlds, run: Run) -> float:
     loss, y = worlds.job.model.loss, worlds.active.y
     assert y is not None
     f = run.decision({party.name: party.X for party in worlds.parties if party.columns})
-    losses = loss.value(f, loss.targets(y, loss.classes(y)))
-    member = np.zeros(len(y), bool)
+    classes = run.active.classes
+    assert classes is not None, "the leading party has them"
+    losses = loss.value(f, loss.targets(y, classes))
+    return float(roc_auc_score(_members(worlds), -losses))
+
+
+def _members(worlds: Worlds) -> NDArray[np.bool_]:
+    """Which rows were trained on (m,)."""
+    member = np.zeros(len(worlds.active), bool)
     member[worlds.schedule.train] = True
-    return float(roc_auc_score(member, -losses))
+    return member

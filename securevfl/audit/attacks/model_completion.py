@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import LabelAttack, known_rows
+from securevfl.audit.attacks.base import NUMBERS, LabelAttack, known_rows
+from securevfl.audit.findings import NO_MESSAGE
 from securevfl.audit.recording.views import View, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
 
@@ -20,18 +21,18 @@ class ModelCompletion(LabelAttack):
     name = "model_completion"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
 
-    def applies_to(self, job: Job) -> bool:
-        return job.model.loss.classifies
+    def why_not(self, job: Job) -> str:
+        return "" if job.model.loss.classifies else NUMBERS
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "none: it needs no message, only the party's own columns and a few labels; keep labels from it"
+        return NO_MESSAGE
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         return complete(own(view), view, worlds)
 
 
 def own(view: View) -> Floats:
-    """The party's columns and, where its weights are by column, its outputs on all rows."""
+    """Return the party's columns and, where its weights are by column, its outputs on all rows."""
     return np.column_stack([view.X, view.X @ view.theta]) if len(view.theta) == view.X.shape[1] else view.X
 
 

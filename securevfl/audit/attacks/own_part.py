@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import LabelAttack
+from securevfl.audit.attacks.base import NUMBERS, LabelAttack
 from securevfl.audit.recording.views import View, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.job import Job
 from securevfl.methods.base import Known
 from securevfl.models.base import BlockModel
@@ -22,9 +22,11 @@ class OwnPart(LabelAttack):
     name = "own_part"
     paper = "Fu et al. 2022, label inference attacks against vertical federated learning"
 
-    def applies_to(self, job: Job) -> bool:
+    def why_not(self, job: Job) -> str:
+        if not job.model.loss.classifies:
+            return NUMBERS
         adds_up = isinstance(job.model, BlockModel) and not job.model.shows_parts
-        return job.model.loss.classifies and (job.model.by_column or adds_up)
+        return "" if job.model.by_column or adds_up else "no party ends with a part of the score of its own"
 
     def hidden(self, job: Job) -> bool:
         """Weights that are shared leave a party a random direction of its columns, which ranks labels well or badly, by
@@ -44,7 +46,7 @@ class OwnPart(LabelAttack):
 
 
 def last_outputs(view: View) -> Floats:
-    """What a network of the party's own gave for each row (m x c) when it was last asked; NaN for rows never asked."""
+    """Return the outputs (m x c) of the party's own network when each row was last asked; NaN for rows never asked."""
     own = np.full((len(view.X), view.outputs), np.nan)
     for part in view.totals:
         own[view.rows[part.index]] = part.values

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import Attack, By, Score, mean_by_row
+from securevfl.audit.attacks.base import BY_COLUMN, NUMBERS, SINGLE, Attack, By, Score, mean_by_row
 from securevfl.audit.recording.views import View, Worlds, least_norm
 from securevfl.disclosure.leverage import ALONE, leverage
 from securevfl.job import Job
@@ -22,9 +22,12 @@ class RareValues(Attack):
     measures = "share of right labels among the attacker's rows of leverage above 0.9; chance where it has none"
     by = By.EACH
 
-    def applies_to(self, job: Job) -> bool:
-        linear = job.model.by_column and job.model.loss.single
-        return linear and job.model.loss.classifies
+    def why_not(self, job: Job) -> str:
+        if not job.model.loss.classifies:
+            return NUMBERS
+        if not job.model.by_column:
+            return BY_COLUMN
+        return "" if job.model.loss.single else SINGLE
 
     def remedy(self, job: Job, known: Known, attacker: str) -> str:
         return "drop or group values that stand alone in a batch, or larger batches"
@@ -36,7 +39,10 @@ class RareValues(Attack):
         chance = float(max(share, 1 - share))
         if not len(lonely):
             return Score(chance, chance, chance)
-        return Score(_right(view, worlds, lonely), _right(worlds.ideal(), worlds, lonely), chance)
+        noise = float(np.sqrt(chance * (1 - chance) / len(lonely)))
+        detail = f"{len(lonely)} of {len(view.X)} rows; of a single one no figure is beyond chance, and it is opened"
+        real, ideal = _right(view, worlds, lonely), _right(worlds.ideal(), worlds, lonely)
+        return Score(real, ideal, chance, detail, noise)
 
 
 def lonely_rows(view: View) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from securevfl.audit.attacks.base import LabelAttack, known_rows, mean_by_row
 from securevfl.audit.recording.views import View, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 
 
 class ResidualDirection(LabelAttack):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import LabelAttack, mean_by_row
+from securevfl.audit.attacks.base import SINGLE, LabelAttack, mean_by_row
 from securevfl.audit.recording.views import View, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.job import Job
 
 
@@ -18,8 +18,8 @@ class ResidualNorm(LabelAttack):
     name = "residual_norm"
     paper = "Li et al. 2022, label leakage and protection in two-party split learning"
 
-    def applies_to(self, job: Job) -> bool:
-        return super().applies_to(job) and job.model.loss.single
+    def why_not(self, job: Job) -> str:
+        return super().why_not(job) or ("" if job.model.loss.single else SINGLE)
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         norms = [(rows, np.linalg.norm(g, axis=1, keepdims=True)) for rows, g in view.estimates()]

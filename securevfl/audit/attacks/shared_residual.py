@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import LabelAttack, known_rows, mean_by_row
+from securevfl.audit.attacks.base import SINGLE, LabelAttack, known_rows, mean_by_row
 from securevfl.audit.recording.views import View, Worlds
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.job import Job
 
 
 class SharedResiduals(LabelAttack):
     name = "shared_residual"
     paper = "Li et al. 2022, label leakage from residuals, on shares of these"
+    drawn = True
 
-    def applies_to(self, job: Job) -> bool:
-        return job.protocol.shares is not None and job.model.loss.classifies and job.model.loss.single
+    def why_not(self, job: Job) -> str:
+        if job.protocol.shares is None:
+            return "no residual is shared in this job"
+        return super().why_not(job) or ("" if job.model.loss.single else SINGLE)
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         found = [(view.rows[each.index], each.values) for each in view.shared]

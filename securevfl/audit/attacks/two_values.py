@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import LabelAttack
+from securevfl.audit.attacks.base import SINGLE, LabelAttack
 from securevfl.audit.recording.views import View, Worlds, least_norm
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.job import Job
 
 MAX_ROWS = 64  # what LLL does in seconds; stronger reduction reaches further
@@ -31,10 +31,12 @@ class TwoValues(LabelAttack):
     paper = "Lagarias and Odlyzko 1985; Coster et al. 1992, improved low-density subset sum algorithms"
     measures = "AUC of the labels of the first batch"
 
-    def applies_to(self, job: Job) -> bool:
-        return (
-            super().applies_to(job) and job.model.loss.single and job.batch_size != "all" and job.batch_size <= MAX_ROWS
-        )
+    def why_not(self, job: Job) -> str:
+        if not job.model.loss.single:
+            return super().why_not(job) or SINGLE
+        if job.batch_size == "all" or job.batch_size > MAX_ROWS:
+            return f"batches have more than the {MAX_ROWS} rows that lattice reduction takes in seconds"
+        return super().why_not(job)
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         scores = np.full((len(view.X), 1), np.nan)

@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import PrivateAttr, SerializeAsAny
 
+from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.scheme import Floats
-from securevfl.protocols.base import ResidualProtocol
-from securevfl.protocols.defences import Defence
+from securevfl.protocols.residuals.base import ResidualProtocol
+from securevfl.protocols.residuals.defences import Defence
 
 Note = Callable[[Floats], None]
 
@@ -62,13 +62,13 @@ class Given(Defence):
 
 
 def defence_of(residual: ResidualProtocol) -> Defence | None:
-    """The defence of a residual that has one."""
+    """Return the defence of a residual that has one."""
     found = getattr(residual, "defence", None)
     return found if isinstance(found, Defence) else None
 
 
 def noting(residual: ResidualProtocol, note: Note) -> ResidualProtocol:
-    """The same residual, each outcome of its defence told to `note`; itself where it has none."""
+    """Return the same residual, each outcome of its defence told to `note`; itself where it has none."""
     defence = defence_of(residual)
     if defence is None:
         return residual
@@ -78,13 +78,13 @@ def noting(residual: ResidualProtocol, note: Note) -> ResidualProtocol:
 
 
 def given(defence: Defence, outcomes: Iterable[Floats]) -> Given:
-    """A defence for the run of an ideal functionality."""
+    """Make a defence that hands out these outcomes, for the run of an ideal functionality."""
     found = Given(inner=defence)
     found._outcomes = iter(outcomes)
     return found
 
 
 def giving(residual: ResidualProtocol, outcomes: Iterable[Floats]) -> ResidualProtocol:
-    """The same residual, whose defence hands these out; itself where it has none."""
+    """Return the same residual, whose defence hands these out; itself where it has none."""
     defence = defence_of(residual)
     return residual if defence is None else residual.model_copy(update={"defence": given(defence, outcomes)})

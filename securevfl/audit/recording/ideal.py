@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
 from securevfl.audit.recording.defended import giving
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.job import Job
-from securevfl.methods.base import Method, Player
+from securevfl.methods.base import Method
+from securevfl.methods.player import Player
 from securevfl.methods.state import State
-from securevfl.protocols.base import Seat
+from securevfl.protocols.seat import Seat
 from securevfl.training.run import Run
 
 
 def ideal_job(job: Job, blurred: Sequence[Floats] = ()) -> Job:
-    """The same training with nothing hidden: what the declared outputs are computed from.
+    """Return a job for the same training with nothing hidden, from which the declared outputs are computed.
 
     blurred: what the job's defence, if it has one, has made of each g of the real run.
     """
@@ -37,7 +39,7 @@ def drawing_from(job: Job, run: Run) -> Iterator[None]:
     method = type(job.method)
     make = method.player
 
-    def start(self: Method, job: Job, seat: Seat, columns: int, state: State | None) -> Player:
+    def start(self: Method[Any], job: Job, seat: Seat, columns: int, state: State | None) -> Player:
         drawn = self.drawn(run.parts[seat.me].state) if state is None else state
         return make(self, job, seat, columns, drawn)
 

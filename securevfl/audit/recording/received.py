@@ -1,7 +1,7 @@
 """The numbers about columns that a party received in a run, row by row, whatever sum they came through.
 
 A sum in the clear tells the active party each part H_k, a sum that hides its parts their total. A residual that is not
-sealed tells a passive party f: the sign of g is y, and g and y give f, from which it takes off its own part. Where sums
+sealed tells a passive party y and f as far as the loss can be undone (`Loss.undo`), less its own part. Where sums
 are stored, whoever pulls them is told the sum of all others, the change of one of them where that one alone has moved
 between two pulls, and who stores them each part, if it is in the clear.
 """
@@ -9,7 +9,7 @@ between two pulls, and who stores them each part, if it is in the clear.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from securevfl.audit.recording.views import Tape, Worlds, as_numbers, fields
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
 from securevfl.protocols.notes import ToldSum
-from securevfl.protocols.open_residual import OpenResidual
+from securevfl.protocols.residuals.open_residual import OpenResidual
 
 BATCHES = 8  # of a partition that are looked at
 
@@ -43,7 +43,7 @@ class Received:
 
 
 def received(worlds: Worlds, tape: Tape) -> list[Received]:
-    """By learner, by the parties whose columns were added up, by batch, and for the rows that were held out."""
+    """Return what was received: by learner, by the parties whose columns it adds up, by batch, and of held-out rows."""
     names = [party.name for party in worlds.passives]
     active = worlds.active.name
     if worlds.job.protocol.sum_for(len(names)).hides_parts and len(names) > 1:
@@ -54,7 +54,7 @@ def received(worlds: Worlds, tape: Tape) -> list[Received]:
     for source, about in shown:
         found += [_made(worlds, active, about, rows, columns) for rows, columns in _sums(worlds, tape, source)]
     residual = worlds.job.protocol.residual
-    if isinstance(residual, OpenResidual) and residual.defence is None and worlds.job.model.loss.name in UNDONE:
+    if isinstance(residual, OpenResidual) and residual.defence is None:
         everyone = (active, *names)
         for name in names:
             others = tuple(other for other in everyone if other != name)
@@ -77,12 +77,12 @@ def _made(worlds: Worlds, learner: str, about: tuple[str, ...], rows: Rows, numb
     parts = worlds.real_run[0].parts
     truth = np.hstack([(parties[name].X[rows] - parts[name].mean) / parts[name].deviation for name in about])
     columns = tuple(column for name in about for column in parties[name].columns)
-    labels = learner != worlds.active.name and worlds.job.model.loss.name == "square"  # y is among them
+    labels = learner != worlds.active.name and worlds.job.loss.keeps_targets
     return Received(learner, about, rows, np.hstack(numbers), truth, columns, len(columns) + labels)
 
 
 def _sums(worlds: Worlds, tape: Tape, source: str) -> Iterator[tuple[Rows, list[Floats]]]:
-    """What this party collected, or gave in the clear: by batch, and of the held-out rows."""
+    """Yield what this party collected, or gave in the clear: by batch, and of the held-out rows."""
     schedule = worlds.schedule
     by_batch: dict[int, list[Floats]] = defaultdict(list)
     for total in tape.totals[source]:
@@ -100,8 +100,8 @@ def _sums(worlds: Worlds, tape: Tape, source: str) -> Iterator[tuple[Rows, list[
 
 
 def _undone(worlds: Worlds, tape: Tape, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
-    """f less its own part, from the residuals that this passive party read, by batch."""
-    undo = UNDONE[worlds.job.model.loss.name]
+    """Yield what the residuals that this passive party read tell of f, less its own part, by batch."""
+    loss = worlds.job.loss
     own = {}
     for total in reversed(tape.totals[name]):
         own[total.visit] = total.values  # as it was at the first exchange of the visit
@@ -113,17 +113,36 @@ def _undone(worlds: Worlds, tape: Tape, name: str) -> Iterator[tuple[Rows, list[
         if g is None or receipt.visit < 0:
             continue
         if (part := next(pushed, None)) is not None:
-            by_batch[part.index].append(undo(g, part.values))
+            index, values = part.index, part.values
         elif receipt.visit in own:
-            by_batch[tape.visits[name][receipt.visit]].append(undo(g, own[receipt.visit]))
+            index, values = tape.visits[name][receipt.visit], own[receipt.visit]
+        else:
+            continue
+        by_batch[index].append(loss.undo(g).sums - loss.shown(values))
     for index in sorted(by_batch)[:BATCHES]:
-        yield rows[index], by_batch[index]
+        known, numbers = complete(by_batch[index])
+        if numbers:
+            yield rows[index][known], numbers
+
+
+def complete(numbers: list[Floats]) -> tuple[Rows, list[Floats]]:
+    """Numbers (n x c) of as many visits as can be while half of the rows are known in all of them, on these rows.
+
+    The rows are given as their places. A loss that is flat somewhere leaves rows open, NaN, that lie there.
+    """
+    known = [np.isfinite(each).all(axis=1) for each in numbers]
+    rows, kept = np.ones(len(numbers[0]), bool), []
+    for number in sorted(range(len(numbers)), key=lambda number: -int(known[number].sum())):
+        if 2 * (rows & known[number]).sum() >= len(rows):
+            rows &= known[number]
+            kept.append(number)
+    return np.flatnonzero(rows), [numbers[number][rows] for number in sorted(kept)]
 
 
 def _told(
     worlds: Worlds, tape: Tape, name: str, others: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Rows, list[Floats]]]:
-    """The sums of all others that this party has pulled, by batch, and their differences where one alone has moved."""
+    """Yield the sums of all others that this party has pulled, by batch, and differences where one alone has moved."""
     rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
     by_batch: dict[int, list[ToldSum]] = defaultdict(list)
     for told in tape.told[name]:
@@ -139,7 +158,7 @@ def _told(
 
 
 def _kept(worlds: Worlds, tape: Tape, helper: str, name: str) -> Iterator[tuple[Rows, list[Floats]]]:
-    """What a party without a table was sent of this one about a batch and can read as numbers, by batch."""
+    """Yield what a party without a table was sent of this one about a batch and can read as numbers, by batch."""
     rows = {visit.index: visit.rows for visit in worlds.schedule.visits()}
     outputs = worlds.real_run[0].parts[name].outputs
     by_batch: dict[int, list[Floats]] = defaultdict(list)
@@ -150,30 +169,3 @@ def _kept(worlds: Worlds, tape: Tape, helper: str, name: str) -> Iterator[tuple[
             by_batch[batch] += [numbers for numbers in read if numbers is not None]
     for index in sorted(index for index, numbers in by_batch.items() if numbers)[:BATCHES]:
         yield rows[index], by_batch[index]
-
-
-def _logistic(g: Floats, own: Floats) -> Floats:
-    """g = -y s(-y f), with s the logistic function."""
-    size = np.abs(g).clip(1e-12, 1 - 1e-12)
-    f: Floats = np.sign(g) * np.log(size / (1 - size)) - own
-    return f
-
-
-def _square(g: Floats, own: Floats) -> Floats:
-    """g = f - y; y stays in as one more column."""
-    return g - own
-
-
-def _softmax(g: Floats, own: Floats) -> Floats:
-    """g = softmax(f) - y; f up to a number a row, which a difference of two outputs takes off."""
-    p = g + (g == g.min(axis=1, keepdims=True))
-    H: Floats = np.log(p.clip(1e-300)) - own
-    return H[:, 1:] - H[:, :1]
-
-
-UNDONE: dict[str, Callable[[Floats, Floats], Floats]] = {
-    "logistic": _logistic,
-    "one_vs_rest": _logistic,
-    "square": _square,
-    "softmax": _softmax,
-}

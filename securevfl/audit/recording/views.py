@@ -28,15 +28,16 @@ from numpy.typing import NDArray
 from securevfl.audit.recording.defended import noting
 from securevfl.audit.recording.ideal import drawing_from, ideal_job
 from securevfl.audit.recording.transcript import Witness, WitnessedSum
-from securevfl.crypto.scheme import Floats
+from securevfl.base.arrays import Floats
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.data.schedule import Rows, Schedule
 from securevfl.job import Job
-from securevfl.privacy.leaks import LEAKS
-from securevfl.protocols.base import Phases
+from securevfl.methods import leak_kinds
 from securevfl.protocols.notes import Began, Learned, LearnedPhases, Pushed, SharedResidual, Summed, ToldSum
+from securevfl.protocols.spaces import Phases
 from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Entry
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
@@ -121,7 +122,7 @@ class View:
         return plain or [(self.rows_of(opened), opened.J.T, opened.gradient) for opened in self.openings]
 
     def rows_of(self, opened: Opening) -> Rows:
-        """The rows that the residuals of an opening belong to, in their order."""
+        """Return the rows that the residuals of an opening belong to, in their order."""
         rows = self.rows[opened.index]
         return np.repeat(rows, len(opened.J) // len(rows))
 
@@ -132,18 +133,18 @@ class View:
 
 
 def least_norm(A: Floats, b: Floats) -> Floats:
-    """The shortest g (n x c) of those nearest to A (k x n) g = b (k x c)."""
+    """Find the shortest g (n x c) of those nearest to A (k x n) g = b (k x c)."""
     return np.linalg.lstsq(A, b)[0].astype(np.float64)
 
 
 def fields(message: Message) -> list[Any]:
-    """The values in a message, lists opened up."""
+    """List the values in a message, with lists opened up."""
     values = [getattr(message, name) for name in message.__struct_fields__]
     return [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
 
 
 def as_numbers(value: Any, n: int, c: int) -> Floats | None:
-    """The (n x c) finite numbers of moderate size that the value is or ends in; None for anything else."""
+    """Return the (n x c) finite numbers of moderate size that the value is or ends in; None for anything else."""
     if isinstance(value, bytes) and len(value) >= 8 * n * c > 0:
         value = np.frombuffer(value[-8 * n * c :], "<f8").reshape(n, c)
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape != (n, c):
@@ -157,11 +158,14 @@ def as_numbers(value: Any, n: int, c: int) -> Floats | None:
 class Tape(Observer):
     """What the recorded parties did, by name. Each party writes from its own threads.
 
+    `entries` is what each has told, as it went through its door; `bins` what it was opened about classes in its bins.
     `sums` holds every part and every sum of the run, those of evaluations too; `trained` the places of the others.
     """
 
     visits: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     openings: dict[str, list[Opening]] = field(default_factory=lambda: defaultdict(list))
+    bins: dict[str, list[Opening]] = field(default_factory=lambda: defaultdict(list))
+    entries: dict[str, list[Entry]] = field(default_factory=lambda: defaultdict(list))
     totals: dict[str, list[Total]] = field(default_factory=lambda: defaultdict(list))
     receipts: dict[str, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
     events: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
@@ -175,7 +179,7 @@ class Tape(Observer):
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def evaluated(self, name: str) -> Floats:
-        """What this party collected in evaluations, or gave to them, one after the other (rows x c)."""
+        """Return what this party collected in evaluations, or gave to them, one after the other (rows x c)."""
         every = enumerate(self._summed(name))
         return np.concatenate([values for place, values in every if place not in self.trained[name]])
 
@@ -199,9 +203,12 @@ class Tape(Observer):
                     every = self._summed(me)
                     self.trained[me].add(len(every) - 1)
                     self.totals[me].append(Total(visit, index, every[-1]))
-                case Learned(index, J, gradient):
+                case Learned(index, J, gradient, group):
                     own = gradient.reshape(J.dense.shape[1], -1)
-                    self.openings[me].append(Opening(visit, index, J.dense, own))
+                    openings = self.bins if group == "bins" else self.openings
+                    openings[me].append(Opening(visit, index, J.dense, own))
+                case Entry():
+                    self.entries[me].append(fact)
                 case SharedResidual(index, words):
                     self.shared[me].append(Total(visit, index, words.copy()))
                 case Pushed():
@@ -213,7 +220,7 @@ class Tape(Observer):
 
 
 def record(job: Job, parties: Sequence[Party]) -> tuple[Run, Tape]:
-    """Runs the job and writes down what each party did and got."""
+    """Run the job and write down what each party did and got."""
     tape = Tape()
     sums = WitnessedSum(inner=job.protocol.sum_for(sum(bool(party.columns) for party in parties) - 1))
     sums._witness = tape.sums
@@ -233,11 +240,23 @@ class Worlds:
     All leaks are accepted, as what they tell is to be seen, and no run ends early. `job` evaluates at the end only.
     """
 
-    def __init__(self, job: Job, parties: Sequence[Party], seed: int, *, attacker: str | None = None) -> None:
-        """`attacker` is the passive party that attacks labels: the one without any with the most columns if None."""
-        plain = {"seed": seed, "evaluate_every": 0, "target": None, "patience": None, "accepts": LEAKS}
+    def __init__(
+        self,
+        job: Job,
+        parties: Sequence[Party],
+        seed: int,
+        *,
+        attacker: str | None = None,
+        asked: tuple[Job, Sequence[Party]] | None = None,
+    ) -> None:
+        """`attacker` is the passive party that attacks labels: the one without any with the most columns if None.
+
+        asked: the job and the tables before they were prepared, if that was done.
+        """
+        plain = {"seed": seed, "evaluate_every": 0, "target": None, "patience": None, "accepts": [*leak_kinds()]}
         self.job = job.model_copy(update=plain)
         self._interval = job.evaluation_interval
+        self._asked = (job, parties) if asked is None else asked
         self.parties = list(parties)
         self.seed = seed
         self.active, others = check_parties(parties)
@@ -250,7 +269,7 @@ class Worlds:
 
     @cached_property
     def ideal_run(self) -> tuple[Run, Tape]:
-        """From the parties' own data and draws as in the real run: noise before a residual, keys of features."""
+        """The ideal run, from the same data and draws as the real one: noise before a residual, keys of features."""
         run, tape = self.real_run
         with drawing_from(self.job, run):
             return record(ideal_job(self.job, tape.blurred), self.parties)
@@ -263,15 +282,22 @@ class Worlds:
         return record(self.job.model_copy(update={"evaluate_every": self._interval}), self.parties)
 
     @cached_property
+    def bins_tape(self) -> Tape:
+        """What parties were told of classes in bins, in a run of one epoch that prepares its tables."""
+        job, parties = self._asked
+        plain = {"seed": self.seed, "epochs": 1, "target": None, "patience": None, "accepts": [*leak_kinds()]}
+        return record(job.model_copy(update=plain), parties)[1]
+
+    @cached_property
     def schedule(self) -> Schedule:
         return self.job.schedule(register_of(self.parties))
 
     def real(self, name: str | None = None) -> View:
-        """The view of this party (the attacker if None) in the job as it stands."""
+        """Return the view of this party (the attacker if None) in the job as it stands."""
         return self._view(*self.real_run, name or self.attacker)
 
     def ideal(self, name: str | None = None) -> View:
-        """What the party could hold from its declared output alone."""
+        """Return what the party (the attacker if None) could hold from its declared output alone."""
         name = name or self.attacker
         ideal = self._view(*self.ideal_run, name)
         stand_ins = [Receipt(receipt.visit, noise_like(receipt.message)) for receipt in self.real(name).receipts]
@@ -303,7 +329,7 @@ class Worlds:
 
 
 def noise_like(message: Message) -> Message:
-    """A message of the same shape without content: every byte string random, every array emptied."""
+    """Make a message of the same shape without content: every byte string random, every array emptied."""
     changed: dict[str, Any] = {}
     for name in message.__struct_fields__:
         value = getattr(message, name)

@@ -1,0 +1,165 @@
+"""What the engine on small residues must reach, each figure beside its bar: products, visits, trainings, gradients.
+
+    python -m benchmarks.kernel_bars --data ../shared/data
+    python -m benchmarks.kernel_bars --data ../shared/data --only gradients trainings
+
+Figures are ratios of what ran in turns, medians, in processor time unless "by the clock" is said; run it where nothing
+else does. Large tables are trained on in processes of their own, so that memory is theirs. That losses are drawn alike
+on either engine is a slow test: pytest -m slow tests/protocols/test_sealed_engines.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from securevfl.bench import he, product_costs, shares
+from securevfl.bench.record import MemoryHeld
+from securevfl.crypto.scheme import Shape
+from securevfl.data.party import Party
+from securevfl.job import Job
+from securevfl.models.linear import Logistic
+from securevfl.optim.block_descent import BlockDescent
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.engines import Ckks, Engine, OnSeal
+from securevfl.protocols.shares import share_engines
+from securevfl.protocols.shares.shares_options import Shares
+from securevfl.training.simulate import simulate
+
+SIZES = (256, 15), (256, 100), (4096, 100)
+PAIRS = 3  # trainings on either engine
+Row = tuple[str, str, str]  # what, the bar, what was found
+
+
+def visits(data: Path) -> Iterator[Row]:
+    """A visit on shares beside a sealed round on SEAL, and the bytes of its products beside SEAL's."""
+    for (n, d), bar in zip(SIZES, (0.5, 0.45, 0.5), strict=True):
+        found = shares.size(n, d)
+        yield f"visit on shares to sealed round, {n} x {d}", f"<= {bar}", f"{found['ratio_seal']:.2f}"
+        products = product_costs.products(n, d, 16)
+        yield f"bytes of its products to SEAL's, {n} x {d}", "<= 1.05", f"{products['bytes']:.2f}"
+
+
+def default_credit(data: Path) -> Iterator[Row]:
+    """Twelve visits of block descent on either engine, in turns, measuring included."""
+    options = shares.TABLES["default_credit/12"] | {"test_fraction": 0.25}
+    parties = shares.read(data, "default_credit")
+    job = Job(**options, protocol=Protocol(shares=Shares(chunk=options["epochs"])))
+    clock: list[list[float]] = [[], []]
+    spent: list[list[float]] = [[], []]
+    for turn in range(PAIRS + 1):
+        for place, engines in enumerate((share_engines.ENGINES, share_engines.ENGINES[1:])):
+            with mock.patch.object(share_engines, "ENGINES", engines):
+                before, started = shares._spent(), time.perf_counter()
+                simulate(job, parties)
+            if turn:  # the first one warms up
+                clock[place].append(time.perf_counter() - started)
+                spent[place].append(shares._spent() - before)
+    for what, each in (("by the clock", clock), ("processor", spent)):
+        ratio = median(own / seal for own, seal in zip(*each, strict=True))
+        figures = f"{median(each[0]):.1f} s to {median(each[1]):.1f}, {ratio:.2f}"
+        yield f"default_credit, block descent, 12 visits, to SEAL, {what}", "<= .5", figures
+
+
+def trainings(data: Path) -> Iterator[Row]:
+    """One epoch and block descent on tables that are large, each in a process of its own."""
+    for train, what, bar in (
+        (shares.one_epoch, "100,000 x (30 + 300), one epoch", "<= 8 s, <= 2 GB"),
+        (descent, "200,000 x 60, block descent, 12 visits, no evaluation", "<= 60 s, <= 1.5 GB"),
+    ):
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
+            found = apart.submit(train).result()
+        yield what, bar, f"{found['seconds']:.1f} s by the clock, {found['cpu_s']:.1f} s, {found['memory_mb']} MB"
+
+
+def descent(rows: int = 200_000, own: int = 30) -> dict[str, Any]:
+    """Twelve visits to all rows, until the last has ended."""
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(rows, own)) for _ in range(2)]
+    y = (X[0][:, 0] + X[1][:, 0] + rng.normal(size=rows) > 0).astype(int)
+    parties = [Party("bank", X[0], y, aligned=True), Party("shop", X[1], aligned=True)]
+    shared = Protocol(shares=Shares(chunk=12))
+    job = Job(model=Logistic(), optimizer=BlockDescent(), protocol=shared, batch_size="all", epochs=12)
+    ends: list[float] = []
+    before, started = shares._spent(), time.perf_counter()
+    with MemoryHeld() as held:
+        simulate(job, parties, on_round=lambda done, of: ends.append(time.perf_counter()))
+    return {"seconds": ends[-1] - started, "cpu_s": shares._spent() - before, "memory_mb": held.megabytes}
+
+
+def gradients(data: Path) -> Iterator[Row]:
+    """Sealed gradients beside phe, and those of ten outputs and their bytes beside SEAL's."""
+    rows = he.run(SIZES, ("ckks",), ("phe",), bits=2048)
+    for (n, d), bar in zip(SIZES, (1000, 2000, 8000), strict=True):
+        found = next(row for row in rows if (row["n"], row["d"], row["engine"]) == (n, d, "ckks"))
+        figures = f"{found['cpu_ratio_to_phe']:,.0f} ({found['cpu_ms']:.1f} ms)"
+        yield f"sealed gradient, times phe, {n} x {d}", f">= {bar:,}", figures
+    for (n, d), c, limit in [*((size, 1, "") for size in SIZES), (SIZES[-1], 10, ">= 4")]:
+        (own, sent), (seal, sent_seal) = _gradients(n, d, c)
+        yield f"sealed gradient, {c} outputs, to SEAL, {n} x {d}", limit, f"{seal / own:.1f} ({1e3 * own:.1f} ms)"
+        yield f"bytes of it to SEAL's, {n} x {d}, {c} outputs", "<= 1.05", f"{sent / sent_seal:.2f}"
+
+
+def _gradients(n: int, d: int, c: int, turns: int = 9) -> list[tuple[float, int]]:
+    """Processor seconds and bytes of a gradient with both ends, on either engine, in turns."""
+    ends = [_ends(engine, n, d, c) for engine in (Ckks(), OnSeal())]
+    found: list[list[tuple[float, int]]] = [[], []]
+    for turn in range(turns + 1):
+        for once, own in zip(ends, found, strict=True):
+            started = time.process_time()
+            sent = once()
+            if turn:
+                own.append((time.process_time() - started, sent))
+    return [(median(seconds for seconds, _ in own), own[0][1]) for own in found]
+
+
+def _ends(engine: Engine, n: int, d: int, c: int) -> Callable[[], int]:
+    """What computes a gradient and returns the bytes that it sent; plaintexts are kept."""
+    J, g = he.problem(n, d, c)
+    scheme = engine.scheme()
+    holder = scheme.keygen(columns=d)
+    evaluator = scheme.evaluator(holder.public)
+    prepared = evaluator.prepare(J)
+
+    def once() -> int:
+        sealed = holder.encrypt(g, bound=1.0)
+        blinded, mask = evaluator.blind(evaluator.transpose_product(prepared, sealed))
+        opened = holder.open(blinded, Shape(n, c, d))
+        evaluator.unblind(opened, mask)
+        return len(sealed) + len(blinded) + len(opened)
+
+    return once
+
+
+PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    "visits": visits,
+    "default_credit": default_credit,
+    "trainings": trainings,
+    "gradients": gradients,
+}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", type=Path, default=Path("../shared/data"))
+    options.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    given = options.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f}")
+    for name in given.only:
+        for what, bar, found in PARTS[name](given.data):
+            print(f"{what:<70} {bar:<20} {found}", flush=True)
+    print(f"load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""`python -m benchmarks.papers PAPER`: run a paper's experiments, keep the rows, draw the page. See the package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from benchmarks.papers.study import Part
+from securevfl.bench.record import machine
+
+PAPERS = ("fedbcd", "celu", "fdml", "fdskl", "ftl")
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=__doc__)
+    options.add_argument("paper", choices=[*PAPERS, "page"], help="whose experiments; page draws docs/results.md alone")
+    options.add_argument("--data", type=Path, help="the folder of the real tables; needed without --quick")
+    options.add_argument("--quick", action="store_true", help="everything small, on made-up tables")
+    options.add_argument("--only", metavar="PART", help="one part of a paper's experiments")
+    options.add_argument("--out", type=Path, help="where the rows go, results/<paper>.json of the package by default")
+    given = options.parse_args(words)
+    if given.paper != "page":
+        if not given.quick and given.data is None:
+            options.error("--data: the folder of the real tables was expected; name it, or add --quick")
+        kept = given.out or (None if given.quick else RESULTS / f"{given.paper}.json")
+        run(given.paper, None if given.quick else given.data, quick=given.quick, only=given.only, out=kept)
+        if given.quick or given.out is not None:
+            return
+    from benchmarks.papers import page
+
+    page.write(RESULTS, PAGE)
+
+
+def run(paper: str, data: Path | None, *, quick: bool, only: str | None = None, out: Path | None = None) -> None:
+    """Run the parts of a paper and keep their rows, each as it is done; parts that are not run stay as they were."""
+    parts: dict[str, Part] = import_module(f"benchmarks.papers.{paper}").PARTS
+    if only is not None and only not in parts:
+        raise SystemExit(f"--only: one of {', '.join(parts)} was expected, {only} came")
+    known: dict[str, Any] = json.loads(out.read_text()) if out is not None and out.is_file() else {}
+    for name, part in parts.items():
+        if only not in (None, name):
+            continue
+        plan = part.quick if quick else part.full
+        with threadpool_limits(1):
+            rows = part.run(data, plan, lambda what, name=name: print(f"{name}: {what}", file=sys.stderr, flush=True))
+        known[name] = {"plan": asdict(plan), "quick": quick, "machine": machine(), "rows": rows}
+        print(f"{paper}, {name}: {len(rows)} rows")
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            ordered = {key: known[key] for key in parts if key in known}
+            out.write_text(json.dumps(ordered, indent=1, allow_nan=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

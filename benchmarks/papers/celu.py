@@ -1,0 +1,264 @@
+"""CELU-VFL (Fu et al. 2022): rounds and virtual time to an AUC with kept exchanges and without.
+
+rounds    Figures 4 and 5: rounds to shares of the way, some 1,000 rounds of AdaGrad on made-up clicks, by method
+sweep     Table 2: rounds by R, W and xi at the step of the method `celu`
+long      rounds to AUCs over 1,000 rounds with Z of 256 numbers, at steps that are the same for all methods
+seconds   Figure 6: virtual seconds of a round with Z of 256 numbers, by method, in 8 bytes a number and in 4, on a line
+          that is half duplex, as the paper counts it: at the paper's 4,096 rows, and at the rows of `long` on a line
+          that is as much slower, so that Z takes as long and computing counts as little as on the paper's machines
+
+Two parties, a top model at the active one, residuals in the open. Methods:
+
+plain            one step on each exchange (FedSGD)
+pipeline         the same with DEPTH batches in flight: overlap without reuse
+fedbcd           R steps on each exchange
+celu W=1         each exchange used R times, rows weighed, none kept beside the newest
+celu no xi       each exchange used R times, W of them kept, all rows in full
+celu             each exchange used R times, W of them kept, rows weighed by the cosine of how far they have turned
+celu, pipeline   the same with DEPTH exchanges in flight
+
+The step of a method is the one with the fewest rounds to all AUCs together on validation rows, which are never
+reported; `one_*` is what it does at the step that is best for all methods together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.papers.study import (
+    DIVERGED,
+    Choice,
+    Curve,
+    Part,
+    Rows,
+    choose,
+    development,
+    mean,
+    one_step,
+    reached,
+    spread,
+    toll,
+)
+from securevfl.data.clicks import clicks
+from securevfl.data.party import Party
+from securevfl.data.preparation import Preparation
+from securevfl.job import Job
+from securevfl.models import towers
+from securevfl.models.neural import Neural
+from securevfl.models.torch_model import TorchModel, torch
+from securevfl.optim.adagrad import AdaGrad
+from securevfl.optim.base import Optimizer
+from securevfl.optim.celu import CeluVFL
+from securevfl.optim.fedbcd import FedBCD, FedSGD
+from securevfl.optim.pipeline import Pipeline
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.residuals.open_residual import OpenResidual
+from securevfl.runtime.clock import Network
+from securevfl.training.simulate import simulate
+
+R, W, XI, DEPTH = 5, 5, 60.0, 3
+Precision = Literal["double", "single"]
+PRECISIONS: tuple[Precision, ...] = ("double", "single")
+METHODS: dict[str, Callable[[float], Optimizer]] = {
+    "plain": lambda lr: FedSGD(lr=lr, rule=AdaGrad()),
+    "pipeline": lambda lr: Pipeline(lr=lr, rule=AdaGrad(), depth=DEPTH),
+    "fedbcd": lambda lr: FedBCD(lr=lr, rule=AdaGrad(), local_steps=R),
+    "celu W=1": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=1, xi=XI),
+    "celu no xi": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W),
+    "celu": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI),
+    "celu, pipeline": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI, depth=DEPTH),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Made-up clicks, the share held out, rows of a batch, numbers of Z, epochs, rounds between evaluations, the AUCs
+    to reach, the grid, splits, the methods, what Z travels in."""
+
+    rows: int = 64_000
+    test: float = 0.05
+    batch: int = 64
+    width: int = 16
+    epochs: int = 1
+    every: int = 20
+    targets: tuple[float, ...] = (0.68, 0.70, 0.72)
+    grid: tuple[float, ...] = (0.005, 0.01)
+    splits: int = 3
+    methods: tuple[str, ...] = ("plain", "pipeline", "fedbcd", "celu", "celu, pipeline")
+    precision: Precision = "double"
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """Table 2: a setting, and the values of R, W and xi around the usual ones, at one step."""
+
+    setting: Plan
+    R: tuple[int, ...] = (3, 5, 8)
+    W: tuple[int, ...] = (1, 3, 5)
+    xi: tuple[float | None, ...] = (None, 30.0, 60.0, 90.0)
+    step: float = 0.01
+
+
+@dataclass(frozen=True)
+class SecondsPlan:
+    """Rows of batches, numbers of Z, rounds that are timed, the line at the first of these rows, methods."""
+
+    batches: tuple[int, ...] = (4096, 128)
+    width: int = 256
+    rounds: int = 24
+    mbps: float = 300.0
+    rtt_ms: float = 20.0
+    methods: tuple[str, ...] = ("plain", "pipeline", "celu", "celu, pipeline")
+
+
+@dataclass(frozen=True)
+class LongPlan:
+    """A setting of some 1,000 rounds, and the steps that all its methods take."""
+
+    setting: Plan
+    steps: tuple[float, ...] = (0.02, 0.01)
+
+
+def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+    """A row for each method and target."""
+    torch().set_num_threads(1)
+    parties = with_networks(clicks(plan.rows).parties(), plan.width)
+    inner = development(parties, job_of(plan, METHODS["plain"](1.0), 0))
+    choices: list[Choice] = []
+    for method in plan.methods:
+
+        def merit(lr: float, method: str = method) -> float:
+            on_row(f"{method}: step {lr:g}")
+            return toll(curve(inner, plan, METHODS[method](lr), 0), plan.targets, _cap(plan))
+
+        choices.append(choose(plan.grid, merit))
+    together = one_step(choices)
+    rows: Rows = []
+    for method, choice in zip(plan.methods, choices, strict=True):
+        on_row(method)
+        found = {
+            lr: [curve(parties, plan, METHODS[method](lr), split) for split in range(plan.splits)]
+            for lr in {choice.step, together}
+        }
+        for target in plan.targets:
+            row: dict[str, Any] = {"method": method, "target": target, **choice.row(), "one_step": together}
+            for prefix, lr in (("", choice.step), ("one_", together)):
+                rounds = [reached(each, target) for each in found[lr]]
+                row |= {f"{prefix}rounds": mean(rounds), f"{prefix}rounds_sd": spread(rounds)}
+            row["auc"] = mean([each[-1][1] if each else 0.0 for each in found[choice.step]])
+            row["curve"] = [list(point) for point in found[choice.step][0]]
+            rows.append(row)
+    return rows
+
+
+def sweep(data: Path | None, plan: SweepPlan, on_row: Callable[[str], None]) -> Rows:
+    """Rounds to the targets by R, W and xi, one away from the usual values at a time, on the first split."""
+    torch().set_num_threads(1)
+    setting = plan.setting
+    parties = with_networks(clicks(setting.rows).parties(), setting.width)
+    usual = {"R": R, "W": W, "xi": XI}
+    points = [usual | {"R": each} for each in plan.R]
+    points += [usual | {"W": each} for each in plan.W] + [usual | {"xi": each} for each in plan.xi]
+    rows: Rows = []
+    for point in [each for number, each in enumerate(points) if each not in points[:number]]:
+        on_row(f"R = {point['R']}, W = {point['W']}, xi = {point['xi']}")
+        found = curve(parties, setting, CeluVFL(lr=plan.step, rule=AdaGrad(), **point), 0)
+        rounds = {f"to_{target:g}": reached(found, target) for target in setting.targets}
+        rows.append({**point, "step": plan.step, **rounds, "auc": found[-1][1] if found else None})
+    return rows
+
+
+def longer(data: Path | None, plan: LongPlan, on_row: Callable[[str], None]) -> Rows:
+    """A row for each step, method and target."""
+    torch().set_num_threads(1)
+    setting = plan.setting
+    parties = with_networks(clicks(setting.rows).parties(), setting.width)
+    rows: Rows = []
+    for step in plan.steps:
+        for method in setting.methods:
+            on_row(f"{method}: step {step:g}")
+            found = [curve(parties, setting, METHODS[method](step), split) for split in range(setting.splits)]
+            for target in setting.targets:
+                rounds = [reached(each, target) for each in found]
+                row = {"method": method, "step": step, "target": target, "rounds": mean(rounds), "runs": rounds}
+                rows.append(row | {"auc": mean([max((auc for _, auc in each), default=0.0) for each in found])})
+    return rows
+
+
+def seconds(data: Path | None, plan: SecondsPlan, on_row: Callable[[str], None]) -> Rows:
+    """Virtual seconds and bytes of a round, once the first ones are over."""
+    torch().set_num_threads(1)
+    rows: Rows = []
+    for batch in plan.batches:
+        parties = with_networks(clicks(batch * 6).parties(), plan.width)
+        mbps = plan.mbps * batch / plan.batches[0]
+        network = Network(mbps=mbps, rtt_ms=plan.rtt_ms, half_duplex=True)
+        small = Plan(rows=0, test=0.0, batch=batch, width=plan.width, epochs=-(-plan.rounds // 6), every=0)
+        for precision in PRECISIONS:
+            for method in plan.methods:
+                on_row(f"{batch} rows, {method}, {precision}")
+                job = job_of(replace(small, precision=precision), METHODS[method](0.01), 0)
+                done = simulate(job, parties, network=network)
+                at = [record["seconds"] for record in done.history]
+                later = len(at) - len(at) // 2
+                took = (at[-1] - at[len(at) // 2 - 1]) / later
+                row = {"batch": batch, "mbps": mbps, "method": method, "precision": precision, "seconds": took}
+                rows.append(row | {"mb": done.costs.bytes / len(at) / 1e6})
+    return rows
+
+
+def curve(parties: Sequence[Party], plan: Plan, optimizer: Optimizer, split: int) -> Curve:
+    """Rounds and held-out AUC of one training up to the last target; empty if it diverges."""
+    job = job_of(plan, optimizer, split)
+    try:
+        history = simulate(job, parties).history
+    except DIVERGED:
+        return []
+    return [(record["round"], record["auc"]) for record in history if "auc" in record]
+
+
+def _cap(plan: Plan) -> float:
+    return plan.epochs * plan.rows * (1 - plan.test) / plan.batch
+
+
+def job_of(plan: Plan, optimizer: Optimizer, split: int) -> Job:
+    """One training, which stops at the last target."""
+    return Job(
+        model=Neural(joint="top", width=plan.width),
+        optimizer=optimizer,
+        protocol=Protocol(sum="direct", residual=OpenResidual(), precision=plan.precision),
+        prepare=Preparation(texts="codes", missing="fill", rare=0.0),
+        batch_size=plan.batch,
+        epochs=plan.epochs,
+        seed=split,
+        split=split,
+        test_fraction=plan.test,
+        evaluate_every=plan.every,
+        target={"metric": "auc", "value": plan.targets[-1]} if plan.test else None,
+        accepts=("columns",),
+    )
+
+
+def with_networks(parties: list[Party], width: int) -> list[Party]:
+    """The parties, each with a Wide & Deep network for its columns."""
+    for party in parties:
+        kind = towers.WideDeepTop if party.active else towers.WideDeep
+        party.model = TorchModel(partial(kind, towers.Fields.of(party), width))
+    return parties
+
+
+SMALL = Plan(1600, 0.25, 64, 4, 1, 4, (0.3, 0.5), (0.01, 0.03), 1, ("plain", "celu, pipeline"))
+LONG = Plan(
+    rows=131_000, test=0.02, batch=128, width=256, every=20, targets=(0.72, 0.74, 0.76, 0.78, 0.99), splits=1,
+    methods=("plain", "pipeline", "celu", "celu, pipeline"), precision="single",
+)  # fmt: skip
+PARTS = {
+    "rounds": Part(Plan(), SMALL, run),
+    "long": Part(LongPlan(LONG), LongPlan(SMALL, (0.02,)), longer),
+    "sweep": Part(SweepPlan(Plan()), SweepPlan(SMALL, (2,), (), ()), sweep),
+    "seconds": Part(SecondsPlan(), SecondsPlan((100, 50), 4, 6, methods=("plain", "celu, pipeline")), seconds),
+}

@@ -1,0 +1,29 @@
+"""FDML (Hu et al. 2019) on a9a: against models of all columns in one place and of one party's alone.
+
+auc        Table I, Figures 2 and 3: AUC at the end, rounds and virtual seconds until it is within WITHIN of that of the
+           pooled columns, by staleness, by where predictions and labels lie, and where a party is slow throughout
+slowness   seconds of in-step training against stale sums where parties stop at random: see `slowness`
+order      the paper's order of an iteration (pull, update, push) beside ours (push, pull, update), in step
+stored     what a batch at the server costs, and AUC under noise: see `stored`
+time       processor seconds of the same steps by one who holds all columns, and by one party with its own
+
+The step is chosen on validation rows of the first split for each kind of model, in step; all settings have that one
+step. `tuned_*` is what tau = 8 does with the step that is best for it. Rows are held out, another quarter for each
+split. The split of the columns is that of the table's file: 57 and 66, those with the labels the 66; three parties
+share the 66.
+"""
+
+from __future__ import annotations
+
+from benchmarks.papers import slowness, stored
+from benchmarks.papers.fdml_training import FULL, QUICK, Plan, orders, run, times
+from benchmarks.papers.study import Part
+
+PARTS = {
+    "auc": Part(FULL, QUICK, run),
+    "slowness": Part(slowness.FULL, slowness.QUICK, slowness.run),
+    "order": Part(Plan((2,), ("linear",)), QUICK, orders),
+    "time": Part(Plan((2,), ("linear",)), QUICK, times),
+    "stored": Part(stored.StoredPlan(), stored.StoredPlan((16,), 2048, 1), stored.stored),
+    "noise": Part(stored.NoisePlan(), stored.NoisePlan((0.0, 8.0), 2, 1), stored.noise),
+}

@@ -1,0 +1,332 @@
+"""Trains FDML on the columns of its paper's tables, for the parts of `benchmarks.papers.fdml`."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from benchmarks.papers.study import DIVERGED, Choice, Rows, choose, development, mean, spread
+from securevfl.base.arrays import Floats
+from securevfl.base.extras import extra
+from securevfl.bench.tables import archive
+from securevfl.data.party import Helper, Party
+from securevfl.job import Job
+from securevfl.models.linear import Logistic
+from securevfl.models.metrics import area_under_curve
+from securevfl.models.neural import Neural
+from securevfl.models.torch_model import TorchModel, torch
+from securevfl.optim.fdml import FDML
+from securevfl.protocols.choice import Protocol
+from securevfl.runtime.clock import Network
+from securevfl.runtime.pauses import Pauses
+from securevfl.training.run import Run
+from securevfl.training.simulate import simulate
+
+WITHIN = 0.007  # of the pooled AUC
+TEST = 0.25
+L2 = 1e-4
+UNITS = 16  # of each party's hidden layer
+SLOW = 4.0
+
+Kind = Literal["linear", "network"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Numbers of parties, kinds of models, the grid, passes, rows of a batch, rounds between evaluations, splits, and
+    splits of the runs under CKKS (0: none)."""
+
+    parties: tuple[int, ...] = (2, 3)
+    kinds: tuple[Kind, ...] = ("linear", "network")
+    grid: tuple[float, ...] = (1.0, 3.0, 9.0)
+    epochs: int = 8
+    batch: int = 256
+    every: int = 24
+    splits: int = 3
+    sealed: int = 1
+
+
+FULL = Plan()
+QUICK = Plan((2,), ("linear",), (1.0, 3.0), 2, 128, 4, 1, 0)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row: what the parties' models are, how far they go apart, where predictions and labels lie, who is slow."""
+
+    kind: Kind
+    tau: int
+    stored: str = "open"
+    residual: str | None = None
+    slow: bool = False
+    first: bool = True  # whether the first epoch is taken in step
+    server: bool = True
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        labels = "labels at all" if self.residual is None else f"labels at one, {self.residual} residual"
+        where = f"{self.stored} at a server" if self.server else "no server"
+        slow = f", one party {SLOW:g} x slower" if self.slow else ""
+        first = "" if self.first else " from the start"
+        return f"tau {self.tau}{first}, {where}, {labels}{slow}"
+
+
+def settings(kind: Kind, sealed: bool) -> list[Setting]:
+    """The rows of one kind of model."""
+    if kind == "network":
+        return [*(Setting("network", tau) for tau in (0, 8)), Setting("network", 8, residual="open")]
+    found = [
+        *(Setting("linear", tau) for tau in (0, 8)),
+        *(Setting("linear", tau, slow=True) for tau in (0, 8)),
+        Setting("linear", 8, slow=True, first=False),
+        Setting("linear", 8, server=False),
+        Setting("linear", 8, residual="open"),
+        Setting("linear", 8, "masks"),
+    ]
+    return [*found, Setting("linear", 8, "ckks"), Setting("linear", 8, "ckks", "ckks")] if sealed else found
+
+
+def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+    """The rows of Table I. DataError if the table is missing."""
+    rows: Rows = []
+    for count in plan.parties:
+        parties = tables(data, count)
+        for kind in plan.kinds:
+            on_row(f"{count} parties, {kind}: pooled and alone")
+            pooled = [central(plan, kind, parties, split) for split in range(plan.splits)]
+            alone = [[central(plan, kind, [own], i, parties[0]) for i in range(plan.splits)] for own in parties]
+            best = max(alone, key=lambda aucs: float(np.mean(aucs)))
+            rows += [
+                {"parties": count, "kind": kind, "setting": what, "auc": mean(aucs), "auc_sd": spread(aucs)}
+                for what, aucs in (("pooled columns", pooled), ("best party alone", best))
+            ]
+            choices = {tau: step(parties, plan, Setting(kind, tau), on_row) for tau in (0, 8)}
+            for setting in settings(kind, plan.sealed > 0 and count == 2):
+                on_row(f"{count} parties, {kind}: {setting.name}")
+                splits = plan.sealed if "ckks" in setting.name else plan.splits
+                row = {"parties": count, "kind": kind, "setting": setting.name, "splits": splits}
+                row |= choices[0].row() | finish(parties, plan, setting, choices[0].step, pooled[:splits])
+                if setting == Setting(kind, 8):
+                    own = finish(parties, plan, setting, choices[8].step, pooled)
+                    row |= {"tuned_step": choices[8].step, **{f"tuned_{key}": each for key, each in own.items()}}
+                rows.append(row)
+    return rows
+
+
+def step(parties: Sequence[Party], plan: Plan, setting: Setting, on_row: Callable[[str], None]) -> Choice:
+    """The step with the best mean AUC over a training, on validation rows of the first split."""
+    inner = development(parties, job_of(plan, setting, 1.0, 0))
+
+    def merit(eta: float) -> float:
+        on_row(f"{setting.kind}, tau {setting.tau}: step {eta:g}")
+        try:
+            history = train(inner, plan, setting, eta, 0).history
+        except DIVERGED:
+            return np.inf
+        return -float(np.mean([record["auc"] for record in history if "auc" in record]))
+
+    return choose(plan.grid, merit)
+
+
+def finish(
+    parties: Sequence[Party], plan: Plan, setting: Setting, eta: float, pooled: Sequence[float]
+) -> dict[str, Any]:
+    """AUC, and rounds and virtual seconds to within WITHIN of the pooled one, on the rows that are reported."""
+    runs = [train(parties, plan, setting, eta, split) for split in range(len(pooled))]
+    reached = [first(each, auc - WITHIN) for each, auc in zip(runs, pooled, strict=True)]
+    aucs = [each.metrics["auc"] for each in runs]
+    return {
+        "auc": mean(aucs),
+        "auc_sd": spread(aucs),
+        "rounds": mean([None if each is None else each[0] for each in reached]),
+        "rounds_sd": spread([None if each is None else each[0] for each in reached]),
+        "virtual_s": mean([None if each is None else each[1] for each in reached]),
+    }
+
+
+def tables(data: Path | None, parties: int) -> list[Party]:
+    """The columns of a9a as its file splits them (g, h): those of h with the labels, shared by all but the last."""
+    if data is None:
+        generator = np.random.default_rng(0)
+        X = 2.0 * generator.integers(0, 2, (1200, 24)) - 1
+        y = (X.sum(axis=1) + 4 * generator.normal(size=1200) > 0).astype(int)
+        hands = np.array_split(np.arange(24), parties)
+    else:
+        file = archive(data / "a9a.npz")
+        X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
+        hands = [*np.array_split(file["h"], parties - 1), file["g"]]
+    return [Party(f"p{k}", X[:, hand], None if k else y, aligned=True) for k, hand in enumerate(hands)]
+
+
+def job_of(plan: Plan, setting: Setting, eta: float, split: int) -> Job:
+    """What is trained for a row; split numbers the repetition."""
+    return Job(
+        model=Logistic(l2=L2) if setting.kind == "linear" else Neural(l2=L2),
+        optimizer=FDML(
+            lr=eta,
+            decay="sqrt_t",
+            tau=setting.tau,
+            synchronous_first=setting.first,
+            shows_labels=setting.residual is None,
+        ),
+        protocol=Protocol(stored=setting.stored, residual=setting.residual),
+        batch_size=plan.batch,
+        epochs=plan.epochs,
+        test_fraction=TEST,
+        split=split,
+        seed=split,
+        evaluate_every=plan.every,
+        scale="none",  # columns are 0 and 1
+        accepts=("columns", "rank", "fresh_equations"),
+    )
+
+
+def train(
+    parties: Sequence[Party],
+    plan: Plan,
+    setting: Setting,
+    eta: float,
+    split: int,
+    network: Network | None = None,
+    slowed: dict[str, float | Pauses] | None = None,
+) -> Run:
+    """One repetition of a row. The last party is the slow one."""
+    table = [_with_module(party) for party in parties] if setting.kind == "network" else list(parties)
+    if setting.server:
+        table.append(Helper("server", "server"))
+    slow = slowed or ({parties[-1].name: SLOW} if setting.slow else {})
+    return simulate(job_of(plan, setting, eta, split), table, network=network, slowed=slow)
+
+
+def _with_module(party: Party) -> Party:
+    """The same party with a hidden layer of its own."""
+    nn, d = torch().nn, party.X.shape[1]
+
+    def make() -> Any:
+        return nn.Sequential(nn.Linear(d, UNITS), nn.ReLU(), nn.Linear(UNITS, 1)).double()
+
+    return Party(party.name, party.X, party.y, aligned=True, model=TorchModel(make))
+
+
+def first(run: Run, auc: float) -> tuple[float, float] | None:
+    """Iterations and seconds until the AUC is this high; None if it never is."""
+    return next(((record["round"], record["seconds"]) for record in run.history if record.get("auc", 0.0) >= auc), None)
+
+
+def central(plan: Plan, kind: Kind, parties: Sequence[Party], split: int, labelled: Party | None = None) -> float:
+    """The AUC of scikit-learn's model on the columns of these parties, on the rows held out in this repetition."""
+    lead = labelled or parties[0]
+    linear_model = extra("sklearn.linear_model", "sklearn", "the baselines")
+    neural_network = extra("sklearn.neural_network", "sklearn", "the baselines")
+    schedule = job_of(plan, Setting("linear", 0), 1.0, split).schedule(lead.register)
+    X, y = np.hstack([party.X for party in parties]), np.asarray(lead.y)
+    if kind == "linear":
+        model = linear_model.LogisticRegression(C=1 / (L2 * len(schedule.train)), max_iter=1000)
+    else:
+        model = neural_network.MLPClassifier(
+            (2 * UNITS,), alpha=L2, batch_size=plan.batch, max_iter=plan.epochs, random_state=split
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn's, that it could go on
+        model.fit(X[schedule.train], y[schedule.train])
+    return area_under_curve(y[schedule.test] == 1, model.predict_proba(X[schedule.test])[:, 1])
+
+
+def orders(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+    """Rounds and AUC of linear models in step, in both orders, by plain loops over the same batches."""
+    parties = tables(data, plan.parties[0])
+    choice = step(parties, plan, Setting("linear", 0), on_row)
+    pooled = [central(plan, "linear", parties, split) for split in range(plan.splits)]
+    rows = []
+    for order in ("push, pull, update", "pull, update, push"):
+        found = [
+            plain(parties, plan, choice.step, i, pushes_first=order.startswith("push")) for i in range(plan.splits)
+        ]
+        reached = [
+            next((t for t, auc in curve if auc >= goal - WITHIN), None)
+            for (curve, _), goal in zip(found, pooled, strict=True)
+        ]
+        aucs = [curve[-1][1] for curve, _ in found]
+        rows.append(
+            {
+                "order": order,
+                **choice.row(),
+                "auc": mean(aucs),
+                "auc_sd": spread(aucs),
+                "rounds": mean(reached),
+                "rounds_sd": spread(reached),
+            }
+        )
+    return rows
+
+
+def times(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+    """Processor seconds of centralised and of local training by the same steps, and of FDML in virtual time."""
+    parties = tables(data, plan.parties[0])
+    choice = step(parties, plan, Setting("linear", 0), on_row)
+    goal = central(plan, "linear", parties, 0) - WITHIN
+    rows = []
+    for name, own in (("centralised", parties), ("the labelled party alone", parties[:1])):
+        curve, spent = plain(own, plan, choice.step, 0, pushes_first=True, pooled=True)
+        reached = next((t for t, auc in curve if auc >= goal), None)
+        seconds = None if reached is None else spent * reached / curve[-1][0]
+        rows.append({"training": name, "rounds": reached, "seconds": seconds, "whole_s": spent, "auc": curve[-1][1]})
+    for tau in (0, 8):
+        for rtt in (0.2, 20.0):
+            on_row(f"tau {tau}, round trip {rtt:g} ms")
+            network = Network(rtt_ms=rtt)
+            done = train(parties, plan, Setting("linear", tau, first=tau == 0), choice.step, 0, network)
+            at = first(done, goal)
+            rows.append(
+                {
+                    "training": f"FDML, tau = {tau}, round trip {rtt:g} ms",
+                    "rounds": None if at is None else at[0],
+                    "seconds": None if at is None else at[1],
+                    "whole_s": done.costs.total,
+                    "auc": done.metrics["auc"],
+                }
+            )
+    return [row | {"step": choice.step} for row in rows]
+
+
+def plain(
+    parties: Sequence[Party], plan: Plan, eta: float, split: int, *, pushes_first: bool, pooled: bool = False
+) -> tuple[list[tuple[int, float]], float]:
+    """Rounds and AUC of logistic regression in step by a plain loop, and its processor seconds without evaluations.
+
+    pushes_first: a sum holds the others' predictions of this iteration; else those of the last visit to the batch,
+    which were pushed after the update there. pooled: one party holds all columns.
+    """
+    schedule = job_of(plan, Setting("linear", 0), eta, split).schedule(parties[0].register)
+    y = np.asarray(parties[0].y)
+    sides: list[Floats] = [party.X for party in parties]
+    if pooled:
+        sides = [np.hstack(sides)]
+    sides = [np.ascontiguousarray(np.column_stack([sides[0], np.ones(len(y))])), *sides[1:]]
+    signs, weights = np.where(y == 1, 1.0, -1.0), [np.zeros(side.shape[1]) for side in sides]
+    pushed: dict[int, list[Floats]] = {}
+    curve: list[tuple[int, float]] = []
+    spent, visits = 0.0, list(schedule.visits())
+    for t, visit in enumerate(visits):
+        started = time.process_time()
+        own = [side[visit.rows] for side in sides]
+        now = [X @ w for X, w in zip(own, weights, strict=True)]
+        others = now if pushes_first else pushed.get(visit.index, [np.zeros(len(visit.rows))] * len(own))
+        for k, X in enumerate(own):
+            f = now[k] + sum((others[j] for j in range(len(own)) if j != k), np.zeros(len(X)))
+            g = -signs[visit.rows] / (1 + np.exp(signs[visit.rows] * f))
+            weights[k] = weights[k] - eta / np.sqrt(t + 1) * (X.T @ g / len(X) + L2 * weights[k])
+        if not pushes_first:
+            pushed[visit.index] = [X @ w for X, w in zip(own, weights, strict=True)]
+        spent += time.process_time() - started
+        if (t + 1) % plan.every == 0 or t + 1 == len(visits):
+            scores = sum(side[schedule.test] @ w for side, w in zip(sides, weights, strict=True))
+            curve.append((t + 1, area_under_curve(y[schedule.test] == 1, np.asarray(scores))))
+    return curve, spent

@@ -1,0 +1,309 @@
+"""FDSKL (Gu et al. 2020): test errors of kernel models, beside kernel machines and linear models on pooled columns.
+
+errors     Table 3 and Figure 4: share of test rows missed, processor seconds of all parties, bytes, by table
+scaling    Figure 5: processor seconds by the number of training rows
+
+phishing, ijcnn1 and default_credit are split at random, a quarter held out; a9a keeps its own test rows and varies the
+seed. The width of the kernel, and the step of the paper's update (`precondition` off), are chosen on a fifth of the
+training rows of the first split. Linear algebra has one core, and processor seconds are of the process, hence of all
+parties.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from benchmarks.papers.fdskl_baselines import (
+    Baseline,
+    BaselineOutcome,
+    RowNumbers,
+    Split,
+    dsg,
+    fd_svrg,
+    libsvm,
+    pp_svmv,
+)
+from benchmarks.papers.study import DIVERGED, NEVER, Choice, Part, Rows, choose, mean, spread
+from securevfl.base.arrays import Floats
+from securevfl.bench.tables import READERS, archive
+from securevfl.data.party import Party
+from securevfl.data.schedule import Schedule
+from securevfl.errors import DataError
+from securevfl.job import Job, Protocol
+from securevfl.models.kernel_model import Kernel
+from securevfl.models.linear import Logistic
+from securevfl.optim.fdskl import FDSKL
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.sums.tree_sum import TreeSum
+from securevfl.training.run import Run
+from securevfl.training.simulate import simulate
+
+HELD_OUT = 0.25
+PARTIES = 3
+WIDTHS = (1 / 3, 1.0, 3.0)  # of the setting's gamma
+STEPS = (0.03, 0.1, 0.3)  # eta of the paper's update
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one table is learned; the kernel's width is where the search begins."""
+
+    model: Kernel
+    batch_size: int
+    epochs: int
+    scale: Literal["standard", "none"] = "none"
+
+
+SETTINGS = {
+    "phishing": Setting(Kernel(gamma=0.1, loss="smooth_hinge", blocks=8), 1024, 40),
+    "a9a": Setting(Kernel(gamma=0.03, loss="logistic", blocks=4), 1024, 15),
+    "ijcnn1": Setting(Kernel(kernel="laplace", gamma=0.1, loss="smooth_hinge", blocks=4), 2048, 20, "standard"),
+    "default_credit": Setting(Kernel(gamma=0.03, loss="logistic", blocks=4), 1024, 15, "standard"),
+}
+SMALL = Setting(Kernel(gamma=0.3, loss="smooth_hinge", blocks=2, block_size=64), 128, 12)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tables, splits, rows of a kernel machine at most, and rows of the kernel matrices of PP-SVMV."""
+
+    tables: tuple[str, ...] = ("phishing", "a9a", "default_credit", "ijcnn1")
+    splits: int = 10
+    most: int = 8000
+    pooled: int = 2000
+
+
+@dataclass(frozen=True)
+class ScalingPlan:
+    """A table and numbers of its training rows."""
+
+    table: str = "ijcnn1"
+    rows: tuple[int, ...] = (2500, 5000, 10_000, 20_000)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One real table: labels of 0 and 1, and the columns of the party with labels and of the other."""
+
+    name: str
+    X: Floats
+    y: RowNumbers
+    sides: tuple[RowNumbers, RowNumbers]
+    n_train: int | None
+
+    def owners(self, parties: int) -> list[RowNumbers]:
+        """Columns of each party: side g, and side h in as many parts as there are others."""
+        return [self.sides[0], *np.array_split(self.sides[1], parties - 1)]
+
+    def rows(self, seed: int) -> tuple[RowNumbers, RowNumbers]:
+        """Training and test rows."""
+        if self.n_train is not None:
+            return np.arange(self.n_train), np.arange(self.n_train, len(self.y))
+        order = self.shuffled(seed)
+        split = Schedule(len(order), batch_size=1, epochs=1, seed=seed, test_fraction=HELD_OUT, reshuffle=False)
+        return order[split.train], order[split.test]
+
+    def shuffled(self, seed: int) -> RowNumbers:
+        """All rows in another order for each seed, and so, without ids, with other rows held out."""
+        return np.random.default_rng(seed).permutation(len(self.y))
+
+    def split(self, seed: int, scale: str) -> Split:
+        train, test = self.rows(seed)
+        X, test_X = self.X[train], self.X[test]
+        if scale == "standard":
+            mean, deviation = X.mean(axis=0), X.std(axis=0)
+            X, test_X = (X - mean) / deviation, (test_X - mean) / deviation
+        signs = np.where(self.y > 0, 1.0, -1.0)
+        return Split(X, signs[train], test_X, signs[test])
+
+
+def read(data: Path | None, name: str) -> Table:
+    """One of the tables. DataError if its file is missing."""
+    if data is None:
+        X = np.random.default_rng(0).integers(0, 2, (400, 6)).astype(float)
+        return Table(name, X, (X[:, 0] != X[:, 3]).astype(np.intp), (np.arange(3), np.arange(3, 6)), None)
+    if name == "default_credit":
+        parties = READERS[name](data)
+        own, others = (len(party.columns) for party in parties)
+        X, y = np.hstack([party.X for party in parties]), np.asarray(parties[0].y).astype(np.intp)
+        return Table(name, X, y, (np.arange(own), np.arange(own, own + others)), None)
+    file = archive(data / f"{name}.npz")
+    X, y = file["X"].astype(np.float64), (file["y"] > 0).astype(np.intp)
+    n_train = int(file["n_train"]) if name == "a9a" else None
+    varies = X[:n_train].std(axis=0) > 0
+    sides = tuple(side[varies[side]].astype(np.intp) for side in (file["g"], file["h"]))
+    return Table(name, X, y, (sides[0], sides[1]), n_train)
+
+
+def federated(table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int) -> dict[str, float]:
+    """FDSKL between three parties over a tree sum: the error, processor seconds, virtual seconds and bytes."""
+    own = table.owners(PARTIES)
+    train, test = table.rows(seed)
+    tables = [
+        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(own)
+    ]
+    job = Job(
+        model=model,
+        optimizer=optimizer,
+        protocol=Protocol(sum=TreeSum()),
+        batch_size=setting.batch_size,
+        epochs=setting.epochs,
+        seed=seed,
+        scale=setting.scale,
+    )
+    started = time.process_time()
+    run = simulate(job, tables)
+    spent = time.process_time() - started
+    error = _missed(run, table, own, test)
+    return {"error": error, "cpu_s": spent, "virtual_s": run.costs.total, "bytes": float(run.costs.bytes)}
+
+
+def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> BaselineOutcome:
+    """Logistic regression by FedBCD, in the open."""
+    own = table.owners(parties)
+    train, test = table.rows(seed)
+    tables = [
+        Party(f"p{k}", table.X[train][:, c], None if k else table.y[train], aligned=True) for k, c in enumerate(own)
+    ]
+    job = Job(
+        model=Logistic(),
+        optimizer=FedBCD(local_steps=5, lr=0.1),
+        protocol=Protocol(residual="open"),
+        batch_size=256,
+        epochs=epochs,
+        accepts=("columns",),  # few to a party, and all of them in the open
+    )
+    started = time.process_time()
+    run = simulate(job, tables)
+    spent = time.process_time() - started
+    return BaselineOutcome(_missed(run, table, own, test), spent, rows=len(train))
+
+
+def _missed(run: Run, table: Table, own: Sequence[RowNumbers], test: RowNumbers) -> float:
+    new = {f"p{k}": table.X[test][:, columns] for k, columns in enumerate(own)}
+    return float(np.mean(run.predict(new) != table.y[test]))
+
+
+def inner(table: Table) -> Table:
+    """The training rows of the first split, a fifth of them, at the end, to choose by."""
+    train, _ = table.rows(0)
+    order = np.random.default_rng(0).permutation(train)
+    kept = len(order) - round(len(order) / 5)
+    return Table(table.name, table.X[order], table.y[order], table.sides, kept)
+
+
+def choices(table: Table, setting: Setting, on_row: Callable[[str], None]) -> tuple[Choice, Choice]:
+    """The kernel's width by our step, and at that width the step of the paper's update; on training rows."""
+    rows = inner(table)
+
+    def error(gamma: float, optimizer: FDSKL) -> float:
+        on_row(f"{table.name}: gamma {gamma:g}, {optimizer.label}, eta {optimizer.lr:g}")
+        model = setting.model.model_copy(update={"gamma": gamma})
+        try:
+            return federated(rows, setting, model, optimizer, 0)["error"]
+        except DIVERGED:
+            return NEVER
+
+    grid = [float(f"{setting.model.gamma * width:.3g}") for width in WIDTHS]
+    width = choose(grid, lambda gamma: error(gamma, FDSKL(rho=1.0)))
+    return width, choose(STEPS, lambda eta: error(width.step, FDSKL(lr=eta, precondition=False)))
+
+
+def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+    """A row for each table and method. DataError if a table is missing."""
+    rows: Rows = []
+    for name in plan.tables:
+        table, setting = read(data, name), SMALL if data is None else SETTINGS[name]
+        width, step = choices(table, setting, on_row)
+        model = setting.model.model_copy(update={"gamma": width.step})
+        for label, precondition, chosen in (
+            ("FDSKL, preconditioned", True, width),
+            ("FDSKL, the paper's step", False, step),
+        ):
+            on_row(f"{name}: {label}")
+            steps = [FDSKL().lr] if precondition else sorted(chosen.tried, key=chosen.tried.__getitem__)
+            eta, found = _first_that_stays(table, setting, model, steps, precondition, plan.splits)
+            errors = [each["error"] for each in found]
+            row = {"dataset": name, "method": label, "gamma": width.step, **chosen.row(), "eta": eta}
+            row |= {"error": mean(errors), "error_sd": spread(errors)}
+            rows.append(row | {key: min(each[key] for each in found) for key in ("cpu_s", "virtual_s", "bytes")})
+        rows += _baselines(table, setting, model, plan, on_row)
+    return rows
+
+
+def _first_that_stays(
+    table: Table, setting: Setting, model: Kernel, steps: Sequence[float], precondition: bool, splits: int
+) -> tuple[float, list[dict[str, float]]]:
+    """Runs of all splits at the first of these steps at which none diverges, which training itself tells."""
+    for eta in steps:
+        optimizer = FDSKL(lr=eta, rho=1.0, precondition=precondition)
+        try:
+            return eta, [federated(table, setting, model, optimizer, seed) for seed in range(splits)]
+        except DIVERGED:
+            continue
+    raise DataError(f"{table.name}: a step at which training stays finite was expected, none of {list(steps)} is one")
+
+
+def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+    sides, whole = table.owners(2), len(table.y)
+    keys = {"batch_size": setting.batch_size, "epochs": setting.epochs, "seed": 0}
+
+    def central(split: Split, columns: RowNumbers | None = None) -> BaselineOutcome:
+        own = split if columns is None else split.columns(columns)
+        return dsg(own, model, FDSKL(rho=1.0), **keys)
+
+    plans: list[tuple[str, int, Baseline]] = [
+        ("centralised", whole, central),
+        ("the labelled party alone", whole, partial(central, columns=table.sides[0])),
+        ("the other party's columns alone", whole, partial(central, columns=table.sides[1])),
+        (f"SVC on pooled columns, {plan.most} rows", plan.most, libsvm),
+        (f"PP-SVMV, {plan.pooled} rows", plan.pooled, partial(pp_svmv, sides=sides, gamma=model.gamma)),
+        ("FD-SVRG (linear)", whole, partial(fd_svrg, sides=sides)),
+    ]
+    made: Rows = []
+    for label, most, baseline in plans:
+        on_row(f"{table.name}: {label}")
+        splits = 1 if most == plan.most else plan.splits  # a kernel machine takes its time
+        found = [baseline(table.split(seed, setting.scale).first(most, seed)) for seed in range(splits)]
+        made.append(_row(table.name, label, found))
+    on_row(f"{table.name}: logistic regression")
+    made.append(_row(table.name, "logistic, FedBCD", [logistic(table, 2, seed, 5) for seed in range(plan.splits)]))
+    return made
+
+
+def _row(table: str, method: str, found: Sequence[BaselineOutcome]) -> dict[str, Any]:
+    errors = [each.error for each in found]
+    cpu = min(each.cpu_s for each in found)
+    return {"dataset": table, "method": method, "error": mean(errors), "error_sd": spread(errors), "cpu_s": cpu}
+
+
+def scaling(data: Path | None, plan: ScalingPlan, on_row: Callable[[str], None]) -> Rows:
+    """Processor seconds of training by the number of rows: ours by one who has all columns, and a kernel machine."""
+    table, setting = read(data, plan.table), SMALL if data is None else SETTINGS[plan.table]
+    split = table.split(0, setting.scale)
+    keys = {"batch_size": min(setting.batch_size, min(plan.rows)), "epochs": setting.epochs, "seed": 0}
+    methods: dict[str, Baseline] = {
+        "FDSKL": lambda own: dsg(own, setting.model, FDSKL(rho=1.0), **keys),
+        "SVC": libsvm,
+    }
+    libsvm(split.first(50, 0))  # what is loaded once is not of a row's time
+    rows: Rows = []
+    for number in plan.rows:
+        for name, method in methods.items():
+            on_row(f"{name}, {number} rows")
+            found = method(split.first(number, 0))
+            rows.append({"method": name, "rows": number, "cpu_s": found.cpu_s, "error": found.error})
+    return rows
+
+
+PARTS = {
+    "errors": Part(Plan(), Plan(("phishing",), 1, 100, 80), run),
+    "scaling": Part(ScalingPlan(), ScalingPlan("phishing", (100, 200)), scaling),
+}

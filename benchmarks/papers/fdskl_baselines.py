@@ -1,0 +1,163 @@
+"""What FDSKL is measured against. None of these protects anyone's data unless it says so.
+
+dsg       the centralised doubly stochastic gradient: the optimizer's arithmetic on pooled columns, no parties
+libsvm    scikit-learn's SVC with the RBF kernel on pooled columns
+pp-svmv   Yu, Vaidya and Jiang 2006: local distance matrices added up around a ring, then SVC on the kernel; n^2 numbers
+fd-svrg   Zhang et al. 2018: linear logistic regression, inner products summed over the parties, variance reduced
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.base.extras import extra
+from securevfl.data.schedule import Schedule
+from securevfl.models.kernel_model import Expansion, Frequencies, Kernel, cosines
+from securevfl.models.losses import LOSSES
+from securevfl.optim.fdskl import FDSKL, SAMPLE, blocks
+
+RowNumbers = NDArray[np.intp]
+_ME = "pooled"
+
+
+def _svc(**options: Any) -> Any:
+    return extra("sklearn.svm", "sklearn", "the baseline libsvm").SVC(**options)
+
+
+@dataclass(frozen=True)
+class BaselineOutcome:
+    """Share of the test rows that were missed, CPU seconds of training, bytes that all parties would send."""
+
+    error: float
+    cpu_s: float
+    bytes: int = 0
+    memory_bytes: int = 0
+    rows: int = 0
+    curve: tuple[tuple[float, float], ...] = ()  # CPU seconds and test error after each pass
+
+
+@dataclass(frozen=True)
+class Split:
+    """Scaled tables and labels of -1 and +1."""
+
+    X: Floats
+    y: Floats
+    test_X: Floats
+    test_y: Floats
+
+    def missed(self, f: Floats) -> float:
+        return float(np.mean((f > 0) != (self.test_y > 0)))
+
+    def columns(self, keep: RowNumbers) -> Split:
+        return Split(self.X[:, keep], self.y, self.test_X[:, keep], self.test_y)
+
+    def first(self, rows: int, seed: int) -> Split:
+        """So many random training rows, or all."""
+        taken = np.random.default_rng(seed).permutation(len(self.X))[:rows]
+        return Split(self.X[taken], self.y[taken], self.test_X, self.test_y)
+
+
+def dsg(
+    split: Split, model: Kernel, optimizer: FDSKL, *, batch_size: int, epochs: int, seed: int, curve: bool = False
+) -> BaselineOutcome:
+    """The loop of `securevfl.optim.fdskl` by one who holds all columns."""
+    started, apart = time.process_time(), 0.0
+    frequencies, own = Frequencies(model, seed.to_bytes(32, "little"), split.X.shape[1]), Expansion(model)
+    loss, y = LOSSES[model.loss_name], split.y[:, None]
+    schedule = Schedule(len(y), batch_size=batch_size, epochs=epochs, seed=seed, test_fraction=0, reshuffle=False)
+    parts, turns, P = schedule.partition(0), blocks(model.blocks, seed, 0), {}
+
+    def keep(name: Hashable, X: Floats) -> None:
+        for k in range(model.blocks):
+            phases = frequencies.phases(X, _ME, k, 32) + frequencies.offset(_ME, k)
+            own.keep(name, k, cosines(phases, 32))
+
+    def error() -> float:
+        return split.missed(np.concatenate([own.forward(("test", i))[:, 0] for i in range(len(tests))]))
+
+    for index, part in enumerate(parts):
+        keep(index, split.X[part])
+    tests = [slice(start, start + 4096) for start in range(0, len(split.test_X), 4096)]
+    paused = time.process_time()
+    for i, rows in enumerate(tests):
+        keep(("test", i), split.test_X[rows])
+    apart += time.process_time() - paused
+    sample = range(min(len(parts), -(-SAMPLE // len(parts[-1]))))
+    seen = []
+    for t, visit in enumerate(schedule.visits()):
+        k = next(turns)
+        if optimizer.precondition and k not in P:
+            phi = np.concatenate([own.phi(index, k) for index in sample])
+            assert loss.curvature is not None, "every loss of a kernel model here states it"
+            gram = loss.curvature / len(phi) * (phi.T @ phi)
+            P[k] = np.linalg.inv(gram + optimizer.rho * np.eye(model.block_size)).astype(np.float32)
+        g = loss.residual(own.forward(visit.index), y[visit.rows])[:, 0].astype(np.float32)
+        move = g @ own.phi(visit.index, k) / np.float32(len(g)) + np.float32(model.l2) * own.alpha[k]
+        own.alpha[k] -= np.float32(optimizer.eta(visit.epoch, 1)) * (P[k] @ move if k in P else move)
+        if curve and (t + 1) % len(parts) == 0:
+            paused = time.process_time()
+            seen.append((paused - started - apart, error()))
+            apart += time.process_time() - paused
+    spent = time.process_time() - started - apart
+    return BaselineOutcome(error(), spent, memory_bytes=2 * len(y) * model.features, rows=len(y), curve=tuple(seen))
+
+
+def libsvm(split: Split) -> BaselineOutcome:
+    """scikit-learn's defaults: C = 1, gamma = 1 / (d var)."""
+    started = time.process_time()
+    machine = _svc(cache_size=1000).fit(split.X, split.y)
+    spent = time.process_time() - started
+    return BaselineOutcome(split.missed(machine.decision_function(split.test_X)), spent, rows=len(split.X))
+
+
+def pp_svmv(split: Split, sides: Sequence[RowNumbers], gamma: float) -> BaselineOutcome:
+    """Each party adds its squared distances to what comes around; the first masks them and takes the kernel."""
+    started, n = time.process_time(), len(split.X)
+    total = np.zeros((n, n))
+    for side in sides:
+        total += squared(split.X[:, side], split.X[:, side])
+    machine = _svc(kernel="precomputed", cache_size=1000).fit(np.exp(-gamma * total), split.y)
+    spent = time.process_time() - started
+    f = machine.decision_function(np.exp(-gamma * sum(squared(split.test_X[:, s], split.X[:, s]) for s in sides)))
+    return BaselineOutcome(split.missed(f), spent, bytes=8 * n * n * len(sides), memory_bytes=8 * n * n, rows=n)
+
+
+def squared(X: Floats, Z: Floats) -> Floats:
+    """Squared distances between rows (n x m)."""
+    distances: Floats = (X**2).sum(axis=1)[:, None] + (Z**2).sum(axis=1) - 2 * X @ Z.T
+    return distances
+
+
+def fd_svrg(
+    split: Split, sides: Sequence[RowNumbers], *, batch: int = 256, epochs: int = 20, seed: int = 0
+) -> BaselineOutcome:
+    """Step 1 / L for L = max |x|^2 / 4; a pass sums n inner products, an inner step those of its batch, twice."""
+    started = time.process_time()
+    loss, y = LOSSES["logistic"], split.y[:, None]
+    X = np.column_stack([split.X, np.ones(len(y))])
+    w = np.zeros((X.shape[1], 1))
+    eta = 4 / float((X**2).sum(axis=1).max())
+    generator, sums = np.random.default_rng(seed), 0
+    for _ in range(epochs):
+        anchor = w.copy()
+        g = loss.residual(X @ anchor, y)
+        full = X.T @ g / len(y)
+        sums += len(y)
+        order = generator.permutation(len(y))
+        for rows in np.array_split(order, max(1, len(y) // batch)):
+            change = loss.residual(X[rows] @ w, y[rows]) - g[rows]
+            w -= eta * (X[rows].T @ change / len(rows) + full)
+            sums += len(rows)
+    spent = time.process_time() - started
+    f = np.column_stack([split.test_X, np.ones(len(split.test_y))]) @ w
+    return BaselineOutcome(split.missed(f[:, 0]), spent, bytes=8 * sums * 2 * (len(sides) - 1), rows=len(y))
+
+
+Baseline = Callable[[Split], BaselineOutcome]

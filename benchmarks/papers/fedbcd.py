@@ -1,0 +1,215 @@
+"""FedBCD (Liu et al. 2019): rounds to a held-out AUC by local steps Q, by the number of parties and by the rule.
+
+linear   Table 1 and Figure 3 (MIMIC-III), with logistic regression on support2 in its place: FedSGD, FedBCD-p with Q of
+         1 to 25, FedBCD-s, two, five and seventeen parties, steps that stay and steps eta0 / sqrt(t + 1). The target is
+         .995 of the AUC that scikit-learn reaches on the pooled columns of the same rows
+mnist    Table 1 (MNIST), convolutional parties: see `mnist`
+rule     the same at one eta0 / sqrt(t + 1) for all
+
+A run's merit is its rounds to the target on validation rows, added up over the splits; the step of least merit is what
+is reported, on other rows. `one_*` is what each does at the one step that is best for all algorithms together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import securevfl as vfl
+from benchmarks.papers import mnist
+from benchmarks.papers.study import (
+    DIVERGED,
+    Choice,
+    Curve,
+    Part,
+    Rows,
+    choose,
+    development,
+    mean,
+    one_step,
+    reached,
+    spread,
+    toll,
+)
+from securevfl.base.extras import extra
+from securevfl.bench.tables import support2
+from securevfl.models.metrics import area_under_curve
+from securevfl.optim.fedbcd import FedBCD, FedSGD
+
+SHARE = 0.995  # of the pooled AUC
+TEST = 0.25
+Decay = Literal["none", "sqrt_t"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run: numbers of parties with the Q of each, rules, the grid, splits, rounds at most, rows of a batch."""
+
+    parties: dict[int, tuple[int, ...]]
+    sequential: tuple[int, ...]
+    decays: tuple[Decay, ...]
+    grid: tuple[float, ...]
+    splits: int
+    cap: int
+    batch: int
+
+
+FULL = Plan(
+    {2: (1, 3, 5, 10, 15, 25), 5: (1, 5), 17: (1, 5)}, (5,), ("sqrt_t", "none"), (0.1, 0.3, 1.0, 3.0), 3, 200, 256
+)
+QUICK = Plan({2: (1, 5), 3: (1,)}, (5,), ("sqrt_t",), (0.3, 1.0), 1, 8, 128)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One line of the table."""
+
+    parties: int
+    q: int
+    decay: Decay
+    sequential: bool = False
+
+    def optimizer(self, eta: float) -> FedBCD:
+        if self.q == 1:
+            return FedSGD(lr=eta, decay=self.decay)
+        mode: Literal["parallel", "sequential"] = "sequential" if self.sequential else "parallel"
+        return FedBCD(lr=eta, decay=self.decay, local_steps=self.q, mode=mode)
+
+
+def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+    """All rows of the linear tables; without `data` the table is made up."""
+    rows = []
+    for parties in plan.parties:
+        tables = made_up(parties) if data is None else support2(data, parties)
+        for decay in plan.decays if parties == 2 else plan.decays[:1]:
+            rows += linear(tables, parties, decay, plan, on_row)
+    return rows
+
+
+def linear(tables: Sequence[vfl.Party], parties: int, decay: Decay, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+    """The rows of one number of parties under one rule."""
+    algorithms = [Algorithm(parties, q, decay) for q in plan.parties[parties]]
+    algorithms += [Algorithm(parties, q, decay, True) for q in plan.sequential if parties == 2]
+    jobs = [_job(plan, split) for split in range(plan.splits)]
+    inner = [development(tables, job) for job in jobs]
+    goals = [SHARE * pooled_auc(own, _job(plan, split)) for split, own in enumerate(inner)]
+    choices: list[Choice] = []
+    for algorithm in algorithms:
+        on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}: steps")
+
+        def merit(eta: float, algorithm: Algorithm = algorithm) -> float:
+            curves = [curve(own, algorithm, plan, eta, split, goals[split]) for split, own in enumerate(inner)]
+            return sum(toll(each, [goal], plan.cap) for each, goal in zip(curves, goals, strict=True))
+
+        choices.append(choose(plan.grid, merit))
+    together = one_step(choices)
+    targets = [SHARE * pooled_auc(tables, job) for job in jobs]
+    rows = []
+    for algorithm, choice in zip(algorithms, choices, strict=True):
+        on_row(f"{parties} parties, {algorithm.optimizer(1.0).label}, Q = {algorithm.q}, {decay}")
+        finish = partial(_finish, tables, algorithm, plan, targets)
+        own, same = finish(choice.step), finish(together)
+        rows.append(
+            {
+                "parties": parties,
+                "algorithm": algorithm.optimizer(1.0).label,
+                "q": algorithm.q,
+                "decay": decay,
+                **choice.row(),
+                **own,
+                "one_step": together,
+                **{f"one_{key}": value for key, value in same.items()},
+                "splits": plan.splits,
+                "target": mean(targets),
+            }
+        )
+    return rows
+
+
+def _finish(
+    tables: Sequence[vfl.Party], algorithm: Algorithm, plan: Plan, targets: Sequence[float], eta: float
+) -> dict[str, Any]:
+    """Rounds and virtual seconds to the target on the rows that are reported."""
+    times: list[Curve] = []
+    rounds = []
+    for split, target in enumerate(targets):
+        seen: Curve = []
+        found = curve(tables, algorithm, plan, eta, split, target, seconds=seen)
+        rounds.append(reached(found, target))
+        times.append(seen)
+    seconds = [reached(each, target) for each, target in zip(times, targets, strict=True)]
+    return {
+        "rounds": mean(rounds),
+        "rounds_sd": spread(rounds),
+        "seconds": mean(seconds),
+        "reached": sum(each is not None for each in rounds),
+    }
+
+
+def curve(
+    tables: Sequence[vfl.Party],
+    algorithm: Algorithm,
+    plan: Plan,
+    eta: float,
+    split: int,
+    target: float,
+    *,
+    seconds: Curve | None = None,
+) -> Curve:
+    """Rounds and AUC on the rows held out, up to the target; empty if it diverges. seconds: virtual seconds and AUC."""
+    train = round(len(tables[0]) * (1 - TEST))
+    keys = {"optimizer": algorithm.optimizer(eta), "epochs": max(1, plan.cap * plan.batch // train)}
+    goal = vfl.Target(metric="auc", value=target)
+    job = _job(plan, split).model_copy(update={**keys, "target": goal, "evaluate_every": 1})
+    try:
+        history = vfl.simulate(job, tables).history
+    except DIVERGED:
+        return []
+    if seconds is not None:
+        seconds += [(float(record["seconds"]), record["auc"]) for record in history]
+    return [(record["round"], record["auc"]) for record in history]
+
+
+def _job(plan: Plan, split: int) -> vfl.Job:
+    return vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=FedSGD(lr=1.0),
+        protocol=vfl.Protocol(sum="direct", residual="open"),
+        batch_size=plan.batch,
+        epochs=1,
+        seed=split,
+        split=split,
+        test_fraction=TEST,
+        prepare=vfl.Preparation(tails="keep"),  # as the pooled reference takes the columns
+        accepts=["columns", "sequential"],
+    )
+
+
+def pooled_auc(tables: Sequence[vfl.Party], job: vfl.Job) -> float:
+    """The AUC of scikit-learn's logistic regression on all columns, on the rows that the job holds out."""
+    regression = extra("sklearn.linear_model", "sklearn", "the pooled reference").LogisticRegression
+    rows, y = job.schedule(tables[0].register), np.asarray(tables[0].y)
+    X = np.hstack([party.X for party in tables])
+    X = (X - X[rows.train].mean(axis=0)) / X[rows.train].std(axis=0).clip(1e-9)
+    model = regression(max_iter=5000).fit(X[rows.train], y[rows.train])
+    return area_under_curve(y[rows.test] == 1, model.decision_function(X[rows.test]))
+
+
+def made_up(parties: int, rows: int = 600) -> list[vfl.Party]:
+    """A table whose label goes with the sum of all columns."""
+    generator = np.random.default_rng(parties)
+    own = [generator.normal(size=(rows, 3)) for _ in range(parties)]
+    y = sum(block.sum(axis=1) for block in own) + 2 * generator.normal(size=rows) > 0
+    return [vfl.Party(f"p{k}", block, None if k else y.astype(int), aligned=True) for k, block in enumerate(own)]
+
+
+PARTS = {
+    "linear": Part(FULL, QUICK, run),
+    "mnist": Part(mnist.FULL, mnist.QUICK, mnist.run),
+    "rule": Part(mnist.RULE, mnist.RULE_QUICK, mnist.at_one_rule),
+}

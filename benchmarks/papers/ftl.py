@@ -1,0 +1,317 @@
+"""Transfer learning: FedBCD's Credit-FTL (Liu et al. 2019, Table 2) on Secure FTL (Liu et al. 2018), and its own table.
+
+credit    rounds to an AUC by local steps, on the paper's split of default_credit: bills and payments with the labels
+          on one side (18 columns), age, sex, marriage and education on the other (15 after encoding)
+small     the same at one small step for all Q
+fate      the same on the split of FATE (13 and 10 columns)
+overlap   AUC by how many rows are shared, beside models of the guest's and the host's columns alone
+step      one local step at 500 shared rows: processor seconds of both sides, by engine and width
+
+Targets are shares of the AUC that logistic regression reaches with the host's columns on the same rows, as scores are
+of the host's rows by its own columns. Steps are chosen on validation rows of each split, for the rounds to all targets;
+`one_*` is at the one step that is best for all Q together. Rounds come from runs in the open with an evaluation after
+every round; seconds and bytes are those rounds times a round's own of each engine, in virtual time: each party on a
+machine like this one with a line between them.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.papers.study import (
+    DIVERGED,
+    Choice,
+    Curve,
+    Part,
+    Rows,
+    choose,
+    development,
+    mean,
+    one_step,
+    reached,
+    spread,
+    toll,
+)
+from securevfl.base.extras import extra
+from securevfl.bench.tables import READERS
+from securevfl.data.party import Party
+from securevfl.errors import DataError
+from securevfl.job import Job, Protocol
+from securevfl.models.metrics import area_under_curve
+from securevfl.models.transfer import Transfer
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.engines import Ckks
+from securevfl.protocols.residuals.base import ResidualProtocol
+from securevfl.protocols.residuals.open_residual import OpenResidual
+from securevfl.protocols.residuals.sealed_residual import SealedResidual
+from securevfl.runtime.clock import Kind
+from securevfl.training.simulate import simulate
+
+GAMMA, L2 = 0.005, 1e-4
+TEST = 0.5
+ACCEPTED: tuple[str, ...] = ("rank", "columns", "fresh_equations")
+CODED = ("SEX", "EDUCATION", "MARRIAGE")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Shared rows (as many are held out), units, local steps, the grid, shares of the host's AUC to reach, local steps
+    at most, splits, and whether CKKS trains too."""
+
+    table: str
+    rows: int = 3000
+    units: int = 8
+    local_steps: tuple[int, ...] = (1, 5, 10)
+    grid: tuple[float, ...] = (4.0, 8.0, 16.0)
+    targets: tuple[float, ...] = (0.97, 1.0, 1.02)
+    most: int = 48
+    splits: int = 3
+    sealed: bool = True
+
+
+@dataclass(frozen=True)
+class SmallPlan:
+    """A setting of which the grid is not used, and the step."""
+
+    setting: Plan
+    step: float = 1.0
+
+
+@dataclass(frozen=True)
+class OverlapPlan:
+    """Shared rows of each line, rounds, the step, splits."""
+
+    overlaps: tuple[int, ...] = (250, 500, 1000, 3000)
+    table: str = "paper"
+    rounds: int = 12
+    splits: int = 3
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Rows and widths of a single step."""
+
+    rows: int = 500
+    units: tuple[int, ...] = (8, 64)
+
+
+def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+    """A row for each Q and target, and one for each engine of it."""
+    tables = [_tables(data, plan.table, plan.rows, split) for split in range(plan.splits)]
+    inner = [development(own, _job(plan, 1, 1.0, OpenResidual(), 1)) for own in tables]
+    inner_goals, reported = ([_goals(own, plan) for own in each] for each in (inner, tables))
+    choices: list[Choice] = []
+    for q in plan.local_steps:
+
+        def merit(eta: float, q: int = q) -> float:
+            on_row(f"Q = {q}, step {eta:g}")
+            return sum(
+                toll(curve(own, plan, q, eta, goals[-1]), goals, plan.most)
+                for own, goals in zip(inner, inner_goals, strict=True)
+            )
+
+        choices.append(choose(plan.grid, merit))
+    together = one_step(choices)
+    rows = []
+    for q, choice in zip(plan.local_steps, choices, strict=True):
+        on_row(f"Q = {q}")
+        own, same = (_finish(tables, reported, plan, q, eta) for eta in (choice.step, together))
+        for number, target in enumerate(plan.targets):
+            row = {
+                "q": q,
+                "target": target,
+                "aucs": [goals[number] for goals in reported],
+                **choice.row(),
+                "one_step": together,
+                "splits": plan.splits,
+            }
+            for prefix, found in (("", own), ("one_", same)):
+                rounds = [reached(each, goals[number]) for each, goals in zip(found["curves"], reported, strict=True)]
+                row |= {f"{prefix}rounds": mean(rounds), f"{prefix}rounds_sd": spread(rounds)}
+                row |= {f"{prefix}{key}": _times(each, mean(rounds)) for key, each in found["a_round"].items()}
+            rows.append(row)
+    return rows
+
+
+def small(data: Path | None, plan: SmallPlan, on_row: Callable[[str], None]) -> Rows:
+    """Rounds and bytes under CKKS for each Q and target at the step of the plan."""
+    own = plan.setting
+    tables = [_tables(data, own.table, own.rows, split) for split in range(own.splits)]
+    goals, rows = [_goals(each, own) for each in tables], []
+    for q in own.local_steps:
+        on_row(f"Q = {q}, step {plan.step:g}")
+        found = _finish(tables, goals, replace(own, most=own.most * q), q, plan.step)
+        for number, target in enumerate(own.targets):
+            rounds = [reached(each, goal[number]) for each, goal in zip(found["curves"], goals, strict=True)]
+            row = {"q": q, "target": target, "rounds": mean(rounds), "rounds_sd": spread(rounds)}
+            rows.append(row | {"ckks_mb": _times(found["a_round"]["ckks_mb"], mean(rounds))})
+    return rows
+
+
+def _times(each: float, rounds: float | None) -> float | None:
+    return None if rounds is None else each * rounds
+
+
+def _goals(parties: Sequence[Party], plan: Plan) -> list[float]:
+    """The AUCs to reach on the rows that a job holds out."""
+    alone = _regression(parties[1:], np.asarray(parties[0].y), _job(plan, 1, 1.0, OpenResidual(), 1), parties[0])
+    return [share * alone for share in plan.targets]
+
+
+def _regression(side: Sequence[Party], y: Any, job: Job, lead: Party) -> float:
+    """The AUC of scikit-learn's logistic regression on these columns."""
+    regression = extra("sklearn.linear_model", "sklearn", "the baselines").LogisticRegression
+    schedule, X = job.schedule(lead.register), np.hstack([party.X for party in side])
+    X = (X - X[schedule.train].mean(axis=0)) / X[schedule.train].std(axis=0).clip(1e-9)
+    model = regression(max_iter=2000).fit(X[schedule.train], y[schedule.train])
+    return area_under_curve(y[schedule.test] == 1, model.decision_function(X[schedule.test]))
+
+
+def _finish(
+    tables: Sequence[list[Party]], goals: Sequence[Sequence[float]], plan: Plan, q: int, eta: float
+) -> dict[str, Any]:
+    """Curves on the rows that are reported, and seconds and bytes of a round by engine, on the first split."""
+    curves = [curve(own, plan, q, eta, each[-1]) for own, each in zip(tables, goals, strict=True)]
+    a_round: dict[str, float] = {}
+    engines: dict[str, ResidualProtocol] = {"open": OpenResidual()}
+    if plan.sealed:
+        engines["ckks"] = SealedResidual(engine=Ckks())
+    for name, residual in engines.items():
+        rounds = 3
+        costs = simulate(_job(plan, q, eta, residual, rounds), tables[0]).costs
+        computed = costs.seconds(Kind.ENCRYPTION) + costs.seconds(Kind.LOCAL)
+        a_round |= {f"{name}_s": costs.total / rounds, f"{name}_computing_s": computed / rounds}
+        a_round[f"{name}_mb"] = costs.bytes / rounds / 1e6
+    return {"curves": curves, "a_round": a_round}
+
+
+def curve(parties: Sequence[Party], plan: Plan, q: int, eta: float, last: float) -> Curve:
+    """Rounds and the AUC on the rows held out, up to the AUC `last`; empty if it diverges."""
+    goal = {"metric": "auc", "value": last}
+    job = _job(plan, q, eta, OpenResidual(), max(plan.most // q, 10), evaluate_every=1, target=goal)
+    try:
+        history = simulate(job, parties).history
+    except DIVERGED:
+        return []
+    return [(record["round"], record["auc"]) for record in history]
+
+
+def _job(plan: Plan, q: int, eta: float, residual: ResidualProtocol, rounds: int, **keys: Any) -> Job:
+    return Job(
+        model=Transfer(units=plan.units, hidden=(), gamma=GAMMA, l2=L2),
+        optimizer=FedBCD(local_steps=q, lr=eta),
+        protocol=Protocol(residual=residual),
+        batch_size="all",
+        epochs=rounds,
+        test_fraction=TEST,
+        accepts=ACCEPTED,
+        **keys,
+    )
+
+
+def overlap(data: Path | None, plan: OverlapPlan, on_row: Callable[[str], None]) -> Rows:
+    """AUC on the rows held out, by the number of shared rows; the host's scores, and logistic regression alone."""
+    rows: Rows = []
+    for shared in plan.overlaps:
+        on_row(f"{shared} shared rows")
+        own = Plan(plan.table, rows=shared, local_steps=(5,), grid=(4.0, 8.0), splits=plan.splits)
+        own = replace(own, most=5 * plan.rounds)
+        found: dict[str, list[float]] = {"transfer": [], "guest alone": [], "host's columns alone": [], "both": []}
+        for split in range(plan.splits):
+            parties = _tables(data, plan.table, shared, split)
+            inner = development(parties, _job(own, 5, 1.0, OpenResidual(), 1))
+            choice = choose(own.grid, lambda eta, inner=inner, own=own: -_last(curve(inner, own, 5, eta, 1.0)))
+            found["transfer"].append(_last(curve(parties, own, 5, choice.step, 1.0)))
+            sides = {"guest alone": parties[:1], "host's columns alone": parties[1:], "both": parties}
+            job = _job(own, 5, 1.0, OpenResidual(), 1)
+            for name, side in sides.items():
+                found[name].append(_regression(side, np.asarray(parties[0].y), job, parties[0]))
+        for name, aucs in found.items():
+            rows.append({"shared": shared, "model": name, "auc": mean(aucs), "auc_sd": spread(aucs)})
+    return rows
+
+
+def _last(found: Curve) -> float:
+    return found[-1][1] if found else 0.0
+
+
+def one_local_step(data: Path | None, plan: StepPlan, on_row: Callable[[str], None]) -> Rows:
+    """Processor seconds of this process for one sealed step, both sides and the exchange before it."""
+    parties = _tables(data, "fate", plan.rows, 0)
+    rows = []
+    for units in plan.units:
+        on_row(f"{units} units")
+        own = Plan("fate", rows=plan.rows, units=units)
+        spent = {}
+        for rounds in (1, 3):
+            started = time.process_time()
+            simulate(_job(own, 1, 1.0, SealedResidual(engine=Ckks()), rounds), parties)
+            spent[rounds] = time.process_time() - started
+        rows.append({"engine": "ckks", "rows": plan.rows, "units": units, "cpu_s": (spent[3] - spent[1]) / 2})
+    return rows
+
+
+def _tables(data: Path | None, table: str, rows: int, split: int) -> list[Party]:
+    """Twice `rows` rows, other ones for each split. DataError if there are fewer."""
+    if data is None:
+        parties = made_up(2 * rows)
+    else:
+        parties = READERS["default_credit"](data) if table == "fate" else paper_split(data)
+    if len(parties[0]) < 2 * rows:
+        raise DataError(f"{2 * rows} shared rows were expected, {len(parties[0])} came; ask for fewer")
+    chosen = np.random.default_rng(split).permutation(len(parties[0]))[: 2 * rows]
+    return [party.take(chosen) for party in parties]
+
+
+def paper_split(data: Path) -> list[Party]:
+    """default_credit as FedBCD cuts it: what was billed and paid (18 columns), and who the client is, one column a
+    category (15). Amounts go by their logarithm, as they span five orders of magnitude."""
+    with gzip.open(data / "UCI_Credit_Card.csv.gz", "rt") as file:
+        head, *lines = csv.reader(file)
+    table = {name: np.array(values, float) for name, values in zip(head, zip(*lines, strict=True), strict=True)}
+    y = table.pop("default.payment.next.month").astype(int)
+    paid = [name for name in table if name.startswith(("PAY", "BILL"))]
+    guest = np.column_stack([_logged(table[name]) if "AMT" in name else table[name] for name in paid])
+    kinds = [(name, kind) for name in CODED for kind in np.unique(table[name])]
+    host = np.column_stack(
+        [_logged(table["LIMIT_BAL"]), table["AGE"], *(table[name] == kind for name, kind in kinds)]
+    ).astype(float)
+    return [Party("bank", guest, y, columns=paid, aligned=True), Party("shop", host, aligned=True)]
+
+
+def _logged(amounts: Any) -> Any:
+    return np.sign(amounts) * np.log1p(np.abs(amounts))
+
+
+def made_up(rows: int) -> list[Party]:
+    """Two parties' views of one hidden number, which the label follows."""
+    generator = np.random.default_rng(0)
+    hidden = generator.normal(size=(rows, 1))
+    own = [hidden @ np.ones((1, d)) + generator.normal(size=(rows, d)) for d in (5, 4)]
+    y = (hidden[:, 0] + 0.3 * generator.normal(size=rows) > 0).astype(int)
+    return [Party("bank", own[0], y, aligned=True), Party("shop", own[1], aligned=True)]
+
+
+PARTS = {
+    "credit": Part(
+        Plan("paper", targets=(0.94, 0.97, 0.985)),
+        Plan("paper", 60, 2, (1, 3), (1.0, 4.0), (0.9, 0.95), 6, 1),
+        run,
+    ),
+    "small": Part(
+        SmallPlan(Plan("paper", targets=(0.94, 0.97, 0.985), most=80)),
+        SmallPlan(Plan("paper", 60, 2, (1, 3), (1.0, 4.0), (0.9, 0.95), 6, 1), 2.0),
+        small,
+    ),
+    "fate": Part(Plan("fate"), Plan("fate", 60, 2, (1, 3), (1.0, 4.0), (0.9, 0.95), 6, 1, False), run),
+    "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), rounds=4, splits=1), overlap),
+    "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
+}

@@ -1,0 +1,92 @@
+"""What stale sums gain where parties are slow at random: FDML in the simulator, and a queue model of it.
+
+Every worker stops before a push with probability `share`, for an exponential time of mean `seconds`. In step all wait
+for whoever stops; with tau above 0 the others go on and the one that stopped catches up. The queue model has nothing
+but these waits, the line's latency and the time of a step:
+
+    push(k, t)   = max(push(k, t - 1) + step, answer(k, t - 1 - tau)) + pause(k, t)
+    answer(k, t) = max over j of push(j, t - tau), and its own push(k, t), + a round trip
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.papers.study import Rows
+from securevfl.runtime.clock import Network
+from securevfl.runtime.pauses import Pauses
+
+
+@dataclass(frozen=True)
+class SlowPlan:
+    """Numbers of parties, tau, round trips of the line in ms, the pauses, passes, splits."""
+
+    parties: tuple[int, ...] = (2, 3)
+    taus: tuple[int, ...] = (0, 2, 8, 32)
+    rtts: tuple[float, ...] = (0.2, 20.0)
+    share: float = 0.1
+    seconds: float = 0.3
+    epochs: int = 4
+    batch: int = 256
+    seeds: int = 3
+
+
+FULL = SlowPlan()
+QUICK = SlowPlan((2,), (0, 4), (0.2,), epochs=4, batch=64, seeds=1)
+
+
+def run(data: Path | None, plan: SlowPlan, on_row: Callable[[str], None]) -> Rows:
+    """Seconds of a training by staleness, simulated and by the model, and what share of in step they are."""
+    from benchmarks.papers import fdml_training as fdml
+
+    rows: Rows = []
+    for count in plan.parties:
+        parties = fdml.tables(data, count)
+        own = fdml.Plan((count,), ("linear",), epochs=plan.epochs, batch=plan.batch, every=10**6)
+        for rtt in plan.rtts:
+            network, found = Network(rtt_ms=rtt), []
+            for tau in plan.taus:
+                on_row(f"{count} parties, round trip {rtt:g} ms, tau {tau}")
+                seconds, aucs, model = [], [], []
+                for seed in range(plan.seeds):
+                    pauses = {f"p{k}": Pauses(plan.share, plan.seconds, 100 * seed + k) for k in range(count)}
+                    setting = fdml.Setting("linear", tau, first=tau == 0)
+                    done = fdml.train(parties, own, setting, 3.0, seed, network, dict(pauses))
+                    seconds.append(done.costs.total)
+                    aucs.append(done.metrics["auc"])
+                    model.append(queued(count, tau, done.costs.rounds, network, [*pauses.values()]))
+                found.append((tau, float(np.mean(seconds)), float(np.mean(model)), float(np.mean(aucs))))
+            for tau, simulated, queue, auc in found:
+                rows.append(
+                    {
+                        "parties": count,
+                        "rtt_ms": rtt,
+                        "tau": tau,
+                        "seconds": simulated,
+                        "of_in_step": simulated / found[0][1],
+                        "queue_s": queue,
+                        "queue_of_in_step": queue / found[0][2],
+                        "auc": auc,
+                    }
+                )
+    return rows
+
+
+def queued(
+    workers: int, tau: int, iterations: int, network: Network, pauses: list[Pauses], step: float = 0.001
+) -> float:
+    """The last answer of the queue model, in seconds."""
+    drawn = [[length for length, _ in zip(each.lengths(), range(iterations), strict=False)] for each in pauses]
+    push, answer = np.zeros((workers, iterations)), np.zeros((workers, iterations))
+    for t in range(iterations):
+        for k in range(workers):
+            before = push[k, t - 1] + step if t else 0.0
+            allowed = answer[k, t - 1 - tau] if t - 1 - tau >= 0 else 0.0
+            push[k, t] = max(before, allowed) + drawn[k][t]
+        slowest = push[:, t - tau].max() if t >= tau else 0.0
+        answer[:, t] = np.maximum(push[:, t], slowest) + 2 * network.latency
+    return float(answer[:, -1].max())

@@ -1,0 +1,122 @@
+"""What lies at FDML's server: the time and bytes of a batch by how it is concealed, and AUC under noise.
+
+stored   processor milliseconds of one thread to conceal, add and reveal a batch, and bytes of a payload; two workers
+noise    AUC on held-out rows of breast cancer by epsilon; two workers that all know the labels
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import securevfl as vfl
+from benchmarks.papers.study import DIVERGED, Rows, mean
+from securevfl.base.roles import Roles
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.stored.stored_sum import StoredServer, StoredSum, StoredWorker
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+
+WORKERS = ("a", "b")
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """Rows of a batch, bits of a Paillier key, repetitions, of which the median counts."""
+
+    rows: tuple[int, ...] = (256, 4096)
+    bits: int = 3072
+    repetitions: int = 5
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """Values of epsilon (0: no noise), passes, splits."""
+
+    epsilons: tuple[float, ...] = (0.0, 30.0, 8.0, 4.0, 2.0, 1.0)
+    epochs: int = 4
+    splits: int = 5
+    tau: int = 4
+    lr: float = 0.3
+    delta: float = 1e-4
+    clip: float = 2.0
+
+
+def stored(data: Path | None, plan: StoredPlan, on_row: Callable[[str], None]) -> Rows:
+    """A row for each kind and size."""
+    kinds: dict[str, StoredSum] = {
+        "open": vfl.StoredOpen(),
+        "masks": vfl.StoredMasks(),
+        "ckks": vfl.StoredCipher(engine=vfl.Ckks()),
+        "paillier": vfl.StoredCipher(engine=vfl.Paillier(bits=plan.bits)),
+    }
+    rows: Rows = []
+    for name, kind in kinds.items():
+        server, workers = _met(kind)
+        for batch, n in enumerate(plan.rows):
+            on_row(f"{name}, {n} rows")
+            H, times = np.random.default_rng(n).normal(size=(n, 1)), []
+            for version in range(plan.repetitions):
+                marks = [time.process_time()]
+                payloads = {"a": workers["a"].conceal(H, batch, version)}
+                marks.append(time.process_time())
+                payloads["b"] = workers["b"].conceal(H, batch, version)
+                marks.append(time.process_time())
+                total = server.add(payloads)
+                marks.append(time.process_time())
+                workers["a"].reveal(total, dict.fromkeys(WORKERS, version), batch, H.shape)
+                marks.append(time.process_time())
+                times.append(np.diff(marks))
+            conceal, _, add, reveal = 1e3 * np.median(times, axis=0)
+            size = len(payloads["a"]) if isinstance(payloads["a"], bytes) else 8 * n
+            figures = {"conceal_ms": float(conceal), "add_ms": float(add), "reveal_ms": float(reveal)}
+            rows.append({"stored": name, "rows": n, **figures, "bytes": size})
+    return rows
+
+
+def _met(kind: StoredSum) -> tuple[StoredServer, dict[str, StoredWorker]]:
+    """All sides of one session, which has exchanged its keys."""
+
+    def play(channel: Channel) -> StoredServer | StoredWorker:
+        own = Seat(channel, Roles.sum("server", WORKERS), Meter(channel.clock, channel.books), lane="stored")
+        return kind.server(own, WORKERS) if channel.me == "server" else kind.worker(own, WORKERS)
+
+    made = run_threads(dict.fromkeys(("server", *WORKERS), play), lambda: VirtualClock(vfl.Network()), timeout=600)
+    server = made.pop("server")
+    assert isinstance(server, StoredServer)
+    return server, {name: worker for name, worker in made.items() if isinstance(worker, StoredWorker)}
+
+
+def noise(data: Path | None, plan: NoisePlan, on_row: Callable[[str], None]) -> Rows:
+    """The mean AUC of the runs that end, and how many diverge, by epsilon."""
+    rows: Rows = []
+    for epsilon in plan.epsilons:
+        on_row(f"epsilon {epsilon:g}")
+        blur = vfl.LocalNoise(epsilon=epsilon, delta=plan.delta, clip=plan.clip) if epsilon else None
+        aucs = []
+        for split in range(plan.splits):
+            job = vfl.Job(
+                model=vfl.Logistic(l2=1e-3),
+                optimizer=vfl.FDML(lr=plan.lr, tau=plan.tau, shows_labels=True),
+                protocol=vfl.Protocol(stored=vfl.StoredMasks(noise=blur)),
+                batch_size=64,
+                epochs=plan.epochs,
+                seed=split,
+                split=split,
+                test_fraction=0.25,
+                accepts=["columns", "rank", "fresh_equations"],
+            )
+            try:
+                run = vfl.simulate(job, [*vfl.datasets.breast_cancer(2), vfl.Helper("server", "server")])
+            except DIVERGED:
+                continue
+            aucs.append(run.metrics["auc"])
+        row = {"epsilon": epsilon or None, "sigma": None if blur is None else blur.sigma(plan.epochs)}
+        rows.append(row | {"auc": mean(aucs), "ended": len(aucs), "splits": plan.splits})
+    return rows

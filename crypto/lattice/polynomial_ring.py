@@ -1,0 +1,205 @@
+"""The ring Z_q[x]/(x^N + 1) in residue form, borrowed from a CKKS context of SEAL.
+
+No slots and no rotations: polynomials carry their message in the coefficients. SEAL's CKKS encoder takes the values of
+a polynomial at the odd roots zeta^(3^i), zeta = exp(i pi / N), so an integer polynomial enters as its canonical
+embedding at scale 1, computed here; exact for coefficients up to about 2^45. The embedding of a real polynomial is one
+complex FFT of length N/2, since x^(N/2) = i at every root zeta^(4k+1):
+
+    p(zeta^(4k+1)) = sum_j (c_j + i c_(j+N/2)) zeta^j exp(4 pi i jk / N),   j < N/2
+
+and the roots with exponent 3 mod 4 are conjugates of these.
+
+Parameters are checked against the 128-bit column of the HomomorphicEncryption.org standard (2018, table 1, classical
+security, ternary secret): at most 54, 109, 218 and 438 bits of q, special prime included, for N = 2048 to 16384.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tenseal.sealapi as seal
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.crypto.lattice.sealio import SEED_BYTES, Residues, SealIO, pack, packed_size, unpack
+from securevfl.errors import ConfigError
+
+MAX_BITS_128 = {2048: 54, 4096: 109, 8192: 218, 16384: 438}
+NOISE_STD = 10.5**0.5  # SEAL draws errors from a centred binomial distribution of 42 bits
+
+
+class Ring:
+    """A SEAL context, its encoder, and polynomials as numpy arrays.
+
+    `bits` lists the sizes of the primes; the last one is the special prime, used by SEAL inside public-key encryption.
+    ConfigError if the parameters fall short of 128-bit security.
+    """
+
+    def __init__(self, degree: int, bits: Sequence[int]) -> None:
+        limit = MAX_BITS_128.get(degree, 0)
+        if sum(bits) > limit:
+            raise ConfigError(
+                f"ring: {sum(bits)} bits of modulus at N = {degree} is below 128-bit security "
+                f"(HomomorphicEncryption.org allows {limit}); use fewer bits or a larger N"
+            )
+        parms = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
+        parms.set_poly_modulus_degree(degree)
+        parms.set_coeff_modulus(seal.CoeffModulus.Create(degree, list(bits)))
+        context = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
+        if not context.parameters_set():
+            raise ConfigError(f"ring: SEAL refuses N = {degree} with primes of {list(bits)} bits at 128-bit security")
+        self.degree = degree
+        self.context = context
+        self.key_primes = [m.value() for m in parms.coeff_modulus()]
+        self.primes = self.key_primes[:-1]
+        self.level = context.first_parms_id()
+        self.evaluator = seal.Evaluator(context)
+        self.io = SealIO(context)
+        self._first_of, self._sum_of = (
+            seal.Decryptor(context, self.io.constant_key(value, len(bits), degree)) for value in (0, 1)
+        )
+        self._encoder = seal.CKKSEncoder(context)
+        half = degree // 2
+        exponents = np.array([pow(3, i, 2 * degree) for i in range(half)])
+        self._conjugate = exponents % 4 == 3
+        self._index = np.where(self._conjugate, 2 * degree - exponents, exponents) // 4
+        self._twist = np.exp(1j * np.pi * np.arange(half) / degree)
+
+    def secret_key(self, seed: bytes) -> Any:
+        """Return the secret key that SEAL makes from a seed of 64 bytes, the same wherever it is made.
+
+        The context that is seeded makes the key and nothing else, so no other randomness follows from the seed.
+        """
+        parms = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)
+        parms.set_poly_modulus_degree(self.degree)
+        parms.set_coeff_modulus(self.context.key_context_data().parms().coeff_modulus())
+        parms.set_random_generator(seal.Blake2xbPRNGFactory(list(struct.unpack("<8Q", seed))))
+        seeded = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
+        return seal.KeyGenerator(seeded).secret_key()
+
+    @property
+    def public_size(self) -> int:
+        """Bytes of a public key on the wire."""
+        return packed_size(self.key_primes, self.degree) + SEED_BYTES
+
+    def public_bytes(self, encryptor: Any) -> bytes:
+        """Write a public key (b, a) for the wire: b, then the seed of a. The encryptor holds the secret key.
+
+        A public key is an encryption of zero at the primes of the key. `KeyGenerator` makes it likewise, but hands out
+        no seed.
+        """
+        zero = encryptor.encrypt_zero_symmetric(self.context.key_parms_id())
+        b, seed = self.io.seeded_residues(zero, (len(self.key_primes), self.degree))
+        return pack(b, self.key_primes) + seed
+
+    def public_key(self, data: bytes) -> Any:
+        """Read the key from `public_size` such bytes, its a expanded here. CryptoError if b is not below its primes."""
+        return self.io.public_key(unpack(data, self.key_primes, self.degree), data[-SEED_BYTES:])
+
+    def second_polynomial(self, cipher: Any) -> Residues:
+        """Residues (primes, N) of c1, in NTT form, of a ciphertext (c0, c1) of scale 1.
+
+        Decryption c0 + c1 s under the constants s = 0 and s = 1 takes a ciphertext apart into plaintexts, which SEAL
+        saves several times faster than ciphertexts.
+        """
+        plain, rest = seal.Plaintext(), seal.Ciphertext()
+        self._first_of.decrypt(cipher, plain)
+        self.evaluator.sub_plain(cipher, plain, rest)
+        self._sum_of.decrypt(rest, plain)
+        return self.io.plain_residues(plain, (cipher.coeff_modulus_size(), self.degree))
+
+    def first_coefficients(self, cipher: Any, where: NDArray[np.intp]) -> Residues:
+        """Residues (primes, len(where)) of the coefficients of c0 at `where`."""
+        flat = seal.Ciphertext()
+        self.evaluator.transform_from_ntt(cipher, flat)
+        rows = [[flat[i] for i in (prime * self.degree + where).tolist()] for prime in range(flat.coeff_modulus_size())]
+        return np.array(rows, np.uint64)
+
+    def ciphertext(self, level: Any, first: Residues, second: Residues) -> Any:
+        """Build the ciphertext (c0, c1) from coefficients of c0 and NTT values of c1, both (primes, N)."""
+        column = np.array(self.primes[: len(first)], np.uint64)[:, None]
+        one = np.zeros_like(first)
+        one[:, 0] = 1
+        cipher = self.io.ciphertext(level, np.stack([first, one]), ntt=False)
+        self.evaluator.transform_to_ntt_inplace(cipher)
+        rest = np.stack([np.zeros_like(second), np.where(second > 0, second, column) - np.uint64(1)])
+        self.evaluator.add_inplace(cipher, self.io.ciphertext(level, rest, ntt=True))
+        return cipher
+
+    def encode(self, coefficients: Floats) -> list[Any]:
+        """Plaintexts in NTT form from integer polynomials (m x N), given as floats."""
+        half = self.degree // 2
+        folded = coefficients[:, :half] + 1j * coefficients[:, half:]
+        values = np.fft.ifft(folded * self._twist, norm="forward")[:, self._index]
+        np.conjugate(values, out=values, where=self._conjugate)
+        plains = []
+        for row in values:
+            plain = seal.Plaintext()
+            self._encoder.encode(row.tolist(), self.level, 1.0, plain)
+            plains.append(plain)
+        return plains
+
+    def decode(self, plain: Any) -> Floats:
+        """Decode the N coefficients of a plaintext, centred, to float precision relative to the largest of them."""
+        half = self.degree // 2
+        plain.scale = 1.0
+        slots = np.fromiter(self._encoder.decode_complex(plain), np.complex128, half)
+        np.conjugate(slots, out=slots, where=self._conjugate)
+        values = np.empty(half, np.complex128)
+        values[self._index] = slots
+        folded = np.fft.fft(values, norm="forward") / self._twist
+        return np.concatenate([folded.real, folded.imag])
+
+
+def mulmod(a: Residues, b: int, p: int) -> Residues:
+    """Compute a * b mod p for residues a < p and 0 <= b < p < 2^50, by a float quotient that is off by one at most."""
+    quotient = np.floor(a.astype(np.float64) * (b / p)).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        rest = (a * np.uint64(b) - quotient * np.uint64(p)).view(np.int64)
+    return (rest % np.int64(p)).astype(np.uint64)
+
+
+def fraction_of_modulus(residues: Residues, primes: Sequence[int]) -> Floats:
+    """x / q in [0, 1) for x given by its (primes, count) residues, q their product (Chinese remainder theorem)."""
+    q = 1
+    for p in primes:
+        q *= p
+    total = np.zeros(residues.shape[1])
+    for row, p in zip(residues, primes, strict=True):
+        inverse = pow(q // p, -1, p)
+        total += (row if inverse == 1 else mulmod(row, inverse, p)) / np.float64(p)
+    return total % 1.0
+
+
+def random_words(count: int) -> Residues:
+    """`count` uniform 64-bit words: a ChaCha20 key stream under a fresh key from the operating system."""
+    stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(8 * count)), np.uint64)
+
+
+def uniform_residues(primes: Sequence[int], count: int) -> Residues:
+    """(primes, count) residues, each exactly uniform below its prime: rejection sampling from `random_words`."""
+    out = np.empty((len(primes), count), np.uint64)
+    for row, p in zip(out, primes, strict=True):
+        have = 0
+        while have < count:
+            words = random_words(count - have + 8) >> np.uint64(64 - p.bit_length())
+            kept = words[words < p][: count - have]
+            row[have : have + len(kept)] = kept
+            have += len(kept)
+    return out
+
+
+def dither_residues(primes: Sequence[int], bits: int, count: int) -> Residues:
+    """(primes, count) residues of secret integers uniform below 2^bits (bits <= 96)."""
+    low_bits = min(bits, 32)
+    low = random_words(count) >> np.uint64(64 - low_bits)
+    if bits <= 32:
+        return np.stack([low % np.uint64(p) for p in primes])
+    high = random_words(count) >> np.uint64(64 - (bits - 32))
+    return np.stack([(mulmod(high % np.uint64(p), 2**32 % p, p) + low) % np.uint64(p) for p in primes])

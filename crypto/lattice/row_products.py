@@ -1,0 +1,291 @@
+"""[[J^T g]] from rows of J wherever they lie and g in pieces, whichever engine multiplies.
+
+An engine gives a piece's blocks of g as bytes (`BlocksOf`), the work on the rows that a process holds (`RowWork`) and
+sums that add up (`SumsOf`); here pieces go to the parts of J whose rows they meet, and what comes back is summed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Here, Stretch, Tall, TallPart
+from securevfl.crypto.headers import header, sized
+from securevfl.crypto.lattice.lattice_checks import combinations, fits, tolerance
+from securevfl.crypto.lattice.layout import Blocked
+from securevfl.crypto.lattice.profile import OPENED, FixedPoint
+from securevfl.crypto.lattice.row_encoding import Encoding, Norms, merged, norms
+from securevfl.crypto.scheme import ROOM, Evaluator, Secret
+from securevfl.errors import CryptoError, OpeningMismatch, RangeError
+
+__all__ = ["BlocksOf", "Mask", "PreparedRows", "Product", "RowEvaluator", "RowWork", "Scale", "SumsOf", "kept_bytes"]
+
+
+class BlocksOf(Protocol):
+    """Consecutive sample blocks of g in a message, sealed."""
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def some(self, blocks: range) -> Self:
+        """Return the part of these blocks that lies in the range `blocks`."""
+
+    def then(self, other: Self) -> Self:
+        """Return these blocks and `other`, which follow them, as one."""
+
+
+class SumsOf(Protocol):
+    """The sums that products of rows end in."""
+
+    def add(self, other: Self) -> None:
+        """Add another sum to this one."""
+
+
+class RowWork(NamedTuple):
+    """What an engine does with the rows that a process holds; functions of a module, which travel by name.
+
+    encode     (stretch, parameters, encoding, its first row, sample blocks, room): keeps plaintexts, with room for them
+    multiply   (stretch, parameters, encoding, its first row, blocks of g, room): sums of products
+    slot       where a stretch keeps plaintexts, which tell their `nbytes`
+    """
+
+    encode: Callable[..., None]
+    multiply: Callable[..., Any]
+    slot: str
+
+
+def kept_bytes(stretch: Stretch, slot: str) -> int:
+    """Return how many bytes the kept plaintexts of a stretch take."""
+    kept = stretch.kept.get(slot)
+    return 0 if kept is None else int(kept.nbytes)
+
+
+L = TypeVar("L", bound=Blocked)
+B = TypeVar("B", bound=BlocksOf)
+S = TypeVar("S", bound=SumsOf)
+
+
+class PreparedRows:
+    """J, here or in parts elsewhere, what its scale follows from, and the bytes of plaintexts each part may keep."""
+
+    def __init__(self, J: Tall, found: Norms, room: int, slot: str) -> None:
+        self._slot = slot
+        self.J = J
+        self.norms = found
+        self.room = room
+        self._rho: dict[int, Floats] = {}
+
+    def rho(self, layout: Blocked) -> Floats:
+        """Return the combinations of columns in the checks, the same whenever J is multiplied in this layout."""
+        d = self.J.shape[1]
+        checks = layout.checked(d) - d
+        if checks not in self._rho:
+            self._rho[checks] = combinations(d, checks)
+        return self._rho[checks]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of J and its plaintexts, of what is in this process."""
+        here = [part.stretch for part in self.J.parts if isinstance(part, Here)]
+        return sum(stretch.nbytes + kept_bytes(stretch, self._slot) for stretch in here)
+
+
+@dataclass(frozen=True)
+class Scale(Generic[L]):
+    """How opened integers read as J^T g, and what the checks beside it should be."""
+
+    layout: L
+    columns: Floats  # (d,): worth of one integer step in each column of J
+    g: float  # worth of one integer step of g
+    rho: Floats  # (d x checks): the share of each column in each check
+    within: Floats  # (checks,): how far off a check may be, in levels
+
+    @property
+    def width(self) -> int:
+        """Columns that are opened, checks included."""
+        return sum(self.rho.shape)
+
+
+class Product(Generic[L, B, S]):
+    """[[J^T g]]; not fit to leave before it is blinded.
+
+    `taken` sample blocks of g are in it, or on their way to the parts of J, which work on their own.
+    """
+
+    def __init__(
+        self,
+        parameters: FixedPoint,
+        encoding: Encoding[L],
+        scale: Scale[L],
+        bound: float,
+        work: Callable[..., S],
+    ) -> None:
+        self.scale = scale
+        self.encoding = encoding
+        self.bound = bound
+        self.taken = 0
+        self._parameters = parameters
+        self._work = work
+        self._held: dict[int, B] = {}  # by part of J: too few for a call
+        self._coming: list[Future[S]] = []
+
+    @property
+    def left(self) -> int:
+        """Sample blocks of g that have not come yet."""
+        return self.scale.layout.sample_blocks - self.taken
+
+    def take(self, blocks: B, prepared: PreparedRows) -> None:
+        """Send the next blocks to the rows that they belong to."""
+        for place, part in enumerate(prepared.J.parts):
+            if not (own := self.of(part, blocks)):
+                continue
+            mine = blocks.some(own)
+            if place in self._held:
+                mine = self._held.pop(place).then(mine)
+            if mine.count < part.least and own.stop * self.scale.layout.s < part.stop:
+                self._held[place] = mine
+                continue
+            args = self._parameters, self.encoding, part.start, mine, prepared.room
+            self._coming.append(part.run(self._work, *args))
+            while len(self._coming) > 1 and self._coming[0].done() and self._coming[1].done():
+                self._add_up()
+        self.taken += blocks.count
+
+    def of(self, part: TallPart, blocks: B) -> range:
+        """Which of these blocks hold rows of this part of J."""
+        s, stop = self.scale.layout.s, blocks.first + blocks.count
+        return range(max(blocks.first, part.start // s), min(stop, -(-part.stop // s)))
+
+    def sums(self) -> S:
+        """Return the ciphertexts of the product. CryptoError if blocks of g are missing."""
+        if self.left:
+            raise CryptoError(
+                f"lattice: {self.scale.layout.sample_blocks} blocks of g were expected, {self.taken} came; "
+                "it was cut, ask for it again"
+            )
+        while len(self._coming) > 1:
+            self._add_up()
+        return self._coming[0].result()
+
+    def _add_up(self) -> None:
+        self._coming[0].result().add(self._coming.pop(1).result())
+
+
+class Mask(Secret, Generic[L]):
+    """What `blind` added, as fractions of the modulus, and how to read the rest. Serves once."""
+
+    __slots__ = ("masks", "scale", "spent")
+
+    def __init__(self, scale: Scale[L], masks: list[Floats]) -> None:
+        self.scale = scale
+        self.masks = masks
+        self.spent = False
+
+
+class RowEvaluator(Evaluator, Generic[L, B, S]):
+    """Owns J, here or in parts elsewhere. An engine adds how messages are read, and how products are blinded."""
+
+    name: ClassVar[str]  # in errors
+    opened: ClassVar[bytes]  # magic of what the holder opens
+    work: ClassVar[RowWork]
+    _parameters: FixedPoint
+    _fingerprint: bytes
+
+    def prepare(self, J: Floats | Tall, *, room: int = ROOM) -> PreparedRows:
+        if J.ndim != 2 or 0 in J.shape:
+            raise RangeError(f"{self.name}: J is n x d with n, d >= 1, got shape {J.shape}")
+        tall = J if isinstance(J, Tall) else Tall.here(np.asarray(J, np.float64))
+        found = [part.run(norms) for part in tall.parts]
+        rows = sum(part.stretch.nbytes for part in tall.parts if isinstance(part, Here))
+        return PreparedRows(tall, merged(each.result() for each in found), max(0, room - rows), self.work.slot)
+
+    def encode(self, prepared: PreparedRows, sealed: bytes, onto: Product[L, B, S] | None = None) -> None:
+        product, blocks = self._begun(prepared, sealed, onto)
+        for part in prepared.J.parts:
+            if isinstance(part, Here):  # elsewhere plaintexts are made when they are multiplied
+                own = product.of(part, blocks)
+                part.run(self.work.encode, self._parameters, product.encoding, part.start, own, prepared.room)
+
+    def transpose_product(
+        self, prepared: PreparedRows, sealed: bytes, onto: Product[L, B, S] | None = None
+    ) -> Product[L, B, S]:
+        product, blocks = self._begun(prepared, sealed, onto)
+        product.take(blocks, prepared)
+        return product
+
+    @abstractmethod
+    def _header(self, sealed: bytes) -> tuple[L, float]:
+        """Return the layout and the bound that a message names, once they are what they should be."""
+
+    @abstractmethod
+    def _blocks(self, product: Product[L, B, S], sealed: bytes) -> B:
+        """Return the blocks in a message, the next ones of the product. CryptoError if it is of another length."""
+
+    def _begun(
+        self, prepared: PreparedRows, sealed: bytes, onto: Product[L, B, S] | None
+    ) -> tuple[Product[L, B, S], B]:
+        """Return the product that this message continues or begins, and the blocks of g in it."""
+        layout, bound = self._header(sealed)
+        if not (math.isfinite(bound) and bound > 0):
+            raise CryptoError(f"{self.name}: a message of g has no positive finite bound; it is malformed")
+        if layout.n != len(prepared.J):
+            raise CryptoError(
+                f"{self.name}: g has {layout.n} rows, J has {len(prepared.J)}; both sides must use the same batch"
+            )
+        if onto is None:
+            encoding = Encoding.of(layout, self._parameters, prepared.norms, prepared.rho(layout))
+            g_scale, profile = self._parameters.g_scale(layout, bound), self._parameters.profile
+            within = tolerance(encoding.rho, layout, profile, g_scale * bound / 2.0**profile.drop)
+            scale = Scale(layout, encoding.worth, 1 / g_scale, encoding.rho, within)
+            onto = Product(self._parameters, encoding, scale, bound, self.work.multiply)
+        if (layout, bound) != (onto.scale.layout, onto.bound):
+            raise CryptoError(f"{self.name}: messages of one g have different headers; they are malformed")
+        if not onto.left:
+            raise CryptoError(f"{self.name}: messages hold more blocks than g has; they are malformed")
+        return onto, self._blocks(onto, sealed)
+
+    @abstractmethod
+    def _places(self, layout: L, d: int) -> Iterable[tuple[slice, slice]]:
+        """Return the columns and outputs of opened values, in their order: of each pair all columns of one output
+        first."""
+
+    def unblind(self, opened: bytes, mask: Mask[L]) -> Floats:
+        layout, width, levels = mask.scale.layout, mask.scale.width, self._parameters.levels
+        count, checks = header(self.name, OPENED, self.opened, opened, self._fingerprint)
+        sent = tuple(layout.c * each for each in mask.scale.rho.shape)
+        if (count, checks) != sent:
+            raise CryptoError(
+                f"{self.name}: {count} opened values and {checks} checks came, {sent[0]} and {sent[1]} were sent; "
+                "it is not the answer"
+            )
+        sized(self.name, self.opened, opened, OPENED.size + 4 * (count + checks))
+        if mask.spent:
+            raise CryptoError(f"{self.name}: this mask has been used; a mask serves for one opening")
+        mask.spent = True
+        values = np.frombuffer(opened, "<i4", offset=OPENED.size).astype(np.float64)
+        rest = values - np.concatenate(mask.masks) * levels
+        rest -= levels * np.rint(rest / levels)
+        result, start = np.empty((width, layout.c)), 0
+        for columns, outputs in self._places(layout, width):
+            shape = outputs.stop - outputs.start, columns.stop - columns.start
+            stop = start + shape[0] * shape[1]
+            result[columns, outputs] = rest[start:stop].reshape(shape).T
+            start = stop
+        if not fits(result, mask.scale.rho, levels, mask.scale.within):
+            raise OpeningMismatch(
+                f"{self.name}: what was opened does not fit the checks beside it: it is not what was decrypted, "
+                "or g is no residual; nothing of it is used"
+            )
+        worth = mask.scale.g * 2.0**self._parameters.profile.drop * mask.scale.columns
+        found: Floats = result[: len(worth)] * worth[:, None]
+        return found

@@ -1,0 +1,218 @@
+"""Many products of powers of the same bases: prod_i c_i^(e_ij) mod N, for outputs j, signed exponents.
+
+Straus's method with width-w non-adjacent forms: a table of the odd powers of each base, shared by all outputs, then
+one product for each non-zero digit (one bit in w+1), and one chain of squarings an output. Exponents are sparse: an
+output packs several samples and columns at known bit positions, and only those are stored. Exponents 0, 1 and -1
+take plain products.
+
+Negative digits are served by a table of inverse powers, or gathered in a second chain inverted at the end: `plan`
+picks what costs less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from securevfl.crypto.fixedpoint import Ints
+
+MAX_TABLE = 1 << 17  # entries a table may have: 70 MB at a modulus of 4096 bits
+
+
+@dataclass(frozen=True, repr=False)
+class Chain:
+    """One output's digits by falling bit position: run r multiplies table[entries[starts[r]:starts[r+1]]]."""
+
+    positions: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    entries: NDArray[np.int32]
+
+
+@dataclass(frozen=True, repr=False)
+class BaseRange:
+    """All that one worker needs beside the bases: a range of bases, and the chains of some outputs over it."""
+
+    first_base: int
+    bases: int
+    first_output: int
+    window: int
+    inverses: bool
+    plus: tuple[Chain, ...]
+    minus: tuple[Chain, ...]  # empty with inverse tables
+
+    @property
+    def outputs(self) -> int:
+        return len(self.plus)
+
+
+@dataclass(frozen=True, repr=False)
+class ExponentTerms:
+    """Exponents of all outputs as a list: base^(value * 2^shift) belongs to output."""
+
+    bases: int
+    outputs: int
+    base: NDArray[np.int64]
+    value: Ints
+    shift: NDArray[np.int64]
+    output: NDArray[np.int64]
+
+
+def naf(value: Ints, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Width-w non-adjacent forms of an array: (index, bit, digit), value[i] = sum digit 2^bit over index = i.
+
+    Digits are odd, below 2^(w-1) in magnitude.
+    """
+    where = np.flatnonzero(value)
+    x = value[where].astype(np.int64)
+    half = 1 << (window - 1)
+    indices, bits, digits = [where[:0]], [where[:0]], [where[:0]]
+    bit = 0
+    while x.size:
+        odd = np.flatnonzero(x & 1)
+        digit = ((x[odd] + half) & (2 * half - 1)) - half
+        x[odd] -= digit
+        indices.append(where[odd])
+        bits.append(np.full(odd.size, bit))
+        digits.append(digit)
+        x >>= 1
+        bit += 1
+        alive = x != 0
+        if not alive.all():
+            where, x = where[alive], x[alive]
+    return np.concatenate(indices), np.concatenate(bits), np.concatenate(digits)
+
+
+def plan(terms: ExponentTerms, workers: int = 1) -> list[BaseRange]:
+    """Blocks that `workers` can evaluate side by side; the outputs of different base ranges are multiplied.
+
+    Weighs, in products: tables (2^(w-2) a base, twice with inverses), digits, squarings (the highest shift an
+    output), and whether workers share the bases or the outputs.
+    """
+    size = np.abs(terms.value)
+    length = np.log2(np.maximum(size, 1)) + 1
+    long = float(length[size > 1].sum())
+    count = int((size > 1).sum())
+    plain = float((size == 1).sum())
+    squarings = float(terms.shift.max(initial=0) + length.max(initial=0)) * terms.outputs
+    signed = bool((terms.value < 0).any())
+
+    def cost(window: int, inverses: bool, by_base: bool) -> float:
+        table = (1 << (window - 2)) * (2 if inverses else 1) + (4 if inverses else 1)
+        tables = float(terms.bases * table)
+        digits = long / (window + 1) + 0.5 * count + plain
+        chains = squarings * (2 if signed and not inverses else 1)
+        if by_base:
+            ranges = max(workers, -(-terms.bases * table // MAX_TABLE))
+            return (tables + digits + chains * ranges) / workers
+        share = -(-terms.outputs // workers) / max(terms.outputs, 1)
+        chains *= -(-terms.bases * table // MAX_TABLE)
+        return tables + (digits + chains) * share
+
+    window, inverses, by_base = min(
+        ((w, i, b) for w in range(2, 13) for i in ({False, signed}) for b in (True, False)), key=lambda c: cost(*c)
+    )
+    return schedule(terms, window, inverses, workers if by_base else 1, 1 if by_base else workers)
+
+
+def schedule(
+    terms: ExponentTerms, window: int, inverses: bool, base_ranges: int, output_ranges: int
+) -> list[BaseRange]:
+    """Blocks for a given window: at least `base_ranges` by `output_ranges`, more where a table would grow too large."""
+    entries = (1 << (window - 2)) * (2 if inverses else 1)
+    index, bit, digit = naf(terms.value, window)
+    base, output = terms.base[index], terms.output[index]
+    position = terms.shift[index] + bit
+    half = 1 << (window - 2)
+    entry = np.abs(digit) >> 1
+    if inverses:
+        entry = entry + half * (digit < 0)
+    base_ranges = max(min(base_ranges, terms.bases), -(-terms.bases * entries // MAX_TABLE))
+    per_range = -(-terms.bases // base_ranges)
+    per_group = -(-terms.outputs // max(1, min(output_ranges, terms.outputs)))
+    order = np.lexsort((-position, output, base // per_range))
+    base, output, position, entry = base[order], output[order], position[order], entry[order]
+    negative = (digit[order] < 0) & (not inverses)
+    blocks = []
+    for first_base in range(0, terms.bases, per_range):
+        bases = min(per_range, terms.bases - first_base)
+        span = slice(*np.searchsorted(base // per_range, [first_base // per_range, first_base // per_range + 1]))
+        slot = (base[span] - first_base) * entries + entry[span]
+        edges = np.searchsorted(output[span], np.arange(terms.outputs + 1))
+        for first_output in range(0, terms.outputs, per_group):
+            rows = range(first_output, min(first_output + per_group, terms.outputs))
+            plus, minus = [], []
+            for j in rows:
+                own = slice(edges[j], edges[j + 1])
+                below = negative[span][own]
+                plus.append(_chain(position[span][own][~below], slot[own][~below]))
+                if not inverses:
+                    minus.append(_chain(position[span][own][below], slot[own][below]))
+            blocks.append(BaseRange(first_base, bases, first_output, window, inverses, tuple(plus), tuple(minus)))
+    return blocks
+
+
+def _chain(position: NDArray[np.int64], entry: NDArray[np.int64]) -> Chain:
+    """Digits already sorted by falling position."""
+    heads = np.flatnonzero(np.diff(position, prepend=-1)) if position.size else position
+    starts = np.append(heads, position.size)
+    return Chain(position[heads].astype(np.int32), starts.astype(np.int64), entry.astype(np.int32))
+
+
+def batch_inverse(values: Sequence[mpz], modulus: mpz) -> list[mpz]:
+    """Inverses of all values for one inversion and three products each (Montgomery). ZeroDivisionError if none."""
+    prefix = [mpz(1)]
+    for v in values:
+        prefix.append(prefix[-1] * v % modulus)
+    inverse = gmpy2.invert(prefix[-1], modulus)
+    result = [mpz(0)] * len(values)
+    for i in range(len(values) - 1, -1, -1):
+        result[i] = inverse * prefix[i] % modulus
+        inverse = inverse * values[i] % modulus
+    return result
+
+
+def _odd_powers(base: mpz, count: int, modulus: mpz) -> list[mpz]:
+    powers = [base]
+    if count > 1:
+        square = base * base % modulus
+        for _ in range(count - 1):
+            powers.append(powers[-1] * square % modulus)
+    return powers
+
+
+def evaluate(block: BaseRange, bases: Sequence[int], modulus: int) -> list[mpz]:
+    """Compute the block's part of each output; `bases` are the block's own. Bases must be units mod `modulus`."""
+    m = mpz(modulus)
+    units = [mpz(b) for b in bases]
+    half = 1 << (block.window - 2)
+    table: list[mpz] = []
+    if block.inverses:
+        for unit, inverse in zip(units, batch_inverse(units, m), strict=True):
+            table += _odd_powers(unit, half, m)
+            table += _odd_powers(inverse, half, m)
+    else:
+        for unit in units:
+            table += _odd_powers(unit, half, m)
+    plus = [_walk(chain, table, m) for chain in block.plus]
+    if block.inverses:
+        return plus
+    minus = batch_inverse([_walk(chain, table, m) for chain in block.minus], m)
+    return [a * b % m for a, b in zip(plus, minus, strict=True)]
+
+
+def _walk(chain: Chain, table: list[mpz], m: mpz) -> mpz:
+    entries = chain.entries.tolist()
+    starts = chain.starts.tolist()
+    positions = [*chain.positions.tolist(), 0]
+    result = mpz(1)
+    for run in range(len(positions) - 1):
+        for entry in entries[starts[run] : starts[run + 1]]:
+            result = result * table[entry] % m
+        for _ in range(positions[run] - positions[run + 1]):
+            result = result * result % m
+    return result

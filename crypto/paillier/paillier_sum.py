@@ -1,0 +1,149 @@
+"""Sums under Paillier: many values in a plaintext, with room for every summand.
+
+    adder     [[v]], values side by side     ->   adder   product of ciphertexts, times h^s   ->   holder decrypts
+
+A slot holds a value of 32 bits and sign times the number of summands, so no slot reaches its neighbour and the
+holder's plaintext is the sum and nothing else. An adder encrypts by h^s, s of |n|/2 bits (Damgard, Jurik, Nielsen
+2010), so its vector is hidden from all but the holder, who must be handed totals only. A total tells the holder the sum
+and nothing else, whatever n and h it chose: what it is multiplied by does not depend on the parts. An h of small order
+opens parts to those on the way, as would a holder that shows its key.
+
+A key that several hold: the holder shares its primes, sealed, with the others, who are not strangers to it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import ClassVar
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.crypto import fixedpoint
+from securevfl.crypto.paillier.packing import pack, unpack
+from securevfl.crypto.paillier.paillier_bytes import Header, MessageKind, numbers, read, write
+from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, check_bits
+from securevfl.crypto.paillier.paillier_worker import decrypt, encrypt, spread
+from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
+from securevfl.crypto.wrapping import unwrap, wrap
+from securevfl.errors import ConfigError, CryptoError, RangeError
+
+VALUE_BITS = 31
+MAX_TERMS = 1 << 16
+_MAX_LENGTH = 1 << 28
+
+
+def _pitch(terms: int) -> int:
+    """Bits of a slot that holds a sum of `terms` values."""
+    return VALUE_BITS + terms.bit_length() + 1
+
+
+def _per(public: PublicKey, terms: int) -> int:
+    """Values in a plaintext, one bit of n kept free for the sign."""
+    return int(public.bits - 2) // _pitch(terms)
+
+
+class PaillierSum(AdditiveScheme):
+    """Sums under Paillier keys of `bits` bits. ConfigError below 2048."""
+
+    name: ClassVar[str] = "paillier"
+
+    def __init__(self, bits: int = 3072) -> None:
+        self.bits = check_bits(bits)
+
+    def sum_keygen(self, executor: Executor | None = None) -> SumHolder:
+        return PaillierSumHolder(SecretKey.generate(self.bits), executor)
+
+    def joined(self, public: bytes, shared: bytes, key: bytes, executor: Executor | None = None) -> SumHolder:
+        numbers, width = unwrap(key, shared, public), self.bits // 8
+        n = PublicKey.load(public, self.bits).n
+        p, q, hp, hq = (int.from_bytes(numbers[i : i + width], "big") for i in range(0, 4 * width, width))
+        if p * q != n or 1 in (p, q) or (secret := SecretKey(p, q, hp, hq)).public.data != public:
+            raise CryptoError("the shared secret key belongs to another public key; start the session again")
+        return PaillierSumHolder(secret, executor)
+
+    def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
+        return PaillierAdder(PublicKey.load(public, self.bits), executor)
+
+
+class PaillierSumHolder(SumHolder):
+    """See `SumHolder`. With an executor, p and q go to its workers: it must run within the party."""
+
+    def __init__(self, key: SecretKey, executor: Executor | None = None) -> None:
+        self._key = key
+        self._executor = executor
+        self.public = key.public.data
+
+    def share(self, key: bytes) -> bytes:
+        width = self._key.public.bits // 8
+        numbers = b"".join(part.to_bytes(width, "big") for part in self._key.parts_for_workers())
+        return wrap(key, numbers, self.public)
+
+    def decrypt(self, total: bytes) -> Floats:
+        public = self._key.public
+        header, ciphertexts = _read(public, total)
+        m, terms, _ = header.sizes
+        if self._executor is None:
+            plaintexts = self._key.decrypt(ciphertexts)
+        else:
+            plaintexts = spread(self._executor, decrypt, self._key.parts_for_workers(), ciphertexts)
+        per, pitch, n = _per(public, terms), _pitch(terms), int(public.n)
+        values: list[int] = []
+        for plaintext in plaintexts:
+            signed = plaintext - n if plaintext > n // 2 else plaintext
+            values += unpack(signed, min(per, m - len(values)), pitch)
+        return np.array([fixedpoint.decode(v, header.bound, VALUE_BITS) for v in values], dtype=np.float64)
+
+
+class PaillierAdder(Adder):
+    """See `Adder`. A value is off by at most bound * 2^-32."""
+
+    def __init__(self, public: PublicKey, executor: Executor | None = None) -> None:
+        self._public = public
+        self._executor = executor
+
+    def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:
+        public, values = self._public, np.asarray(v, dtype=np.float64)
+        if values.ndim != 1 or not 1 <= values.size <= _MAX_LENGTH:
+            raise RangeError(f"v must be a vector of 1 to {_MAX_LENGTH} entries, got shape {values.shape}")
+        if not 1 <= terms <= MAX_TERMS:
+            raise ConfigError(f"a sum takes 1 to {MAX_TERMS} terms, got {terms}")
+        ints = fixedpoint.encode(values, bound, VALUE_BITS)
+        plaintexts = list(pack(ints, _per(public, terms), _pitch(terms)))
+        header = Header(MessageKind.SUM, public.fingerprint, (values.size, terms, 1), float(bound))
+        return write(header, self._with_noise(plaintexts), public.size)
+
+    def add(self, *parts: bytes) -> bytes:
+        public = self._public
+        if not parts:
+            raise CryptoError("nothing to add; pass at least one encrypted vector")
+        first, total = _read(public, parts[0])
+        m, terms, added = first.sizes
+        for part in parts[1:]:
+            header, ciphertexts = _read(public, part)
+            if header.sizes[:2] != (m, terms) or header.bound != first.bound:
+                raise CryptoError("the vectors differ in length, bound or terms; all parties must agree on them")
+            added += header.sizes[2]
+            total = [int(a * b % public.square) for a, b in zip(total, ciphertexts, strict=True)]
+        if added > terms:
+            raise CryptoError(f"{added} vectors were added where {terms} fit; encrypt with larger `terms`")
+        fresh = self._with_noise([0] * len(total))
+        total = [int(a * b % public.square) for a, b in zip(total, fresh, strict=True)]
+        return write(Header(MessageKind.SUM, public.fingerprint, (m, terms, added), first.bound), total, public.size)
+
+    def _with_noise(self, plaintexts: list[int]) -> list[int]:
+        head = (int(self._public.n), int(self._public.h))
+        if self._executor is None:
+            return encrypt(head, plaintexts)
+        return spread(self._executor, encrypt, head, plaintexts)
+
+
+def _read(public: PublicKey, data: bytes) -> tuple[Header, list[int]]:
+    """Header and ciphertexts of an encrypted vector, all checked."""
+    header, body, promised = read(data, MessageKind.SUM, public.fingerprint)
+    m, terms, added = header.sizes
+    if m > _MAX_LENGTH or terms > MAX_TERMS or not 1 <= added <= terms:
+        raise CryptoError("the header has an impossible length or number of terms; the bytes were altered")
+    ciphertexts = numbers(body, promised, -(-m // _per(public, terms)), public.size)
+    public.check_units(ciphertexts)
+    return header, ciphertexts

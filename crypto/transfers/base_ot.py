@@ -1,0 +1,95 @@
+"""Base oblivious transfers: one end gets pairs of keys, the other one key of each pair, the one it has chosen.
+
+Chou, Orlandi 2015 ("The simplest protocol for oblivious transfer"), on Ed25519's group of prime order l with generator
+G, for transfers j = 1 .. n at once:
+
+    1. offerer -> chooser    A = a G
+    2. chooser -> offerer    B_j = b_j G + c_j A
+       keys                  offerer: Hash(j, A, B_j, a (B_j - m A)) for m = 0, 1;  chooser: Hash(j, A, B_j, b_j A)
+
+B_j is uniform whatever c_j, so the offerer learns nothing of the choices; under computational Diffie-Hellman, with the
+hash as a random oracle, the chooser has nothing of the other key. Points are checked to be canonical and in the group
+of prime order. For semi-honest parties over an authenticated channel. Products and sums of points are libsodium's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from nacl.bindings import (
+    crypto_core_ed25519_add,
+    crypto_core_ed25519_is_valid_point,
+    crypto_core_ed25519_sub,
+    crypto_scalarmult_ed25519_base_noclamp,
+    crypto_scalarmult_ed25519_noclamp,
+)
+
+from securevfl.crypto.prg import KEY_BYTES
+from securevfl.crypto.scheme import Secret
+from securevfl.errors import CryptoError
+
+__all__ = ["POINT_BYTES", "Offerer", "choose"]
+
+POINT_BYTES = 32
+_ORDER = 2**252 + 27742317777372353535851937790883648493
+
+
+class Offerer(Secret):
+    """The end that gets both keys of every pair; serves once."""
+
+    __slots__ = ("_scalar", "offer")
+
+    offer: bytes  # A, safe to publish
+
+    def __init__(self) -> None:
+        self._scalar = _scalar()
+        self.offer = crypto_scalarmult_ed25519_base_noclamp(self._scalar)
+
+    def pairs(self, choices: bytes) -> list[tuple[bytes, bytes]]:
+        """Two keys of 32 bytes for each of the points (n x 32 bytes) that came. CryptoError if one is none."""
+        if len(choices) % POINT_BYTES:
+            raise CryptoError(f"base transfers: {len(choices)} bytes of points came, no multiple of {POINT_BYTES}")
+        shift = crypto_scalarmult_ed25519_noclamp(self._scalar, self.offer)
+        pairs = []
+        for number, start in enumerate(range(0, len(choices), POINT_BYTES)):
+            point = choices[start : start + POINT_BYTES]
+            _check(point)
+            shared = crypto_scalarmult_ed25519_noclamp(self._scalar, point)
+            other = crypto_core_ed25519_sub(shared, shift)
+            pairs.append((_key(number, self.offer, point, shared), _key(number, self.offer, point, other)))
+        return pairs
+
+
+def choose(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
+    """Return what to send back (n x 32 bytes), and the key of 32 bytes that each choice gives.
+
+    CryptoError if the offer is no point of the group.
+    """
+    _check(offer)
+    points, keys = [], []
+    for number, choice in enumerate(choices):
+        scalar = _scalar()
+        plain = crypto_scalarmult_ed25519_base_noclamp(scalar)
+        shifted = crypto_core_ed25519_add(plain, offer)
+        point = shifted if choice else plain
+        points.append(point)
+        keys.append(_key(number, offer, point, crypto_scalarmult_ed25519_noclamp(scalar, offer)))
+    return b"".join(points), keys
+
+
+def _scalar() -> bytes:
+    return (1 + secrets.randbelow(_ORDER - 1)).to_bytes(32, "little")
+
+
+def _check(point: bytes) -> None:
+    if len(point) != POINT_BYTES or not crypto_core_ed25519_is_valid_point(point):
+        raise CryptoError(
+            "base transfers: a canonical point of Ed25519's group of prime order was expected, something else came; "
+            "the sender runs other software or is cheating"
+        )
+
+
+def _key(number: int, offer: bytes, point: bytes, shared: bytes) -> bytes:
+    context = number.to_bytes(4, "little") + offer + point + shared
+    return hashlib.blake2b(context, digest_size=KEY_BYTES, person=b"securevfl ot").digest()

@@ -1,0 +1,251 @@
+"""Random transfers 1-of-2^b by rows: the offerer has 2^b pads for each row, the chooser one of them, chosen at random.
+
+Ishai, Kilian, Nissim, Petrank 2003 extend 128 base transfers to m = b (rows) transfers of keys. s: 128 secret bits of
+the offerer, r: the chooser's m bits, b to a row, those of its choice chi, lowest first.
+
+    base transfers   the offerer chooses s and has one seed of each of 128 pairs; the chooser has all
+    T, T'            bits (m, 128): column j is the PRG on seed 0, on seed 1, of pair j
+    chooser          U: column j is T_j ^ T'_j ^ r; sends U and the check
+    offerer          Q: column j is T_j where s_j = 0, T'_j ^ U_j where it is 1; by rows q_i = t_i ^ r_i s
+    keys             offerer: K_i0 = H(q_i, i), K_i1 = H(q_i ^ s, i);  chooser: K_i,r_i = H(t_i, i)
+    pads of a row    pad(j) = H(xor over its b transfers i of K_i,j_i ; row, j), the low 64 bits
+
+Rows of Q and T differ by one secret s throughout, so keys must be hashed, each with its own number, before any are
+put together by XOR: unhashed, two unknown keys of two transfers XOR to a known one. After that the unknown keys of a
+row are as good as independent, and every pad but the chosen one depends on at least one of them. H is row_hash.py.
+
+To the offerer U is uniform: it lacks one of T, T' in each column. A chooser whose columns of U carry different r would
+read bits of s out of pads; the *check* of Roy 2022 ("SoftSpokenOT", section 5), after Keller, Orsini, Scholl 2015, lets
+it pass only as often as it guesses those bits. h is a universal hash that is linear over GF(2), GHASH with a key drawn
+from U by hashing; the chooser sends h(r) and all h(T_j), the offerer compares h(Q_j) ^ h(T_j) with s_j h(r). A block
+of 128 random transfers at the end makes h(r) uniform.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+
+from securevfl.crypto.prg import Prg, derive_key
+from securevfl.crypto.scheme import Secret
+from securevfl.crypto.share_ring import Words
+from securevfl.crypto.transfers.row_hash import BLOCK_WORDS, RowHash, tweaks
+from securevfl.errors import ConfigError, CryptoError
+
+__all__ = ["COLUMNS", "Chooser", "Chosen", "Offered", "RowOfferer", "fresh_secret", "message_bytes"]
+
+COLUMNS = 128  # base transfers: bits of s
+SECRET_BYTES = COLUMNS // 8
+MOST_ROWS = 1 << 22  # of one block
+_TAG = 16
+_LABEL = "transfers by rows"
+_AT_ONCE = 1024  # rows whose pads are made at a time
+_KEYS, _PADS = 1, 2  # purposes of tweaks
+
+Octets = NDArray[np.uint8]
+
+
+def fresh_secret() -> tuple[bytes, list[bool]]:
+    """s: 16 secret bytes, and the same as the choices of the base transfers."""
+    secret = os.urandom(SECRET_BYTES)
+    return secret, np.unpackbits(np.frombuffer(secret, np.uint8), bitorder="little").astype(bool).tolist()
+
+
+def message_bytes(rows: int, bits: int) -> int:
+    """How long the chooser's message for a block is."""
+    return COLUMNS * _column_octets(rows, bits) + _TAG * (COLUMNS + 1)
+
+
+def _column_octets(rows: int, bits: int) -> int:
+    """Octets of a column: its transfers filled up to whole blocks of GHASH, and one block of random ones."""
+    return -(-rows * bits // COLUMNS) * _TAG + _TAG
+
+
+class _End(Secret):
+    """What both ends share: numbers of blocks and rows, the hash."""
+
+    __slots__ = ("_bits", "_blocks", "_coin", "_hash", "_rows")
+
+    def __init__(self, coin: bytes, bits: int) -> None:
+        if not 1 <= bits <= 8:
+            raise ConfigError(f"transfers: 1 of 2^1 to 2^8 entries, 2^{bits} were asked for")
+        self._bits = bits
+        self._coin = coin
+        self._hash = RowHash(derive_key(coin, _LABEL, bits)[:16])
+        self._blocks = 0
+        self._rows = 0
+
+    def _next(self, rows: int) -> tuple[int, int]:
+        """Take the number of the next block, and that of its first row."""
+        if not 1 <= rows <= MOST_ROWS:
+            raise ConfigError(f"transfers: a block has 1 to {MOST_ROWS} rows, {rows} were asked for; make several")
+        number, first = self._blocks, self._rows
+        self._blocks, self._rows = number + 1, first + rows
+        return number, first
+
+    def _tags(self, number: int, corrections: bytes, columns: Octets) -> bytes:
+        """h of each column, 16 bytes: GHASH under a key that U decides, plus the same constant for all."""
+        challenge = hashlib.sha256(self._coin + number.to_bytes(8, "little") + corrections).digest()
+        ghash = AESGCM(challenge[:16])
+        return b"".join(ghash.encrypt(challenge[16:28], b"", column.data) for column in columns)
+
+
+@dataclass(frozen=True, repr=False)
+class Chosen:
+    """The chooser's end of a block: its choices chi (rows,) below 2^b, and a pad (rows,) of 64 bits for each."""
+
+    choices: Octets
+    pads: Words
+
+
+class Chooser(_End):
+    """The end that gets one pad of each row."""
+
+    __slots__ = ("_first", "_second")
+
+    def __init__(self, pairs: Sequence[tuple[bytes, bytes]], coin: bytes, bits: int) -> None:
+        """pairs: 128 of 32-byte seeds from base transfers, fresh. coin: 32 bytes, public, for this session alone.
+
+        ConfigError unless 1 <= bits <= 8.
+        """
+        super().__init__(coin, bits)
+        self._first = [Prg(first, _LABEL) for first, _ in pairs]
+        self._second = [Prg(second, _LABEL) for _, second in pairs]
+
+    def extend(self, rows: int) -> tuple[bytes, Chosen]:
+        """Return what to send for the next block of rows, and this end of it."""
+        number, start = self._next(rows)
+        octets = _column_octets(rows, self._bits)
+        r = np.frombuffer(os.urandom(octets), np.uint8)
+        columns = _streams(self._first, number, octets)
+        corrections = (columns ^ _streams(self._second, number, octets) ^ r).tobytes()
+        check = self._tags(number, corrections, np.concatenate([r[None], columns]))
+        bits = np.unpackbits(r, count=rows * self._bits, bitorder="little").reshape(rows, self._bits)
+        choices = np.packbits(bits, axis=1, bitorder="little")[:, 0]
+        return corrections + check, Chosen(choices, self._pads(transposed(columns), start, choices))
+
+    def _pads(self, t: Words, start: int, choices: Octets) -> Words:
+        rows, bits = len(choices), self._bits
+        keys = self._hash(t[: rows * bits], tweaks(start * bits, rows * bits, _KEYS))
+        total = np.bitwise_xor.reduce(keys.reshape(rows, bits, BLOCK_WORDS), axis=1)
+        tweak = tweaks(start, rows, _PADS)
+        tweak[:, 1] |= choices.astype(np.uint64) << np.uint64(8)
+        return self._hash(total, tweak)[:, 0].copy()
+
+
+class RowOfferer(_End):
+    """The end that has all pads of each row."""
+
+    __slots__ = ("_secret", "_seeds")
+
+    def __init__(self, secret: bytes, seeds: Sequence[bytes], coin: bytes, bits: int) -> None:
+        """secret: s, as `fresh_secret` made it. seeds: of each pair the one that its bit of s has chosen.
+
+        ConfigError unless 1 <= bits <= 8.
+        """
+        super().__init__(coin, bits)
+        self._secret = np.frombuffer(secret, np.uint8)
+        self._seeds = [Prg(seed, _LABEL) for seed in seeds]
+
+    def extend(self, rows: int, message: bytes) -> Offered:
+        """Return this end of the next block of rows, from the chooser's message.
+
+        CryptoError if the message has another length or fails the check: the session must end then.
+        """
+        number, start = self._next(rows)
+        if len(message) != message_bytes(rows, self._bits):
+            raise CryptoError(
+                f"transfers: a message of {message_bytes(rows, self._bits)} bytes was expected for {rows} rows, "
+                f"{len(message)} came; both sides must use the same rows and bits"
+            )
+        octets = _column_octets(rows, self._bits)
+        corrections = message[: COLUMNS * octets]
+        chosen = np.unpackbits(self._secret, bitorder="little").astype(bool)
+        columns = _streams(self._seeds, number, octets)
+        columns[chosen] ^= np.frombuffer(corrections, np.uint8).reshape(COLUMNS, octets)[chosen]
+        self._check(number, corrections, message[COLUMNS * octets :], columns, chosen)
+        s = self._secret.view("<u8").astype(np.uint64)
+        return Offered(self._hash, self._bits, start, transposed(columns)[: rows * self._bits], s)
+
+    def _check(self, number: int, corrections: bytes, check: bytes, columns: Octets, chosen: NDArray[np.bool_]) -> None:
+        zero = np.zeros((1, columns.shape[1]), np.uint8)
+        tags = np.frombuffer(self._tags(number, corrections, np.concatenate([zero, columns])), np.uint8)
+        tags, sent = tags.reshape(-1, _TAG), np.frombuffer(check, np.uint8).reshape(-1, _TAG)
+        expected = tags[1:] ^ np.where(chosen[:, None], sent[0] ^ tags[0], 0).astype(np.uint8)
+        if not hmac.compare_digest(expected.tobytes(), sent[1:].tobytes()):
+            raise CryptoError("transfers: the columns that came do not carry one choice; the peer is cheating: stop")
+
+
+class Offered(Secret):
+    """The offerer's end of a block: pads are made when they are asked for, since they take 2^b words a row."""
+
+    __slots__ = ("_bits", "_hash", "_q", "_s", "_start", "rows")
+
+    def __init__(self, hashed: RowHash, bits: int, start: int, q: Words, s: Words) -> None:
+        self._hash, self._bits, self._start, self._q, self._s = hashed, bits, start, q, s
+        self.rows = len(q) // bits
+
+    def stored(self, first: int, last: int) -> tuple[bytes, ...]:
+        """Return the rows from `first` up to `last`, as bytes to be kept where secrets may be; see `restored`."""
+        head = struct.pack("<BQ", self._bits, self._start + first)
+        q = self._q[first * self._bits : last * self._bits]
+        return head, self._hash.key, self._s.astype("<u8").tobytes(), q.astype("<u8", copy=False).tobytes()
+
+    @classmethod
+    def restored(cls, parts: tuple[bytes, ...]) -> Offered:
+        """Restore the rows that `stored` wrote."""
+        head, key, s, q = parts
+        bits, start = struct.unpack("<BQ", head)
+        words = (np.frombuffer(each, "<u8").astype(np.uint64, copy=False) for each in (q, s))
+        return cls(RowHash(key), bits, start, next(words).reshape(-1, BLOCK_WORDS), next(words))
+
+    def pads(self, first: int, last: int) -> Words:
+        """Return the pads (2^b, last - first) of 64 bits of the rows from `first` up to `last` of this block."""
+        out = np.empty((2**self._bits, last - first), np.uint64)
+        for start in range(first, last, _AT_ONCE):
+            stop = min(start + _AT_ONCE, last)
+            out[:, start - first : stop - first] = self._some(start, stop)
+        return out
+
+    def _some(self, first: int, last: int) -> Words:
+        bits, rows = self._bits, last - first
+        q = self._q[first * bits : last * bits]
+        tweak = tweaks((self._start + first) * bits, rows * bits, _KEYS)
+        zeros, ones = (self._hash(each, tweak).reshape(rows, bits, BLOCK_WORDS) for each in (q, q ^ self._s))
+        mixed = np.empty((2**bits, rows, BLOCK_WORDS), np.uint64)
+        mixed[0] = np.bitwise_xor.reduce(zeros, axis=1)
+        for bit in range(bits):
+            np.bitwise_xor(mixed[: 1 << bit], zeros[:, bit] ^ ones[:, bit], out=mixed[1 << bit : 2 << bit])
+        numbers = tweaks(self._start + first, rows, _PADS)
+        tweak = np.repeat(numbers[None], 2**bits, axis=0)
+        tweak[:, :, 1] |= (np.arange(2**bits, dtype=np.uint64) << np.uint64(8))[:, None]
+        return self._hash(mixed, tweak)[..., 0]
+
+
+def _streams(prgs: Sequence[Prg], number: int, octets: int) -> Octets:
+    """Columns (128, octets) of block `number`."""
+    columns = np.empty((COLUMNS, octets // 8), np.uint64)
+    for column, prg in zip(columns, prgs, strict=True):
+        prg.fill(column, number=number)
+    return columns.view(np.uint8)
+
+
+def transposed(columns: Octets) -> Words:
+    """Row r of the result is bit r of every column: (128, k) octets to (8 k, 2) words, lowest bit first everywhere."""
+    count = columns.shape[1]
+    squares = columns.reshape(COLUMNS // 8, 8, count).transpose(0, 2, 1).copy().view("<u8")[:, :, 0]
+    # an 8 x 8 square of bits in each word, transposed in three swaps (Warren, Hacker's Delight, section 7-3)
+    for shift, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0)):
+        swap = (squares ^ (squares >> np.uint64(shift))) & np.uint64(mask)
+        squares ^= swap ^ (swap << np.uint64(shift))
+    octets = squares.astype("<u8", copy=False).view(np.uint8).reshape(COLUMNS // 8, count, 8)
+    rows = np.ascontiguousarray(octets.transpose(1, 2, 0)).reshape(8 * count, COLUMNS // 8)
+    return rows.view("<u8").astype(np.uint64, copy=False)

@@ -1,0 +1,1 @@
+"""Private alignment: which ids all parties have, and nothing of the others."""

@@ -1,0 +1,156 @@
+"""Private alignment by an oblivious PRF: all learn which ids all have, nobody what two others share.
+
+After Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017 ("Practical multi-party private set intersection from symmetric
+key techniques"): an oblivious PRF programmed through a key-value store (crypto/transfers/okvs.py), and zero sharing.
+P_1 is the active party, P_i another of K - 1 >= 1. F_i is a PRF that P_i can evaluate anywhere and P_1 on its own ids
+alone, by one of two protocols: psi_transfers.py, or psi_points.py for small sets.
+
+0. P_i -> P_1  rows;  P_1 -> P_i  rows, nonce, which PRF
+   P_i <-> P_j X25519 public keys, all pairs: a fresh key k_ij for each   (K >= 3)
+   every P_i   s_i(x) = XOR over j of PRF(k_ij, H(x)), so XOR over all i of s_i(x) = 0
+1. P_1 <-> P_i the oblivious PRF
+2. P_i -> P_1  seed, T_i: a store of y -> F_i(y) ^ s_i(y) for y in X_i
+   P_1         v_i(x) = T_i(x) ^ F_i(x); x is common iff s_1(x) ^ XOR over i of v_i(x) = 0   (128 bits)
+3. P_1 -> P_i  Hash(nonce, H(x)) for the common x, ascending
+
+For x in X_1, v_i(x) is s_i(x) if P_i has x, else noise. With K >= 3, s_i(x) holds PRF(k_ij, H(x)) of another passive
+P_j, a key P_1 lacks, so one v_i(x) is noise to P_1 either way, and so is every XOR that leaves a passive party out or
+takes in one that lacks x. P_1 learns which of its ids all have and the sizes |X_i|; P_i learns which of its ids all
+have and |X_1|, nothing of other passive parties. Who pools what: P_1 with all passive parties but P_i learns X_1 n X_i;
+with fewer, P_1 learns of its ids which are common to the rest; passive parties together learn what each does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.transfers import okvs
+from securevfl.crypto.transfers.okvs import Words
+from securevfl.errors import ProtocolError
+from securevfl.protocols.alignment import psi_points, psi_transfers
+from securevfl.protocols.alignment.psi_work import (
+    CHUNK,
+    TAG_BYTES,
+    AlignmentWork,
+    Begin,
+    PairKey,
+    check_ascending,
+    check_count,
+    check_size,
+    chunks,
+    words,
+)
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Telling
+
+
+class Store(Message, frozen=True):
+    """The head of a key-value store; its slots follow."""
+
+    seed: bytes
+    slots: int
+
+
+class Slots(Telling, frozen=True):
+    """Up to 65,536 slots of 16 bytes."""
+
+    slots: bytes
+
+
+class Common(Telling, frozen=True):
+    """The message that says how many rows are common."""
+
+    rows: int
+
+
+class Tags(Telling, frozen=True):
+    """Up to 65,536 tags of 16 bytes of common ids, ascending."""
+
+    tags: bytes
+
+
+def declares(passives: int) -> list[Declared]:
+    """Declare what the messages reveal, but for those of the pseudorandom function (PRF)."""
+    lines = [("active", "passive"), ("passive", "active"), ("passive", "passive")]
+    every = Reveal("output", "which of the receiver's ids all have")
+    store = Reveal("output", "with those of all: which of the receiver's ids all have")
+    return [
+        *(Declared(PairKey, sender, receiver, Reveal("public")) for sender, receiver in lines if passives > 1),
+        Declared(Store, "passive", "active", Reveal("uniform")),
+        Declared(Slots, "passive", "active", store if passives > 1 else every),
+        Declared(Common, "active", "passive", every),
+        Declared(Tags, "active", "passive", every),
+    ]
+
+
+def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]) -> NDArray[np.intp]:
+    """P_1."""
+    ask = psi_transfers.ask if work.transfers else psi_points.ask
+    answers = ask(work, done)  # 1
+    total = work.zero_share()
+    for passive, rows in passive_rows.items():
+        own = answers(passive)  # 1
+        seed, table = _store_of(work, passive, rows)  # 2
+        total ^= okvs.decode(seed, table, work.keys, work.executor) ^ own
+    common = np.flatnonzero(~total.any(axis=1))
+    shared = work.in_shared_order(common)
+    tags = work.tags(shared).tobytes()
+    for passive in work.passives:
+        told = work.names(passive, len(shared))
+        work.channel.send(passive, Common(len(shared)), told=told)  # 3
+        for start in range(0, len(tags), CHUNK * TAG_BYTES):
+            work.channel.send(passive, Tags(tags[start : start + CHUNK * TAG_BYTES]), told=told)  # 3
+    return shared
+
+
+def _store_of(work: AlignmentWork, passive: str, rows: int) -> tuple[bytes, Words]:
+    stream = work.stream("store", passive)
+    head = work.channel.recv(passive, Store)  # 2
+    if head.slots != okvs.slots(rows) or len(head.seed) != okvs.SEED_BYTES:
+        raise ProtocolError(
+            f"{passive} was expected to send a store of {okvs.slots(rows)} slots for its {rows} rows, "
+            f"{head.slots} came; do both run the same version?"
+        )
+    for number in range(work.journal.count(stream), chunks(head.slots)):
+        chunk = work.channel.recv(passive, Slots).slots  # 2
+        check_size(passive, "slots", chunk, okvs.VALUE_BYTES, number, head.slots)
+        work.journal.append(stream, chunk)
+    return head.seed, words(work.journal.whole(stream))
+
+
+def follow(work: AlignmentWork, begin: Begin) -> NDArray[np.intp]:
+    """P_i."""
+    check_count(work.active, "chunks", begin.second, 0, chunks(okvs.slots(work.rows)))
+    serve = psi_transfers.serve if work.transfers else psi_points.serve
+    values = serve(work, begin)  # 1
+    if not work.journal.count("store"):
+        # Kept before any of it leaves: a second store of the same pairs would show which ids are in both.
+        seed, table = okvs.encode(work.keys, values() ^ work.zero_share(), work.executor)
+        work.journal.append("store", seed + table.astype("<u8").tobytes())
+    store = work.journal.chunk("store", 0)
+    seed, slots = store[: okvs.SEED_BYTES], store[okvs.SEED_BYTES :]
+    work.channel.send(work.active, Store(seed, len(slots) // okvs.VALUE_BYTES))  # 2
+    step = CHUNK * okvs.VALUE_BYTES
+    for start in range(begin.second * step, len(slots), step):
+        told = work.names(work.active, len(slots[start : start + step]) // okvs.VALUE_BYTES)
+        work.channel.send(work.active, Slots(slots[start : start + step]), told=told)  # 2
+    return _rows_of_tags(work)
+
+
+def _rows_of_tags(work: AlignmentWork) -> NDArray[np.intp]:
+    count = work.channel.recv(work.active, Common).rows  # 3
+    check_count(work.active, "common rows", count, 0, work.rows)
+    tags, last = b"", b""
+    for number in range(chunks(count)):
+        chunk = work.channel.recv(work.active, Tags).tags  # 3
+        check_size(work.active, "tags", chunk, TAG_BYTES, number, count)
+        last = check_ascending(work.active, "tags", chunk, TAG_BYTES, last)
+        tags += chunk
+    own = work.tags(np.arange(work.rows))
+    order = np.argsort(own, kind="stable")
+    found = np.isin(own[order], np.frombuffer(tags, f"S{TAG_BYTES}"))
+    if found.sum() != count:
+        raise ProtocolError(f"{work.active} was expected to name common ids, {count - found.sum()} are not ids here")
+    return order[found]

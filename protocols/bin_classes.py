@@ -1,0 +1,59 @@
+"""Classes in bins: a passive party learns how many rows of each of its bins are of the positive class.
+
+Roles: the active party has the class of each row, y (n x 1) of -1 and +1; a passive party has the 0/1 matrix J (n x k)
+of the bins that its rows lie in, and knows how many rows each has. This is one exchange of a residual protocol, with y
+in the place of g:
+
+1. active -> passive   y            as the residual goes: [[y]] under the active party's key, or in the clear
+2. passive             J^T y        by the residual's own steps: under encryption the active party opens noise
+3. passive             positives = (J^T y + rows) / 2
+
+Under encryption a passive party learns its k counts, linear equations about the labels of all n rows, and nothing else:
+what is opened is dithered (`securevfl.crypto.lattice.lattice_product`), and rounded to whole numbers here. k is what
+all know, room for the bins that a job allows; columns of J that are not needed are 0, so nobody learns how many bins a
+column has. The counts that leave the key holder are no more than k, whatever a passive party asks for. In the clear it
+learns y.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import Rows, made
+from securevfl.errors import ProtocolError
+from securevfl.protocols.differentiable import FixedJacobian
+from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
+from securevfl.protocols.seat import Seat
+
+LANE = "evidence"
+
+_OFF = 0.2  # how far from a whole number of rows an opened count may be
+
+
+def tell(seat: Seat, residual: ResidualProtocol, later: NDArray[np.bool_]) -> None:
+    """Act as the active party: `later` marks rows (n,) of the positive class. Returns when all have what they asked."""
+    role = residual.active(seat, Agreement(group="bins"))
+    role.publish(np.where(later, 1.0, -1.0)[:, None], epoch=0, to=seat.passives)  # 1
+    role.close()
+
+
+def ask(seat: Seat, residual: ResidualProtocol, bins: Rows, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Ask, as a passive party, how many rows of the positive class (k,) each of its bins (n x k) has.
+
+    rows: how many rows each bin has. ProtocolError if what comes back are no counts of rows.
+    """
+    role = residual.passive(seat, Agreement(group="bins"))
+    J: Floats = made(bins)  # type: ignore[assignment]  # where it is tall, products take it all the same
+    with seat.channel.door.on("bins"):
+        opened = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]  # 2
+    role.close()
+    counts = (opened + rows) / 2  # 3
+    found = np.rint(counts)
+    if (np.abs(counts - found) > _OFF).any() or (found < 0).any() or (found > rows).any():
+        raise ProtocolError(
+            f"{seat.me}: whole numbers of rows of the positive class in its bins were expected of {seat.active}, other "
+            'numbers came; do both hold the same rows, and not too many for the engine? Use residual = "paillier"'
+        )
+    return found.astype(np.intp)

@@ -1,0 +1,1 @@
+"""How residuals go down: in the clear, blurred, or sealed under the active party's key."""

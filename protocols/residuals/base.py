@@ -1,0 +1,171 @@
+"""How a residual g = df/dH (n x c) goes down, and how J^T g is asked of it.
+
+A `ResidualProtocol` goes with any sum. It is an option (frozen, named) that makes one role object for each party.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, final
+
+from securevfl.base.arrays import Floats
+from securevfl.protocols.base import MessageProtocol, Release
+from securevfl.protocols.declared import Declared
+from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.notes import Learned
+from securevfl.protocols.seat import Seat
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.door import Entry, Group
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One party's side of a batch: `index` names it in the partition, X (n x d), targets y (n x c) or None."""
+
+    index: int
+    epoch: int
+    X: Floats
+    y: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the parties of a residual protocol agree on beforehand; an optimizer and a model make it.
+
+    openings: gradients that a passive party may have opened for one exchange: one where J does not move, as many as
+    local steps where it does. kept: how many exchanges a passive party may hold replies of at a time; a newer one
+    than these closes the oldest. shares_outputs: of which kind the passive parties' Jacobians are (`Jacobian`), and so
+    whether g (n x c) goes down as it is or as n c rows of one output. tells, group: what the numbers that are opened
+    follow from, and whether they are counts in bins.
+    """
+
+    openings: int = 1
+    kept: int = 1
+    shares_outputs: bool = True
+    tells: Literal["labels", "columns"] = "labels"
+    group: Group = "training"
+
+    def entry(self, to: str, numbers: int, about: str) -> Entry:
+        """Return the entry for so many numbers that `to` learns of what `about` has sealed, or sent as it is."""
+        return Entry(to, self.tells, numbers, about=(about,), group=self.group)
+
+
+class Reply(ABC):
+    """A residual as a passive party holds it. May be kept, and asked later and again, from any thread of the party.
+
+    `exchange` numbers the residuals of a run, from 0.
+    """
+
+    exchange: int
+
+    @abstractmethod
+    def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        """J^T g in the shape of the model's parameters, summed over the rows of the batch.
+
+        LimitError where more is asked than was agreed.
+        """
+
+    def repeat(self) -> None:  # noqa: B027
+        """Asks for what it asked last and drops the answer, so that messages do not tell that this party needed none.
+        It spends what `gradient` would, without a product."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give the reply up before a newer one does: nothing more will be asked of it."""
+
+
+class ActiveResidual(ABC):
+    """The side that computes g. What passive parties ask about it is served beside the thread that publishes."""
+
+    @abstractmethod
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+        """Send g (n x c) to these parties: a new one, or one `again`.
+
+        One that is sent again keeps the noise that it had and what is left of its openings.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Return when the passive parties have asked all they wanted; raise what went wrong in serving them."""
+
+
+class NotedReply(Reply):
+    """A reply of which every gradient learned is noted for who observes the party."""
+
+    def __init__(self, reply: Reply, channel: Channel) -> None:
+        self.exchange = reply.exchange
+        self._reply = reply
+        self._channel = channel
+        self._asked = False
+
+    def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        gradient = self._reply.gradient(model, batch)
+        if not (self._asked and model.static_jacobian):
+            self._channel.note(Learned(batch.index, model.jacobian(batch.X), gradient, self._channel.door.group))
+        self._asked = True
+        return gradient
+
+    def repeat(self) -> None:
+        self._reply.repeat()
+
+    def close(self) -> None:
+        self._reply.close()
+
+
+class PassiveResidual(ABC):
+    """The side that needs J^T g."""
+
+    def __init__(self, seat: Seat) -> None:
+        self.seat = seat
+
+    @final
+    def reply(self) -> Reply:
+        """Receive the next residual that the active party publishes; observers of this party see what it learns of
+        it."""
+        reply, channel = self.receive(), self.seat.channel
+        return NotedReply(reply, channel) if channel.observed else reply
+
+    @abstractmethod
+    def receive(self) -> Reply:
+        """Step 1 of `reply`: takes the residual in."""
+
+    def close(self) -> None:  # noqa: B027
+        """Tells the active party that nothing more will be asked."""
+
+
+class ResidualProtocol(MessageProtocol):
+    """A protocol by which the residual g reaches the passive parties."""
+
+    @abstractmethod
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
+        """Create the active party's side of the protocol."""
+
+    @abstractmethod
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
+        """Create a passive party's side of the protocol."""
+
+    @abstractmethod
+    def declares(self) -> list[Declared]:
+        """Declare what each message of the protocol reveals."""
+
+    @property
+    def label(self) -> str:
+        """Its name in a cost table."""
+        return self.name
+
+    def openings(self, values: int, epochs: int, *, columns: int) -> str:
+        """Return what openings, `values` in each epoch, tell beside gradients, as a line for people; empty without any.
+
+        columns: columns of g that are multiplied in an epoch, each of which is checked.
+        """
+        return ""
+
+    @property
+    def seals(self) -> bool:
+        """Whether passive parties are kept from seeing g."""
+        return False
+
+    @property
+    def shows(self) -> str:
+        """What a passive party learns, in a few words."""
+        return "its own gradient J^T g" if self.seals else "g of every row of every batch"

@@ -1,0 +1,119 @@
+"""Open residual: g in the clear, as FedBCD publishes it (FedBCD 2019, Algorithm 1).
+
+1. active -> passive   g      in the clear
+   passive             J^T g
+
+A passive party sees g (n x c). Its sign is the label, and label and g give f: less its own part, that is the sum of all
+other parties' parts, the active party's among them, and over a run the space of their columns (the leak `columns`).
+This hides very little. It is the yardstick that the sealed residuals are measured against. A `defence` (see
+`securevfl.protocols.residuals.defences`) blurs g before it goes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import ACTIVE, PASSIVE
+from securevfl.protocols.base import Release
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.residuals.base import (
+    ActiveResidual,
+    Agreement,
+    Batch,
+    PassiveResidual,
+    Reply,
+    ResidualProtocol,
+)
+from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import carried, check_bits
+from securevfl.runtime.codec import Numbers
+from securevfl.runtime.door import Telling
+
+
+class Residual(Telling, frozen=True):
+    """g (n x c) of an exchange."""
+
+    exchange: int
+    g: Numbers
+
+
+class OpenResidual(ResidualProtocol):
+    """g in the clear: passive parties see the labels, unless a `defence` blurs them."""
+
+    name: ClassVar[str] = "open"
+    defence: AnyDefence | None = None
+    """What blurs g before it goes down."""
+
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
+        return OpenActive(seat, agreement, self.defence)
+
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
+        return OpenPassive(seat)
+
+    def declares(self) -> list[Declared]:
+        what = "g of every row, and so the labels and f, which over a run spans the columns of all other parties"
+        if self.defence is not None:
+            what = f"g of every row, blurred ({self.defence.name}: {self.defence.promise})"
+        return [Declared(Residual, ACTIVE, PASSIVE, Reveal("plain", what))]
+
+    @property
+    def shows(self) -> str:
+        if self.defence is not None:
+            return f"g of every row of every batch, blurred once a visit ({self.defence.promise})"
+        return "g of every row of every batch: its sign is the label"
+
+    @property
+    def strength(self) -> str:
+        return "none: g is sent in the clear" if self.defence is None else f"none: {self.defence.name} noise alone"
+
+
+class OpenActive(ActiveResidual):
+    def __init__(self, seat: Seat, agreement: Agreement, defence: Defence | None) -> None:
+        if defence is not None:
+            defence.check(seat.outputs)
+        self._agreement = agreement
+        self._reals = seat.reals
+        self._channel = seat.channel
+        self._lane = f"{seat.lane}/residual"
+        self._defence = defence
+        self._noise = Noise(seat.noise, seat.lane, seat.released)
+        self._exchanges = itertools.count()
+
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+        if self._defence is not None:
+            g = self._defence.apply(g, self._noise.take(None if again is None else again.number))
+        exchange, sent = next(self._exchanges), carried(g, self._reals)
+        for passive in to:
+            entry = self._agreement.entry(passive, g.size, self._channel.me)
+            told = self._channel.tell(replace(entry, bits=self._reals.bits))
+            self._channel.send(passive, Residual(exchange, sent), self._lane, told=told)  # 1
+
+
+class OpenPassive(PassiveResidual):
+    def __init__(self, seat: Seat) -> None:
+        super().__init__(seat)
+        self._lane = f"{seat.lane}/residual"
+
+    def receive(self) -> Reply:
+        residual = self.seat.channel.recv(self.seat.active, Residual, self._lane)  # 1
+        check_bits(self.seat.active, residual.g, self.seat.reals)
+        return OpenReply(residual.exchange, np.asarray(residual.g, np.float64))
+
+
+class OpenReply(Reply):
+    """g itself, which answers whenever and as often as it is asked."""
+
+    def __init__(self, exchange: int, g: Floats) -> None:
+        self.exchange = exchange
+        self._g = g
+
+    def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        return model.vjp(batch.X, self._g)

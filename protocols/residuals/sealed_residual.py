@@ -1,0 +1,383 @@
+"""Sealed residual: g under the active party's key; a passive party learns J^T g and nothing else.
+
+Generalises the encrypted gradients of Hardy et al. 2017 and FedBCD 2019 section 5 to any J.
+
+0. active -> passive   public key            anew every epoch where the engine asks for it
+1. active -> passive   [[g]]                 ciphertexts under the active party's key; numbered, an exchange; in
+                                             pieces, so that the passive party multiplies one while the next is made
+2. passive -> active   [[J^T g + r]]         blinded by r, re-randomised: uniform to the key holder
+3. active -> passive   J^T g + r             opened
+   passive             subtracts r; ends with a ProtocolError unless checks, opened beside, fit what was opened
+4. passive -> active   it asks no more about an exchange, or about any
+
+The active party opens uniform noise. A passive party learns its own parameter gradient: p equations about the n c
+numbers of g, the same ones every epoch while J and the partition into batches stay (FedBCD's assumption A2).
+Steps 2 and 3 are repeated for every local step when J moves with the weights, once when it does not (FedBCD eq. 57).
+Where rows are weighed anew in local steps they are repeated in every one, so that their number tells nothing: with the
+last product, blinded anew, where the weights of rows are as before.
+
+The active party serves step 2 in a thread beside the one that publishes, exchange by exchange and in any order: a reply
+may be kept and asked late, again, from another thread, while later exchanges go on. A key lives as long as an exchange
+under it is open. An exchange is open to a passive party until it has had the openings agreed (`Agreement`), or gives
+the exchange up (step 4), which it does with the oldest of more than `kept`. The active party refuses what goes beyond,
+and waits where more than `kept` exchanges are open to a party it would publish to: there are never more than kept + 1.
+
+An active party that deviates seals a g of its choice. What it opens is checked by secret combinations of J's columns
+that the engine has opened beside them: a changed value is found but with probability 2^-20 (docs/proof.md).
+
+A passive party that deviates gets at most what was agreed opened, so many times a residual and no more values than the
+columns it declared and their checks: with the identity for J it would read every row's g. Which equations these are
+stays its choice: the residuals of so many rows, say. Under CKKS a ciphertext that is no product at all has parts of
+the secret key opened instead, 12 of its 4,096 ternary coefficients a value, so that the key of an epoch, and with it
+every [[g]] of the epoch, is taken in some 350 values. Under Paillier it has numbers about g opened and not the key.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable
+from functools import partial
+from itertools import chain
+from typing import Any, ClassVar, Self
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import ACTIVE, PASSIVE
+from securevfl.base.tall import makespan
+from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.errors import LimitError, OpeningMismatch, ProtocolError, ShapeMismatch, TransportError
+from securevfl.protocols.base import Release
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.differentiable import Differentiable, facing, gradient_of
+from securevfl.protocols.encrypted import Encrypted
+from securevfl.protocols.engines import ENGINES, AnyEngine
+from securevfl.protocols.prepared_batches import Shelf
+from securevfl.protocols.residuals.base import (
+    ActiveResidual,
+    Agreement,
+    Batch,
+    PassiveResidual,
+    Reply,
+    ResidualProtocol,
+)
+from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
+from securevfl.protocols.residuals.exchanges import Exchange, Exchanges
+from securevfl.protocols.residuals.sealed_pieces import Piece, Pieces
+from securevfl.protocols.seat import Seat
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Telling
+from securevfl.runtime.second_thread import Beside
+
+DISTANCE = 40  # bits: how far the openings of a run should at most be from ones that tell J^T g alone
+
+
+class ResidualKey(Message, frozen=True):
+    """The active party's key, for the exchanges that follow."""
+
+    key: bytes
+
+
+class SealedG(Message, frozen=True):
+    """[[g]] of an exchange, or the next piece of it."""
+
+    exchange: int
+    ciphertext: bytes
+    last: bool = True
+
+
+class Blinded(Message, frozen=True):
+    """[[J^T g + r]] for the g of an exchange."""
+
+    exchange: int
+    ciphertext: bytes
+
+
+class Opened(Telling, frozen=True):
+    """J^T g + r, low bits dithered where the engine needs it."""
+
+    exchange: int
+    values: bytes
+
+
+class Closed(Message, frozen=True):
+    """The sender asks no more about this exchange, or about any where it names none."""
+
+    exchange: int | None
+
+
+class SealedResidual(Encrypted, ResidualProtocol):
+    """g under encryption, by the engine named; blurred before by a `defence` that bounds it, if any."""
+
+    name: ClassVar[str] = "sealed"
+    engine: AnyEngine
+    """The encryption that seals g."""
+    defence: AnyDefence | None = None
+    """What blurs g before it is sealed: gaussian or rounding."""
+
+    def model_post_init(self, context: object) -> None:
+        if self.defence is not None:
+            self.defence.reach(1.0)
+
+    def active(self, seat: Seat, agreement: Agreement) -> ActiveResidual:
+        return SealedActive(seat, self.linear(seat), agreement, self.defence)
+
+    def passive(self, seat: Seat, agreement: Agreement) -> PassiveResidual:
+        return SealedPassive(seat, self.linear(seat), agreement)
+
+    def declares(self) -> list[Declared]:
+        return [
+            Declared(ResidualKey, ACTIVE, PASSIVE, Reveal("public"), renewed=True),
+            Declared(SealedG, ACTIVE, PASSIVE, Reveal("ciphertext", ACTIVE)),
+            Declared(Blinded, PASSIVE, ACTIVE, Reveal("uniform")),
+            Declared(Opened, ACTIVE, PASSIVE, Reveal("output", "the receiver's own parameter gradient J^T g")),
+            Declared(Closed, PASSIVE, ACTIVE, Reveal("public")),
+        ]
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        return {name: cls(engine=engine) for kind in ENGINES.values() for name, engine in kind.variants().items()}
+
+    @property
+    def strength(self) -> str:
+        return self.engine.scheme().strength
+
+    def openings(self, values: int, epochs: int, *, columns: int) -> str:
+        scheme = self.engine.scheme()
+        opened, checks = values + columns * scheme.checks, columns * scheme.checks * epochs
+        run = scheme.distance_bits(opened * epochs)
+        key = scheme.distance_bits(opened) if scheme.rotates else run
+        text = (
+            f"{values * epochs:,} values in a run and {checks:,} checks at most, within 2^-{run:.1f} of openings that "
+            "tell J^T g alone "
+            f"(2^-{key:.1f} a key, 2^-{scheme.distance_bits(1):.1f} a value)"
+        )
+        return text if run >= DISTANCE else f"{text}; 2^-{DISTANCE} is meant, so use fewer epochs or larger batches"
+
+    @property
+    def label(self) -> str:
+        return self.engine.name
+
+    @property
+    def seals(self) -> bool:
+        return True
+
+
+def _lanes(seat: Seat) -> tuple[str, str]:
+    """Name the channel lanes on which g is sent (steps 0 and 1) and on which it is asked about (steps 2 to 4)."""
+    return f"{seat.lane}/residual", f"{seat.lane}/opening"
+
+
+class SealedActive(ActiveResidual):
+    """The key holder's side. Its serving thread runs until every passive party has closed or the channel fails."""
+
+    def __init__(self, seat: Seat, scheme: LinearScheme, agreement: Agreement, defence: Defence | None) -> None:
+        self._seat = seat
+        self._scheme = scheme
+        self._agreement = agreement
+        self._defence = defence
+        self._noise = Noise(seat.noise, seat.lane, seat.released)
+        self._bound = seat.residual_bound if defence is None else defence.reach(seat.residual_bound)
+        self._down, self._asked = _lanes(seat)
+        self._columns = max(seat.parameters.values(), default=0) // (seat.outputs if agreement.shares_outputs else 1)
+        self._holder = self._key()
+        self._epoch: int | None = None
+        self._told: set[str] = set()
+        self._exchanges = Exchanges(seat, agreement)
+        self._server = Beside(seat.channel, self._serve, "openings")
+
+    def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
+        if self._scheme.rotates and self._epoch not in (None, epoch):
+            self._holder, self._told = self._key(), set()
+        self._epoch = epoch
+        if self._defence is not None:
+            g = self._defence.apply(g, self._noise.take(None if again is None else again.number))
+        sealed = facing(g, self._agreement.shares_outputs)
+        pieces = self._holder.encrypt_pieces(sealed, bound=self._bound)
+        first = next(pieces)
+        shape = sealed.shape[0], sealed.shape[1]
+        used = 0 if again is None else again.used
+        exchange = self._exchanges.begin(self._holder, to, shape, self._server.join, used=used)
+        for passive in to:
+            if passive not in self._told:
+                self._seat.channel.send(passive, ResidualKey(self._holder.public), self._down)  # 0
+                self._told.add(passive)
+        for piece, last in chain((first,), pieces):
+            for passive in to:
+                self._seat.channel.send(passive, SealedG(exchange, piece, last), self._down)  # 1
+
+    def _key(self) -> KeyHolder:
+        return self._scheme.keygen(columns=self._columns, openings=self._agreement.openings)
+
+    def close(self) -> None:
+        timeout = self._seat.channel.timeout
+        if not self._server.join(timeout):
+            late = ", ".join(sorted(self._exchanges.asking))
+            raise TransportError(f"{self._seat.me}: {late} had more to ask {timeout:g} s after the last residual")
+
+    def _serve(self) -> None:
+        channel, lane, exchanges = self._seat.channel, self._asked, self._exchanges
+        try:
+            while asking := exchanges.asking:
+                sender, message = channel.recv_any(asking, (Blinded, Closed), lane, timeout=threading.TIMEOUT_MAX)
+                if isinstance(message, Blinded):
+                    spent = exchanges.spend(sender, message.exchange)
+                    told = channel.tell(self._agreement.entry(sender, self._seat.parameters[sender], channel.me))
+                    opened = self._open_one(sender, spent, message.ciphertext)  # 2
+                    del spent  # a key must not outlive its last exchange
+                    channel.send(sender, Opened(message.exchange, opened), lane, told=told)  # 3
+                elif isinstance(message, Closed):
+                    exchanges.forget(sender, message.exchange)  # 4
+        finally:
+            exchanges.served()
+
+    def _open_one(self, passive: str, exchange: Exchange, blinded: bytes) -> bytes:
+        """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
+        rows, outputs = exchange.shape
+        try:
+            return exchange.holder.open(blinded, Shape(rows, outputs, self._seat.parameters[passive] // outputs))
+        except ShapeMismatch as error:
+            raise ProtocolError(f"{passive} asks for another product than its gradient: {error}; ask it why") from error
+
+
+class SealedPassive(PassiveResidual):
+    """The side that owns J. One product is made, and one opening is on its way, at a time."""
+
+    def __init__(self, seat: Seat, scheme: LinearScheme, agreement: Agreement) -> None:
+        super().__init__(seat)
+        self.agreement = agreement
+        self.me = seat.me
+        self._seat = seat
+        self._scheme = scheme
+        self._down, self._asked = _lanes(seat)
+        self._evaluator: Evaluator | None = None
+        self._coming: Pieces | None = None  # of the last exchange
+        self.products: dict[int, Any] = {}  # [[J^T g]], the last of each exchange that is held
+        self._held: deque[SealedReply] = deque()
+        self._shelf = Shelf()
+        self._one_product, self._one_opening = threading.Lock(), threading.Lock()
+
+    def receive(self) -> Reply:
+        channel, active = self._seat.channel, self._seat.active
+        if self._coming is not None:
+            self._coming.wait()
+        message = channel.recv_any((active,), (ResidualKey, SealedG), self._down)[1]
+        if isinstance(message, ResidualKey):
+            self._evaluator = self._scheme.evaluator(message.key)  # 0
+            message = channel.recv(active, SealedG, self._down)
+        assert isinstance(message, SealedG)
+        if self._evaluator is None:
+            raise ProtocolError(f"{self.me}: {active} was expected to send its key before a residual")
+        exchange, again = message.exchange, self.agreement.openings > 1
+        more = partial(self._next, exchange)
+        self._coming = Pieces((message.ciphertext, message.last), more, again=again)  # 1
+        reply = SealedReply(self, exchange, self._coming, self._evaluator)
+        self._held.append(reply)
+        if len(self._held) > self.agreement.kept:
+            self._held.popleft().close()
+        return reply
+
+    def _next(self, exchange: int) -> Piece:
+        """Receive the next piece of an exchange, and whether it is the last."""
+        message = self._seat.channel.recv(self._seat.active, SealedG, self._down)
+        if message.exchange != exchange:
+            active = self._seat.active
+            raise ProtocolError(
+                f"{self.me}: {active} was expected to finish exchange {exchange}, began {message.exchange}"
+            )
+        return message.ciphertext, message.last
+
+    def gradient(
+        self, exchange: int, sealed: Iterable[bytes], evaluator: Evaluator, model: Differentiable, batch: Batch
+    ) -> Floats:
+        """Run steps 2 and 3 for one Jacobian J, and return the gradient."""
+        static = model.static_jacobian
+        with self._one_product:
+            prepared = self._shelf.get(batch.index) if static else None
+            if prepared is None:
+                J = model.jacobian(batch.X).agreed(self.me, self.agreement.shares_outputs)
+                prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
+            product = self.products[exchange] = product_of(evaluator, prepared, sealed)
+            blinded, r = evaluator.blind(product)
+            self._seat.meter.elsewhere(makespan(batch.X))
+            if static:
+                self._shelf.put(batch.index, prepared)
+        opened = self.opened(exchange, blinded)
+        try:
+            found = evaluator.unblind(opened, r)
+        except OpeningMismatch as error:
+            raise ProtocolError(
+                f"{self.me}: {self._seat.active} was expected to open what it decrypts of exchange {exchange}: "
+                f"{error}; ask it why"
+            ) from error
+        return gradient_of(found, self.agreement.shares_outputs)
+
+    def opened(self, exchange: int, blinded: bytes) -> bytes:
+        """Ask the active party to open a blinded product, and return what it opens."""
+        channel, active = self._seat.channel, self._seat.active
+        with self._one_opening:
+            channel.send(active, Blinded(exchange, blinded), self._asked)  # 2
+            opened = channel.recv(active, Opened, self._asked)  # 3
+        if opened.exchange != exchange:
+            raise ProtocolError(f"{self.me}: {active} was asked about exchange {exchange}, it opened {opened.exchange}")
+        return opened.values
+
+    def end(self, exchange: int | None) -> None:
+        """Step 4."""
+        with self._one_opening:
+            self._seat.channel.send(self._seat.active, Closed(exchange), self._asked)  # 4
+
+    def close(self) -> None:
+        self.end(None)
+
+
+def product_of(evaluator: Evaluator, prepared: Any, sealed: Iterable[bytes]) -> Any:
+    """[[J^T g]] of the pieces of [[g]], each taken in as it comes."""
+    product = None
+    for piece in sealed:
+        evaluator.encode(prepared, piece, product)
+        product = evaluator.transpose_product(prepared, piece, product)
+    return product
+
+
+class SealedReply(Reply):
+    """[[g]] with the way to use it. J^T g is kept where J does not move."""
+
+    def __init__(self, residual: SealedPassive, exchange: int, sealed: Pieces, evaluator: Evaluator) -> None:
+        self.exchange = exchange
+        self._residual = residual
+        self._sealed = sealed
+        self._evaluator = evaluator
+        self._left = residual.agreement.openings
+        self._closed = False
+        self._gradient: Floats | None = None
+        self._lock = threading.Lock()
+
+    def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        with self._lock:
+            if self._gradient is None or not model.static_jacobian:
+                self._spend()
+                self._gradient = self._residual.gradient(self.exchange, self._sealed, self._evaluator, model, batch)
+            return self._gradient
+
+    def repeat(self) -> None:
+        with self._lock:
+            self._spend()
+            self._residual.opened(self.exchange, self._evaluator.blind(self._residual.products[self.exchange])[0])
+
+    def close(self) -> None:
+        with self._lock:
+            if self._left and not self._closed:
+                self._residual.end(self.exchange)
+            self._closed = True
+            self._residual.products.pop(self.exchange, None)
+            self._sealed.forget()
+
+    def _spend(self) -> None:
+        agreed, me = self._residual.agreement, self._residual.me
+        if self._closed:
+            raise LimitError(
+                f"{me}: exchange {self.exchange} is closed, {agreed.kept} replies are kept at a time; ask it earlier"
+            )
+        if not self._left:
+            raise LimitError(f"{me}: the {agreed.openings} gradients agreed of exchange {self.exchange} are spent")
+        self._left -= 1

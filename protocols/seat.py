@@ -1,0 +1,91 @@
+"""A party's seat at a protocol: its channel, the roles that all have, and what was agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
+from securevfl.protocols.spaces import DOUBLES, Reals
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.meter import Meter
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What a party has at hand beside its channel: what it keeps of its own, and for whom it sits there.
+
+    run: names the training, the same at all its parties and in all sessions. ahead: a folder for work that is done
+    ahead of it; chunks: the file of the names of what is spent of such work. scores: the file of what it has let others
+    score. together: the tables of all are in this one process, so that nobody is told anything.
+    """
+
+    run: str = ""
+    ahead: Path | None = None
+    chunks: Path | None = None
+    scores: Path | None = None
+    together: bool = False
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One party's place in a run or in a protocol: its line, who plays which part, what is agreed.
+
+    A party may hold several seats over one channel, each with a cast and a lane of its own.
+    noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
+    before this run of it. model: the module of its own that this party brings, if any. parameters: p_k of every passive
+    party, by which a sealed residual limits what is opened. columns: d_k of every party that has any, if known. exact:
+    whether every party's numpy computes as small residues in doubles need. reals: what outputs that are summed up
+    and residuals in the clear are carried as.
+    """
+
+    channel: Channel
+    roles: Roles
+    meter: Meter
+    outputs: int = 1
+    residual_bound: float = 1.0
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
+    lane: str = ""
+    noise: bytes = field(default=b"", repr=False)
+    released: int = 0
+    columns: Mapping[str, int] = field(default_factory=dict)
+    desk: Desk = Desk()
+    model: object = field(default=None, repr=False)
+    exact: bool = True
+    reals: Reals = DOUBLES
+
+    @property
+    def me(self) -> str:
+        return self.channel.me
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Everyone, in the order of the cast."""
+        return self.roles.parties
+
+    @property
+    def active(self) -> str:
+        """The name of the one party that has the labels."""
+        return self.roles.the(ACTIVE)
+
+    @property
+    def passives(self) -> tuple[str, ...]:
+        """The names of the parties that have columns alone."""
+        return self.roles.having(PASSIVE)
+
+    @property
+    def collector(self) -> str:
+        """The name of the party that a sum is for."""
+        return self.roles.the(COLLECTOR)
+
+    @property
+    def contributors(self) -> tuple[str, ...]:
+        """Whose parts are in a sum."""
+        return self.roles.having(CONTRIBUTOR)
+
+    def sum_to(self, collector: str, contributors: Sequence[str] = (), *, lane: str | None = None) -> Seat:
+        """Return this party's seat at a sum for `collector` of the parts of `contributors`, or of everybody else."""
+        cast = Roles.sum(collector, contributors or self.roles.others(collector))
+        return replace(self, roles=cast, lane=self.lane if lane is None else lane)

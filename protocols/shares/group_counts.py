@@ -1,0 +1,88 @@
+"""Counts of rows by group and outcome: one party has the outcomes of rows, another their groups, and one learns counts.
+
+A has four marks of each row (of which class it is, of which it was said to be), B one for each group; s = 2^3 rows.
+
+1, 2. both  shares of marks_A^T marks_B (summed_products.py)
+3. B -> A   names of the groups, and floor((h_B + D) / s) mod 2^k       D secret, uniform below s, new for each count
+   A        own h / s and what came, times s
+
+What else either receives is a ciphertext under another's key or uniform: B learns nothing of labels and predictions, A
+counts that are rounded up or down at random to STEP rows: right in the mean, off by less than STEP, by .41 of it on
+average. Two looks at rows of which one was left out differ by an eighth of a step for that row's group. A that deviates
+may give weights in place of marks: a count of k bits then tells it the groups of k - 2 rows. Groups of fewer
+than FEWEST rows are put together until there are as many, as a count of all rows would give what is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import ACTIVE, PARTNER
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import Integers, ShareRing
+from securevfl.errors import ProtocolError
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import summed_products as summed_products_of
+from securevfl.protocols.shares.new_sums import words
+from securevfl.protocols.shares.summed_products import summed_products
+from securevfl.runtime.door import Entry, Telling
+
+__all__ = ["FEWEST", "OUTCOMES", "ROWS", "STEP", "counted_by_group", "declares", "tell_groups"]
+
+ROWS = 400  # in all
+FEWEST = 100  # of a group
+OUTCOMES = 4
+_SHIFT = 3
+STEP = 2**_SHIFT  # rows
+_BITS = 32  # L
+
+
+class GroupCounts(Telling, frozen=True):
+    """The names of groups, and the sender's shares of their counts, cut to words and rounded at random."""
+
+    names: tuple[str, ...]
+    words: bytes
+
+
+def declares() -> list[Declared]:
+    """Declare what the messages reveal. Roles: active (who learns counts) and partner (who has groups)."""
+    told = Reveal("output", "how many rows of each outcome each group of 100 rows or more has, to some 8 rows; names")
+    return [*summed_products_of.declares(), Declared(GroupCounts, PARTNER, ACTIVE, told)]
+
+
+def _coarse(rows: int) -> ShareRing:
+    """Return the words that a count over STEP fits, with a bit for its sign."""
+    return ShareRing(max(1, math.ceil(math.log2(rows / STEP + 2))) + 1)
+
+
+def counted_by_group(seat: Seat, marks: Integers, groups: int) -> tuple[tuple[str, ...], Floats]:
+    """Return the names of so many groups, and the counts (groups x OUTCOMES) of rows as the active party is told them.
+
+    marks: (n x OUTCOMES), one 1 a row. ProtocolError if what comes is of another size.
+    """
+    (peer,) = seat.roles.others(seat.me)
+    products, (share,) = summed_products(seat, _BITS, [marks], [groups], "counts by group")  # 1, 2
+    ring = _coarse(len(marks))
+    told = products.recv(peer, GroupCounts)  # 3
+    if len(told.names) != groups:
+        raise ProtocolError(f"{peer}: names of {groups} groups were expected, {len(told.names)} came; use one version")
+    whole = words(peer, told.words, ring, share.shape).astype(np.float64) + np.ldexp(share.astype(np.float64), -_SHIFT)
+    half = 2.0 ** (ring.bits - 1)
+    return told.names, ((np.mod(whole + half, 2 * half) - half) * STEP).T
+
+
+def tell_groups(seat: Seat, marks: Integers, names: Sequence[str]) -> None:
+    """Take part as the party that has groups. marks: (n x groups), one 1 a row; names: of the groups."""
+    products, (share,) = summed_products(seat, _BITS, [marks], [OUTCOMES], "counts by group")  # 1, 2
+    ring = _coarse(len(marks))
+    below = Prg.fresh("dither of counts").array(share.shape, np.uint64) >> np.uint64(64 - _SHIFT)
+    level = ring.reduce((share + below) >> np.uint64(_SHIFT))
+    told = seat.channel.tell(
+        Entry(seat.active, "columns", share.size, ring.bits, about=(seat.me,), group="correlations")
+    )
+    products.send(seat.active, GroupCounts(tuple(names), ring.pack(level)), told)  # 3

@@ -1,0 +1,119 @@
+"""Forward sums of rows outside a training on shares: made when they are asked for, and seen by nobody.
+
+theta_k = s_k + sum_h r_kh as in shares.py, A the active party, B its partner, C any other; h_k is X_k s_k and the
+party's shares of all X r.
+
+0. h -> k   [[r_kh]]_h under keys of this occasion             once for all blocks of rows
+1. k -> h   masked X_k r_kh => one share at k, one at h        for each block
+2. C -> A   h_C - kappa                                        kappa a keystream that B has too
+   A        h_A + all that came     B   h_B + all kappa        shares of H = X theta, modulo 2^L
+
+What comes is a ciphertext under another's key or uniform (share_products.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words
+from securevfl.errors import ProtocolError
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.shares import share_products
+from securevfl.protocols.shares.share_products import Products, Query
+from securevfl.protocols.shares.visits import SharedState
+from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.runtime.codec import Message
+
+__all__ = ["NewSums", "SumPart", "declares"]
+
+STRETCH = 16_384  # rows of one product
+
+
+class SumPart(Message, frozen=True):
+    """h_C - kappa, (n x c) words."""
+
+    words: bytes
+
+
+def declares() -> list[Declared]:
+    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    return [*share_products.declares(), Declared(SumPart, "passive", "active", Reveal("uniform"))]
+
+
+class NewSums:
+    """One party's side of one occasion, whichever it is."""
+
+    def __init__(
+        self, products: Products, terms: Terms, state: SharedState, occasion: str, number: int, rows: int
+    ) -> None:
+        """Begins: all parties make theirs at the same point.
+
+        occasion, number: no two of a session are equal in both. rows: about how many a block has.
+        """
+        self._seat, self._terms, self._products = products.seat, terms, products
+        self._ring = ShareRing(terms.numbers.bits)
+        seat, ring = self._seat, self._ring
+        self._passives = tuple(name for name in seat.passives if name != terms.partner)
+        self._own = ring.reduce(terms.rule_of(seat.me).theta(state.own, state.visits))
+        products.meet()
+        self._holders, (self._evaluators,) = products.keys(number, (occasion,))  # 0
+        once = products.work(0)
+        for at, (name, r) in enumerate(state.others.items()):
+            V = ring.reduce(terms.rule_of(name).theta(r, state.visits))
+            products.ask(once, [name], self._holders[0], {at: V}, columns=lambda at: min(rows, STRETCH), uses=1)  # 0
+        self._sealed = {name: products.recv(name, Query).ciphertext for name in products.served}
+        label = f"sums on shares, {occasion} {number}"
+        peers = self._passives if seat.me == terms.partner else (terms.partner,) if seat.me in self._passives else ()
+        self._kappas = [Prg(products.pair_keys[name], label) for name in peers]
+
+    def block(self, number: int, X: Floats) -> Words | None:
+        """Return this party's share (n x c) of H for block `number`, of which it has columns X (n x d).
+
+        None at other parties than the active one and its partner.
+        """
+        seat, ring = self._seat, self._ring
+        integers = self._terms.numbers.columns(X)
+        h = Factor(ring, integers).times(self._own) + self._shares(number, integers)
+        for prg in self._kappas:
+            mask = ring.uniform(prg, h.shape)
+            h = h + mask if seat.me == self._terms.partner else h - mask
+        if seat.me in self._passives:
+            self._products.send(seat.active, SumPart(ring.pack(ring.reduce(h))))  # 2
+            return None
+        for name in self._passives if seat.me == seat.active else ():
+            h = h + words(name, self._products.recv(name, SumPart).words, ring, h.shape)  # 2
+        return ring.reduce(h)
+
+    def _shares(self, number: int, X: Integers) -> Words:
+        """Add up this party's shares of all X r of a block, from products of stretches of rows."""
+        products, c, d = self._products, self._terms.outputs, max(self._terms.columns.values())
+        stretches = {number + k: slice(at, at + STRETCH) for k, at in enumerate(range(0, len(X), STRETCH))}
+        work = products.work(len(stretches) * products.scheme.seconds(d, c, min(len(X), STRETCH)))
+        sealed = self._sealed
+        parts = [
+            products.answer(
+                work,
+                self._evaluators,
+                dict.fromkeys(stretches, c),
+                lambda k: X[stretches[k]].T,
+                sealed=lambda name, _: sealed[name],
+            )
+        ]
+        shapes = {k: (len(X[rows]), c) for k, rows in stretches.items()}
+        parts += [products.opened(work, self._holders[0], name, shapes) for name in products.asked]
+        total = np.zeros((len(X), c), np.uint64)
+        for shares in parts:
+            total += np.concatenate([shares[k] for k in stretches])
+        return total
+
+
+def words(name: str, data: bytes, ring: ShareRing, shape: tuple[int, ...]) -> Words:
+    """Elements of this shape that a party has sent. ProtocolError if they are of another length."""
+    size = ring.size(int(np.prod(shape)))
+    if len(data) != size:
+        raise ProtocolError(
+            f"{name}: {size} bytes of shares were expected, {len(data)} came; do both ask for the same rows?"
+        )
+    return ring.unpack(data, shape)

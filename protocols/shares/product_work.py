@@ -1,0 +1,67 @@
+"""Where a party computes its products of a training on shares: here, or on its executor, several at a time.
+
+SEAL holds Python's lock, so threads gain nothing: an executor is one of processes or of machines. What travels is one
+product's input, a secret key among it, so they are this party's own (securevfl.runtime.executor). Little work stays
+here: a process takes longer to start. Plaintexts that several chunks could share are made anew on an executor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import TypeVar
+
+from securevfl.crypto.share_ring import Integers, Words, narrow
+from securevfl.crypto.share_scheme import ShareEvaluator, ShareHolder, ShareScheme, encrypted, multiplied, opened
+from securevfl.runtime.meter import Meter
+
+__all__ = ["WORTH", "Work"]
+
+T = TypeVar("T")
+
+WORTH = 2.0  # seconds of products that are worth an executor
+_WAITING = 8  # calls that are on an executor at a time, or wait there
+
+
+class Work:
+    """One party's products for some purpose, all known before the first: `seconds` of them about, on one core."""
+
+    def __init__(self, meter: Meter, scheme: ShareScheme, seconds: float) -> None:
+        self._meter, self._scheme = meter, scheme
+        self._executor: Executor | None = meter.executor if seconds >= WORTH else None
+
+    @property
+    def away(self) -> bool:
+        """Whether it is done on an executor."""
+        return self._executor is not None
+
+    def in_order(self, op: str, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+        """Yield the results of calls, in order. On an executor a few are on their way while the first is waited for."""
+        if self._executor is None:
+            yield from (self._meter(op, call) for call in calls)
+            return
+        waiting: deque[Future[T]] = deque()
+        for call in calls:
+            waiting.append(self._executor.submit(call))
+            if len(waiting) >= _WAITING:
+                yield self._meter(op, waiting.popleft().result)
+        while waiting:
+            yield self._meter(op, waiting.popleft().result)
+
+    def encrypting(self, holder: ShareHolder, V: Words, columns: int, uses: int) -> Callable[[], bytes]:
+        """`ShareHolder.encrypt` as a call."""
+        if self.away:
+            return partial(encrypted, self._scheme, holder.exported(), V, columns, uses)
+        return partial(holder.encrypt, V, columns=columns, uses=uses)
+
+    def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
+        """`ShareEvaluator.product` as a call for an executor."""
+        return partial(multiplied, self._scheme, evaluator.public, evaluator.coin, narrow(W), sealed)
+
+    def opening(self, holder: ShareHolder, reply: bytes) -> Callable[[], Words]:
+        """`ShareHolder.open` as a call."""
+        if self.away:
+            return partial(opened, self._scheme, holder.exported(), reply)
+        return partial(holder.open, reply)

@@ -1,0 +1,246 @@
+"""Products of shared vectors with columns: what passes between the two holders of masks and every party.
+
+The *holders* are the active party and its partner. A holder h has vectors V_h, every other party k a factor W_k:
+
+0. all      a nonce, an X25519 key, engines, everyone to everyone                once a session
+1. h -> k   the holder's public keys, one for a purpose                          by coins of all nonces
+2. h -> k   [[V_h]]_h
+3. k -> h   masked W_k^T V_h      => one share at k, one at h
+
+A party receives ciphertexts under a holder's key, a holder replies that are uniform to it whatever key it made and
+whatever it asked (crypto/lattice/bfv_product.py), on the engine that all can run (share_engines.py): no coin is made
+without the evaluator's own nonce.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+
+from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.prg import encode_context
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
+from securevfl.crypto.share_scheme import NONCE_BYTES, ShareEvaluator, ShareHolder, ShareScheme, common_coin
+from securevfl.errors import ProtocolError
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.prepared_batches import Shelf
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares.product_work import Work
+from securevfl.protocols.shares.share_engines import agreed
+from securevfl.runtime.codec import M, Message
+from securevfl.runtime.door import Leave
+
+__all__ = ["Evaluators", "Products", "declares"]
+
+Evaluators = Mapping[str, ShareEvaluator]  # under the keys of the holders named
+Sealed = Callable[[str, int], bytes]  # the query of a holder about a batch
+
+
+class ProductGreeting(Message, frozen=True):
+    """32 random bytes for this session's coins, an X25519 key, and the names of engines that the sender can run."""
+
+    nonce: bytes
+    public: bytes
+    engines: tuple[str, ...]
+
+
+class HolderKeys(Message, frozen=True):
+    """A holder's public keys, without the polynomials that both sides expand."""
+
+    publics: tuple[bytes, ...]
+
+
+class Query(Message, frozen=True):
+    """[[V]] for the factor of one batch."""
+
+    batch: int
+    ciphertext: bytes
+
+
+class Answer(Message, frozen=True):
+    """The message with the product W^T V, masked, that the holder opens."""
+
+    batch: int
+    ciphertext: bytes
+
+
+def declares() -> list[Declared]:
+    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    roles = ("active", "partner", "passive")
+    pairs = [(one, other) for one in roles for other in roles if one != other or one == "passive"]
+    made = [Declared(ProductGreeting, *pair, Reveal("public")) for pair in pairs]
+    for holder in ("active", "partner"):
+        for other in roles:
+            if other != holder:
+                made.append(Declared(HolderKeys, holder, other, Reveal("public")))
+                made.append(Declared(Query, holder, other, Reveal("ciphertext", holder)))
+                made.append(Declared(Answer, other, holder, Reveal("uniform")))
+    return made
+
+
+class Products:
+    """One party's end, whichever it is, for a session."""
+
+    def __init__(self, seat: Seat, partner: str, schemes: Sequence[ShareScheme]) -> None:
+        """schemes: the engines that this party can run, all for the same ring."""
+        self.seat, self.holders = seat, (seat.active, partner)
+        self._schemes, self._ring = schemes, ShareRing(schemes[0].bits)
+        self.scheme = schemes[0]  # once all have met, the one that they have agreed on
+        self.others = tuple(name for name in seat.parties if name != seat.me)
+        self.served = tuple(name for name in self.holders if name != seat.me)  # whose vectors meet own columns
+        self.asked = self.others if seat.me in self.holders else ()  # whose columns meet own vectors
+        self.pair_keys: dict[str, bytes] = {}  # with every other party, 32 bytes, of this session
+        self._nonces: dict[str, bytes] = {}
+
+    def meet(self) -> bool:
+        """Greets everyone; False if that has been done."""
+        if self._nonces:
+            return False
+        seat, pair, mine = self.seat, KeyPair(), os.urandom(NONCE_BYTES)
+        for name in self.others:
+            self.send(name, ProductGreeting(mine, pair.public, tuple(scheme.name for scheme in self._schemes)))  # 0
+        self._nonces[seat.me] = mine
+        session, told = seat.channel.session.hex() + seat.lane, {}
+        for name in self.others:
+            greeting = self.recv(name, ProductGreeting)
+            if len(greeting.nonce) != NONCE_BYTES:
+                raise ProtocolError(f"{name}: a nonce of {NONCE_BYTES} bytes was expected, {len(greeting.nonce)} came")
+            self._nonces[name], told[name] = greeting.nonce, greeting.engines
+            self.pair_keys[name] = pair.agree(
+                greeting.public, session=session, own=seat.me, peer=name, domain="training on shares"
+            )
+        self.scheme = agreed(self._schemes, told, seat.me)
+        return True
+
+    def coin(self, holder: str, number: int, purpose: str) -> bytes:
+        """32 bytes of the holder's nonce and everyone else's."""
+        rest = [part for name in sorted(self._nonces) if name != holder for part in (name, self._nonces[name])]
+        return common_coin(self._nonces[holder], hashlib.sha256(encode_context(*rest)).digest(), number, purpose)
+
+    def keys(self, number: int, purposes: Sequence[str]) -> tuple[list[ShareHolder], list[Evaluators]]:
+        """Make new keys for each purpose: a holder's own (none otherwise), and evaluators under the other holders'."""
+        meter, scheme = self.seat.meter, self.scheme
+        own = [self.coin(self.seat.me, number, purpose) for purpose in purposes if self.asked]
+        holders = [meter("keygen", partial(scheme.keygen, coin)) for coin in own]
+        for name in self.asked:
+            self.send(name, HolderKeys(tuple(holder.public for holder in holders)))  # 1
+        evaluators: list[dict[str, ShareEvaluator]] = [{} for _ in purposes]
+        for name in self.served:
+            publics = self.recv(name, HolderKeys).publics
+            if len(publics) != len(purposes):
+                raise ProtocolError(f"{name}: {len(purposes)} public keys were expected, {len(publics)} came")
+            for purpose, public, found in zip(purposes, publics, evaluators, strict=True):
+                make = partial(scheme.evaluator, public, self.coin(name, number, purpose))
+                found[name] = meter("keygen", make)
+        return holders, list(evaluators)
+
+    def work(self, seconds: float) -> Work:
+        """Choose where products of about so many seconds on one core are computed."""
+        return Work(self.seat.meter, self.scheme, seconds)
+
+    def ask(
+        self,
+        work: Work,
+        names: Collection[str],
+        holder: ShareHolder,
+        vectors: Mapping[int, Words],
+        *,
+        columns: Callable[[int], int],
+        uses: int,
+    ) -> None:
+        """Send [[V]] of each batch to those whose factors it meets.
+
+        columns (by batch), uses: as in `ShareHolder.encrypt`.
+        """
+        calls = (work.encrypting(holder, V, columns(batch), uses) for batch, V in vectors.items())
+        for batch, ciphertext in zip(vectors, work.in_order("encrypt", calls), strict=True):
+            for name in names:
+                self.send(name, Query(batch, ciphertext))  # 2
+
+    def answer(
+        self,
+        work: Work,
+        evaluators: Evaluators,
+        batches: Mapping[int, int],
+        factor: Callable[[int], Integers],
+        *,
+        shelf: Shelf | None = None,
+        sealed: Sealed | None = None,
+    ) -> dict[int, Words]:
+        """Answers every holder's query about each batch; this party's shares by batch, those of all holders added up.
+
+        batches: how many vectors a query about each is to have. ProtocolError if one has others, before it is answered.
+        shelf: keeps plaintexts for another time. sealed: the query by holder and batch, if it has been received.
+        """
+        asked = [(batch, name) for batch in batches for name in evaluators]
+        total: dict[int, Words] = {}
+        results = self._products(work, evaluators, asked, factor, shelf, sealed or self._query)
+        for (batch, name), (masked, share) in zip(asked, results, strict=True):
+            if share.shape[1] != batches[batch]:
+                raise ProtocolError(
+                    f"{name}: a query of {batches[batch]} vectors about batch {batch} was expected, one of "
+                    f"{share.shape[1]} came; do both run the same job?"
+                )
+            self.send(name, Answer(batch, masked))  # 3
+            total[batch] = share if batch not in total else self._ring.reduce(total[batch] + share)
+        return total
+
+    def _products(
+        self,
+        work: Work,
+        evaluators: Evaluators,
+        asked: Sequence[tuple[int, str]],
+        factor: Callable[[int], Integers],
+        shelf: Shelf | None,
+        sealed: Sealed,
+    ) -> Iterator[tuple[bytes, Words]]:
+        if work.away:
+            calls = (work.multiplying(evaluators[name], factor(batch), sealed(name, batch)) for batch, name in asked)
+            yield from work.in_order("compute", calls)
+            return
+        meter, last, prepared = self.seat.meter, None, None
+        for batch, name in asked:
+            query, evaluator = sealed(name, batch), evaluators[name]
+            if batch != last:
+                last, prepared = batch, None if shelf is None else shelf.get(batch)
+            if prepared is None:
+                once = shelf is None and len(evaluators) == 1
+                prepared = meter("encode", partial(evaluator.prepare, factor(batch), once=once))
+            yield meter("compute", partial(evaluator.product, prepared, query))
+            if shelf is not None:
+                shelf.put(batch, prepared)
+
+    def opened(
+        self, work: Work, holder: ShareHolder, name: str, shapes: Mapping[int, tuple[int, int]]
+    ) -> dict[int, Words]:
+        """Open what a party has answered: the holder's shares, by batch. ProtocolError if one is of another shape."""
+        calls = (work.opening(holder, self._of(name, batch, self.recv(name, Answer))) for batch in shapes)
+        found: dict[int, Words] = {}
+        for (batch, shape), share in zip(shapes.items(), work.in_order("decrypt", calls), strict=True):
+            if share.shape != shape:
+                raise ProtocolError(
+                    f"{name}: an answer of {shape} values was expected, {share.shape} came; do both run the same job?"
+                )
+            found[batch] = share
+        return found
+
+    def _query(self, name: str, batch: int) -> bytes:
+        return self._of(name, batch, self.recv(name, Query))
+
+    def _of(self, name: str, batch: int, message: Query | Answer) -> bytes:
+        if message.batch != batch:
+            raise ProtocolError(
+                f"{name}: {type(message).__name__} about batch {batch} was expected, one about {message.batch} came; "
+                "do both run the same job?"
+            )
+        return message.ciphertext
+
+    def send(self, name: str, message: Message, told: Leave | None = None) -> None:
+        """Send a message on this session's lane, with its entry in the record of what is told if it tells something."""
+        self.seat.channel.send(name, message, self.seat.lane, told=told)
+
+    def recv(self, name: str, kind: type[M]) -> M:
+        """Receive the next message of that party."""
+        return self.seat.channel.recv(name, kind, self.seat.lane)

@@ -1,0 +1,137 @@
+"""The transfers of a training on shares: pads for a table a row, made ahead for all visits of a chunk.
+
+0. partner -> active   the offer of the base transfers;  active -> partner   128 choices     once a session
+1. partner -> active   corrections and check for the rows of some visits, its choices chi random
+   active              all 2^b pads of each row, made when the visit comes
+   partner             pad(chi) of each row
+
+The active party, with the tables, offers; in the base transfers it chooses. Each receives uniform bits
+(crypto/transfers/ot_rows.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.transfers import base_ot
+from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, Offered, RowOfferer, fresh_secret
+from securevfl.errors import ProtocolError
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.seat import Seat
+from securevfl.runtime.codec import Message
+
+__all__ = ["ActiveTransfers", "PartnerTransfers", "Transfers", "chosen", "declares", "pads"]
+
+_ROWS = 1 << 17  # transfers are made for so many rows at a time
+
+
+class TransferOffer(Message, frozen=True):
+    """A point of 32 bytes, Ed25519."""
+
+    public: bytes
+
+
+class TransferChoices(Message, frozen=True):
+    """128 points of 32 bytes, Ed25519."""
+
+    points: bytes
+
+
+class TransferCorrections(Message, frozen=True):
+    """Columns and check for the transfers of some visits."""
+
+    columns: bytes
+
+
+def declares() -> list[Declared]:
+    """Declare what the messages of the transfers reveal."""
+    return [
+        Declared(TransferOffer, "partner", "active", Reveal("public")),
+        Declared(TransferChoices, "active", "partner", Reveal("uniform"), structured=True),
+        Declared(TransferCorrections, "partner", "active", Reveal("uniform")),
+    ]
+
+
+class Transfers(ABC):
+    """One end of a session's oblivious transfers, by which table entries are chosen."""
+
+    def __init__(self, seat: Seat, peer: str, coin: bytes, bits: int) -> None:
+        """coin: 32 bytes that both ends have, of this session alone. bits: b."""
+        self._seat, self._peer, self._coin, self._bits = seat, peer, coin, bits
+
+    @abstractmethod
+    def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
+        """Yield what this end stores of the transfers of each visit, given how many rows each has."""
+
+
+class ActiveTransfers(Transfers):
+    """The active party's end of the transfers, which offers the rows."""
+
+    def __init__(self, seat: Seat, peer: str, coin: bytes, bits: int) -> None:
+        super().__init__(seat, peer, coin, bits)
+        secret, choices = fresh_secret()
+        points, seeds = base_ot.choose(seat.channel.recv(peer, TransferOffer, seat.lane).public, choices)  # 0
+        seat.channel.send(peer, TransferChoices(points), seat.lane)  # 0
+        self._offerer = RowOfferer(secret, seeds, coin, bits)
+
+    def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
+        for part in _parted(rows):
+            columns = self._seat.channel.recv(self._peer, TransferCorrections, self._seat.lane).columns  # 1
+            offered = self._seat.meter("transfer", partial(self._offerer.extend, sum(part), columns))
+            start = 0
+            for count in part:
+                yield offered.stored(start, start + count)
+                start += count
+
+
+class PartnerTransfers(Transfers):
+    """The partner's end of the transfers, which chooses entries of the rows."""
+
+    def __init__(self, seat: Seat, peer: str, coin: bytes, bits: int) -> None:
+        super().__init__(seat, peer, coin, bits)
+        offerer = base_ot.Offerer()
+        seat.channel.send(peer, TransferOffer(offerer.offer), seat.lane)  # 0
+        points = seat.channel.recv(peer, TransferChoices, seat.lane).points  # 0
+        if len(points) != COLUMNS * base_ot.POINT_BYTES:
+            raise ProtocolError(f"{peer} was expected to send {COLUMNS} choices, {len(points)} bytes came")
+        self._chooser = Chooser(offerer.pairs(points), coin, bits)
+
+    def made(self, rows: Sequence[int]) -> Iterator[tuple[bytes, ...]]:
+        for part in _parted(rows):
+            columns, made = self._seat.meter("transfer", partial(self._chooser.extend, sum(part)))
+            self._seat.channel.send(self._peer, TransferCorrections(columns), self._seat.lane)  # 1
+            start = 0
+            for count in part:
+                stop = start + count
+                yield made.choices[start:stop].tobytes(), made.pads[start:stop].astype("<u8").tobytes()
+                start = stop
+
+
+def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
+    """All pads (2^b x rows) of a visit, from what the active party has stored."""
+    offered = Offered.restored(stored)
+    return ring.reduce(offered.pads(0, offered.rows))
+
+
+def chosen(stored: tuple[bytes, ...], ring: ShareRing) -> tuple[NDArray[np.uint8], Words]:
+    """chi and pad(chi) (rows,) of a visit, from what the partner has stored."""
+    choices, kept = stored
+    return np.frombuffer(choices, np.uint8), ring.reduce(np.frombuffer(kept, "<u8").astype(np.uint64, copy=False))
+
+
+def _parted(rows: Sequence[int]) -> Iterator[list[int]]:
+    """Divide the visits' rows into groups that are made at once."""
+    part: list[int] = []
+    for count in rows:
+        if part and sum(part) + count > _ROWS:
+            yield part
+            part = []
+        part.append(count)
+    if part:
+        yield part

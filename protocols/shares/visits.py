@@ -1,0 +1,337 @@
+"""Training on additive shares: weights, forward sums, residuals and gradients stay shared, visit after visit.
+
+A has the labels (active), B is its partner, C any further party (passive); what they have ready for a visit is
+work_ahead.py's: theta_k is s_k at party k and r_kh at each holder h of A, B other than k, g = psi_A + psi_B + delta.
+X, W are integers modulo 2^L (share_numbers.py), a row of a batch has c outputs and one transfer 1-of-2^b for each.
+h_k below is X_k s_k and the party's shares of all X r. A visit:
+
+6. C -> A   h_C - kappa                         kappa a keystream that B has too
+7. B -> A   place = (i_B - chi) mod 2^b         i_B = top bits of h_B + all kappa
+8. A -> B   T_y(i_A + place + j) - psi_A - pad(j)   for each row and j < 2^b;  i_A = top bits of h_A + all of 6
+   B        g_B = entry chi + pad(chi)
+9. B -> A, C   delta = g_B - psi_B
+   k        s_k steps by its shares of W_k^T psi and W_k^T (what it knows of g: psi_A + delta at A, g_B at B, delta)
+
+For A, 9 comes in one message with 7 of the next visit. T_y is the table of g for label y, so shares of g come out of
+the look-up (Dessouky et al. 2017 look up by transfer); it stands for any loss of one sum. With two parties a visit is
+one round trip, with more three messages in a row, whatever d.
+
+What A receives is uniform by chi, psi_B and kappa; of the tables B can open one entry a row, which psi_A makes uniform;
+delta is uniform to C by psi_B. So nobody learns more than n, d, c, the visits, L and b, and neither do parties that
+pool what they hold, unless A and B are both among them: then they have g, every H_k, theta_A and theta_B.
+
+A training that was broken off goes on from states after the same visit at all parties. Whoever goes on makes new masks
+and new keys, so what is gone through again is as uniform as it was: parties may go back as far as they like.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
+from securevfl.errors import ProtocolError
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import table_transfers
+from securevfl.protocols.shares.share_numbers import LookUp, Numbers
+from securevfl.protocols.shares.work_ahead import Ahead, Terms, VisitAhead
+from securevfl.protocols.sums.base import Coalition
+from securevfl.runtime.codec import M, Message
+
+__all__ = ["SharedState", "SharesActive", "SharesPartner", "SharesPassive", "VisitColumns", "coalitions", "declares"]
+
+_KEPT = 64  # batches whose factors are kept
+_STRETCH = 4096  # rows that are made into integers at a time
+_KAPPA = "sums of a training on shares"
+
+Places = NDArray[np.uint8]
+
+
+class MaskedPart(Message, frozen=True):
+    """h_C - kappa, (n x c) words, and the name of the chunk."""
+
+    chunk: str
+    words: bytes
+
+
+class Turn(Message, frozen=True):
+    """The chunk's name, delta of the last visit (empty before the first), places of the next (empty after the last)."""
+
+    chunk: str
+    delta: bytes
+    places: bytes
+
+
+class Tables(Message, frozen=True):
+    """The masked entries of every row, (2^b x n c) words."""
+
+    entries: bytes
+
+
+class Delta(Message, frozen=True):
+    """delta, (n x c) words, for a party that is no holder."""
+
+    words: bytes
+
+
+def declares() -> list[Declared]:
+    """Declare what the messages of a visit reveal. Roles: active, partner, passive (any party that is neither)."""
+    return [
+        Declared(MaskedPart, "passive", "active", Reveal("uniform")),
+        Declared(Turn, "partner", "active", Reveal("uniform"), structured=True),
+        Declared(Tables, "active", "partner", Reveal("uniform")),
+        Declared(Delta, "partner", "passive", Reveal("uniform")),
+    ]
+
+
+def coalitions(active: str, partner: str, passives: tuple[str, ...]) -> dict[str, Coalition]:
+    """Who must pool what they hold to learn a party's forward sums: for each party other than the holders, both."""
+    holders = frozenset((active, partner))
+    return {name: Coalition(holders) for name in passives if name != partner}
+
+
+@dataclass(frozen=True, repr=False)
+class SharedState:
+    """One party's shares after `visits` visits, as the rule keeps them (k x d x c): s of its own weights, and as a
+    holder r of every other party's, by name.
+    """
+
+    visits: int
+    own: Words
+    others: Mapping[str, Words]
+
+
+class RowSlices(Protocol):
+    """Rows (n x d) that are read by slices; an array is one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Floats: ...
+
+
+class VisitColumns:
+    """One party's columns by batch: as integers for products ahead, as factors for those of a visit.
+
+    `integers` of a batch are X and W (n x d), made once for as many batches as are kept, a stretch of rows at a time,
+    and of as few bytes as hold them: 2 an entry of X and mostly 4 of W.
+    """
+
+    def __init__(self, numbers: Numbers, rate: float, X: Callable[[int], RowSlices], P: Floats | None = None) -> None:
+        """X: the columns (n x d) of a batch. P: a matrix (d x d) of the party's own that its steps are turned by."""
+        self._numbers, self._rate, self._X, self._P = numbers, rate, X, P
+        self._ring = ShareRing(numbers.bits)
+        self.integers = lru_cache(maxsize=_KEPT)(self._integers)
+        self.factors = lru_cache(maxsize=_KEPT)(self._factors)
+
+    def _integers(self, batch: int) -> tuple[Integers, Integers]:
+        rows = self._X(batch)
+        n, made = len(rows), list[tuple[Integers, Integers]]()
+        for start in range(0, n, _STRETCH):
+            X = rows[start : start + _STRETCH]
+            made.append((narrow(self._numbers.columns(X)), narrow(self._numbers.steps(X, self._rate, self._P, rows=n))))
+        X, W = (np.concatenate(each) for each in zip(*made, strict=True))
+        return X, W
+
+    def _factors(self, batch: int) -> tuple[Factor, Factor]:
+        X, W = self.integers(batch)
+        return Factor(self._ring, X), Factor(self._ring, W)
+
+
+class Side(ABC):
+    """What all parties do alike in a visit."""
+
+    def __init__(
+        self, seat: Seat, terms: Terms, columns: VisitColumns, ahead: Ahead, state: SharedState | None = None
+    ) -> None:
+        """state: where a training goes on; all weights zero if None."""
+        self._seat, self._terms, self._numbers = seat, terms, terms.numbers
+        self._ring = ShareRing(terms.numbers.bits)
+        self._columns, self._ahead = columns, ahead
+        self._passives = tuple(name for name in seat.passives if name != terms.partner)
+        holder = seat.me in (seat.active, terms.partner)
+        zero = {
+            name: terms.rule_of(name).start(np.zeros((d, terms.outputs), np.uint64))
+            for name, d in terms.columns.items()
+        }
+        others = {name: r for name, r in zero.items() if holder and name != seat.me}
+        self.state = state or SharedState(0, zero[seat.me], others)
+        ahead.go_on(self.state.visits, self.state.others)
+
+    @abstractmethod
+    def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
+        """Goes through a chunk of so many visits; the state after each. Parties may talk of other things in between."""
+
+    def _begin(self, number: int) -> str:
+        """Return the name of a chunk. ProtocolError if it was made for another visit than the next."""
+        chunk = self._ahead.chunk(number)
+        if chunk.first + chunk.next != self.state.visits:
+            raise ProtocolError(
+                f"shares: chunk {number} is for visit {chunk.first + chunk.next}, the training is at visit "
+                f"{self.state.visits}; make a new chunk"
+            )
+        self._ahead.meet()
+        return chunk.name.hex()
+
+    def _same(self, name: str, own: str, theirs: str) -> None:
+        if own != theirs:
+            raise ProtocolError(f"{name} goes through a chunk that was made with others; make new chunks together")
+
+    @property
+    def theta(self) -> Words:
+        """s (d x c), this party's share of its own weights."""
+        rule = self._terms.rule_of(self._seat.me)
+        return self._ring.reduce(rule.theta(self.state.own, self.state.visits))
+
+    def _sum(self, visit: VisitAhead) -> Words:
+        """h (n x c)."""
+        X, _ = self._columns.factors(visit.batch)
+        return X.times(self.theta) + visit.sums
+
+    def _step(self, visit: VisitAhead, g: Words) -> SharedState:
+        """Step the state after a visit, given what this party knows of g (n x c), and return it."""
+        terms, ring, done = self._terms, self._ring, self.state.visits
+        if self._seat.channel.observed:
+            self._seat.channel.note(SharedResidual(visit.batch, ring.signed(ring.reduce(g)).astype(np.float64)))
+        _, W = self._columns.factors(visit.batch)
+        change = visit.step + W.transpose_times(ring.reduce(g))
+        own = ring.reduce(terms.rule_of(self._seat.me).step(self.state.own, change, done))
+        others = {
+            name: ring.reduce(terms.rule_of(name).step(r, visit.left[name], done))
+            for name, r in self.state.others.items()
+        }
+        self.state = SharedState(done + 1, own, others)
+        return self.state
+
+    def _send(self, name: str, message: Message) -> None:
+        self._seat.channel.send(name, message, self._seat.lane)
+
+    def _recv(self, name: str, kind: type[M]) -> M:
+        return self._seat.channel.recv(name, kind, self._seat.lane)
+
+    def _words(self, name: str, data: bytes, batch: int, what: str) -> Words:
+        """Words (n x c) that came."""
+        shape = (self._terms.rows[batch], self._terms.outputs)
+        if len(data) != shape[0] * shape[1] * self._ring.octets:
+            raise ProtocolError(
+                f"{name}: {what} of {shape[0] * shape[1] * self._ring.octets} bytes was expected, {len(data)} came; "
+                "do both run the same job?"
+            )
+        return self._ring.unpack(data, shape)
+
+
+class SharesActive(Side):
+    """A: has the labels, makes the tables."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        terms: Terms,
+        columns: VisitColumns,
+        ahead: Ahead,
+        tables: Callable[[int], LookUp],
+        state: SharedState | None = None,
+    ) -> None:
+        """tables: the look-ups of a batch, for its n c targets row by row."""
+        super().__init__(seat, terms, columns, ahead, state)
+        self._tables = tables
+        self._prg = Prg.fresh("rounding of table entries")
+
+    def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
+        partner, own = self._terms.partner, self._begin(chunk)
+        visit, masks = self._ready(chunk, 0)
+        turn = self._recv(partner, Turn)  # 7
+        self._same(partner, own, turn.chunk)
+        for place in range(visits):
+            h = self._sum(visit)
+            for name in self._passives:
+                part = self._recv(name, MaskedPart)  # 6
+                self._same(name, own, part.chunk)
+                h = h + self._words(name, part.words, visit.batch, "a part")
+            at = self._numbers.index(self._ring.reduce(h)).ravel() + self._places(turn.places, h.size)
+            entries = self._tables(visit.batch).entries(at, self._prg)
+            self._send(partner, Tables(self._ring.pack(entries.view(np.uint64) - masks)))  # 8
+            done = visit
+            if place + 1 < visits:
+                visit, masks = self._ready(chunk, place + 1)  # while the partner works
+            turn = self._recv(partner, Turn)  # 9, 7
+            yield self._step(done, done.own + self._words(partner, turn.delta, done.batch, "delta"))
+
+    def _ready(self, chunk: int, place: int) -> tuple[VisitAhead, Words]:
+        """Return a visit's prepared values, and psi + pad (2^b x n c)."""
+        visit = self._ahead.take(chunk, place)
+        pads = self._seat.meter("transfer", lambda: table_transfers.pads(visit.transfer, self._ring))
+        return visit, pads + visit.own.ravel()
+
+    def _places(self, data: bytes, rows: int) -> Places:
+        places = np.frombuffer(data, np.uint8)
+        if len(places) != rows or (places >= self._numbers.entries).any():
+            raise ProtocolError(
+                f"{self._terms.partner}: {rows} places below {self._numbers.entries} were expected, others came; "
+                "do both run the same job?"
+            )
+        return places
+
+
+class SharesPartner(Side):
+    """The partner's side (B): the party that reads the tables."""
+
+    def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
+        active, own = self._seat.active, self._begin(chunk)
+        kappas = [Prg(self._ahead.pair_keys[name], f"{_KAPPA}, {chunk}") for name in self._passives]
+        visit, chi, pad, places = self._ready(chunk, 0, kappas)
+        self._send(active, Turn(own, b"", places))  # 7
+        for place in range(visits):
+            g = (self._opened(self._recv(active, Tables).entries, chi) + pad).reshape(visit.own.shape)  # 8
+            delta = self._ring.pack(self._ring.reduce(g - visit.own))
+            state, places = self._step(visit, g), b""
+            for name in self._passives:
+                self._send(name, Delta(delta))  # 9
+            if place + 1 < visits:
+                visit, chi, pad, places = self._ready(chunk, place + 1, kappas)
+            self._send(active, Turn(own, delta, places))  # 9, 7 of the next visit
+            yield state
+
+    def _ready(self, chunk: int, place: int, kappas: Sequence[Prg]) -> tuple[VisitAhead, Places, Words, bytes]:
+        """Return a visit's prepared values, chi and pad(chi) of its rows (n c,), and the places to ask for."""
+        visit = self._ahead.take(chunk, place)
+        chi, pad = table_transfers.chosen(visit.transfer, self._ring)
+        h = self._sum(visit)
+        for prg in kappas:
+            h = h + self._ring.uniform(prg, h.shape)
+        places = (self._numbers.index(self._ring.reduce(h)).ravel() - chi) & np.uint8(self._numbers.entries - 1)
+        return visit, chi, pad, places.tobytes()
+
+    def _opened(self, entries: bytes, chi: Places) -> Words:
+        """Return the entry of each row that chi chooses from the tables."""
+        rows, size = len(chi), len(chi) * self._ring.octets * self._numbers.entries
+        if len(entries) != size:
+            raise ProtocolError(
+                f"{self._seat.active}: tables of {size} bytes were expected, {len(entries)} came; "
+                "do both run the same job?"
+            )
+        return self._ring.unpack(entries, (self._numbers.entries, rows), (chi, np.arange(rows)))
+
+
+class SharesPassive(Side):
+    """A passive party's side (C): a party that has columns alone."""
+
+    def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
+        own = self._begin(chunk)
+        kappa = Prg(self._ahead.pair_keys[self._terms.partner], f"{_KAPPA}, {chunk}")
+        for place in range(visits):
+            visit = self._ahead.take(chunk, place)
+            h = self._sum(visit)
+            h = self._ring.reduce(h - self._ring.uniform(kappa, h.shape))
+            self._send(self._seat.active, MaskedPart(own, self._ring.pack(h)))  # 6
+            delta = self._recv(self._terms.partner, Delta).words  # 9
+            yield self._step(visit, self._words(self._terms.partner, delta, visit.batch, "delta"))

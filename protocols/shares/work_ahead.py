@@ -1,0 +1,320 @@
+"""Work ahead of a training on shares: every product of a chunk of visits, and its transfers, before the first visit.
+
+The *holders* are A, who has the labels (active), and B, its partner; every party k has columns. theta_k is shared:
+s_k is at party k, r_kh at each holder h other than k, theta_k = s_k + sum_h r_kh. The residual of a visit is
+g = psi_A + psi_B + delta: psi_h is a fresh keystream of holder h, delta is what B tells in the visit. A product of
+W_k^T psi_h leaves a share v_kh at h. So r and psi are functions of masks alone, known to whom they belong before any
+visit: every product is of a random vector (as in the offline phase of Delphi, Mishra et al. 2020). Visits of one batch
+share its plaintexts: a batch that comes E times in a chunk is one product with E c outputs. For each chunk, k != h:
+
+0. h -> k   the holder's public keys, new for the chunk, one for steps and one for sums
+1. h <-> k  products W_k^T psi_h of all visits (share_products.py)    => shares at k, v_kh at h
+2. h        r_kh before each visit: a fixed rule of the v_kh of the visits before (share_steps.py)
+3. h <-> k  products X_k r_kh before each visit                        => shares at k and at h
+4. A, B     transfers for every row of every visit (table_transfers.py)
+
+Two round trips a chunk. All that is received is a ciphertext under another's key or uniform, so all learn sizes: n, d,
+c, the visits and L.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
+from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
+from securevfl.errors import ConfigError, FrameError
+from securevfl.protocols.declared import Declared
+from securevfl.protocols.prepared_batches import Shelf
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import share_products, table_transfers
+from securevfl.protocols.shares.chunk_store import NAME_BYTES, Chunk, Ready
+from securevfl.protocols.shares.first_messages import Met
+from securevfl.protocols.shares.product_work import Work
+from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.share_products import Evaluators
+from securevfl.protocols.shares.share_steps import LinearRule
+from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.runtime import eventlog
+
+__all__ = ["Ahead", "Factors", "Terms", "VisitAhead", "declares"]
+
+Factors = Callable[[int], tuple[Integers, Integers]]  # X (n x d) and W (n x d) of a batch
+ByBatch = dict[int, Words]
+
+
+def declares() -> list[Declared]:
+    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    return [*share_products.declares(), *table_transfers.declares()]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the parties of a training on shares have agreed: sizes and the rule.
+
+    `rows` are the batches' n, by number; `columns` the parties' d, by name; `outputs` is c; `chunks` is how many chunks
+    there will be about, `partner` the holder beside the active party, `intercept` the party whose last weight is one.
+    """
+
+    numbers: Numbers
+    rows: tuple[int, ...]
+    columns: Mapping[str, int]
+    partner: str
+    rule: LinearRule
+    outputs: int = 1
+    chunks: int = 1
+    intercept: str = ""
+
+    def __post_init__(self) -> None:
+        if self.rule.m != self.numbers.m:
+            raise ConfigError(
+                f"shares: coefficients of {self.numbers.m} bits were agreed, the rule has {self.rule.m}; set m alike"
+            )
+
+    def rule_of(self, name: str) -> LinearRule:
+        """Return the rule for this party's weights."""
+        return self.rule.sparing() if name == self.intercept else self.rule
+
+
+@dataclass(frozen=True, repr=False)
+class VisitAhead:
+    """What one party has ready for one visit. Serves once.
+
+    `own`: psi (n x c), at a holder; `step`: its shares of W^T psi (d x c) and `sums`: of X r (n x c), all added up;
+    `left`: at a holder v (d x c) of every other party; `transfer`: at a holder, what table_transfers.py stores.
+    """
+
+    batch: int
+    own: Words
+    step: Words
+    sums: Words
+    left: Mapping[str, Words]
+    transfer: tuple[bytes, ...]
+
+
+class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A `VisitAhead` as it is stored; it crosses no line."""
+
+    batch: int
+    own: bytes
+    step: bytes
+    sums: bytes
+    left: dict[str, bytes]
+    transfer: tuple[bytes, ...]
+
+
+def _stored(data: bytes) -> _Record:
+    """FrameError if it is not what was stored."""
+    try:
+        return msgspec.msgpack.decode(data, type=_Record)
+    except (msgspec.DecodeError, ValueError):
+        raise FrameError("a stored visit was expected, its bytes are damaged; make the chunk anew") from None
+
+
+class Ahead:
+    """One party's side, whichever it is."""
+
+    def __init__(
+        self, seat: Seat, terms: Terms, schemes: Sequence[ShareScheme], factors: Factors, ready: Ready
+    ) -> None:
+        """schemes: the engines that this party can run; ready: where the records go."""
+        self._seat, self._terms, self._factors, self._ready = seat, terms, factors, ready
+        self._names = SpentNames(seat.desk.chunks)
+        self._ring = ShareRing(terms.numbers.bits)
+        own = replace(seat, lane=f"{seat.lane}/ahead")
+        self.met = Met(own, terms.partner, schemes, terms.numbers.table_bits)
+        total = sum(terms.columns.values())
+        self._width = -(-total * (len(seat.parties) - 1) // len(seat.parties))  # of a factor that psi meets, about
+        self._prg = Prg.fresh("masks of a training on shares")
+        self._shelves = Shelf(), Shelf()
+        self._visits = 0
+        holder = seat.me in (seat.active, terms.partner)
+        others = [name for name in seat.parties if name != seat.me and holder]
+        zero = {name: np.zeros((terms.columns[name], terms.outputs), np.uint64) for name in others}
+        self._r = {name: terms.rule_of(name).start(theta) for name, theta in zero.items()}
+
+    def meet(self) -> Seat:
+        """Greet every party, and return this party's seat at the work ahead, with a lane of its own."""
+        return self.met.products.seat
+
+    @property
+    def pair_keys(self) -> Mapping[str, bytes]:
+        """The secret keys of this session that the party shares, 32 bytes with every other party."""
+        return self.met.products.pair_keys
+
+    def go_on(self, visits: int, r: Mapping[str, Words]) -> None:
+        """Set where the training is, and the states of the others' r there: what is made next goes on from that."""
+        self._visits, self._r = visits, dict(r)
+
+    def make(self, chunk: int, visits: Sequence[int]) -> None:
+        """Make chunk number `chunk`, for visits to these batches in this order, and store it."""
+        ring, terms, products = self._ring, self._terms, self.met.products
+        first, base = self._visits, self._base()
+        counts = {batch: visits.count(batch) for batch in dict.fromkeys(visits)}
+        holders, evaluators = products.keys(chunk, ("steps", "sums"))  # 0
+        psi: ByBatch = {}
+        for batch, count in counts.items() if holders else ():
+            psi[batch] = ring.uniform(self._prg, (terms.rows[batch], count * terms.outputs))
+        seconds = (products.scheme.seconds(terms.rows[b], e * terms.outputs, self._width) for b, e in counts.items())
+        work = products.work(2 * sum(seconds))
+        steps, left = self._steps(work, counts, psi, holders, evaluators[0])  # 1
+        before = {name: self._walk(name, visits, counts, values) for name, values in left.items()}  # 2
+        sums = self._sums(work, counts, before, holders, evaluators[1])  # 3
+        rows = [terms.rows[batch] * terms.outputs for batch in visits]
+        ends = self.met.transfers  # 4
+        transfers = ends.made(rows) if ends is not None else (() for _ in visits)  # 4
+        records, seen = [], dict.fromkeys(counts, 0)
+        for batch, transfer in zip(visits, transfers, strict=True):
+            e, seen[batch] = self._outputs(seen[batch]), seen[batch] + 1
+            packed = [ring.pack(each[batch][:, e]) if each else b"" for each in (psi, steps, sums)]
+            kept = {name: ring.pack(values[batch][:, e]) for name, values in left.items()}
+            records.append(msgspec.msgpack.encode(_Record(batch, packed[0], packed[1], packed[2], kept, transfer)))
+        name = products.coin(self._seat.active, chunk, "name")[:NAME_BYTES]
+        self._ready.put(chunk, name, first, records, base=base)
+        self._visits += len(visits)
+
+    def chunk(self, number: int) -> Chunk:
+        """Return what is known of a chunk, made in this session or an earlier one. ProtocolError if it is not here."""
+        return self._ready.chunk(number)
+
+    def ready(self, number: int, visits: int) -> bytes:
+        """Return the name of chunk `number` if it can be used now, else an empty one.
+
+        It can if it is here, untouched, never begun under this name, for so many visits, and rests on this party's
+        state.
+        """
+        if number not in self._ready.numbers:
+            return b""
+        chunk = self._ready.chunk(number)
+        if self._names.holds(chunk.name):
+            why = "this work ahead was gone through before, its folder was put back or copied; it is made anew"
+            eventlog.warn(self._seat.me, "spent", {"chunk": number, "reason": why})
+            return b""
+        fits = (chunk.next, chunk.first, chunk.count) == (0, self._visits, visits) and chunk.base == self._base()
+        return chunk.name if fits else b""
+
+    def drop_from(self, first: int) -> None:
+        """Forgets the chunks of this number and later ones."""
+        for number in self._ready.numbers:
+            if number >= first:
+                self._ready.drop(number)
+
+    def pass_over(self, number: int) -> None:
+        """Goes on from behind a chunk that is ready and stays so: what is made next rests on it."""
+        ring, terms = self._ring, self._terms
+        for place in range(self._ready.chunk(number).count):
+            left = _stored(self._ready.peek(number, place)).left
+            for name, data in left.items():
+                v = ring.unpack(data, (terms.columns[name], terms.outputs))
+                self._r[name] = ring.reduce(terms.rule_of(name).step(self._r[name], v, self._visits))
+            self._visits += 1
+
+    def fits(self, visits: int) -> bool:
+        """Whether there is room for a chunk of so many visits beside what is kept."""
+        kept = [self._ready.chunk(number) for number in self._ready.numbers]
+        return visits * max((chunk.size / chunk.count for chunk in kept), default=0.0) <= self._ready.room
+
+    def drop(self, number: int) -> None:
+        """Forgets a chunk that has been gone through."""
+        self._ready.drop(number)
+
+    def close(self) -> None:
+        """Lets go of what is kept: no visit comes any more."""
+        self._ready.close()
+
+    def _base(self) -> bytes:
+        """Return a digest of this party's states of the others' r, on which the next chunk rests, for its own file."""
+        digest = hashlib.sha256(self._visits.to_bytes(8, "little"))
+        for name in sorted(self._r):
+            digest.update(name.encode() + np.ascontiguousarray(self._r[name], "<u8").tobytes())
+        return digest.digest()[:NAME_BYTES]
+
+    def take(self, chunk: int, place: int) -> VisitAhead:
+        """Take what is ready for a visit; it is spent from now on, and with the first visit of a chunk the chunk's
+        name.
+
+        ProtocolError if it is spent already.
+        """
+        if place == 0:
+            self._names.spend(self._ready.chunk(chunk).name)
+        record, terms, ring = _stored(self._ready.take(chunk, place)), self._terms, self._ring
+        n, c = terms.rows[record.batch], terms.outputs
+        return VisitAhead(
+            record.batch,
+            ring.unpack(record.own, (n, c) if record.own else (0, c)),
+            ring.unpack(record.step, (terms.columns[self._seat.me], c)),
+            ring.unpack(record.sums, (n, c)),
+            {name: ring.unpack(data, (terms.columns[name], c)) for name, data in record.left.items()},
+            record.transfer,
+        )
+
+    def _outputs(self, place: int) -> slice:
+        """Locate the outputs of a batch's visit number `place`."""
+        return slice(place * self._terms.outputs, (place + 1) * self._terms.outputs)
+
+    def _steps(
+        self,
+        work: Work,
+        counts: Mapping[int, int],
+        psi: ByBatch,
+        holders: Sequence[ShareHolder],
+        evaluators: Evaluators,
+    ) -> tuple[ByBatch, dict[str, ByBatch]]:
+        """Compute this party's shares of W^T psi, added up (d x E c), and v by party where it is a holder."""
+        products, terms = self.met.products, self._terms
+        if psi:
+            width = self._width
+            products.ask(work, products.asked, holders[0], psi, columns=lambda batch: width, uses=terms.chunks)
+        own = self._answered(work, 0, evaluators, counts)
+        left: dict[str, ByBatch] = {}
+        for name in products.asked:
+            shapes = {batch: (terms.columns[name], count * terms.outputs) for batch, count in counts.items()}
+            left[name] = products.opened(work, holders[0], name, shapes)
+        return own, left
+
+    def _sums(
+        self,
+        work: Work,
+        counts: Mapping[int, int],
+        before: Mapping[str, ByBatch],
+        holders: Sequence[ShareHolder],
+        evaluators: Evaluators,
+    ) -> ByBatch:
+        """Add up this party's shares of all X r that it takes part in (n x E c)."""
+        products, terms = self.met.products, self._terms
+        for name, values in before.items():
+            products.ask(work, [name], holders[1], values, columns=lambda batch: terms.rows[batch], uses=terms.chunks)
+        total = self._answered(work, 1, evaluators, counts)
+        shapes = {batch: (terms.rows[batch], count * terms.outputs) for batch, count in counts.items()}
+        for name in before:
+            for batch, share in products.opened(work, holders[1], name, shapes).items():
+                total[batch] = self._ring.reduce(total[batch] + share)
+        return total
+
+    def _answered(self, work: Work, purpose: int, evaluators: Evaluators, counts: Mapping[int, int]) -> ByBatch:
+        """Answers about W (purpose 0) or X transposed (1); plaintexts are kept if there are more chunks."""
+
+        def factor(batch: int) -> Integers:
+            X, W = self._factors(batch)
+            return X.T if purpose else W
+
+        shelf = self._shelves[purpose] if self._terms.chunks > 1 else None
+        vectors = {batch: count * self._terms.outputs for batch, count in counts.items()}
+        return self.met.products.answer(work, evaluators, vectors, factor, shelf=shelf)
+
+    def _walk(self, name: str, visits: Sequence[int], counts: Mapping[int, int], left: ByBatch) -> ByBatch:
+        """r of a party before each visit (d x E c)."""
+        rule, d, c = self._terms.rule_of(name), self._terms.columns[name], self._terms.outputs
+        before = {batch: np.empty((d, count * c), np.uint64) for batch, count in counts.items()}
+        seen = dict.fromkeys(counts, 0)
+        for visit, batch in enumerate(visits, self._visits):
+            e, seen[batch] = self._outputs(seen[batch]), seen[batch] + 1
+            before[batch][:, e] = self._ring.reduce(rule.theta(self._r[name], visit))
+            self._r[name] = self._ring.reduce(rule.step(self._r[name], left[batch][:, e], visit))
+        return before

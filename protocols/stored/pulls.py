@@ -1,0 +1,338 @@
+"""Pushes and pulls at a server, each worker at its own pace (FDML, Hu et al. 2019, Algorithm 1).
+
+All workers go through the same batches in the same order; t counts them from 0. The server keeps, of every batch, what
+each worker pushed last.
+
+0. worker k -> server   Restored       of a run that goes on: H_k on every batch visited before
+   worker k -> server   Position       the iteration that it begins with
+1. worker k -> server   Push           t, H_k (n x c) on the batch of t as the stored sum conceals it, and how many
+                                       iterations it has finished
+2. server -> worker k   Pulled         for this t: which versions are stored of the batch, their sum if k is told sums,
+                                       and how many iterations the leading party has finished
+
+One round trip an iteration. The server holds the answer to t back until the slowest worker has pushed t - tau: whoever
+is further ahead waits for it, without asking again. A worker pushes on while answers are under way, and never has more
+than tau pushes that are not answered, so that the line's latency is hidden as far as staleness is allowed
+(`WorkerPace.unanswered`). So two workers' pushes are at most 2 tau iterations apart, and every sum that is pulled for t
+is of workers that have come to t - tau or further.
+
+What payloads and sums show is the stored sum's (`securevfl.protocols.stored.stored_sum`). Iterations and how many are
+finished are public: everyone's pace is seen by the server, the leading party's by all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
+from securevfl.errors import ProtocolError
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.giving import sizes
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.stored.stored_sum import StoredServer, StoredSum, StoredWorker
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.door import Entry, Leave, Telling
+
+
+class Restored(Telling, frozen=True):
+    """H_k, concealed, on a batch that was visited in an earlier session, last in iteration `version`."""
+
+    batch: int
+    version: int
+    payload: bytes
+
+
+class Position(Telling, frozen=True):
+    """The iteration that the sender begins with; all before are finished."""
+
+    iteration: int
+
+
+class Push(Telling, frozen=True):
+    """H_k, concealed, on the batch of an iteration. finished: iterations whose step the sender has taken."""
+
+    iteration: int
+    batch: int
+    finished: int
+    payload: bytes
+
+
+class Pulled(Telling, frozen=True):
+    """The answer to the push of an iteration.
+
+    total: the sum of what is stored of the batch; empty for a worker that is told none. versions: the iteration that
+    each worker's part of it is of, in the order of the cast; -1 for none. finished: the leading party's iterations.
+    """
+
+    iteration: int
+    total: bytes
+    versions: tuple[int, ...]
+    finished: int
+
+
+@dataclass(frozen=True)
+class WorkerPace:
+    """How far workers may go apart.
+
+    batches: by number in the partition, of every iteration. epoch: iterations of one epoch. tau: how far a worker may
+    be ahead. together: so many iterations at the start are taken in step. pause: iterations between joint evaluations,
+    at which all meet; 0 for none.
+    """
+
+    batches: Sequence[int] = field(repr=False)
+    epoch: int
+    tau: int
+    together: int = 0
+    pause: int = 0
+
+    def lead(self, t: int) -> int:
+        """How far iteration t may be ahead of the slowest worker's push when it is answered."""
+        return 0 if t < self.together else self.tau
+
+    def pauses(self, t: int) -> bool:
+        """Whether all meet after iteration t."""
+        return t + 1 == len(self.batches) or (self.pause > 0 and (t + 1) % self.pause == 0)
+
+    def unanswered(self, t: int) -> int:
+        """How many pushes a worker may have open when it goes on after the push of t: never two of one batch."""
+        if t < 0 or self.pauses(t):
+            return 0
+        most = min(self.lead(t), t + 1)
+        return next((back for back in range(most) if self.batches[t - back] == self.batches[t + 1]), most)
+
+
+@dataclass(frozen=True)
+class PullAnswer:
+    """A pull of one iteration. total: the sum of all workers' parts (n x c), where it is told. versions: of each
+    worker's part in it."""
+
+    iteration: int
+    total: Floats | None
+    finished: int
+    versions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PullAnswered:
+    """A fact for observers: the pull of `worker` for an iteration was answered when the slowest had pushed `slowest`,
+    from parts of these versions by worker."""
+
+    worker: str
+    iteration: int
+    slowest: int
+    versions: Mapping[str, int]
+
+
+class Pulls(ABC):
+    """A worker's side, whoever keeps what is pushed."""
+
+    @abstractmethod
+    def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
+        """Says where this worker begins; (batch, version, H) of what it had pushed in an earlier session."""
+
+    @abstractmethod
+    def push(self, t: int, H: Floats, finished: int) -> None:
+        """Push H (n x c) on the batch of t; `finished` iterations have been done before."""
+
+    @abstractmethod
+    def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
+        """Return the answer to the oldest push that has none yet, of a batch of this shape (n x c).
+
+        None if the answer is not here and is not waited for.
+        """
+
+
+def declares(stored: StoredSum, told: Iterable[str]) -> list[Declared]:
+    """Declare what the messages reveal; `told` are the roles that pull sums."""
+    found = []
+    for role in (ACTIVE, PASSIVE):
+        pulled = stored.pulled if role in told else Reveal("public")
+        found += [
+            Declared(Restored, role, SERVER, stored.pushed),
+            Declared(Position, role, SERVER, Reveal("public")),
+            Declared(Push, role, SERVER, stored.pushed),
+            Declared(Pulled, SERVER, role, pulled),
+        ]
+    return found
+
+
+class ServerPulls(Pulls):
+    """A worker's side towards a server."""
+
+    def __init__(self, seat: Seat, pace: WorkerPace, stored: StoredWorker, *, told: Collection[str]) -> None:
+        """seat: of a sum, whose collector is the server. told: who is told sums."""
+        self._channel, self._lane = seat.channel, f"{seat.lane}/pulls"
+        self._server, self._workers = seat.collector, seat.contributors
+        self._pace, self._stored, self._told = pace, stored, seat.me in told
+        self._readers = [name for name in told if name != seat.me]
+        self._open: deque[int] = deque()
+
+    def begin(self, iteration: int, restored: Iterable[tuple[int, int, Floats]]) -> None:
+        for batch, version, H in restored:
+            payload = self._stored.conceal(H, batch, version)
+            told = self._tell(H)
+            self._channel.send(self._server, Restored(batch, version, payload), self._lane, told=told)  # 0
+        told = sizes(self._channel, self._server)
+        self._channel.send(self._server, Position(iteration), self._lane, told=told)  # 0
+
+    def push(self, t: int, H: Floats, finished: int) -> None:
+        batch = self._pace.batches[t]
+        told, payload = self._tell(H), self._stored.conceal(H, batch, t)
+        self._channel.send(self._server, Push(t, batch, finished, payload), self._lane, told=told)  # 1
+        self._open.append(t)
+
+    def _tell(self, H: Floats) -> Leave:
+        """Enters forward outputs: at whoever is told sums of them, and at a server that reads them as they are."""
+        tell, me = self._channel.tell, self._channel.me
+        told = tell(Entry(self._server, "sizes"))
+        for name in self._readers:
+            others = tuple(each for each in self._workers if each != name)
+            told = tell(Entry(name, "columns", H.size, about=others))
+        return told if self._stored.hides_parts else tell(Entry(self._server, "columns", H.size, about=(me,)))
+
+    def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
+        if wait:
+            message = self._channel.recv(self._server, Pulled, self._lane)  # 2
+        elif (due := self._channel.recv_due((self._server,), Pulled, self._lane)) is not None:
+            message = due[1]
+        else:
+            return None
+        t = self._open.popleft() if self._open else -1
+        if message.iteration != t or len(message.versions) != len(self._workers):
+            raise ProtocolError(
+                f"{self._channel.me}: {self._server} was expected to answer iteration {t} for {len(self._workers)} "
+                f"workers, it answered {message.iteration} for {len(message.versions)}; do both run the same job?"
+            )
+        if not self._told:
+            return PullAnswer(t, None, message.finished)
+        versions = {name: v for name, v in zip(self._workers, message.versions, strict=True) if v >= 0}
+        total = self._stored.reveal(message.total, versions, self._pace.batches[t], shape)
+        return PullAnswer(t, total, message.finished, versions)
+
+
+def begun(channel: Channel, name: str, lane: str, pace: WorkerPace) -> tuple[int, dict[int, tuple[int, bytes]]]:
+    """Step 0 of a worker: the iteration that it begins with, and the versions and payloads of batches visited before.
+
+    ProtocolError for what this schedule does not have.
+    """
+    stored: dict[int, tuple[int, bytes]] = {}
+    last = len(pace.batches)
+    while True:
+        _, message = channel.recv_any((name,), (Restored, Position), lane)
+        match message:
+            case Position(iteration) if 0 <= iteration <= last:
+                return iteration, stored
+            case Restored(batch, version, payload) if 0 <= version < last and pace.batches[version] == batch:
+                stored[batch] = version, payload
+            case _:
+                raise ProtocolError(
+                    f"{channel.me}: {name} was expected to begin within {last} iterations of the schedule, it names "
+                    "one or a batch that is none of it; do both run the same job?"
+                )
+
+
+@dataclass
+class _Worker:
+    """What the server knows of one: the last iterations pushed and answered, how many it has finished, what is held
+    back, and payloads by batch with their versions."""
+
+    pushed: int = -1
+    answered: int = -1
+    finished: int = 0
+    held: deque[int] = field(default_factory=deque)
+    stored: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+
+
+class PullServer:
+    """The server's side: keeps the latest payloads of all batches (one a worker), and answers."""
+
+    def __init__(
+        self, seat: Seat, pace: WorkerPace, stored: StoredServer, *, lead: str, told: Iterable[str], whole: bool
+    ):
+        """seat: of a sum, whose collector this is. told: who is told sums. whole: sums are of all workers or none."""
+        self._channel, self._lane = seat.channel, f"{seat.lane}/pulls"
+        self._pace, self._stored, self._lead, self._told, self._whole = pace, stored, lead, frozenset(told), whole
+        self._workers = {name: _Worker() for name in seat.contributors}
+
+    def serve(self) -> Iterator[int]:
+        """Serve until all pushes are answered; yield the number of iterations that every worker has finished."""
+        self._begin()
+        done = self._through
+        while done < len(self._pace.batches):
+            senders = self._pushing(done)
+            awaited = [name for name in senders if self._waits_for_nobody(name)]
+            name, push = self._channel.recv_first(senders, Push, self._lane, awaited=awaited)  # 1
+            self._take(name, push)
+            self._answer()
+            while done < self._through:
+                done += 1
+                yield done
+
+    def _begin(self) -> None:
+        for name, worker in self._workers.items():
+            worker.finished, worker.stored = begun(self._channel, name, self._lane, self._pace)  # 0
+            worker.pushed = worker.answered = worker.finished - 1
+
+    @property
+    def _through(self) -> int:
+        """How many iterations everyone's pulls are answered of."""
+        return 1 + min(worker.answered for worker in self._workers.values())
+
+    @property
+    def _slowest(self) -> int:
+        return min(worker.pushed for worker in self._workers.values())
+
+    def _pushing(self, done: int) -> list[str]:
+        """Who pushes next without an answer from here, while all are through with `done` iterations."""
+        found = []
+        for name, worker in self._workers.items():
+            t = worker.pushed
+            meets = t >= done and self._pace.pauses(t)  # waits for the others after its last push
+            if not (meets or t - worker.answered > self._pace.unanswered(t)):
+                found.append(name)
+        return found
+
+    def _waits_for_nobody(self, name: str) -> bool:
+        """Whether its next push needs no residual either that the leading party may still have to publish."""
+        if name in self._told:
+            return True
+        t = self._workers[name].pushed
+        return self._workers[self._lead].finished > t - self._pace.unanswered(t)
+
+    def _take(self, name: str, push: Push) -> None:
+        worker = self._workers[name]
+        t = worker.pushed + 1
+        if (push.iteration, push.batch) != (t, self._pace.batches[t]) or not worker.finished <= push.finished <= t:
+            raise ProtocolError(
+                f"{self._channel.me}: {name} was expected to push iteration {t} of batch {self._pace.batches[t]}, it "
+                f"pushed {push.iteration} of {push.batch}, with {push.finished} finished; do both run the same job?"
+            )
+        worker.pushed, worker.finished = t, push.finished
+        worker.stored[push.batch] = t, push.payload
+        worker.held.append(t)
+
+    def _answer(self) -> None:
+        """Answers all that need not wait: those whose lead is small enough, and have parts of all where they must."""
+        slowest = self._slowest
+        for name, worker in self._workers.items():
+            while worker.held and worker.held[0] - slowest <= self._pace.lead(worker.held[0]):
+                t = worker.held[0]
+                batch = self._pace.batches[t]
+                parts = {each: own.stored[batch] for each, own in self._workers.items() if batch in own.stored}
+                if self._whole and len(parts) < len(self._workers):
+                    break
+                worker.held.popleft()
+                worker.answered = t
+                told = name in self._told
+                total = self._stored.add({each: part for each, (_, part) in parts.items()}) if told else b""
+                versions = {each: parts[each][0] if each in parts else -1 for each in self._workers}
+                finished = self._workers[self._lead].finished
+                self._channel.note(PullAnswered(name, t, slowest, versions))
+                leave = sizes(self._channel, name)  # what the total tells, those who pushed have entered
+                self._channel.send(
+                    name, Pulled(t, total, tuple(versions.values()), finished), self._lane, told=leave
+                )  # 2

@@ -1,0 +1,1 @@
+"""How the parts of a sum go up: in the clear, under masks, under a key, over trees."""

@@ -1,0 +1,104 @@
+"""How the parts of a sum go up (n x c each), and who must collude to learn one.
+
+A round is a forward sum and a residual (design: FedBCD 2019, Algorithm 1). A `SumProtocol` says how the H_k go up;
+it goes with any residual. It is an option (frozen, named) that makes one role object for each party.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.errors import PeerLost
+from securevfl.protocols.base import MessageProtocol
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Phases, Space
+
+TOTAL = Reveal("output", "the sum of the parts; of a linear model these span their columns over a run")
+
+
+@dataclass(frozen=True)
+class Coalition:
+    """The fewest parties that learn a part by pooling what they hold: `members`, and any `further` of `among`."""
+
+    members: frozenset[str]
+    among: frozenset[str] = frozenset()
+    further: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.members) + self.further
+
+    def __str__(self) -> str:
+        names = sorted(self.members)
+        if self.further:
+            names.append(f"any {self.further} of {', '.join(sorted(self.among))}")
+        *some, last = names
+        return f"{', '.join(some)} and {last}" if some else last
+
+
+class SumRole(ABC):
+    """One party's side of a sum, good for the whole run."""
+
+    @abstractmethod
+    def contribute(self, values: Floats | Phases, space: Space) -> None:
+        """Contribute this party's part (any shape; the same at every party)."""
+
+    @abstractmethod
+    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        """Return the sum of all other parties' parts; only for the party the sum is for."""
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Who is missing from the last sum, where the protocol lets one finish without everyone."""
+        return ()
+
+    def collect_all(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        """`collect` for a model, which is another one without a party's columns: PeerLost if somebody has dropped."""
+        total = self.collect(shape, space)
+        if self.dropped:
+            raise PeerLost(f"a sum of all parties was expected, {', '.join(self.dropped)} dropped out of it")
+        return total
+
+
+class SumProtocol(MessageProtocol):
+    """A protocol by which the parties' parts are added up for one of them."""
+
+    @property
+    def strength(self) -> str:
+        return "see its docstring"
+
+    @abstractmethod
+    def role(self, seat: Seat) -> SumRole:
+        """Create this party's side, exchanging keys if the protocol has any. All parties call it at the same point."""
+
+    @abstractmethod
+    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+        """Declare what each message reveals when these parties contribute, in the roles of a sum."""
+
+    @abstractmethod
+    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+        """Who must collude: for each contributor the fewest others that learn its part. `parties`: collector first.
+
+        Exact for parties that follow the protocol: a set of others learns the part if and only if it holds such a
+        coalition, or is everybody else (who are left with the part when they take theirs off the sum).
+        """
+
+    def coalition(self, contributors: Sequence[str], collector: str = "the active party") -> str:
+        """Describe the weakest of `coalitions` in one line for people. It speaks of the messages of one sum."""
+        found = self.coalitions((collector, *contributors))
+        name, fewest = min(found.items(), key=lambda item: item[1].size)
+        if fewest.size == 1:
+            return f"{fewest} learns the part of {name}"
+        return f"{fewest} together learn the part of {name}; fewer than {fewest.size} learn nobody's"
+
+    @property
+    def hides_parts(self) -> bool:
+        """Whether the active party is kept from seeing single parts (given two or more)."""
+        return True

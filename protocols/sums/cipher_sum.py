@@ -1,0 +1,138 @@
+"""Cipher sum: the parts are added up under the collector's key on their way through a tree of contributors.
+
+0. collector -> all       public key             once
+1. contributor k -> j     [[sum below k]]        re-randomised at every hop, along the tree
+2. head -> collector      [[sum_k H_k]]          the collector decrypts
+
+Between contributors run ciphertexts that only the collector could open. The collector learns the sum, and
+more only together with parties that see partial sums: whoever receives from k and, unless k is a leaf, whoever sends
+to k. With one contributor the sum is its part.
+
+A sum of phases, each in [-pi, pi), is taken over the integers and reduced by the collector, which besides the phase
+learns its number of whole turns, at most log2 of the number of parties in bits. Phases of 16 bits and all phases under
+Paillier are exact; under CKKS a phase of 32 bits is rounded to about 2^-26 of a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
+from securevfl.crypto.masking.sum_trees import SumTree
+from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
+from securevfl.errors import ProtocolError
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.encrypted import Encrypted
+from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
+from securevfl.protocols.giving import part_of_sum
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Circle, Phases, Space
+from securevfl.protocols.sums.base import TOTAL, Coalition, SumProtocol, SumRole
+from securevfl.protocols.sums.topology import Topology, one_pass
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Telling
+
+
+class SumKey(Message, frozen=True):
+    """The active party's key for sums."""
+
+    key: bytes
+
+
+class PartialSum(Telling, frozen=True):
+    """[[sum of the parts below the sender, its own included]]."""
+
+    ciphertext: bytes
+
+
+class CipherSum(Encrypted, SumProtocol):
+    """Parts added up under encryption along a tree, a star or a ring of passive parties."""
+
+    name: ClassVar[str] = "cipher"
+    engine: AnyEngine = Ckks()
+    """The encryption under which parts are added up."""
+    topology: Topology = "tree"
+    """The way of the encrypted parts to the active party."""
+
+    @classmethod
+    def variants(cls) -> dict[str, Self]:
+        by_engine = {f"cipher {name}": cls(engine=kind()) for name, kind in ENGINES.items()}
+        return by_engine | {"cipher star": cls(topology="star"), "cipher ring": cls(topology="ring")}
+
+    def role(self, seat: Seat) -> SumRole:
+        scheme = seat.meter.additive(self.engine.sums())
+        tree = self.tree(len(seat.contributors))
+        return CipherHolder(seat, scheme, tree) if seat.me == seat.collector else CipherAdder(seat, scheme, tree)
+
+    def tree(self, passives: int) -> SumTree:
+        """Return the tree of passive parties 0..passives-1 along which the sum is made; its root is the head."""
+        return one_pass(self.topology, passives)
+
+    def declares(self, contributors: Sequence[str]) -> list[Declared]:
+        return [
+            Declared(SumKey, COLLECTOR, CONTRIBUTOR, Reveal("public")),
+            Declared(PartialSum, CONTRIBUTOR, CONTRIBUTOR, Reveal("ciphertext", COLLECTOR)),
+            Declared(PartialSum, CONTRIBUTOR, COLLECTOR, TOTAL),
+        ]
+
+    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+        active, *passives = parties
+        tree = self.tree(len(passives))
+        found = {}
+        for k, passive in enumerate(passives):
+            above = tree.target(k)
+            neighbours = {*tree.sources(k), *([] if above is None else [above])}
+            found[passive] = Coalition(frozenset({active, *(passives[j] for j in neighbours)}))
+        return found
+
+
+class CipherHolder(SumRole):
+    def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: SumTree) -> None:
+        self._channel, self._lane = seat.channel, seat.lane
+        self._head = seat.contributors[tree.root]
+        self._holder: SumHolder = scheme.sum_keygen()
+        for passive in seat.contributors:
+            self._channel.send(passive, SumKey(self._holder.public), self._lane)  # 0
+
+    def contribute(self, values: Floats | Phases, space: Space) -> None:
+        raise ProtocolError("cipher sum: the active party collects; it adds its own part in the clear")
+
+    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        total = self._holder.decrypt(self._channel.recv(self._head, PartialSum, self._lane).ciphertext)  # 2
+        if total.size != np.prod(shape, dtype=int):
+            raise ProtocolError(f"{self._head} was expected to send a sum of shape {shape}, {total.size} values came")
+        if isinstance(space, Circle):
+            phases: Phases = (np.rint(total).astype(np.int64) & (2**space.bits - 1)).astype(np.uint32)
+            return phases.reshape(shape)
+        return total.reshape(shape)
+
+
+class CipherAdder(SumRole):
+    def __init__(self, seat: Seat, scheme: AdditiveScheme, tree: SumTree) -> None:
+        own = seat.contributors.index(seat.me)
+        target = tree.target(own)
+        self._seat, self._channel, self._lane = seat, seat.channel, seat.lane
+        self._terms = len(seat.contributors)
+        self._below = [seat.contributors[child] for child in tree.sources(own)]
+        self._above = seat.collector if target is None else seat.contributors[target]
+        self._adder: Adder = scheme.adder(self._channel.recv(seat.collector, SumKey, seat.lane).key)  # 0
+
+    def contribute(self, values: Floats | Phases, space: Space) -> None:
+        told = part_of_sum(self._seat, values, space)
+        if isinstance(space, Circle):
+            steps = np.asarray(values).astype(np.int32 if space.bits == 32 else np.int16)  # wraps to [-pi, pi)
+            v, bound = steps.astype(np.float64), 2.0 ** (space.bits - 1)
+        else:
+            v, bound = np.asarray(values, np.float64), space.bound
+        own = self._adder.encrypt(v.ravel(), bound=bound, terms=self._terms)
+        received = [self._channel.recv(child, PartialSum, self._lane).ciphertext for child in self._below]  # 1
+        total = self._adder.add(own, *received) if received else own
+        self._channel.send(self._above, PartialSum(total), self._lane, told=told)  # 1, 2
+
+    def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
+        raise ProtocolError("cipher sum: only the active party collects, it alone holds the key")

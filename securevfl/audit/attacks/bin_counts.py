@@ -1,0 +1,41 @@
+"""Labels from counts of the positive class in a party's bins, which weights of evidence open before a training.
+
+Each count is a linear equation about the labels of all training rows: the sum of the labels of one bin. The attacker
+takes the shortest y that fits all of its bins; where a residual goes down in the clear, y stands in the message itself.
+Rows of a bin share a guess, so the score is what classes in bins say, and more where bins of several columns cross.
+The ideal attacker has the same counts, which are declared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.audit.attacks.base import LabelAttack
+from securevfl.audit.recording.views import View, Worlds, as_numbers, fields
+from securevfl.base.arrays import Floats
+from securevfl.job import Job
+from securevfl.methods.base import Known
+
+
+class BinCounts(LabelAttack):
+    name = "bin_counts"
+    paper = "Dwork and Roth 2014, the algorithmic foundations of differential privacy, section 8.1 (linear queries)"
+
+    def why_not(self, job: Job) -> str:
+        return "" if job.prepare.woe is not None else "no classes in bins are told: the job has no weights of evidence"
+
+    def hidden(self, job: Job) -> bool:
+        return False
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "fewer bins of more rows (prepare.woe), or columns as they are"
+
+    def guess(self, view: View, worlds: Worlds) -> Floats:
+        tape, rows = worlds.bins_tape, worlds.schedule.flow
+        found = np.full((len(worlds.labels), 1), np.nan)
+        for opened in tape.bins[view.name]:
+            found[rows] = np.linalg.lstsq(opened.J.T, opened.gradient)[0]
+        for receipt in tape.receipts[view.name]:
+            told = [as_numbers(value, len(rows), 1) for value in fields(receipt.message)] if receipt.visit < 0 else []
+            found[rows] = next((each for each in told if each is not None), found[rows])
+        return found

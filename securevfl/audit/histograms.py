@@ -1,0 +1,81 @@
+"""A stand-in for boosted trees of opened histograms, in numpy: what each side is shown when other systems train trees.
+
+The party with labels knows each row's gradient and second derivative. For every node of a level it is told their sums
+in each bin of every column of the other party, picks the best split, and is told on which side of a split of the other
+party's every row is. No message is hidden here: this is what two attacks read, not a way to train.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+
+__all__ = ["ChosenSplit", "OpenedHistograms", "opened"]
+
+Bins = NDArray[np.intp]  # n x d
+Rows = NDArray[np.intp]
+LAMBDA, RATE = 1.0, 0.3
+
+
+@dataclass(frozen=True)
+class ChosenSplit:
+    """A split of the passive party's that was chosen: at which level, of which rows, which of them are above."""
+
+    level: int
+    rows: Rows
+    above: NDArray[np.bool_]
+
+
+@dataclass
+class OpenedHistograms:
+    """What is shown in a run. To the party with labels: for each node (k x n) the gradients of its rows, 0 for others,
+    and by column of the other party their sums in each bin (k x bins). To the other: its `chosen` splits."""
+
+    gradients: list[Floats] = field(default_factory=list)
+    sums: list[list[Floats]] = field(default_factory=list)
+    chosen: list[ChosenSplit] = field(default_factory=list)
+
+
+def opened(own: Bins, other: Bins, y: NDArray[np.intp], *, bins: int, trees: int, depth: int = 3) -> OpenedHistograms:
+    """Trains on bin numbers of the party with labels (n x d) and of the other; labels 0 and 1."""
+    shown, f = OpenedHistograms(), np.zeros(len(y))
+    for _ in range(trees):
+        p = 1 / (1 + np.exp(-f))
+        g, h = p - y, p * (1 - p)
+        nodes: list[Rows] = [np.arange(len(y))]
+        for level in range(depth):
+            nodes = [side for rows in nodes for side in _split(shown, own, other, g, h, rows, bins, level)]
+        for rows in nodes:
+            f[rows] -= RATE * g[rows].sum() / (h[rows].sum() + LAMBDA)
+    return shown
+
+
+def _split(
+    shown: OpenedHistograms, own: Bins, other: Bins, g: Floats, h: Floats, rows: Rows, bins: int, level: int
+) -> list[Rows]:
+    if len(rows) < 2:
+        return [rows]
+    for values in (g, h):
+        masked = np.zeros(len(g))
+        masked[rows] = values[rows]
+        shown.gradients.append(masked)
+        shown.sums.append([np.bincount(column[rows], values[rows], bins).astype(np.float64) for column in other.T])
+    best, told = 0.0, False
+    at: tuple[int, int] | None = None
+    for theirs, table in ((False, own), (True, other)):
+        for j, column in enumerate(table.T):
+            G, H = (np.cumsum(np.bincount(column[rows], each[rows], bins))[:-1] for each in (g, h))
+            G_all, H_all = g[rows].sum(), h[rows].sum()
+            gain = G**2 / (H + LAMBDA) + (G_all - G) ** 2 / (H_all - H + LAMBDA) - G_all**2 / (H_all + LAMBDA)
+            if gain.max() > best:
+                best, at, told = float(gain.max()), (j, int(gain.argmax())), theirs
+    if at is None:
+        return [rows]
+    above = (other if told else own)[rows, at[0]] > at[1]
+    if told:
+        shown.chosen.append(ChosenSplit(level, rows, above))
+    return [rows[~above], rows[above]]

@@ -1,0 +1,110 @@
+"""Simulators of a whole run: any role's view, from its own table, sizes and what is declared as output.
+
+They are for methods that open nothing but outputs, as shares do (`Method.replayed`).
+
+The simulator makes up tables and labels of everyone else at random, of the sizes that are public, and plays the
+training with them. What opens an output (scores, sums of losses) it makes from the output itself, so these messages are
+left out on both sides; so is what is declared as plain or public. What remains must not be told from the real view:
+ciphertexts, answers, corrections, places, tables, deltas, parts, their differences in turn and with each other, and
+what the role can make of them by its own masks: all that it knows of residuals.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from securevfl.audit.recording.transcript import Transcript, Witness
+from securevfl.audit.simulators import compare
+from securevfl.audit.statistics import Battery, alike
+from securevfl.audit.transcripts import Outcome
+from securevfl.base.arrays import Floats
+from securevfl.data import datasets
+from securevfl.data.party import Party, check_parties
+from securevfl.job import Job
+from securevfl.methods.run_messages import declared_of
+from securevfl.models.linear import Logistic
+from securevfl.models.trees import Trees
+from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.shares.shares_options import Shares
+from securevfl.runtime.channel import Event, Observer
+from securevfl.training.simulate import simulate
+
+_ROWS = 200
+
+
+@dataclass
+class _View(Observer):
+    """Messages, and by party what it knows of residuals, as integers."""
+
+    events: list[Event] = field(default_factory=list)
+    words: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, event: Event) -> None:
+        with self.lock:
+            self.events.append(event)
+
+    def note(self, me: str, fact: object) -> None:
+        if isinstance(fact, SharedResidual):
+            with self.lock:
+                self.words[me].append(fact.words.ravel())
+
+
+def views(job: Job, parties: Sequence[Party]) -> Outcome:
+    """Every role's view of a job with these tables, real against simulated."""
+    lead, others = check_parties(parties)
+    widths = {party.name: len(party.columns) for party in parties}
+    roles = job.method.assigned(job, job.method.cast([lead, *others]), widths)
+    by_role = {roles.role(party.name): party for party in reversed([lead, *others])}
+    outcome, (real, seen) = Outcome(), _played(job, parties)
+    for party in by_role.values():
+        simulated, made = _played(job, [own if own is party else made_up(own) for own in parties])
+        outcome = outcome.merge(compare([real], [simulated], party.name))
+        battery, known = Battery(), [view.words[party.name] for view in (seen, made)]
+        if not known[0]:
+            continue
+        bits = max(8, int(np.log2(max(1.0, *(np.abs(own).max() for own in known[0])))) + 1)
+        alike(battery, f"what {party.name} knows of residuals", *(np.concatenate(own) / 2.0**bits % 1 for own in known))
+        outcome.statistics("simulator", party.name, battery)
+    return outcome
+
+
+def made_up(party: Party) -> Party:
+    """Make a table of the same sizes, and labels of the same kinds where the party has any, that say nothing."""
+    rng = np.random.default_rng([len(party), len(party.columns)])
+    y = None if party.y is None else rng.permutation(np.resize(np.unique(np.asarray(party.y)), len(party)))
+    X, aligned = rng.normal(size=(len(party), len(party.columns))), party.ids is None
+    return Party(party.name, X, y, ids=party.ids, columns=party.columns, aligned=aligned)
+
+
+def _played(job: Job, parties: Sequence[Party]) -> tuple[Transcript, _View]:
+    """Run the job, and return its messages without those that open an output, and all that was seen."""
+    lead, others = check_parties(parties)
+    widths = {party.name: len(party.columns) for party in parties}
+    roles = job.method.assigned(job, job.method.cast([lead, *others]), widths)
+    seen = _View()
+    simulate(job, parties, workers=1, observe=seen)
+    run = Transcript(seen.events, roles, declared_of(job.method, job, roles), Witness())
+    said = [(event, run.declaration(event)) for event in run.events]
+    kept = [event for event, declared in said if declared is None or declared.reveals.kind != "output"]
+    return Transcript(kept, roles, run.declared, run.witness), seen
+
+
+def _check(parties: int, **keys: Any) -> Outcome:
+    tables = [party.take(np.arange(_ROWS, dtype=np.intp)) for party in datasets.breast_cancer(parties=parties)]
+    return views(Job(protocol=Protocol(shares=Shares(chunk=10)), batch_size="all", test_fraction=0.25, **keys), tables)
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "simulator shares": partial(_check, 3, model=Logistic(), optimizer=FedSGD(lr=0.3), epochs=10),
+    "simulator shares, trees": partial(_check, 2, model=Trees(trees=4, depth=2), epochs=12),
+}

@@ -1,0 +1,153 @@
+"""Tests of randomness with a false-alarm rate over the whole suite.
+
+Every p-value of the suite is held against LEVEL = SUITE_FALSE_ALARM / MOST_TESTS (Bonferroni): with at most MOST_TESTS
+p-values, all hypotheses true, the chance that any check fails is at most SUITE_FALSE_ALARM. The suite counts them
+(suite/budget.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from securevfl.base.arrays import Floats
+
+SUITE_FALSE_ALARM = 1e-6
+MOST_TESTS = 10_000
+LEVEL = SUITE_FALSE_ALARM / MOST_TESTS
+
+_FEWEST = 40  # numbers below which a test would say nothing
+_CELL = 20  # expected count of a cell of a chi-square test
+
+
+@dataclass
+class Battery:
+    """p-values by name, of one name the least. `failures` are those below LEVEL; the length counts every p-value."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, name: str, p: float) -> None:
+        self.values[name] = min(p, self.values.get(name, 1.0))
+        self.count += 1
+
+    def failures(self) -> list[str]:
+        return [f"{name} (p = {p:.1e})" for name, p in self.values.items() if p < LEVEL]
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def uniform(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint8]) -> None:
+    """Add tests that `fractions` are uniform on [0, 1) and the bytes `low` on 0..255, bit by bit too."""
+    if len(fractions) >= _FEWEST:
+        battery.add(f"{name}: KS on residues", float(stats.kstest(fractions, "uniform").pvalue))
+        cells = min(256, len(fractions) // _CELL)
+        counts = np.bincount((fractions * cells).astype(int).clip(0, cells - 1), minlength=cells)
+        battery.add(f"{name}: chi-square on residues", float(stats.chisquare(counts).pvalue))
+    if len(low) >= _FEWEST:
+        cells = 256 if len(low) >= 256 * _CELL else 16
+        if len(low) >= cells * _CELL:
+            counts = np.bincount(low >> np.uint8(0 if cells == 256 else 4), minlength=cells)
+            battery.add(f"{name}: chi-square on bytes", float(stats.chisquare(counts).pvalue))
+        ones = np.unpackbits(low[:, None], axis=1).sum(axis=0)
+        squares = ((ones - len(low) / 2) ** 2 / (len(low) / 4)).sum()
+        battery.add(f"{name}: chi-square on bits", float(stats.chi2.sf(squares, 8)))
+
+
+def bitwise(battery: Battery, name: str, bits: NDArray[np.uint8]) -> None:
+    """Add tests of successive draws (n x b bits, each uniform): every bit, every two, every two of draws in turn.
+
+    Three p-values: the least of all exact binomial tests of one kind, times their number.
+    """
+    if len(bits) < _FEWEST:
+        return
+    n, b = bits.shape
+    rows, later = _packed(bits[: n - 1]), _packed(bits[1:])
+    whole = _packed(bits)
+    ones = np.abs(n - 2 * np.bitwise_count(whole).sum(axis=1, dtype=np.int64)).max()
+    within = max((_unlike(whole[i + 1 :], whole[i], n) for i in range(b - 1)), default=0)
+    in_turn = max(_unlike(later, row, n - 1) for row in rows)
+    battery.add(f"{name}: balance of bits", _least(int(ones), n, b))
+    battery.add(f"{name}: bits of one draw", _least(within, n, b * (b - 1) // 2))
+    battery.add(f"{name}: bits of draws in turn", _least(in_turn, n - 1, b * b))
+
+
+def _packed(bits: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Each column of (n x b) bits as words (b x n / 64), filled up with zeros."""
+    octets = np.packbits(bits.T, axis=1)
+    filled = np.zeros((len(octets), -(-octets.shape[1] // 8) * 8), np.uint8)
+    filled[:, : octets.shape[1]] = octets
+    return filled.view(np.uint64)
+
+
+def _unlike(columns: NDArray[np.uint64], other: NDArray[np.uint64], n: int) -> int:
+    """How far the columns are from being half alike to another: the largest |alike - unlike| of n."""
+    unlike = np.bitwise_count(columns ^ other).sum(axis=1, dtype=np.int64)
+    return int(np.abs(n - 2 * unlike).max(initial=0))
+
+
+def _least(largest: int, n: int, tests: int) -> float:
+    """Return the two-sided p-value of the largest of `tests` sums of n random signs, times their number."""
+    return min(1.0, max(1, tests) * 2.0 * float(stats.binom.sf((n + largest) / 2 - 1, n, 0.5)))
+
+
+def bits_of(words: NDArray[np.unsignedinteger]) -> NDArray[np.uint8]:
+    """Return the bits (n x b) of unsigned words (any shape, n in all), lowest first."""
+    octets = np.ascontiguousarray(words.ravel().astype(words.dtype.newbyteorder("<")))
+    return np.unpackbits(octets.view(np.uint8).reshape(octets.size, -1), axis=1, bitorder="little")
+
+
+def bits_of_numbers(numbers: Sequence[int], width: int) -> NDArray[np.uint8]:
+    """Return the lowest `width` bits (n x width) of each number, lowest first."""
+    size = -(-width // 8)
+    raw = b"".join((number & (1 << width) - 1).to_bytes(size, "little") for number in numbers)
+    rows = np.frombuffer(raw, np.uint8).reshape(len(numbers), size)
+    return np.unpackbits(rows, axis=1, count=width, bitorder="little")
+
+
+def alike(battery: Battery, name: str, real: Floats, simulated: Floats) -> None:
+    """Add two-sample tests on fractions in [0, 1): Kolmogorov-Smirnov, and chi-square on cells and on low bits."""
+    if min(len(real), len(simulated)) < _FEWEST:
+        return
+    battery.add(f"{name}: KS", float(stats.ks_2samp(real, simulated, method="asymp").pvalue))
+    for what, shift in (("residues", 1.0), ("low bits", 2.0**16)):
+        cells = max(2, min(64, len(real) // _CELL))
+        table = np.stack(
+            [np.bincount(((x * shift % 1.0) * cells).astype(int), minlength=cells)[:cells] for x in (real, simulated)]
+        )
+        table = table[:, table.sum(axis=0) >= _CELL]
+        if table.shape[1] >= 2 and table.sum(axis=1).all():
+            battery.add(f"{name}: chi-square on {what}", float(stats.chi2_contingency(table).pvalue))
+
+
+def told_apart(battery: Battery, name: str, real: Floats, simulated: Floats, seed: int = 0) -> None:
+    """Add what trained classifiers (logistic, gradient boosting) reach on messages they have not seen.
+
+    Rows are messages, columns statistics of one. Half of each kind trains; the p-value is exact over permutations of
+    the other half's labels: the rank-sum test of the classifier's scores.
+    """
+    from sklearn.ensemble import GradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    count = min(len(real), len(simulated))
+    if count < _FEWEST:
+        return
+    both = np.concatenate([real, simulated])
+    kind = np.repeat([1, 0], [len(real), len(simulated)])
+    order = np.random.default_rng(seed).permutation(len(both))
+    half = len(order) // 2
+    train, test = order[:half], order[half:]
+    for label, model in (
+        ("logistic", make_pipeline(StandardScaler(), LogisticRegression(solver="liblinear"))),
+        ("boosting", GradientBoostingClassifier(n_estimators=20, max_depth=2, random_state=seed)),
+    ):
+        scores = model.fit(both[train], kind[train]).predict_proba(both[test])[:, 1]
+        ranked = stats.mannwhitneyu(scores[kind[test] == 1], scores[kind[test] == 0], alternative="greater")
+        battery.add(f"{name}: {label} classifier", float(ranked.pvalue))

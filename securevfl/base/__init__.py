@@ -1,0 +1,1 @@
+"""What every room stands on: arrays, options, files, roles. It knows nothing of learning."""

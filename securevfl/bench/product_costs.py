@@ -1,0 +1,81 @@
+"""Products of shared vectors on either engine, in turns in one process: what a visit pays ahead at one party.
+
+A visit has two products at each party: W^T of a vector of n rows, and X of one of d. Times are of both ends.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import Integers, ShareRing, Words
+from securevfl.crypto.share_scheme import ShareScheme, common_coin
+from securevfl.protocols.shares.share_engines import ENGINES
+
+BITS = 48  # L of batches of some thousand rows
+PARTS = "encrypt", "prepare", "product", "open"
+
+
+def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
+    """Milliseconds of processor time a visit of n rows x d columns, medians of so many turns, for each engine.
+
+    `ratio` is the slowest engine's to the first's, `bytes` the other way round.
+    """
+    rng, ring = np.random.default_rng([n, d]), ShareRing(BITS)
+    factors = [rng.integers(-128, 128, shape) for shape in ((n, d), (d, n))]
+    vectors = [ring.uniform(Prg.fresh("bench"), (len(W), visits)) for W in factors]
+    ends = [_Ends(engine(BITS)) for engine in ENGINES]
+    for turn in range(pairs + 1):  # the first one warms up
+        for end in ends:
+            end.sent = 0
+            for W, V in zip(factors, vectors, strict=True):
+                end.exchange(W, V)
+            if not turn:
+                end.spent = {part: [] for part in PARTS}
+    row: dict[str, Any] = {"what": f"products {n}x{d}, {visits} visits", "parties": 1, "mode": "shares"}
+    for end in ends:
+        each = {part: 1e3 * median(np.reshape(end.spent[part], (pairs, 2)).sum(axis=1)) / visits for part in PARTS}
+        row |= {f"{end.name}_{part}_ms": ms for part, ms in each.items()}
+        row[f"{end.name}_ms"] = sum(each.values())
+    first, last = ends[0], ends[-1]
+    return row | {"ratio": row[f"{last.name}_ms"] / row[f"{first.name}_ms"], "bytes": first.sent / last.sent}
+
+
+class _Ends:
+    """A holder and an evaluator on one engine, and the processor seconds of what they did."""
+
+    def __init__(self, scheme: ShareScheme) -> None:
+        coin = common_coin(os.urandom(32), os.urandom(32), 0, "bench")
+        self.name, self._holder = scheme.name, scheme.keygen(coin)
+        self._evaluator = scheme.evaluator(self._holder.public, coin)
+        self.spent: dict[str, list[float]] = {part: [] for part in PARTS}
+        self.sent = 0
+
+    def exchange(self, W: Integers, V: Words) -> None:
+        """One product; plaintexts are made within it, so what a product takes once they are there is taken off."""
+        holder, evaluator = self._holder, self._evaluator
+        encrypting, sealed = _timed(lambda: holder.encrypt(V, columns=W.shape[1]))
+        prepared = evaluator.prepare(W)
+        first, _ = _timed(lambda: evaluator.product(prepared, sealed))
+        again, (reply, _) = _timed(lambda: evaluator.product(prepared, sealed))
+        opening, _ = _timed(lambda: holder.open(reply))
+        for part, seconds in zip(PARTS, (encrypting, max(0.0, first - again), again, opening), strict=True):
+            self.spent[part].append(seconds)
+        self.sent += len(sealed) + len(reply)
+
+
+def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    started = time.process_time()
+    result = work()
+    return time.process_time() - started, result
+
+
+def all_products(sizes: Sequence[tuple[int, int]], visits: Sequence[int] = (16, 1)) -> list[dict[str, Any]]:
+    """Return a row for each size and number of visits in a chunk."""
+    return [products(n, d, each) for n, d in sizes for each in visits]

@@ -1,0 +1,260 @@
+"""Trees on shares on real tables: what they reach beside boosting, what they cost, and what mixing parties would give.
+
+auc           of rows that no party trained on, by the scores that the party with labels is told
+auc_float     of the same trees and lines, their weights by the same steps in floats with the exact residual
+auc_linear    of logistic regression on all columns in one place
+auc_boosting  of scikit-learn's gradient boosting on all columns in one place, no tree of which mixes parties
+auc_mixed     of the same with trees that mix them: `auc_mixed - auc_boosting` is what is given up
+auc_xgboost   of XGBoost, no tree of which mixes parties; null where it is not installed
+
+`ahead_s` and `visits_s` are seconds of encrypted work and transfers, over all parties, ahead and in visits; `clock_s`
+and `cpu_s` those of the whole training, by the clock and of all processes; `virtual_s` those on the critical path over
+300 Mbps and 20 ms, work ahead included. Clock and processor times are of this machine and whatever else it does: `load`
+is how many processes wanted a core when the training began.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.base.extras import extra, installed
+from securevfl.bench import tables as bench_tables
+from securevfl.bench.shares import read
+from securevfl.data.party import Party
+from securevfl.job import Job
+from securevfl.methods.prepared_columns import prepare_all
+from securevfl.models.inputs import Seen, Spread
+from securevfl.models.metrics import area_under_curve
+from securevfl.models.trees import ForestInputs, Trees
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.shares.shares_options import Shares
+from securevfl.runtime.clock import Stage
+from securevfl.training.run import Run
+from securevfl.training.simulate import simulate
+
+SCHEMA = "securevfl.bench.trees/1"
+Progress = Callable[[str], None]
+Rows = NDArray[np.intp]
+
+SPLIT: dict[str, Callable[[int], int]] = {  # how many rows train, of so many
+    "default_credit": lambda rows: 22_500,
+    "a9a": lambda rows: 32_561,
+    "ijcnn1": lambda rows: 30_000,
+    "phishing": lambda rows: 8_291,
+    "support2": lambda rows: rows * 3 // 4,
+    "breast": lambda rows: rows * 3 // 4,
+    "adult": lambda rows: rows * 3 // 4,
+    "heavy": lambda rows: 150_000,
+    "large": lambda rows: 100_000,
+}
+SMALL = "phishing", "breast", "support2", "default_credit"
+MOST_SCORED = 10_000
+
+
+def run(
+    data: Path, names: Sequence[str], on_row: Progress, *, trees: int | None = None, seeds: int = 1, shares: bool = True
+) -> list[dict[str, Any]]:
+    """Run each table and seed, and return a row for each.
+
+    Without `shares` the row has the AUCs of floats and of others alone. DataError if a table is not there.
+    """
+    rows = []
+    for name in names:
+        for seed in range(seeds):
+            on_row(f"{name}, {seed + 1} of {seeds}")
+            rows.append(table(data, name, trees, seed, shares=shares))
+    return rows
+
+
+def table(data: Path, name: str, trees: int | None, seed: int, *, shares: bool = True) -> dict[str, Any]:
+    """One table, split by the seed."""
+    parties = parties_of(data, name)
+    train, test = _split(name, len(parties[0]), seed)
+    model, own = Trees(trees=trees), [party.take(train) for party in parties]
+    job = Job.from_dict({"model": model, "protocol": Protocol(shares=Shares(chunk=model.defaults["epochs"]))})
+    test = _filled(job, own, parties, test)
+    new: dict[str, Any] = {party.name: party.take(test).table for party in parties}
+    y, labels = np.asarray(parties[0].y)[train], np.asarray(parties[0].y)[test]
+    told: dict[str, Any] = {
+        "table": name,
+        "seed": seed,
+        "rows": len(train),
+        "columns": [len(party.columns) for party in parties],
+        "parties": len(parties),
+        "trees": trees,
+        "depth": model.depth,
+        "visits": job.epochs,
+    }
+    found = None
+    if shares:
+        figures, found = _trained(job, own)
+        told |= figures | {"auc": area_under_curve(labels == labels.max(), found.decision(new)[:, 0])}
+    told["auc_float"] = in_floats(job, own, new, labels, found)
+    return told | beside(job, own, new, y, labels)
+
+
+def parties_of(data: Path, name: str) -> list[Party]:
+    """Read the parties of a table, the first with labels."""
+    if name == "heavy":
+        return made_up(160_000, 5, 5)
+    if name == "large":
+        return made_up(101_000, 30, 300, tails=False)
+    if name in ("adult", "support2"):
+        return _raw(data / f"{name}.csv.gz")
+    return read(data, name)
+
+
+def made_up(rows: int, own: int, other: int, *, tails: bool = True) -> list[Party]:
+    """Numbers of both parties, with gaps and heavy tails if so wanted, and labels that bend with some of each."""
+    rng = np.random.default_rng([rows, own, other])
+    sides = [rng.standard_t(2, size=(rows, d)) if tails else rng.normal(size=(rows, d)) for d in (own, other)]
+    f = sum((np.abs(X[:, 0]) < 0.8) * 2.0 + np.tanh(X[:, 1]) + np.sign(X[:, 2]) for X in sides)
+    y = (f + rng.logistic(size=rows) > np.median(f)).astype(int)
+    if tails:
+        for X in sides:
+            X[rng.random(X.shape) < 0.05] = np.nan
+    return [Party("bank", sides[0], y, aligned=True), Party("shop", sides[1], aligned=True)]
+
+
+def in_floats(job: Job, own: Sequence[Party], new: dict[str, Any], labels: NDArray[Any], found: Run | None) -> float:
+    """Return the AUC of steps in floats, on the trees of a run, or on trees drawn for it where there is none."""
+    model, prepared = job.model, prepare_all(job, own)
+    assert isinstance(model, Trees), "the job is of trees"
+    y, blocks, later = np.where(own[0].y == np.max(labels), 1.0, -1.0)[:, None], list[Floats](), list[Floats]()
+    for place, party in enumerate(prepared):
+        assert party.preparation is not None, "it has been prepared"
+        n = len(party)
+        seen = Seen(
+            party.name, party.X, tuple(party.preparation.sources), None if place else y, None, False, os.urandom(32)
+        )
+        spread = Spread(place == 0, party.X.shape[1], 1, len(own), n)
+        kept = None if found is None else found.parts[party.name].state["inputs"]
+        inputs = model.inputs(spread, kept if place else None, partial(_same, seen))
+        blocks.append(inputs.trained(party.X, np.arange(n)))
+        later.append(inputs(party.preparation.apply(new[party.name])))
+    n, at = len(y), [np.zeros((X.shape[1], 1)) for X in blocks]
+    ridge, before = model.ridge_of(n), [theta.copy() for theta in at]
+    assert ridge is not None, "trees have one of their own"
+    turns = [np.linalg.inv(X.T @ X / (4 * n) + ridge * np.eye(X.shape[1])) for X in blocks]
+    for t in range(1, job.epochs + 1):
+        g = model.loss.residual(_sums(blocks, at), y)
+        after = [theta - P @ (X.T @ g) / (n * len(own)) for X, P, theta in zip(blocks, turns, at, strict=True)]
+        at = [a + (t - 1) / (t + 2) * (a - b) for a, b in zip(after, before, strict=True)]
+        before = after
+    return float(area_under_curve(labels == labels.max(), _sums(later, at)[:, 0]))
+
+
+def _same(seen: Seen) -> Seen:
+    return seen
+
+
+def _sums(blocks: Sequence[Floats], at: Sequence[Floats]) -> Floats:
+    return np.asarray(sum(X @ theta for X, theta in zip(blocks, at, strict=True)))
+
+
+def beside(
+    job: Job, own: Sequence[Party], new: dict[str, Any], y: NDArray[Any], labels: NDArray[Any]
+) -> dict[str, float | None]:
+    """AUCs of models of all columns in one place."""
+    extra("sklearn", "sklearn", "the models beside trees")
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    prepared = prepare_all(job, own)
+    X = np.hstack([party.X for party in prepared])
+    Z = np.hstack([party.preparation.apply(new[party.name]) for party in prepared if party.preparation is not None])
+    edges = np.cumsum([0, *(party.X.shape[1] for party in prepared)]).tolist()
+    sides = [set(range(a, b)) for a, b in pairwise(edges)]
+    truth, later = y == labels.max(), labels == labels.max()
+    linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)).fit(X, truth)
+    apart = HistGradientBoostingClassifier(random_state=0, interaction_cst=sides).fit(X, truth)
+    mixed = HistGradientBoostingClassifier(random_state=0).fit(X, truth)
+    found: dict[str, float | None] = {
+        "auc_linear": area_under_curve(later, linear.decision_function(Z)),
+        "auc_boosting": area_under_curve(later, apart.decision_function(Z)),
+        "auc_mixed": area_under_curve(later, mixed.decision_function(Z)),
+        "auc_xgboost": None,
+    }
+    if installed("xgboost"):
+        fitted = (
+            import_module("xgboost")
+            .XGBClassifier(
+                n_estimators=100,
+                max_depth=5,
+                learning_rate=0.1,
+                interaction_constraints=[sorted(side) for side in sides],
+            )
+            .fit(X, truth)
+        )
+        found["auc_xgboost"] = area_under_curve(later, fitted.predict_proba(Z)[:, 1])
+    return found
+
+
+def _trained(job: Job, own: Sequence[Party]) -> tuple[dict[str, Any], Run]:
+    load, before, started = os.getloadavg()[0], _spent(), time.perf_counter()
+    found = simulate(job, own)
+    costs = found.costs
+    inputs = {name: ForestInputs.read(part.state["inputs"]) for name, part in found.parts.items()}
+    return {
+        "trees": [len(each.forest) for each in inputs.values()],
+        "widths": list(found.active.state["sizes"]["columns"].values()),
+        "ahead_s": sum(books.seconds(Stage.AHEAD) for books in costs.books.values()),
+        "visits_s": sum(books.seconds(Stage.TRAIN) for books in costs.books.values()),
+        "clock_s": time.perf_counter() - started,
+        "cpu_s": _spent() - before,
+        "virtual_s": costs.total + costs.ahead,
+        "bytes": costs.bytes,
+        "peak_mib": _peak(),
+        "load": load,
+    }, found
+
+
+def _split(name: str, rows: int, seed: int) -> tuple[Rows, Rows]:
+    """Rows that train and rows that are scored; a9a's as its source has them."""
+    count = SPLIT[name](rows)
+    order = np.arange(rows) if name == "a9a" else np.random.default_rng([seed, 5]).permutation(rows)
+    return np.sort(order[:count]), np.sort(order[count:][:MOST_SCORED])
+
+
+def _filled(job: Job, own: Sequence[Party], parties: Sequence[Party], test: Rows) -> Rows:
+    """Those of the rows that lack no value of a column without gaps in the training, which no model takes."""
+    whole = np.ones(len(test), bool)
+    for prepared, party in zip(prepare_all(job, own), parties, strict=True):
+        assert prepared.preparation is not None, "it has been prepared"
+        whole &= np.isfinite(prepared.preparation.apply(party.take(test).table)).all(axis=1)
+    return test[whole]
+
+
+def _raw(path: Path) -> list[Party]:
+    """Numbers and texts as they are, gaps among them, as the file splits them."""
+    columns, made = bench_tables.read(path), []
+    y = np.array(columns["y"], float).astype(int)
+    for k, side in enumerate("gh"):
+        names = [name for name in columns if name.startswith(f"{side}_")]
+        X = np.column_stack([np.array([value or None for value in columns[name]], object) for name in names])
+        made.append(Party(bench_tables.NAMES[k], X, None if k else y, columns=names, aligned=True))
+    return made
+
+
+def _spent() -> float:
+    """Processor seconds of this process and of those that it has started and that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def _peak() -> int:
+    """Return the most memory that this process has held, in which all parties are, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

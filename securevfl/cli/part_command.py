@@ -1,0 +1,151 @@
+"""Commands about a party's own part of the model, for which it meets nobody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from securevfl.cli.code_names import codes_in
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join has saved it.")]
+IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of ids.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser here.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the app."""
+    for command in (drift, scorecard, reasons, export):
+        app.command()(command)
+
+
+def drift(
+    model: Model,
+    data: Annotated[Path, typer.Option("--data", metavar="FILE", help="New rows with your columns, as for predict.")],
+    scores: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Their predictions, as predict wrote them."),
+    ] = None,
+    id_column: IdColumn = "id",
+    alarms: Annotated[
+        float, typer.Option(min=1e-6, max=0.5, help="Chance that any column is said to be shifted when none is.")
+    ] = 0.01,
+    report_json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
+    page: Html = None,
+) -> None:
+    """Say which of your columns have shifted since the training. Exit code 1 if any has. Nothing is sent.
+
+    PSI, Kolmogorov-Smirnov, missing values and unseen texts of each column, against what your part has kept of the
+    training rows.
+    """
+    from securevfl.base.files import check_writable, write_whole
+    from securevfl.cli.show import console, table
+    from securevfl.training import drift_page
+    from securevfl.training.model_part import ModelPart
+
+    for path in (report_json, page):
+        if path is not None:
+            check_writable(path)
+    part = ModelPart.load(model)
+    found = drift_page.drift(part, data, scores=scores, id_column=id_column, alarms=alarms)
+    if report_json is not None:
+        write_whole(report_json, json.dumps(drift_page.plain(found, part), indent=2).encode())
+    if page is not None:
+        write_whole(page, drift_page.page(found, part).encode())
+    console().print(table(drift_page.HEADS, drift_page.rows(found)))
+    if any(each.shifted for each in found):
+        raise typer.Exit(1)
+
+
+def scorecard(
+    model: Model,
+    points: Annotated[
+        str, typer.Option(metavar="POINTS:ODDS:DOUBLE", help="Points at these odds, and how many more double them.")
+    ] = "600:50:20",
+    out: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the lines here.")] = None,
+    page: Html = None,
+) -> None:
+    """Turn your part of a logistic model into points for each bin of your columns. Nothing is sent.
+
+    The sum over all parties' columns and the base, at the party with labels, is a row's score: see predict --points.
+    """
+    from securevfl.base.files import check_writable, write_whole
+    from securevfl.cli.show import console, table
+    from securevfl.training.model_part import ModelPart
+    from securevfl.training.scorecard import ScorecardScale
+    from securevfl.training.scorecard import scorecard as made_of
+
+    for path in (out, page):
+        if path is not None:
+            check_writable(path)
+    card = made_of([ModelPart.load(model)], ScorecardScale.read(points))
+    if out is not None:
+        write_whole(out, card.csv().encode())
+    if page is not None:
+        write_whole(page, card.page().encode())
+    rows: list[list[str | int | float | None]] = [[each.column, each.bin, round(each.points, 2)] for each in card.lines]
+    console().print(table(["column", "bin", "points"], rows))
+
+
+def reasons(
+    model: Model,
+    data: Annotated[Path, typer.Option("--data", metavar="FILE", help="Rows with your columns, as for predict.")],
+    top: Annotated[int, typer.Option(min=1, max=100, help="Codes a row.")] = 3,
+    codes: Annotated[
+        Path | None, typer.Option(metavar="FILE.JSON", help="What your columns are called: {column: code}.")
+    ] = None,
+    id_column: IdColumn = "id",
+    out: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Where they go; else stdout.")] = None,
+) -> None:
+    """Say for each row which of your own columns raise its score most. Nothing is sent.
+
+    Codes come from Shapley values of your columns, by your own weights. Who else sees them learns which of your columns
+    weigh most in a row: the last line says how many bits.
+    """
+    import csv
+    import io
+    import sys
+
+    from securevfl.base.files import check_writable, write_whole
+    from securevfl.data.readers import read_table
+    from securevfl.disclosure.code_bits import code_bits
+    from securevfl.training import explanations
+    from securevfl.training.model_part import ModelPart
+
+    part = ModelPart.load(model)
+    if out is not None:
+        check_writable(out)
+    named = None if codes is None else codes_in(codes)
+    table = read_table(data, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
+    found = explanations.reasons(part, table.held, most=top, codes=named)
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["id", *(f"reason {k}" for k in range(1, top + 1))])
+    ids = range(len(found)) if table.ids is None else table.ids.tolist()
+    lines.writerows([each, *own, *[""] * (top - len(own))] for each, own in zip(ids, found, strict=True))
+    if out is None:
+        sys.stdout.write(text.getvalue())
+    else:
+        write_whole(out, text.getvalue().encode())
+    told = code_bits(len(part.columns), top)
+    typer.echo(f"to another these codes tell up to {told:.1f} bits of each row of your columns", err=True)
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Option(metavar="FILE.ONNX", help="Where the graph goes.")],
+) -> None:
+    """Write your own part of a linear model as ONNX, with the preparation of your columns. Nothing is sent.
+
+    Input X: your columns in the order that is printed, in double precision; output: what you add to f.
+    """
+    from securevfl.base.files import check_writable
+    from securevfl.training.model_part import ModelPart
+    from securevfl.training.onnx_export import export_onnx
+
+    part = ModelPart.load(model)
+    check_writable(out)
+    export_onnx(part, out)
+    typer.echo(f"{part.name}'s part of f, of columns {', '.join(part.columns)}, is in {out}")

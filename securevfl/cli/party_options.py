@@ -1,0 +1,78 @@
+"""What the commands of one party have in common: its options, its events on the screen and its pool of processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Who you are.")]
+Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
+IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of ids.")]
+LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
+PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="Who takes part and where: peers.toml.")]
+SharedJob = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")]
+PeersByJob = Annotated[
+    Path | None,
+    typer.Option("--peers", metavar="FILE", help="Who takes part and where; by default peers.toml by the job."),
+]
+Certs = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of your certificate; by default that of the file of peers.")
+]
+Listen = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="What to bind, if not the port of your own address.")
+]
+Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the others.")]
+Patience = Annotated[float, typer.Option(min=0.5, help="Seconds a party may be cut off.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what happens.")]
+Ledger = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Your disclosure ledger; by default NAME.ledger among your user's data."),
+]
+Ahead = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of work done ahead; by default FILE.ahead by the data.")
+]
+Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join has saved it.")]
+Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line of JSON for each event.")]
+
+
+def pool_of(rows: int) -> AbstractContextManager[Executor | None]:
+    """Return a pool of one process a core where so many ids give enough to do."""
+    cores = os.cpu_count() or 1
+    if rows < 20_000 or cores < 2:
+        return nullcontext()
+    from securevfl.runtime.executor import process_pool
+
+    return process_pool(cores)
+
+
+@contextmanager
+def events(verbose: bool, log: Path | None) -> Iterator[None]:
+    from securevfl.runtime import eventlog
+
+    handlers = [eventlog.write_to(log)] if log is not None else []
+    handlers.append(eventlog.write_to(sys.stderr, logging.INFO if verbose else logging.ERROR))
+    handlers[-1].setFormatter(_ForPeople())
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            eventlog.LOGGER.removeHandler(handler)
+            handler.close()
+
+
+class _ForPeople(logging.Formatter):
+    """An event as a line to read."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = json.loads(record.getMessage())
+        at, event, party = (facts.pop(key) for key in ("time", "event", "party"))
+        return f"{at[11:19]} {party}: {event}" + "".join(f", {key} {fact}" for key, fact in facts.items())

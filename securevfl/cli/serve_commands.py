@@ -1,0 +1,187 @@
+"""Commands of parties that score rows without meeting for it: one stays up and answers, one asks."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from securevfl.cli.code_names import Codes, Reasons, given_codes
+from securevfl.cli.party_options import (
+    Certs,
+    Data,
+    IdColumn,
+    Ledger,
+    Listen,
+    Log,
+    Model,
+    Patience,
+    PeersFile,
+    Timeout,
+    Verbose,
+    events,
+    pool_of,
+)
+from securevfl.cli.stop import stoppable
+
+if TYPE_CHECKING:
+    from securevfl.data.drift import Drift
+    from securevfl.organisations.serve import Server
+    from securevfl.training.model_part import ModelPart
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the app."""
+    for command in (serve, score):
+        app.command()(command)
+
+
+def serve(
+    model: Model,
+    data: Data,
+    peers: PeersFile = Path("peers.toml"),
+    id_column: IdColumn = "id",
+    certs: Certs = None,
+    listen: Listen = None,
+    reasons: Reasons = None,
+    codes: Codes = None,
+    ledger: Ledger = None,
+    most: Annotated[int, typer.Option(min=1, help="Ids that one request may ask about.")] = 10_000,
+    monitor: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as on 127.0.0.1:9464."),
+    ] = None,
+    timeout: Timeout = 60.0,
+    patience: Patience = 60.0,
+    log: Log = None,
+) -> None:
+    """Stay up and answer requests of the party with labels for scores of your rows, until SIGTERM.
+
+    Each request tells that party which of its ids you have, and a score of each of these. Your disclosure ledger counts
+    both and refuses what goes beyond its limits: securevfl ledger --party NAME --limit scores=100000 --limit ids=50000.
+    All rows of the table are served, whatever order an alignment has left beside it.
+    With --reasons and --codes it is told, too, which of your columns cost a row most, by the names that you choose.
+    Events go to stderr, one line of JSON each, or to --log. SIGTERM lets a request that is being answered end first.
+    """
+    from securevfl.organisations.conversation import Venue
+    from securevfl.organisations.monitor import Monitor
+    from securevfl.organisations.serve import Server
+    from securevfl.runtime import eventlog
+    from securevfl.training.model_part import ModelPart
+    from securevfl.training.new_rows import HeldRows, rows_of_file
+    from securevfl.transport import certs as certificates
+
+    part, giving = ModelPart.load(model), given_codes(reasons, codes)
+    held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    folder = peers.parent if certs is None else certs
+    with ExitStack() as stack:
+        handler = eventlog.write_to(sys.stderr if log is None else log)
+        stack.callback(eventlog.LOGGER.removeHandler, handler)
+        shown = None
+        if monitor is not None:
+            expires = certificates.show(folder / f"{part.name}.pem").valid_until.timestamp()
+            shown = stack.enter_context(Monitor(monitor, part.name, expires))
+        server = Server(
+            part,
+            held,
+            Venue.of(peers, certs, listen, timeout, patience),
+            most=most,
+            ledger=ledger,
+            on_request=None if shown is None else shown.count,
+            executor=stack.enter_context(pool_of(len(held.ids))),
+            giving=giving,
+        )
+        if shown is not None:
+            shown.shifts(_drift(part, data, id_column))
+            shown.watch(server)
+        with _until_stopped(server) as stopping:
+            server.run(stopping)
+        eventlog.emit(part.name, "ended", {})
+
+
+def _drift(part: ModelPart, data: Path, id_column: str) -> list[Drift]:
+    """How far the rows to serve have drifted; nothing of a part that keeps no baseline, or of too few rows."""
+    from securevfl.errors import TableError
+    from securevfl.runtime import eventlog
+    from securevfl.training.drift_page import drift
+
+    try:
+        return drift(part, data, id_column=id_column)
+    except TableError as error:
+        eventlog.emit(part.name, "no drift", {"reason": str(error)})
+        return []
+
+
+@contextmanager
+def _until_stopped(server: Server) -> Iterator[Callable[[], bool]]:
+    """SIGTERM and Ctrl-C end the block: at once while the server waits, after the request while it answers one, and at
+    once when they come again."""
+    asked = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked or not server.answering:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: asked
+    except KeyboardInterrupt:
+        if server.answering:
+            raise typer.Exit(1) from None
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def score(
+    model: Model,
+    data: Data,
+    peers: PeersFile = Path("peers.toml"),
+    id_column: IdColumn = "id",
+    certs: Certs = None,
+    listen: Listen = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the CSV goes; by default stdout.")] = None,
+    ledger: Ledger = None,
+    timeout: Timeout = 600.0,
+    patience: Patience = 60.0,
+    verbose: Verbose = False,
+    log: Log = None,
+) -> None:
+    """Ask the parties that serve for scores of your rows; for the party with labels.
+
+    Ids are compared by private set intersection: nobody learns of an id that it does not have. The CSV has the rows
+    that all parties have: id, prediction and probability (of the positive class, or one column a class).
+    """
+    from securevfl.base.files import check_writable
+    from securevfl.cli.predictions import predictions
+    from securevfl.display.progress import progress
+    from securevfl.organisations.conversation import Venue
+    from securevfl.organisations.scoring import score_rows
+    from securevfl.training.model_part import ModelPart
+    from securevfl.training.new_rows import HeldRows, rows_of_file
+
+    part = ModelPart.load(model)
+    if out is not None:
+        check_writable(out)
+    held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
+    told, pool = events(verbose, log), pool_of(len(held.ids))
+    with stoppable(), told, predictions(part, out) as on_block, pool as own, progress("scoring") as on_rows:
+        answered = score_rows(
+            part,
+            held,
+            Venue.of(peers, certs, listen, timeout, patience),
+            on_block=on_block,
+            on_rows=on_rows,
+            ledger=ledger,
+            executor=own,
+        )
+    said = f"{answered.scored:,} of {answered.asked:,} rows are known to all and were scored"
+    typer.echo(said if out is None else f"{said}; they are in {out}", err=out is None)

@@ -1,0 +1,37 @@
+"""Which consent sheets a party has agreed to: a file beside its disclosure ledger, a line each."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from securevfl.base.files import write_whole
+from securevfl.consent.consent_sheet import Sheet
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import StorageError
+
+
+class AgreedSheets:
+    """The sheets that the owner of this ledger has agreed to, by their digests."""
+
+    def __init__(self, ledger: DisclosureLedger) -> None:
+        self._path = ledger.path.with_name(f"{ledger.path.name}.agreed")
+
+    def holds(self, sheet: Sheet) -> bool:
+        """Whether it was agreed to this very text."""
+        return self.knows(sheet.digest)
+
+    def knows(self, digest: str) -> bool:
+        """Whether it was agreed to a sheet of this digest."""
+        return any(line.split()[:1] == [digest] for line in self._lines())
+
+    def add(self, sheet: Sheet) -> None:
+        """Record that this text is agreed to from now on. StorageError if that cannot be written."""
+        if not self.holds(sheet):
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            write_whole(self._path, "\n".join([*self._lines(), f"{sheet.digest} {at}", ""]).encode())
+
+    def _lines(self) -> list[str]:
+        try:
+            return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        except OSError as cause:
+            raise StorageError(self._path, cause) from None

@@ -1,0 +1,233 @@
+"""A run's place in a party's disclosure ledger: foretold and guarded before it tells anything, entered as it goes,
+settled at its end.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import ceil
+
+from securevfl.consent.leaks import guard
+from securevfl.data.register import Register
+from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.leak import Leak
+from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
+from securevfl.disclosure.limits import KINDS, added, total
+from securevfl.errors import DataError, DataNotice, ProtocolError, StorageError
+from securevfl.job import Job
+from securevfl.protocols.residuals.defences import zcdp_epsilon
+from securevfl.runtime.door import Door
+from securevfl.runtime.door import Entry as Told
+
+DELTA = 1e-6  # that the epsilon of a defence over all runs is told at
+LEASE = 16  # visits at least that are entered at a time
+
+
+class Booking:
+    """One session of a run at `party`, whose table has this register. Without a ledger the job is guarded by itself.
+
+    Made before anything is told. LeakageError if the job's leaks, with those of earlier runs and sessions, are not
+    accepted, or if the run would exceed a limit of the ledger; DataError if the ledger cannot be used. From then on
+    what goes through the party's door is entered before it leaves, some visits ahead.
+    """
+
+    def __init__(
+        self,
+        ledger: DisclosureLedger | None,
+        run: str,
+        party: str,
+        register: Register,
+        job: Job,
+        sizes: Sizes,
+        door: Door,
+        *,
+        start: int | None = None,
+        session: str = "",
+    ) -> None:
+        """start: the visits that are done already where the run is taken up again, None where it begins; session: what
+        names this one."""
+        self._ledger = ledger
+        self._sitting = run, session
+        self._party = party
+        self._register = register
+        self._job = job
+        self._sizes = sizes
+        self._door = door
+        self._resumed = start is not None
+        self._start = self._ahead = start or 0
+        self._end = max(self._start, sizes.epochs * sizes.batches)
+        self._numbers: dict[object, int] = {}
+        self._leased = self._start, time.monotonic()
+        if ledger is None:
+            agreed = guard(job, sizes, together=True)
+            if agreed and party == sizes.active:
+                warnings.warn(_agreed(agreed), DataNotice, stacklevel=2)
+            return
+        ahead = self._until(self._start + LEASE)
+        ledger.book(register, self._sitting, self._told(self._end), self._check, ahead=ahead)
+        self._take(ahead)
+        door.keep(self._enter)
+
+    def check(self, sizes: Sizes) -> None:
+        """Check the job once more, by what this party knows of its columns now. LeakageError if a guard refuses it."""
+        before = [] if self._ledger is None else self._ledger.read().about(self._register.name, but=self._sitting)
+        guard(self._job, sizes, self._before(before))
+
+    def settle(self, *, silent: bool) -> None:
+        """End the session, which went well or not: what was entered ahead of what it told is taken back.
+
+        silent: this party has sent nothing since it was entered, as when another one has refused. What cannot be
+        written now stays as it was entered, which is more.
+        """
+        if self._ledger is None:
+            return
+        self._door.keep(self._over)  # a thread that still serves others tells nothing that is not entered
+        told = [] if silent else self._exact(self._told(max(self._start + 1, self._door.visit)))
+        with suppress(DataError, StorageError):
+            self._ledger.settle(self._sitting, told)
+
+    def _check(self, before: Sequence[LedgerEntry]) -> None:
+        guard(self._job, self._sizes, self._before(before))
+
+    def _before(self, entries: Sequence[LedgerEntry]) -> list[Disclosure]:
+        """List what counts beside this session.
+
+        Of equations that earlier sessions of this run opened, those of the visits that are still to come.
+        """
+        found, spans = list[Disclosure](), list[Disclosure]()
+        for entry in entries:
+            own = entry.run == self._sitting[0] and entry.told.visits is not None
+            if own:
+                spans.append(entry.told)
+            else:
+                found.append(replace(entry.told, visits=None))
+        for like in dict.fromkeys(item.like for item in spans):
+            items = [item for item in spans if item.like == like and item.visits is not None and not item.basis]
+            left = [item for item in items if item.visits is not None and item.visits[1] > self._start]
+            if left:
+                count, share = added(left)
+                found.append(replace(left[0], count=count, of=max(1, round(count / share)) if share else 0))
+        return found
+
+    def _enter(self, entry: Told, total: int) -> None:
+        """Enter ahead, as the account of the door, what is not entered yet."""
+        if entry.kind not in KINDS or self._party not in entry.about:
+            return
+        key = (entry.kind, entry.to, entry.about, entry.group)
+        if entry.visit <= self._ahead and total <= self._numbers.get(key, -1):
+            return
+        assert self._ledger is not None, "there is an account where there is a ledger"
+        done = max(entry.visit, self._start + 1)
+        to = done + max(LEASE, (done - self._start) // 4, self._pace(done))
+        before, visits = self._numbers.get(key, 0), max(1, to - done)
+        told = [
+            replace(item, numbers=max(item.numbers, total, before + visits * entry.numbers) if item.like == key else n)
+            for item in self._until(to)
+            for n in [max(item.numbers, self._numbers.get(item.like, 0))]
+        ]
+        if not any(item.like == key for item in told):
+            told.append(_unforeseen(entry, total))
+        self._ledger.lease(self._register, self._sitting, told)
+        self._ahead = max(self._ahead, min(to, self._end))
+        self._take(told)
+
+    def _pace(self, visit: int) -> int:
+        """How many visits this party has begun in half a second lately: so few writes are no burden to fast rounds."""
+        now, (before, since) = time.monotonic(), self._leased
+        self._leased = visit, now
+        return int(0.5 * (visit - before) / max(now - since, 1e-3))
+
+    def _over(self, entry: Told, total: int) -> None:
+        """Refuse, as the account of the door once the session is settled, to tell anything more."""
+        if entry.kind in KINDS and self._party in entry.about:
+            raise ProtocolError(f"{self._party}: nothing more was expected to be told, as its part in the run is over")
+
+    def _take(self, told: Sequence[Disclosure]) -> None:
+        self._numbers = {item.like: item.numbers for item in told}
+
+    def _exact(self, told: Sequence[Disclosure]) -> list[Disclosure]:
+        """Return the same entries with as many numbers as have left, and what nobody foresaw beside."""
+        totals = {key: n for key, n in self._door.totals.items() if key[0] in KINDS and self._party in key[2]}
+        found = [replace(item, numbers=totals.get(item.like, 0)) for item in told]
+        return found + [
+            _unforeseen(Told(key[1], key[0], about=key[2], group=key[3]), n)
+            for key, n in totals.items()
+            if not any(item.like == key for item in told)
+        ]
+
+    def _until(self, visit: int) -> list[Disclosure]:
+        return self._told(min(self._end, visit))
+
+    def _told(self, until: int) -> list[Disclosure]:
+        """List what this session tells of this party up to visits `until`, in whole epochs, and in the evaluation at
+        its end."""
+        job, sizes = self._job, self._sizes
+        epochs = max(1, -(-until // sizes.batches) - self._start // sizes.batches)
+        part = min(1.0, max(1, until - self._start) / (epochs * sizes.batches))
+        found = dict[object, Disclosure]()
+        for item in _about(
+            self._party, job.model_copy(update={"epochs": epochs}), replace(sizes, epochs=epochs, resumed=self._resumed)
+        ):
+            if item.group == "bins" and self._resumed:
+                continue
+            stays = item.kind == "labels" and item.group == "training" and job.equations == 1 and not item.basis
+            numbers = ceil(item.numbers * part) if item.group == "training" else item.numbers
+            visits = (self._start, max(self._start + 1, until)) if stays else None
+            same = found.get(item.like)
+            count, numbers = (
+                (item.count, numbers) if same is None else (item.count + same.count, numbers + same.numbers)
+            )
+            found[item.like] = replace(item, count=count, numbers=numbers, visits=visits)
+        return list(found.values())
+
+
+def _agreed(leaks: Sequence[Leak]) -> str:
+    """Say what a process that has all tables may do, and organisations would have to accept."""
+    lines = "\n  ".join(map(str, leaks))
+    return f"all tables are in this one process, which needs nobody's consent; organisations would be asked:\n  {lines}"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a party's ledger says to a job: what runs have told `before`, its `lines` for people, and why not."""
+
+    before: list[LedgerEntry]
+    lines: list[str]
+    refusals: list[str]
+
+
+def foretell(
+    ledger: DisclosureLedger, party: str, register: Register, job: Job, sizes: Sizes, run: str = ""
+) -> Outlook:
+    """Foretell what was told of this party before and would be with this job, by its ledger, which stays as it is."""
+    told = _about(party, job, sizes)
+    before, refusals = ledger.foresee(register, told, but=run)
+    limits, lines = ledger.read().limits, []
+    for kind, learner in dict.fromkeys((item.kind, item.learner) for item in told):
+        so_far = told_to(before, kind, learner)
+        new = [(entry.run, entry.told) for entry in before] + [("this job", item) for item in told]
+        after = total(pair for pair in new if (pair[1].kind, pair[1].learner) == (kind, learner))
+        runs = f"{so_far.runs} run{'s' * (so_far.runs != 1)}"
+        limit = f"; at most {limits[kind]}" if kind in limits else ""
+        lines.append(f"  {learner:<9} was told {so_far.of(kind)} in {runs}, with this job {after}{limit}")
+        if new_rho := sum(item.rho for item in told if (item.kind, item.learner) == (kind, learner)):
+            spent = sum(entry.told.rho for entry in before if (entry.told.kind, entry.told.learner) == (kind, learner))
+            epsilon = zcdp_epsilon(spent + new_rho, DELTA)
+            lines.append(
+                f"  {'':<9} with this job epsilon {epsilon:.3g} at delta {DELTA:g} of a row's label, over all runs"
+            )
+    return Outlook(before, lines, refusals)
+
+
+def _unforeseen(entry: Told, numbers: int) -> Disclosure:
+    """Return the entry for what left though no method counted on it, as it is."""
+    kind = next(each for each in KINDS if each == entry.kind)
+    return Disclosure(kind, entry.to, entry.about, numbers, 0, group=entry.group, numbers=numbers)
+
+
+def _about(party: str, job: Job, sizes: Sizes) -> list[Disclosure]:
+    return [item.of_party(party) for item in job.method.counts(job, sizes) if party in item.about]

@@ -1,0 +1,228 @@
+"""The consent sheet of a job: role by role what is sent, received and learned, under which assumption."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
+from securevfl.consent.allowance import check_settled, settled
+from securevfl.consent.booking import foretell
+from securevfl.consent.leaks import leaks
+from securevfl.data.party import Party, check_parties
+from securevfl.disclosure.code_bits import code_bits
+from securevfl.disclosure.leak import Leak
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.display.html import escape
+from securevfl.errors import ConfigError, LabelError
+from securevfl.job import Job
+from securevfl.methods.base import Known
+from securevfl.methods.known_run import known_alone, known_run
+from securevfl.methods.prepared_columns import prepare
+from securevfl.methods.run_messages import declared_of
+from securevfl.optim.defaults import why_sealed
+from securevfl.protocols.declared import Declared
+
+ASSUMPTIONS = "every party follows the protocol and may study what it received (semi-honest); lines are authenticated"
+
+
+class Sheet(str):
+    """A consent sheet: text, which a notebook shows with its lines."""
+
+    __slots__ = ()
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits by which its reader agrees to it."""
+        return hashlib.sha256(self.encode()).hexdigest()[:16]
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="white-space: pre-wrap">{escape(self)}</pre>'
+
+
+def explain(
+    job: Job,
+    parties: Sequence[Party] | None = None,
+    *,
+    others: Mapping[str, int] | None = None,
+    outputs: int | None = None,
+    ledgers: Mapping[str, DisclosureLedger] | None = None,
+) -> Sheet:
+    """Write the sheet as text. Without parties it is of one active and one passive party and gives shares as formulas.
+
+    others: the sheet of a party alone, from its own table and the numbers of columns of all others by name; the first
+    of them holds the labels unless the party does. outputs: c, where the party has no labels and a loss more outputs
+    than one. ledgers: of some of the parties, by name; the sheet then says what was told before, and counts it.
+    """
+    if others is not None:
+        if parties is None or len(parties) != 1:
+            raise ConfigError("one table was expected beside the sizes of all other parties; give one, or all tables")
+        (own,) = parties
+        check_settled(job, own.name)
+        columns = dict(others) | {own.name: 0}
+        lead = own.name if own.active else next(iter(columns))
+        idle = next((role for _, role in job.method.helpers), PASSIVE)  # of who has no columns
+        plays = {name: PASSIVE if size else idle for name, size in others.items()} | {own.name: own.role or PASSIVE}
+        cast = Roles.of({lead: ACTIVE} | {name: role for name, role in plays.items() if name != lead})
+        return own_sheet(job, own, cast, columns, outputs=outputs, ledgers=ledgers)
+    method = job.method
+    if parties is None:
+        words = Roles.of((*Roles.labelled(ACTIVE, [PASSIVE]).cast, *method.helpers))
+        roles = method.assigned(job, words, {})
+        return _sheet(job, roles, None, ["", f"accepted: {', '.join(job.accepts)}"] if job.accepts else [])
+    lead_party, rest = check_parties(parties)
+    job = settled(job, parties)
+    roles = method.cast([lead_party, *rest])
+    roles = method.assigned(job, roles, {party.name: len(party.columns) for party in (lead_party, *rest)})
+    try:
+        known = known_run(job, [lead_party, *rest])
+    except LabelError as error:
+        return _sheet(job, roles, None, ["", f"would be refused: {error}"])
+    return _sheet(job, roles, known, _leaks(job, known, ledgers or {}))
+
+
+def own_sheet(
+    job: Job,
+    own: Party,
+    cast: Roles,
+    columns: Mapping[str, int],
+    *,
+    outputs: int | None = None,
+    brought: Mapping[str, int] | None = None,
+    ledgers: Mapping[str, DisclosureLedger] | None = None,
+    run: str = "",
+) -> Sheet:
+    """Write the sheet of a party alone: who takes part in which role, d_k `columns` of each by name; more as
+    `known_alone`.
+
+    run: the one that goes on, whose own entries in the ledgers are those that the party has agreed to. The same facts
+    give the same text, in whatever order the other parties are named.
+    """
+    own = prepare(job, own, own.register)
+    names = [cast.lead, *sorted(cast.others(cast.lead))]
+    sizes = {name: columns[name] for name in names} | {own.name: len(own.columns)}
+    roles = job.method.assigned(job, Roles.of((name, cast.role(name)) for name in names), sizes)
+    whose = f"for {own.name}, by its own table ({len(own):,} x {len(own.columns)}), job {job.digest.hex()[:16]}"
+    if not own.columns:
+        return _sheet(job, roles, None, [], f"for {own.name}, without a table, job {job.digest.hex()[:16]}")
+    try:
+        known = known_alone(job, own, sizes, outputs=outputs, brought=brought)
+    except LabelError as error:
+        return _sheet(job, roles, None, ["", f"would be refused: {error}"], whose)
+    return _sheet(job, roles, known, _leaks(job, known, ledgers or {}, run), whose)
+
+
+def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], whose: str = "") -> Sheet:
+    method = job.method
+    declared = declared_of(method, job, roles)
+    lines = [
+        *([whose] if whose else []),
+        f"{job.optimizer.label} on a {job.model.name} model, protocol {method.title(job, roles)}",
+        *(f"model: {line}" for line in job.model.note.splitlines()),
+        *([f"not on shares, as {why}"] if job.protocol.seals and (why := why_sealed(job.model, job.optimizer)) else []),
+        f"assumes: {ASSUMPTIONS}",
+        f"encryption: {method.strength(job)}",
+        *([f"openings: {line}"] if known is not None and (line := method.openings(job, known.sizes)) else []),
+    ]
+    for name in roles.parties:
+        lines += ["", _heading(roles, name), *_role(declared, roles.plays(name))]
+        before = ""
+        for word, text in method.tells(job, roles, name, known):
+            lines += _told("" if word == before else word, text)
+            before = word
+        lines += _codes(job, roles, known, name)
+        if known is not None and name == method.asker(job, roles.lead):
+            lines += _scores(job, known, name)
+        if name == roles.lead:
+            lines += _told("pooling", method.pooling(job, roles))
+    return Sheet("\n".join([*lines, *refused]))
+
+
+def _heading(roles: Roles, name: str) -> str:
+    role = roles.role(name)
+    return f"{name} ({role}{', holds the labels' if role == ACTIVE and roles.having(ACTIVE) == (name,) else ''})"
+
+
+def _told(word: str, text: str) -> list[str]:
+    """Return a line with a word before it, and the lines that continue it."""
+    first, *rest = text.split("\n")
+    return [f"  {word:<9} {first}", *(f"            {line}" for line in rest)]
+
+
+def _scores(job: Job, known: Known, asker: str) -> list[str]:
+    """Return what scores of a new row are against what each other party's row holds, as far as tables are at hand."""
+    bits, held = job.method.score_bits(job, known.sizes), known.sizes.holds
+    weighed = [f"{name}: {own.told(bits, known.sizes.outputs)}" for name, own in held.items() if name != asker and bits]
+    return _told("scores", "\n".join(["of a new row, weighed against the columns of", *weighed])) if weighed else []
+
+
+def _codes(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
+    """Return what the reason codes are that a party may give of rows that are scored, or may be given."""
+    shares, asker, most = job.protocol.shares, job.method.asker(job, roles.lead), job.reason_codes
+    giving = [each for each in roles.parties if each != asker and (shares is None or each in shares.open_weights)]
+    if not most or name not in (asker, *giving):
+        return []
+    sizes = {} if known is None else {each: known.sizes.columns.get(each, 0) for each in giving}
+    bits = {
+        each: f"{code_bits(d, most):.1f} bits" if d else f"log2(d! / (d - {most})!) bits" for each, d in sizes.items()
+    }
+    if name == asker:
+        told = "\n".join(f"{each}: at most {said} of a row, beside its score" for each, said in bits.items())
+        head = f"up to {most} reason codes of a scored row, of each party whose owner gives them"
+        return _told("learns", f"{head}\n{told}" if told else head)
+    said = bits.get(name, f"log2(d! / (d - {most})!) bits")
+    text = f"which of its columns cost a scored row most, to {asker}, if its owner says so where it\n"
+    return _told(
+        "may tell",
+        f"{text}predicts or serves: up to {most} codes, at most {said} of a row, under names that it chooses",
+    )
+
+
+def _role(declared: Sequence[Declared], plays: Sequence[Role]) -> list[str]:
+    sent = list(dict.fromkeys(item.message.__name__ for item in declared if item.sender in plays))
+    received = [item for item in declared if item.receiver in plays]
+    return [
+        f"  sends     {', '.join(sent) or 'nothing'}",
+        *(
+            f"  {'receives' if first == 0 else '':<9} {item.message.__name__} from {item.sender}: {item.reveals}"
+            for first, item in enumerate(received)
+        ),
+    ]
+
+
+def _new(ledger: DisclosureLedger, run: str) -> bool:
+    """Whether a ledger holds nothing but what this run has entered, nor limits or peers that are trusted."""
+    if ledger.blank or not run:
+        return ledger.blank
+    book = ledger.read()
+    return not (book.limits or book.trusts or any(entry.run != run for entry in book.entries))
+
+
+def _refused(leak: Leak) -> str:
+    """Say where a leak that is not accepted would be refused; some are none as long as one process has all tables."""
+    return "would be refused between organisations" if leak.apart else "would be refused"
+
+
+def _leaks(job: Job, known: Known, ledgers: Mapping[str, DisclosureLedger], run: str = "") -> list[str]:
+    """List what the ledgers say, and then a line for each leak that is accepted or would be refused."""
+    parties = {party.name: party for party in known.parties}
+    kept = {name: each for name, each in ledgers.items() if name in parties and not _new(each, run)}
+    trusts = kept[known.sizes.active].read().trusts if known.sizes.active in kept else ()
+    sizes = replace(
+        known.sizes, tables={name: each.tag(parties[name]) for name, each in kept.items() if name in trusts}
+    )
+    outlooks = {name: foretell(each, name, parties[name].register, job, sizes, run) for name, each in kept.items()}
+    before = dict.fromkeys((entry.run, entry.told) for outlook in outlooks.values() for entry in outlook.before)
+    lines = []
+    for name, outlook in outlooks.items():
+        lines += ["", f"by the disclosure ledger of {name}", *outlook.lines]
+        trusted = [peer for peer in kept[name].read().trusts if peer in known.sizes.columns]
+        lines += [f"  trusts    {', '.join(trusted)} to ask the same equations again where plans are equal"] * bool(
+            trusted
+        )
+    lines += [f"\nwould be refused: {why}" for outlook in outlooks.values() for why in outlook.refusals]
+    return lines + [
+        f"\n{'accepted' if leak.name in job.accepts else _refused(leak)}: {leak}"
+        for leak in leaks(job, sizes, [told for _, told in before])
+    ]

@@ -1,0 +1,70 @@
+"""Numbers and dates as people write them: what a text stands for, where that is beyond doubt.
+
+    1,200.50   1.200,50      numbers, where both marks or two groups of three digits show which mark parts thousands
+    12 %                     numbers, if every value of the column has the sign: 12
+    2024-05-17   2024-05-17 08:30:00   dates, as days since 1970-01-01
+
+A column is read in one way or not at all. `1,200` alone may be either number, and `05/04/2024` either date.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+__all__ = ["are_percents", "days_written", "first_in_doubt", "numbers_written"]
+
+DAY = 86_400.0  # seconds
+_SIGN = r"\s*[+-]?"
+_MARKS = (",", "."), (".", ",")  # between thousands, and before decimals
+_GROUPED = {mark: re.compile(rf"{_SIGN}\d{{1,3}}(\{mark}\d{{3}})*(\{point}\d+)?\s*") for mark, point in _MARKS}
+_CLEAR = {
+    mark: re.compile(rf"{_SIGN}\d{{1,3}}((\{mark}\d{{3}})+\{point}\d*|(\{mark}\d{{3}}){{2,}})\s*")
+    for mark, point in _MARKS
+}
+_PLAIN = re.compile(rf"{_SIGN}(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
+_DATE = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?\s*")
+
+
+def numbers_written(texts: Sequence[str]) -> list[float] | None:
+    """Read texts as numbers with marks between thousands, or as percentages; None unless all are, beyond doubt."""
+    if are_percents(texts):
+        texts = [text.rstrip()[:-1] for text in texts]
+        if all(_PLAIN.fullmatch(text) for text in texts):
+            return [float(text) for text in texts]
+    for mark, point in _MARKS:
+        if any(_CLEAR[mark].fullmatch(text) for text in texts) and all(_fits(text, mark) for text in texts):
+            return [float(text.replace(mark, "").replace(point, ".")) for text in texts]
+    return None
+
+
+def are_percents(texts: Sequence[str]) -> bool:
+    """Say whether all texts, of one or more, end with the sign of percentages."""
+    return bool(texts) and all(text.rstrip().endswith("%") for text in texts)
+
+
+def days_written(texts: Sequence[str]) -> list[float] | None:
+    """Read texts as dates of ISO 8601, with times or without, in days since 1970-01-01; None unless all are."""
+    if not texts or not all(_DATE.fullmatch(text) for text in texts):
+        return None
+    try:
+        moments = [datetime.fromisoformat(text.strip()) for text in texts]
+    except ValueError:
+        return None
+    return [(each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp() / DAY for each in moments]
+
+
+def first_in_doubt(texts: Sequence[str | None]) -> int | None:
+    """Find the first text (its place, from 0) that has a mark within a number; None if there is none."""
+    marked = (at for at, text in enumerate(texts) if text is not None and _marked(text))
+    return next(marked, None)
+
+
+def _fits(text: str, mark: str) -> bool:
+    """Whether a text is a number under this mark of thousands, or a plain one that has no other meaning under it."""
+    return bool(_GROUPED[mark].fullmatch(text) or (mark == "," and _PLAIN.fullmatch(text)) or text.strip().isdigit())
+
+
+def _marked(text: str) -> bool:
+    return any(each.fullmatch(text) for each in _GROUPED.values()) and not _PLAIN.fullmatch(text)

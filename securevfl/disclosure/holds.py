@@ -1,0 +1,75 @@
+"""How many bits the columns of a row hold: what scores of a few bits each are weighed against.
+
+A row's columns are worth what it takes to tell them to an eighth of a deviation: the entropies of each column in such
+steps, less what columns say of each other, by the determinant of their correlations (of normal columns the information
+that they share is -1/2 log2 det R). Eigenvalues count as 1/64 at least, and the whole as nothing at least: columns that
+others determine hold nothing of their own, and three bits of each other.
+
+Measured: 4.5 bits for one column of bill amounts, 8 for ten columns of 0/1, 70 for twenty of breast cancer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.disclosure.exposure import SAME
+
+__all__ = ["Holds"]
+
+STEP = 1 / 8  # of a deviation
+FLOOR = 1 / 64  # of an eigenvalue
+
+
+@dataclass(frozen=True)
+class Holds:
+    """What a row of one party's columns holds: bits, and the largest part of them that leaves with a single one of
+    several columns."""
+
+    bits: float
+    heaviest: float
+
+    def told(self, bits: int, outputs: int) -> str:
+        """Say in words what so many scores of a row, of so many bits each, are against this."""
+        sent, most = bits * outputs, min(bits * outputs, self.bits)
+        numbers = f"{outputs} numbers, of {bits} bits each" if outputs > 1 else f"one number of {bits} bits"
+        share = 1.0 if not self.bits else most / self.bits
+        told = "so all of it may follow" if sent >= self.bits else f"of which it tells {share:.0%} at most"
+        return f"{numbers}; its row holds {self.bits:.0f} bits, {told}"
+
+    @classmethod
+    def of(cls, X: Floats) -> Holds:
+        """Measure how many bits the columns hold from some rows of a table (n x d), scaled or not."""
+        entropies, R = _parts(X)
+        whole, d = _bits(entropies, R), len(entropies)
+        if d < 2 or not whole:
+            return cls(whole, 0.0)
+        alone = np.flatnonzero(entropies - np.log2(FLOOR) / 2 >= whole / 2)  # others take less with them
+        kept = (np.delete(np.arange(d), j) for j in alone)
+        return cls(
+            whole, max((1 - _bits(entropies[each], R[np.ix_(each, each)]) / whole for each in kept), default=0.0)
+        )
+
+
+def _parts(X: Floats) -> tuple[Floats, Floats]:
+    """Return the entropy, in bits, of each column that varies, and the correlations of these columns."""
+    centred = X - X.mean(axis=0)
+    deviation = centred.std(axis=0)
+    varies = deviation > SAME * np.abs(X).max(axis=0, initial=0.0)
+    unit = centred[:, varies] / deviation[varies]
+    return np.array([_entropy(column) for column in unit.T]), unit.T @ unit / max(1, len(X))
+
+
+def _entropy(column: Floats) -> float:
+    _, counts = np.unique(np.rint(column / STEP), return_counts=True)
+    p = counts / counts.sum()
+    return float(-(p * np.log2(p)).sum())
+
+
+def _bits(entropies: Floats, R: Floats) -> float:
+    if not len(entropies):
+        return 0.0
+    shared = 0.5 * np.log2(np.maximum(np.linalg.eigvalsh(R), FLOOR)).sum()
+    return max(0.0, float(entropies.sum() + shared))

@@ -1,0 +1,1 @@
+"""Training at everyone's own pace, on sums that may be stale."""

@@ -1,0 +1,1 @@
+"""Training by phases of random features."""

@@ -1,0 +1,1 @@
+"""Training by rounds: a forward sum goes up, a residual goes down."""

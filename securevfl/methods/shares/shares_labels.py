@@ -1,0 +1,62 @@
+"""What the party with labels brings to a measurement on shares, and makes of the pairs that come out of it.
+
+Of classes each pair is marked by its label. Of numbers the targets are taken off the sums, so that levels are
+residuals; as these wrap where a target lies far out, rows whose target does, on the side where most do, are marked
+instead, if they are not too few, and their residuals are looked for on the other side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.models import level_metrics, metrics
+from securevfl.models.losses import Loss
+from securevfl.protocols.shares.pair_measure import FEW_ALIKE, LevelPairs
+
+__all__ = ["MeasuredLabels"]
+
+
+@dataclass(frozen=True)
+class MeasuredLabels:
+    """The labels of the rows that are measured: targets (n x c), marks (n x c), and what is taken off the sums (n x c),
+    if anything; reach: how far the levels go on either side."""
+
+    loss: Loss
+    classes: NDArray[Any]
+    targets: Floats
+    marks: NDArray[np.bool_]
+    less: Floats | None
+    reach: float
+    side: float = 1.0
+
+    @classmethod
+    def of(cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float) -> MeasuredLabels:
+        """Make the targets and marks from labels (n,) and the classes of the training."""
+        targets = loss.targets(labels, classes)
+        if loss.classifies:
+            return cls(loss, classes, targets, targets > 0, None, reach)
+        side = 1.0 if targets.max() >= -targets.min() else -1.0
+        wide = side * targets > reach / 2
+        return cls(loss, classes, targets, wide & (wide.sum() >= FEW_ALIKE), targets, reach, side)
+
+    @property
+    def none(self) -> float:
+        """The mean loss without a model."""
+        return float(self.loss.value(np.zeros_like(self.targets), self.targets).mean())
+
+    def metrics(self, found: LevelPairs) -> tuple[dict[str, float], list[list[float]]]:
+        """All metrics that pairs tell, and of two classes the calibration."""
+        if self.less is not None:
+            r = self.side * found.f
+            r = self.side * np.where(found.marked & (r > self.reach / 2), r - 2 * self.reach, r)
+            return level_metrics.of_residuals(self.loss, r, self.targets, self.classes), []
+        told = level_metrics.of_classes(self.loss, found.f, found.marked, self.classes)
+        if not self.loss.single:
+            return told, []
+        proba = self.loss.proba(found.f)[:, 1]
+        return told, metrics.calibration(found.marked[:, 0], proba).tolist()

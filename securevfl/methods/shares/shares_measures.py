@@ -1,0 +1,215 @@
+"""How good a model on shares is, as one party takes part in saying it.
+
+Pairs of a level and a label come out in an order that nobody knows; of losses that pairs do not serve one sum is
+opened; and after each chunk it is counted how many sums come near the end of the table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import PARTNER
+from securevfl.data.schedule import Rows, Visit
+from securevfl.methods.divergence import FAR as FAR_ABOVE
+from securevfl.methods.divergence import diverged
+from securevfl.methods.shares.shares_labels import MeasuredLabels
+from securevfl.methods.shares.shares_plan import Plan, SharesJob
+from securevfl.methods.training_data import ScaledRows, TrainingData
+from securevfl.models import level_metrics
+from securevfl.models.losses import Loss
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares.far_count import MOST as COUNTED
+from securevfl.protocols.shares.far_count import counted
+from securevfl.protocols.shares.first_messages import Met
+from securevfl.protocols.shares.loss_measure import measure
+from securevfl.protocols.shares.pair_measure import FEWEST, MOST, pairs
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.shares.share_levels import Levels
+from securevfl.protocols.shares.visits import SharedState
+from securevfl.protocols.shares.word_shuffle import Shuffle, prepared
+from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.runtime import eventlog
+from securevfl.runtime.clock import Stage
+
+__all__ = ["MeasuredModel", "Measures", "by_output"]
+
+AHEAD = 4  # shuffles of a chunk that are made with it
+NEAR_END = 0.01  # part of the rows beyond half of the table's reach from which a party is warned
+
+Found = tuple[dict[str, float], Sequence[list[float]]]
+
+
+def by_output(rated: Floats, outputs: int) -> Floats:
+    """Return what each row and output (n c x k) goes by, from targets with what is beside them (n x c + k - 1)."""
+    return np.column_stack([rated[:, :outputs].ravel(), np.repeat(rated[:, outputs:], outputs, axis=0)])
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """A party's inputs of some rows of its table, made when they are read by slices."""
+
+    of: Callable[[TrainingData, Rows], Floats]
+    data: TrainingData
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        return self.of(self.data, self.rows[rows])
+
+
+@dataclass(frozen=True)
+class MeasuredModel:
+    """What a measurement needs of the model, each made when it is asked for: this party's inputs of some rows, what the
+    session has for questions, the sizes that all know, and the ring's numbers.
+    """
+
+    features: Callable[[TrainingData, Rows], Floats]
+    met: Callable[[], Met]
+    terms: Callable[[], Terms]
+    plan: Callable[[], Plan]
+
+
+class Measures:
+    """The measurements of one training, with the shuffles that were made ahead of them."""
+
+    def __init__(self, job: SharesJob, seat: Seat, model: MeasuredModel, ledger: Ledger) -> None:
+        self._job, self._seat, self._model, self._ledger = job, seat, model, ledger
+        self._chunk = -1
+        self._shuffles: dict[int, deque[Shuffle]] = {}
+        self._calibration: Sequence[list[float]] = []
+
+    def found(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
+        """Return the metrics after so many rounds, and points of a calibration curve; both empty where nobody is told.
+
+        DivergenceError if the loss is far above that of a model that says nothing.
+        """
+        self._calibration = []
+        return self._measure(loss, data, state, rounds), self._calibration
+
+    def _measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> dict[str, float]:
+        rows = self._evaluated(data)
+        if len(rows) < FEWEST:
+            return {}
+        self._note_measure(data, rows)
+        if not level_metrics.fits(loss):
+            return self._sum_of_losses(data, rows, state, rounds)
+        labels, classes = data.labels(rows.rows), data.classes
+        own = None
+        if labels is not None and classes is not None:
+            own = MeasuredLabels.of(loss, labels, classes, self._levels(loss).reach)
+        found = pairs(
+            self._model.met().products,
+            self._shuffle(len(rows)),
+            self._model.terms(),
+            state,
+            state.visits,
+            self._model.features(data, rows.rows),
+            self._levels(loss),
+            less=None if own is None else own.less,
+            marks=None if own is None else own.marks,
+        )
+        if found is None or own is None:
+            return {}
+        told, self._calibration = own.metrics(found)
+        if told["loss"] > FAR_ABOVE * own.none:
+            raise diverged(rounds)
+        if own.less is None:
+            self._warn(float((np.abs(found.f) > self._model.plan().numbers.reach / 2).mean()))
+        return told
+
+    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> dict[str, float]:
+        """Return what one opened sum tells of a loss that pairs do not."""
+        targets = (
+            None
+            if (rated := data.rated(rows.rows)) is None
+            else (self._job.loss.value, by_output(rated, self._seat.outputs))
+        )
+        met, own = self._model.met(), self._model.features(data, rows.rows)
+        found = measure(met.products, met.transfers, self._model.terms(), state, state.visits, own, targets)
+        if found is None or targets is None:
+            return {}
+        if found.loss > FAR_ABOVE * float(self._job.loss.value(np.zeros((len(targets[1]), 1)), targets[1]).mean()):
+            raise diverged(rounds)
+        self._warn(found.far)
+        return {"loss": found.loss * self._seat.outputs}
+
+    def count_far(self, data: TrainingData, state: SharedState | None, visit: Visit) -> None:
+        """Count, of some rows of the last visit, those whose sums come near the end of the table; warn of many."""
+        rows, met = visit.rows[: COUNTED // self._seat.outputs], self._model.met()
+        if len(rows) < FEWEST or state is None:
+            return
+        self._seat.channel.clock.stage = Stage.EVALUATE
+        X = self._model.features(data, rows)
+        found = counted(met.products, met.transfers, self._model.terms(), state, state.visits, X)
+        if found is not None:
+            self._warn(found / (len(rows) * self._seat.outputs))
+
+    def _warn(self, far: float) -> None:
+        if far > NEAR_END:
+            why = "sums come near the end of the table and would wrap beyond it; lower lr, or raise table_bits or step"
+            facts: dict[str, str | int | float] = {"part": round(far, 4), "reason": why}
+            eventlog.emit(self._seat.me, "far", facts, logging.ERROR)
+
+    def _evaluated(self, data: TrainingData) -> ScaledRows:
+        """Return the rows that are measured: those to be evaluated, as far as there is room."""
+        return ScaledRows(data, data.evaluated.rows[: MOST // self._seat.outputs])
+
+    def _levels(self, loss: Loss) -> Levels:
+        return self._job.protocol.shares.metrics_levels(self._model.plan().numbers, classifies=loss.classifies)
+
+    def _shuffle(self, rows: int) -> Shuffle | None:
+        """Take a shuffle of so many rows at a holder, made with the chunk or now."""
+        made = self._shuffles.get(self._chunk)
+        return made.popleft() if made else self._prepared(self._model.met(), rows)
+
+    def _prepared(self, met: Met, rows: int) -> Shuffle | None:
+        ends, holders = met.switches, (self._seat.active, self._seat.roles.the(PARTNER))
+        if ends is None:
+            return None
+        (peer,) = (name for name in holders if name != self._seat.me)
+        bits = self._levels(self._job.model.loss).bits + 1
+        return prepared(met.products.seat, peer, ends, rows, bits, blocks=self._seat.outputs)
+
+    def enter(self, chunk: int) -> None:
+        """Go on to a chunk, by the number of its first visit; shuffles left from the one before serve no longer."""
+        self._shuffles.pop(self._chunk, None)
+        self._chunk = chunk
+
+    def prepare(self, met: Met, data: TrainingData, first: int, visits: int, total: int) -> None:
+        """Make shuffles for the evaluations that come in a chunk of so many visits, of `total` in all; some of them."""
+        every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
+        due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
+        due |= {last} if last == total else set()
+        count = min(len(due), AHEAD) if rows >= FEWEST and level_metrics.fits(self._job.model.loss) else 0
+        made = (self._prepared(met, rows) for _ in range(count))
+        self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
+
+    def _note_measure(self, data: TrainingData, rows: ScaledRows) -> None:
+        """Enter at every other party that the active one measures these rows. LeakageError if that is too often."""
+        seat = self._seat
+        if not (seat.me == seat.active or seat.desk.together):
+            limited = "small_metrics" not in self._job.accepts
+            self._ledger.measure(seat.active, data.ids(rows.rows), limited=limited, me=seat.me)
+
+    def check(self, data: TrainingData, start: int) -> None:
+        """Raise LeakageError if the evaluations of the run from round `start` on would be too many."""
+        seat, rows, every = self._seat, self._evaluated(data), self._job.evaluation_interval
+        if (
+            self._seat.me == self._seat.active
+            or seat.desk.together
+            or "small_metrics" in self._job.accepts
+            or len(rows) < FEWEST
+        ):
+            return
+        total = len(data.schedule)
+        measured_at_end = not every or total % every > 0 or (start > 0 and self._job.patience is not None)
+        times = (total // every - start // every if every else 0) + measured_at_end
+        self._ledger.check_measures(seat.active, data.ids(rows.rows), times)

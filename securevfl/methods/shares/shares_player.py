@@ -1,0 +1,394 @@
+"""One party of a training on shares: makes work ahead, goes through visits, and takes part in what is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.files import write_whole
+from securevfl.base.roles import PARTNER
+from securevfl.data.schedule import Rows, Visit
+from securevfl.disclosure.exposure import ROWS
+from securevfl.disclosure.holds import Holds
+from securevfl.errors import ConfigError, LeakageError
+from securevfl.methods.player import AskedRows, OwnRows, Player, Round
+from securevfl.methods.shares.shares_leaks import bits_of_codes
+from securevfl.methods.shares.shares_measures import InputRows, MeasuredModel, Measures, by_output
+from securevfl.methods.shares.shares_plan import Plan, SharesJob, plan
+from securevfl.methods.shares.shares_turns import Turns, chunks_of
+from securevfl.methods.state import State
+from securevfl.methods.training_data import ScaledRows, TrainingData
+from securevfl.models.inputs import Inputs, Seen, Spread
+from securevfl.models.linear import LinearModel
+from securevfl.models.losses import Loss
+from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.curvature import of_rows
+from securevfl.protocols.notes import Began
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import opened_scores
+from securevfl.protocols.shares import visits as shares
+from securevfl.protocols.shares.chunk_store import NAME_BYTES, InMemory, OnDisk, Ready
+from securevfl.protocols.shares.first_messages import Met
+from securevfl.protocols.shares.opened_scores import Asking, Scores
+from securevfl.protocols.shares.opened_weights import opened
+from securevfl.protocols.shares.ready_chunks import all_ended, is_ready
+from securevfl.protocols.shares.score_ledger import BUDGET, Ledger
+from securevfl.protocols.shares.share_engines import available
+from securevfl.protocols.shares.share_levels import Levels
+from securevfl.protocols.shares.share_numbers import LookUp
+from securevfl.protocols.shares.shares_options import Shares
+from securevfl.protocols.shares.visits import SharesActive, SharesPartner, SharesPassive, Side, VisitColumns
+from securevfl.protocols.shares.work_ahead import Ahead, Terms
+from securevfl.runtime.clock import Stage
+
+BLOCK = 16_384  # rows that are scored at a time
+STRETCH = 4096  # rows of which inputs are made at a time
+INPUTS = "inputs.json"  # beside work done ahead, which rests on them
+KEY_BYTES = 32
+EXPLAINED = 512  # training rows by which columns are said to matter, to a party that is told its weights
+
+
+def _shared(kept: State) -> shares.SharedState | None:
+    """Return the shares in what was kept, if there are any."""
+    return None if "own" not in kept else shares.SharedState(kept["visits"], kept["own"], kept["others"])
+
+
+def _nothing() -> Seen:
+    raise AssertionError("a model keeps its inputs")
+
+
+@dataclass
+class _Training:
+    """What a player needs while it trains."""
+
+    data: TrainingData
+    ahead: Ahead
+    side: Side
+    visits: list[Visit]
+
+
+class SharesPlayer(Player):
+    """One party's shares: of its own weights, and as a holder of every other party's."""
+
+    def __init__(self, job: SharesJob, seat: Seat, columns: int, state: State | None) -> None:
+        self._job, self._seat = job, seat
+        self._active, self._partner = seat.me == seat.active, seat.roles.the(PARTNER)
+        own = State() if state is None else state
+        self._sizes: dict[str, Any] = own.get("sizes", {})
+        self._state = _shared(own)
+        self._run: str = own.get("run", seat.desk.run)
+        self._training: _Training | None = None
+        self._scores: Scores | None = None
+        self._weights: Floats | None = own.get("theta")
+        self._blocks = 0
+        self._measured: dict[int, tuple[dict[str, float], Sequence[list[float]]]] = {}
+        self._inputs: Inputs | None = None
+        self._importance = {"importance": own["importance"]} if "importance" in own else {}
+        if self._sizes:
+            self._inputs = self._model.inputs(self._spread(columns, 0), own.get("inputs"), _nothing)
+        if self._sizes and len(self._sizes["columns"]) != len(seat.parties):
+            raise ConfigError(f"{seat.me}: the parties of the training were expected, others have met; bring the same")
+
+    @property
+    def row_bits(self) -> float:
+        free = "scores" in self._job.accepts or self._options.scores == "exact" or self._seat.desk.together
+        return float("inf") if free else BUDGET * float(self._sizes["held"])
+
+    @property
+    def exchanges(self) -> int:
+        return 0 if self._state is None else self._state.visits
+
+    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        self._measures.check(data, start)
+        training = self._begin(data)
+        channel, ahead, chunks = (
+            self._seat.channel,
+            training.ahead,
+            list(chunks_of(training.visits, start, self._options.chunk)),
+        )
+
+        def make(chunk: tuple[int, list[Visit]]) -> None:
+            self._make(training, *chunk)
+            self._measures.prepare(training.ahead.met, training.data, chunk[0], len(chunk[1]), len(training.visits))
+
+        turns = Turns(channel, chunks, make, lambda chunk: ahead.fits(len(chunk[1])))
+        try:
+            with turns:
+                for first, part in turns:
+                    self._measures.enter(first)
+                    channel.clock.stage = Stage.TRAIN
+                    channel.door.began(first + 1)
+                    channel.note(Began(part[0].index))
+                    states = training.side.train(first, len(part))
+                    for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
+                        yield Round(number, len(data.schedule), visit.epoch)
+                        if number - first < len(part):
+                            channel.door.began(number + 1)
+                            channel.note(Began(part[number - first].index))
+                    ahead.drop(first)
+                    self._measures.count_far(training.data, self._state, part[-1])
+        except GeneratorExit:  # stopped early, and well: what is left serves nobody
+            ahead.drop_from(0)
+            raise
+        finally:
+            ahead.close()
+
+    def outcome(self) -> State:
+        state = self._kept(whole=False)
+        return state if self._weights is None else State(state, theta=self._weights, **self._importance)
+
+    def going_back(self, best: State, anew: Callable[[State], Player]) -> Player:
+        """Stay, with the shares of then: the end notes the rows of the training, and opens weights."""
+        self._state = _shared(best)
+        return self
+
+    def prepare(self, data: TrainingData) -> Generator[Round]:
+        """Make every chunk of the training, on disk, as far as that is not done yet."""
+        if self._seat.desk.ahead is None:
+            raise ConfigError(f"{self._seat.me}: a folder for work done ahead was expected; name one")
+        training = self._begin(data)
+        try:
+            for first, part in chunks_of(training.visits, 0, self._options.chunk):
+                self._make(training, first, part)
+                yield Round(first + len(part), len(data.schedule), part[-1].epoch)
+        finally:
+            training.ahead.close()
+
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
+        """Metrics of pairs (level, label) of the evaluated rows, in a hidden order."""
+        if last and self._training is not None:
+            self._end()
+        if self._state is None:
+            return {}
+        if self.exchanges not in self._measured:
+            self._measured[self.exchanges] = self._measures.found(loss, data, self._state, rounds)
+        found, self.calibration = self._measured[self.exchanges]
+        return found
+
+    @cached_property
+    def _measures(self) -> Measures:
+        known = MeasuredModel(self._features, lambda: self._met, lambda: self._terms, lambda: self._plan)
+        return Measures(self._job, self._seat, known, self._ledger)
+
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+        if self._state is None:
+            raise ConfigError(f"{self._seat.me}: a model was expected, this party has none yet; train first")
+        if self._scores is None:
+            self._scores = self._begin_scores(min(BLOCK, len(rows)))
+        found = []
+        for start in range(0, len(rows), BLOCK):
+            X = rows[start : start + BLOCK]
+            block = self._asked(rows, asked, slice(start, start + len(X)), X)
+            assert self._inputs is not None, "a model has its inputs"
+            scores = self._scores.block(self._blocks, self._inputs(X), block)
+            self._blocks += 1
+            if scores is not None:
+                found.append(scores)
+        return np.concatenate(found) if found else None
+
+    def state(self) -> State:
+        return self._kept(whole=True)
+
+    def _kept(self, *, whole: bool) -> State:
+        """Return what is kept of the training; with `whole` also what only this party's own rows need."""
+        state = self._state
+        if state is None:
+            return State(run=self._run)
+        kept = State(own=state.own, others=dict(state.others), visits=state.visits, sizes=self._sizes, run=self._run)
+        own = {} if self._inputs is None else self._inputs.state(whole=whole)
+        return State(kept, inputs=own) if own else kept
+
+    @cached_property
+    def _met(self) -> Met:
+        """What the session has for questions about the model."""
+        numbers = self._plan.numbers
+        return Met(self._seat, self._partner, available(numbers.bits), numbers.table_bits)
+
+    def _begin(self, data: TrainingData) -> _Training:
+        seat, schedule = self._seat, data.schedule
+        parts = schedule.partition(0)
+        n = len(schedule.train)
+        columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in seat.columns.items()}
+        self._sizes = {"columns": columns, "rows": max(map(len, parts)), "batches": len(parts)}
+        self._sizes["named"] = data.named
+        self._sizes["held"] = Holds.of(data.raw(schedule.sample(ROWS))).bits
+        if self._inputs is None:
+            self._inputs = self._made(data)
+        terms = self._terms_for(tuple(map(len, parts)))
+        own = VisitColumns(
+            terms.numbers,
+            self._plan.rate,
+            lambda batch: InputRows(self._features, data, parts[batch]),
+            self._turn(data),
+        )
+        ready: Ready = InMemory() if seat.desk.ahead is None else OnDisk(seat.desk.ahead)
+        ahead = Ahead(seat, terms, available(terms.numbers.bits), own.integers, ready)
+        side: Side
+        if self._active:
+            loss, numbers = self._job.loss, terms.numbers
+
+            @lru_cache(maxsize=64)
+            def tables(batch: int) -> LookUp:
+                rated = data.rated(parts[batch])
+                assert rated is not None, "the active party has labels"
+                return LookUp(numbers, loss.residual, by_output(rated, seat.outputs))
+
+            side = SharesActive(seat, terms, own, ahead, tables, self._state)
+        elif seat.me == self._partner:
+            side = SharesPartner(seat, terms, own, ahead, self._state)
+        else:
+            side = SharesPassive(seat, terms, own, ahead, self._state)
+        self._state = side.state
+        self._training = _Training(data, ahead, side, list(schedule.visits()))
+        return self._training
+
+    def _make(self, training: _Training, first: int, part: Sequence[Visit]) -> None:
+        """Make a chunk, unless all parties have it already."""
+        ahead = training.ahead
+        self._seat.channel.clock.stage = Stage.AHEAD
+        if is_ready(ahead.meet(), ahead, first, len(part)):
+            ahead.pass_over(first)
+        else:
+            ahead.make(first, [visit.index for visit in part])
+
+    def _turn(self, data: TrainingData) -> Floats | None:
+        """P (d x d), the matrix that this party's steps are turned by, if its optimizer has one."""
+        optimizer, loss = self._job.optimizer, self._job.loss
+        if not isinstance(optimizer, BlockDescent):
+            return None
+        d, rows, clip = self._sizes["columns"][self._seat.me], data.schedule.flow, self._options.clip
+        starts = range(0, len(rows), STRETCH)
+        stretches = (self._features(data, rows[at : at + STRETCH]).clip(-clip, clip) for at in starts)
+        ridge = self._model.ridge_of(len(rows))
+        held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
+        return of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._seat.me)
+
+    def _features(self, data: TrainingData, rows: Rows) -> Floats:
+        """Return this party's inputs (m x d) of rows of its table, which are either all training rows or all held
+        out."""
+        assert self._inputs is not None, "they are made first"
+        train, X = data.schedule.train, data.scaled(rows)
+        at = np.searchsorted(train, rows)
+        trained = np.array_equal(train[np.minimum(at, len(train) - 1)], rows)
+        return self._inputs.trained(X, at) if trained else self._inputs(X)
+
+    def _made(self, data: TrainingData) -> Inputs:
+        """Return this party's inputs: those on which work done ahead rests, if there is any, or new ones."""
+        train, folder = data.schedule.train, self._seat.desk.ahead
+        file = None if folder is None else folder / INPUTS
+        kept = None if file is None or not file.exists() else State.read(json.loads(file.read_text(encoding="utf-8")))
+
+        def seen() -> Seen:
+            targets = None if data.targets is None else data.targets[train]
+            weights = None if data.weights is None else data.weights[train]
+            opened = self._seat.me in self._options.open_weights
+            return Seen(
+                self._seat.me, data.scaled(train), data.sources, targets, weights, opened, os.urandom(KEY_BYTES)
+            )
+
+        made = self._model.inputs(self._spread(data.columns, len(train)), kept, seen)
+        own = made.state(whole=True)
+        if file is not None and kept is None and own:
+            write_whole(file, json.dumps(State(own).plain()).encode())
+        return made
+
+    def _spread(self, columns: int, rows: int, name: str | None = None) -> Spread:
+        """Return the sizes of a party, its own if none is named."""
+        seat = self._seat
+        return Spread((name or seat.me) == seat.active, columns, seat.outputs, len(seat.parties), rows)
+
+    @property
+    def _model(self) -> LinearModel:
+        return self._job.model
+
+    @property
+    def _options(self) -> Shares:
+        return self._job.protocol.shares
+
+    @property
+    def _plan(self) -> Plan:
+        sizes = self._sizes
+        return plan(self._job, rows=sizes["rows"], batches=sizes["batches"], parties=len(self._seat.parties))
+
+    @property
+    def _terms(self) -> Terms:
+        """The terms of the training, without the rows of single batches."""
+        return self._terms_for((self._sizes["rows"],))
+
+    def _terms_for(self, rows: tuple[int, ...]) -> Terms:
+        seat, made = self._seat, self._plan
+        chunks = -(-self._job.epochs // self._options.chunk)
+        columns = self._sizes["columns"]
+        return Terms(made.numbers, rows, columns, self._partner, made.rule, seat.outputs, chunks, seat.active)
+
+    def _end(self) -> None:
+        """End the training: note the model in the ledger, and open the weights that the job names."""
+        state = self._state
+        assert state is not None, "it has been trained"
+        all_ended(self._seat)
+        self._noted()
+        self._weights = opened(self._seat, self._terms, state, self._options.open_weights)
+        if self._weights is not None and self._training is not None and self._inputs is not None:
+            data = self._training.data
+            found = self._inputs.importance(self._weights, data.scaled(data.schedule.sample(EXPLAINED)))
+            self._importance = {"importance": found} if found else {}
+
+    def _begin_scores(self, rows: int) -> Scores:
+        state, desk = self._state, self._seat.desk
+        assert state is not None, "it has been asked"
+        options = self._options
+        if options.scores == "none" and not desk.together:
+            raise LeakageError(
+                f"{self._seat.me}: a job whose scores are told was expected, this one's are told to nobody; agree to "
+                'scores = "levels" and train again'
+            )
+        exact = desk.together or options.scores == "exact"
+        spacing, to = self._job.loss.spacing, options.scores_to or self._seat.active
+        levels = Levels.exact(self._plan.numbers) if exact else options.score_levels(spacing)
+        left = self.row_bits - bits_of_codes(self._job, self._seat.me, self._terms.columns[self._seat.me])
+        rounded = None if exact else options.allowed_levels(spacing, left / self._seat.outputs)
+        asking = Asking(self._noted(), None if desk.together else self._ledger, levels, to, self.row_bits, rounded)
+        return Scores(self._met.products, self._terms, state, asking, number=state.visits, rows=rows)
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return Ledger(self._seat.desk.scores)
+
+    def _noted(self) -> bytes:
+        """Note the finished model in this party's ledger, and return the name under which it is noted."""
+        state, training, desk = self._state, self._training, self._seat.desk
+        assert state is not None, "it has been asked"
+        digest = hashlib.sha256(self._run.encode())
+        for words in (state.own, *(state.others[name] for name in sorted(state.others))):
+            digest.update(np.ascontiguousarray(words, "<u8").tobytes())
+        model = digest.digest()[:NAME_BYTES]
+        if not desk.together and (training is not None or desk.scores is None) and not self._ledger.knows(model):
+            rows = None if training is None else training.data.schedule.train
+            ids = [] if training is None or rows is None else training.data.ids(rows)
+            X = None if training is None or rows is None else training.data.raw(rows)
+            self._ledger.trained(model, state.visits, ids, X)
+        return model
+
+    def _asked(self, rows: OwnRows, asked: AskedRows | None, block: slice, X: Floats) -> opened_scores.QueriedRows:
+        """Ids and columns of a block. Rows of the training's table have theirs, others bring them or are new here."""
+        if asked is not None and self._seat.desk.scores is not None and not self._sizes["named"]:
+            raise ConfigError(
+                f"{self._seat.me}: a model of rows with ids was expected, this one's had none, so nobody can tell them "
+                "from new ones; align the tables by ids, and train again"
+            )
+        if asked is not None:
+            return opened_scores.QueriedRows(asked.ids[block], asked.raw[block])
+        if isinstance(rows, ScaledRows) and self._training is not None:
+            of = rows.rows[block]
+            return opened_scores.QueriedRows(self._training.data.ids(of), self._training.data.raw(of))
+        if self._seat.desk.scores is not None:
+            raise ConfigError(f"{self._seat.me}: rows with ids were expected, as each is scored once; bring ids")
+        return opened_scores.QueriedRows([b"new %d" % place for place in range(block.start, block.stop)], X)

@@ -1,0 +1,186 @@
+"""One party's side of the data as a player sees it: columns scaled when they are asked for, targets, and the schedule.
+
+Of a party whose columns stay on disk no more is read than is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.data.bins import DEVIATION
+from securevfl.data.outside_tables import Outside
+from securevfl.data.party import Party
+from securevfl.data.preparation import Prepared, Source
+from securevfl.data.scaling import moments, quartiles
+from securevfl.data.schedule import Rows, Schedule, Visit
+from securevfl.models.exposure_column import offsets
+from securevfl.models.losses import Loss, check_split
+from securevfl.models.positive import classes_of
+from securevfl.models.weights import Weights, row_weights
+from securevfl.protocols.residuals.base import Batch
+
+
+class TrainingData:
+    """The rows, targets and schedule that one party trains on.
+
+    columns: d. rows: n of the whole table. mean, deviation (d,): of the training rows, or median and spread; (0, 1)
+    without scaling.
+    classes, targets (m x c), weights (m,), offsets (m,) of a party with labels; `counted` are the classes that targets
+    are made by, `classes` those that predictions are read by, for one unit of exposure. evaluated: the rows that
+    metrics are taken on.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        schedule: Schedule,
+        loss: Loss,
+        *,
+        scale: str,
+        weights: Weights | None = None,
+        exposure: str | None = None,
+        positive: str | None = None,
+    ) -> None:
+        self.schedule = schedule
+        self.columns = party.X.shape[1]
+        self.rows = len(party)
+        self._party = party
+        self.mean, self.deviation = _scaling(party, schedule.flow, scale)
+        self.classes: NDArray[Any] | None = None
+        self.targets: Floats | None = None
+        self.weights: Floats | None = None
+        self.offsets: Floats | None = None
+        self.counted: NDArray[Any] | None = None
+        if party.y is not None:
+            # a class may have few rows; numbers are scaled by the rows that are trained on, as columns are
+            trained = party.y if loss.classifies else party.y[np.sort(schedule.flow)]
+            self.counted = self.classes = classes_of(party.name, loss, trained, positive)
+            check_split(loss, party.y[schedule.train], party.y[schedule.test], self.classes)
+            self.targets = loss.targets(party.y, self.classes)
+            if exposure is not None and party.exposure is not None:
+                self.offsets, mean = offsets(party.name, exposure, party.exposure, schedule.flow)
+                self.classes = self.counted / mean
+            if weights is not None:
+                self.weights = row_weights(
+                    party.name, weights, loss, party.y, self.classes, party.weights, schedule.flow
+                )
+        self.stays = False  # whether rows stay where they are: batches may then be tall
+        self._only: Batch | None = None
+        self.evaluated = ScaledRows(self, schedule.test if len(schedule.test) else schedule.flow)
+
+    def starting(self, most: int) -> tuple[Rows, Floats | None]:
+        """Return what first weights may follow from: the first training rows of the table, `most` at most, and the
+        targets of all training rows in the table's order, None for a party without labels."""
+        trained = np.sort(self.schedule.flow)
+        return trained[:most], None if self.targets is None else self.targets[trained]
+
+    def raw(self, rows: Rows) -> Floats:
+        """Return these rows (k x d) as they are in the table; (k x 0) for a party without a table."""
+        return self._party.X[rows] if self.columns else np.empty((len(rows), 0))
+
+    def scaled(self, rows: Rows) -> Floats:
+        """Scale these rows and return them (k x d)."""
+        scaled: Floats = self.raw(rows) - self.mean
+        scaled /= self.deviation
+        return scaled
+
+    def labels(self, rows: Rows) -> NDArray[Any] | None:
+        """Return the labels of these rows (k,); None for a party without labels."""
+        return None if self._party.y is None else self._party.y[rows]
+
+    def rated(self, rows: Rows) -> Floats | None:
+        """Return the targets of these rows as the job's loss takes them: k x c, and beside them their offsets and
+        weights."""
+        if self.targets is None:
+            return None
+        beside = [each[rows] for each in (self.offsets, self.weights) if each is not None]
+        return np.column_stack([self.targets[rows], *beside]) if beside else self.targets[rows]
+
+    def shifted(self, f: Floats, rows: Rows) -> Floats:
+        """f (k x c) of these rows with their offsets, if they have any."""
+        return f if self.offsets is None else f + self.offsets[rows][:, None]
+
+    def matrix(self, rows: Rows) -> Floats:
+        """Return these rows, scaled: as an array, or as a `Tall` in its place where the rows stay outside."""
+        table: Floats | Outside = self._party.X
+        if self.stays and isinstance(table, Outside):
+            tall = table.tall(rows, self.mean, self.deviation)
+            if tall is not None:
+                return cast(Floats, tall)
+        return self.scaled(rows)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What its columns were before they were prepared."""
+        by = self._party.preparation
+        return tuple((by or Prepared(self._party.columns)).sources)
+
+    @property
+    def named(self) -> bool:
+        """Whether the rows of the table have ids."""
+        return self._party.keys is not None
+
+    def ids(self, rows: Rows) -> list[bytes]:
+        """Return what names each of these rows (k): digests of their ids, or their numbers in a table without ids."""
+        keys = self._party.keys
+        return [b"row %d" % row for row in rows] if keys is None else [keys[row].tobytes() for row in rows]
+
+    def batch(self, visit: Visit, *, columns: bool = True) -> Batch:
+        """Return this party's side of a batch; without `columns` none of its rows is read. Where an epoch has one batch
+        alone, that batch is kept."""
+        if self._only is not None and columns:
+            return replace(self._only, index=visit.index, epoch=visit.epoch)
+        shown = visit.rows if columns else visit.rows[:0]
+        batch = Batch(visit.index, visit.epoch, self.matrix(shown), self.rated(visit.rows))
+        if columns and self.schedule.batches == 1:
+            self._only = batch
+        return batch
+
+    def first(self, rows: int) -> list[Visit]:
+        """Return the first batches of the partition that together hold `rows` rows, or all batches if they hold
+        fewer."""
+        taken: list[Visit] = []
+        held = 0
+        for index, part in enumerate(self.schedule.partition(0)):
+            if held >= rows:
+                break
+            taken.append(Visit(index, 0, part))
+            held += len(part)
+        return taken
+
+
+class ScaledRows:
+    """Some rows of a party's columns, scaled when they are read by slices."""
+
+    def __init__(self, data: TrainingData, rows: Rows) -> None:
+        self.rows = rows
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        return self._data.matrix(self.rows[rows])
+
+
+def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
+    """Return where each column lies over the training rows and how far it spreads; (0, 1) without scaling, and of
+    codes; those of bins all spread as far.
+
+    A column that does not vary has an infinite deviation: it is 0 in every row, whatever new rows hold.
+    """
+    if not party.X.shape[1]:
+        return np.zeros(0), np.ones(0)
+    if scale == "none":
+        return np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0)
+    mean, deviation = (quartiles if scale == "robust" else moments)(party.X, train)
+    deviation = np.where(deviation > 0, deviation, np.inf)
+    made = party.preparation or Prepared(party.columns)
+    coded = np.isin(party.columns, made.codes)
+    deviation = np.where(np.isin(party.columns, made.stepped) & np.isfinite(deviation), DEVIATION, deviation)
+    return np.where(coded, 0.0, mean), np.where(coded, 1.0, deviation)

@@ -1,0 +1,1 @@
+"""Transfer learning between two parties on few overlapping rows."""

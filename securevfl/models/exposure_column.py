@@ -1,0 +1,55 @@
+"""Exposure of rows in a loss of counts and amounts: how long, or how many, a label was counted over.
+
+With exposure e of a row its mean is e exp(f) times the mean label of one unit of exposure, so f gains the offset log e.
+The party with labels knows it alone: the offset rides beside the targets, and no message has it. Offsets are taken from
+the mean exposure of the training rows, which keeps f near 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.data.schedule import Rows
+from securevfl.errors import TableError
+from securevfl.models.loss import Loss
+from securevfl.models.row_loss import RowLoss
+
+MOST = 1000.0  # times the mean exposure, and its inverse
+
+
+class OffsetLoss(RowLoss):
+    """A loss whose targets (n x c + 1) hold in their last column what is added to f.
+
+    Who reads residuals reads sums with the offset in them, one unknown number a row as a label is.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss)
+        self.keeps_targets = True  # type: ignore[misc]  # of this one
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        return self._loss.value(f + y[:, -1:], y[:, :-1])
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        return self._loss.residual(f + y[:, -1:], y[:, :-1])
+
+
+def offsets(name: str, column: str, exposure: Floats, train: Rows) -> tuple[Floats, float]:
+    """Return what is added to f of each row (n,) of party `name`, and the mean exposure of the training rows.
+
+    TableError for exposures that cannot be used; no message has one of them.
+    """
+    found = np.asarray(exposure, dtype=np.float64)
+    if not (np.isfinite(found).all() and (found > 0).all()):
+        raise TableError(
+            f"party {name}: exposures above 0 in every row were expected in column {column}, some are missing, 0 or "
+            "negative; leave these rows out"
+        )
+    mean = float(found[train].mean())
+    if float(found.max()) > MOST * mean or float(found.min()) * MOST < mean:
+        raise TableError(
+            f"party {name}: exposures within {MOST:g} times of their mean were expected in column {column}, some are "
+            "farther; leave these rows out"
+        )
+    return np.log(found / mean), mean

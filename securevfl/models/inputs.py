@@ -1,0 +1,84 @@
+"""What a party's columns become before they meet weights that are shared: the columns themselves, or more of its own.
+
+A model says how many inputs a party has (`breadth`), from sizes that all parties know, so that these tell nothing of a
+table. What they are made by (`Inputs`) is the party's own and is kept in its part.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.data.preparation import Source
+
+__all__ = ["Asis", "Inputs", "Seen", "Spread"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The sizes of a party among others: whether it has the labels, d of its columns, c outputs, how many parties there
+    are, n training rows. All of it is public."""
+
+    active: bool
+    columns: int
+    outputs: int
+    parties: int
+    rows: int
+
+
+@dataclass(frozen=True, repr=False)
+class Seen:
+    """What inputs may be made by: one party's own training rows and nothing of held-out ones.
+
+    X (n x d): these rows before any scaling. sources: what the columns were. targets (n x c), weights (n,): where the
+    party has labels. opened: whether its weights are told to it at the end. key: 32 random bytes of its own.
+    """
+
+    who: str
+    X: Floats
+    sources: tuple[Source, ...]
+    targets: Floats | None
+    weights: Floats | None
+    opened: bool
+    key: bytes
+
+
+class Inputs(ABC):
+    """One party's inputs, once they are made."""
+
+    @abstractmethod
+    def __call__(self, X: Floats) -> Floats:
+        """Return the inputs (m x breadth) of rows X (m x d) from which these inputs were not made."""
+
+    def trained(self, X: Floats, rows: NDArray[np.intp]) -> Floats:
+        """Return the inputs (m x breadth) of training rows X (m x d); `rows` are their places among those from which
+        these inputs were made."""
+        return self(X)
+
+    def state(self, *, whole: bool) -> dict[str, Any]:
+        """Return what is kept of these inputs; with `whole` also what only the training rows need."""
+        return {}
+
+    def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:
+        """How much each column matters for each output, by weights (breadth x c) on rows X (m x d); empty where weights
+        of columns say it."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Asis(Inputs):
+    """The columns as they are, and at the party with the labels a column of ones."""
+
+    intercept: bool
+
+    def __call__(self, X: Floats) -> Floats:
+        return np.column_stack([X, np.ones(len(X))]) if self.intercept else X
+
+
+Making = Callable[[], Seen]  # asked once inputs have to be made

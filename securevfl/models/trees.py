@@ -1,0 +1,206 @@
+"""Trees of each party's own columns, as a linear model of their leaves: additive, trained on shares, nothing opened.
+
+    f = sum over parties k, trees t of k:  theta_kt[leaf of the row in t]  +  lines of the columns  +  own score
+
+Each party draws its trees at random from its own training rows (`securevfl.data.forest`), before anything is exchanged,
+and what is trained are the weights of their leaves. So the training sends what that of a linear model on shares sends,
+about columns whose number follows from public sizes alone. No tree asks about columns of two parties: what hangs on
+pairs of them, as an exclusive or does, is not learnt. It is an additive ensemble of trees and no boosting.
+
+The party with labels has one more column of its own: what boosted trees say of the labels by its columns alone
+(`securevfl.models.own_score`). Nothing is sent for it, as it has both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, model_validator
+
+from securevfl.base.arrays import Floats
+from securevfl.data.forest import DEEPEST, MOST_BINS, Forest, Lines
+from securevfl.models.inputs import Inputs, Making, Spread
+from securevfl.models.linear import LinearModel
+from securevfl.models.losses import LOSSES, Loss
+from securevfl.models.own_score import ScoreColumn, check_installed, out_of_fold
+from securevfl.models.shapley import explained
+
+__all__ = ["MOST_LEAVES", "ForestInputs", "Trees"]
+
+MOST_LEAVES = 8192  # of one party
+VISITS = 12
+FEWEST = 20  # training rows in a leaf of a party that is told its weights
+RIDGE, LEAST_RIDGE = 30.0, 1e-4  # over the training rows
+
+
+class Trees(LinearModel):
+    """Random trees of each party's own columns, their leaf weights trained on shares; no tree mixes parties."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    name: ClassVar[str] = "trees"
+    method: ClassVar[str | None] = "shares"
+    by_column: ClassVar[bool] = False
+    scales: ClassVar[bool] = False
+    spare_bits: ClassVar[int] = 0
+    step_bits: ClassVar[int | None] = 18
+
+    trees: int | None = Field(default=None, ge=1)
+    """Trees of a party, in the mean; 100 up to 10,000 training rows, 50 up to 50,000 and 25 beyond if left out. With an
+    own score the party with labels has half as many, and the others have more."""
+    depth: int = Field(default=4, ge=1)
+    """Questions from root to leaf, so that a tree has 2^depth leaves."""
+    bins: int = Field(default=16, ge=2)
+    """A column is asked about at up to bins - 1 of its quantiles."""
+    linear: float = Field(default=0.3, ge=0, le=8)
+    """Weight of the columns themselves beside the leaves; 0 leaves them out."""
+    ridge: Literal["auto"] | float = "auto"
+    """What holds weights back: 30 over the number of training rows, or a number. With 10 over the rows fine structure
+    comes out, with 100 noise stays away; the lower opened loss says which."""
+    own_score: bool = True
+    """Gives the party with labels a column of what its own columns say of them, by scikit-learn (extra `sklearn`)."""
+    loss_name: Literal["logistic", "smooth_hinge", "square", "one_vs_rest"] = Field(default="logistic", alias="loss")
+    """Which [loss](#loss): logistic, smooth_hinge, square, or one_vs_rest for several classes."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Trees:
+        if self.depth > DEEPEST:
+            raise ValueError(f"depth: at most {DEEPEST} was expected; a leaf has a number of one byte")
+        if self.bins > MOST_BINS:
+            raise ValueError(f"bins: at most {MOST_BINS} was expected; use fewer")
+        if self.ridge != "auto" and not LEAST_RIDGE <= self.ridge <= 1e3:
+            raise ValueError(f'ridge: "auto" or a number from {LEAST_RIDGE:g} to 1000 was expected; correct it')
+        fits = self._fit
+        if self.trees is not None and self.trees > fits:
+            raise ValueError(
+                f"trees: at most {fits} trees of depth {self.depth} fit, as a party has at most {MOST_LEAVES} leaves; "
+                "use fewer trees or a smaller depth"
+            )
+        return self
+
+    @property
+    def loss(self) -> Loss:
+        return LOSSES[self.loss_name]
+
+    @property
+    def note(self) -> str:
+        lines = [
+            f"each party draws trees of {self.depth} questions about its own columns, with no label",
+            "trees are added up and none is boosted; none asks about columns of two parties, so that what hangs on",
+            "pairs of these, such as an exclusive or, is not learnt",
+        ]
+        if self.own_score:
+            lines.append("the party with labels adds a score of its own columns, which it makes alone")
+        return "\n".join(lines)
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        return {"optimizer": {"name": "block_descent"}, "batch_size": "all", "epochs": VISITS}
+
+    def ridge_of(self, rows: int) -> float | None:
+        return max(LEAST_RIDGE, RIDGE / rows) if self.ridge == "auto" else float(self.ridge)
+
+    def count(self, spread: Spread) -> int:
+        """Trees of one party."""
+        mean = self.trees or min(100 if spread.rows <= 10_000 else 50 if spread.rows <= 50_000 else 25, self._fit)
+        if not self.own_score:
+            return mean
+        own = max(1, mean // 2)
+        others: int = -(-(mean * spread.parties - own) // (spread.parties - 1))
+        return own if spread.active else others
+
+    @property
+    def _fit(self) -> int:
+        """The most trees in the mean: with an own score a party may have half as many more."""
+        most: int = MOST_LEAVES // 2**self.depth * 2 // (3 if self.own_score else 2)
+        return most
+
+    def breadth(self, spread: Spread) -> int:
+        score = spread.outputs if self.own_score and spread.active else 0
+        lines = spread.columns if self.linear else 0
+        leaves: int = self.count(spread) * 2**self.depth
+        return leaves + lines + score + spread.active
+
+    def inputs(self, spread: Spread, kept: Mapping[str, Any] | None, make: Making) -> Inputs:
+        return self._drawn(spread, make) if kept is None else ForestInputs.read(kept)
+
+    def _drawn(self, spread: Spread, make: Making) -> ForestInputs:
+        seen = make()
+        forest = Forest.draw(
+            seen.X,
+            seen.sources,
+            seen.key,
+            trees=self.count(spread),
+            depth=self.depth,
+            bins=self.bins,
+            fewest=FEWEST if seen.opened else 1,
+        )
+        score = None
+        if self.own_score and seen.targets is not None:
+            check_installed(seen.who)
+            own, trees = out_of_fold(
+                seen.X, seen.targets, seen.key, classifies=self.loss.classifies, weights=seen.weights
+            )
+            deviation = own.std(axis=0)
+            score = ScoreColumn(trees, own, own.mean(axis=0), np.where(deviation > 0, deviation, np.inf))
+        lines = Lines.fit(seen.X, self.linear) if self.linear else None
+        return ForestInputs(forest, lines, score, intercept=spread.active)
+
+
+class ForestInputs(Inputs):
+    """One party's leaves, lines, own score and intercept, in this order."""
+
+    def __init__(self, forest: Forest, lines: Lines | None, score: ScoreColumn | None, *, intercept: bool) -> None:
+        self.forest, self.lines, self.score, self.intercept = forest, lines, score, intercept
+
+    @property
+    def value(self) -> float:
+        """What stands in a row's leaf."""
+        return float(len(self.forest) ** -0.5)
+
+    def __call__(self, X: Floats) -> Floats:
+        return self._beside(X, None if self.score is None else self.score.trees(X))
+
+    def trained(self, X: Floats, rows: NDArray[np.intp]) -> Floats:
+        return self._beside(X, None if self.score is None else self.score.trained[rows])
+
+    def _beside(self, X: Floats, own: Floats | None) -> Floats:
+        leaves, each = self.forest.leaves(X), 2**self.forest.depth
+        lines = 0 if self.lines is None else X.shape[1]
+        scores = 0 if own is None else own.shape[1]
+        at = each * len(self.forest)
+        found = np.zeros((len(X), at + lines + scores + self.intercept))
+        for tree, own_leaves in enumerate(leaves.T):
+            found[np.arange(len(X)), tree * each + own_leaves.astype(np.intp)] = self.value
+        if self.lines is not None:
+            found[:, at : at + lines] = self.lines(X)
+        if own is not None and self.score is not None:
+            found[:, at + lines : at + lines + scores] = self.score.scaled(own)
+        if self.intercept:
+            found[:, -1] = 1.0
+        return found
+
+    def importance(self, theta: Floats, X: Floats) -> dict[str, list[float]]:
+        """Return the mean size of each column's Shapley values (`securevfl.models.shapley`)."""
+        return {name: np.abs(own).mean(axis=0).tolist() for name, own in explained(self, theta, X).columns.items()}
+
+    def state(self, *, whole: bool) -> dict[str, Any]:
+        return {
+            "forest": self.forest.state(),
+            "lines": None if self.lines is None else self.lines.state(),
+            "score": None if self.score is None else self.score.state(whole=whole),
+            "intercept": self.intercept,
+        }
+
+    @classmethod
+    def read(cls, state: Mapping[str, Any]) -> ForestInputs:
+        """Read the inputs back from what `state` returned. Raises KeyError or TypeError if it is not of that form."""
+        lines, score = state["lines"], state["score"]
+        return cls(
+            Forest.read(state["forest"]),
+            None if lines is None else Lines.read(lines),
+            None if score is None else ScoreColumn.read(score),
+            intercept=bool(state["intercept"]),
+        )

@@ -1,0 +1,114 @@
+"""What a job means that does not say all: the protocol, the optimizer and the schedule that fit its model.
+
+    model alone                 shares, by block descent on all rows, a quarter held out; stops when it gets no better
+    protocol "shares"           the same
+    protocol with a residual    block newton on all rows, for as many epochs as the guards let through
+    what shares can't train     CKKS, for the reason that `why_sealed` gives
+    a model with `defaults`     what it says, on shares
+
+Residuals in the open and leaks are never chosen for a user: an optimizer without a protocol trains on shares where it
+can, and sealed under CKKS where it can't. A key that is given always stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from securevfl.models import MODELS
+from securevfl.models.base import Model
+from securevfl.models.linear import LinearModel
+from securevfl.optim import OPTIMIZERS
+from securevfl.optim.adam import Adam
+from securevfl.optim.base import Training
+from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.block_newton import BlockNewton
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.engines import Ckks
+from securevfl.protocols.shares.shares_options import Shares
+
+__all__ = ["VISITS", "filled", "why_sealed"]
+
+VISITS = 40  # of all rows, at most; six public tables come within .001 of the optimum's AUC in 10 to 30
+EVALUATE_EVERY = 10  # visits, as a model of fewer is never scored; one evaluation without a gain ends a training
+HELD_OUT = 0.25
+STEP = 0.05  # of Adam, for models whose curvature is not known
+ROUNDS = ("rounds",)  # methods whose jobs have a residual
+
+
+def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fill in the keys that a job leaves out, by what fits its model; where the model cannot be read, fill in
+    placeholders."""
+    try:
+        model = MODELS.read(given.get("model"))
+        protocol = Protocol.read(given["protocol"]) if "protocol" in given else None
+        optimizer = OPTIMIZERS.read(given["optimizer"]) if "optimizer" in given else None
+    except ValueError:
+        return _placeholders() | dict(given)
+    if not isinstance(model, Model):
+        return _placeholders() | dict(given)
+    if not (optimizer is None or isinstance(optimizer, Training)):
+        return {"protocol": Protocol()} | dict(given)
+    if not (protocol is None or isinstance(protocol, Protocol)):
+        return given
+    if protocol is None:
+        protocol = _protocol_for(model, optimizer)
+        if protocol is None:
+            return given
+    if optimizer is None:
+        return _schedule(model, protocol, given) | dict(given) | {"protocol": protocol}
+    return {**model.defaults, **given, "protocol": protocol}
+
+
+def why_sealed(model: Model, optimizer: Training | None = None) -> str:
+    """Why a model can't be trained on shares, by this optimizer if one is named; empty if it can."""
+    if not isinstance(model, LinearModel):
+        return f"a {model.name} model is not linear, and shares train linear models alone"
+    if not model.loss.elementwise:
+        return f"the loss {model.loss.name} mixes the classes of a row, which no table of one sum gives"
+    if optimizer is None and model.loss.curvature is None:
+        return f"the loss {model.loss.name} states no curvature, which the steps rest on"
+    if optimizer is None or isinstance(optimizer, BlockDescent):
+        return ""
+    if not isinstance(optimizer, FedBCD):
+        return f"steps of {optimizer.name} are not linear in residuals"
+    if optimizer.lr is None:
+        return f"{optimizer.name} without lr goes by curvatures that move with the batches"
+    if optimizer.mode != "parallel":
+        return f"parties step in turn in {optimizer.name} of mode {optimizer.mode}, and all at once on shares"
+    return "" if optimizer.update.linear else f"rule {optimizer.update.name} is not linear in gradients"
+
+
+def _placeholders() -> dict[str, Any]:
+    """Return an optimizer and a protocol as stand-ins where the model can't be read, so that the model alone is
+    reported as wrong, and these are not reported as missing beside it."""
+    return {"optimizer": BlockNewton(), "protocol": Protocol()}
+
+
+def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
+    """Choose the safest protocol that can train this model; None where the optimizer has a protocol of its own."""
+    if not why_sealed(model, optimizer):
+        return Protocol(shares=Shares())
+    method = model.method or (BlockNewton.method if optimizer is None else optimizer.method)
+    return Protocol(residual=Ckks()) if method in (*ROUNDS, "transfer") else None
+
+
+def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose an optimizer with its schedule for a job that names none; empty where every optimizer that fits asks the
+    user for a choice."""
+    if model.defaults:
+        return {"test_fraction": HELD_OUT, **model.defaults}
+    if protocol.shares is not None:
+        own: dict[str, Any] = {"optimizer": BlockDescent(), "batch_size": "all", "epochs": VISITS}
+        if given.get("test_fraction", HELD_OUT):
+            watched = {"evaluations": 1}
+            own |= {"test_fraction": HELD_OUT, "evaluate_every": EVALUATE_EVERY, "patience": watched}
+        return own
+    if protocol.stored is not None or model.method:
+        return {}
+    try:
+        BlockNewton().check(model)
+    except ValueError:
+        return {"optimizer": FedBCD(local_steps=1, lr=STEP, rule=Adam()), "batch_size": "all", "epochs": 0}
+    return {"optimizer": BlockNewton(), "batch_size": "all", "epochs": 0}

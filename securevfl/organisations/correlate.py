@@ -1,0 +1,208 @@
+"""A look at columns of several parties side by side, before any training: correlations and variance inflation.
+
+1. all -> all          ShownTable   rows, columns of numbers, keyed digest of the row order
+2. each                its sheet; its ledger takes what it is about to tell, or refuses
+3. each pair in turn   products of columns, of which both learn 6 bits each (`protocols/shares/column_products.py`)
+
+Of each pair, both learn the correlations of their columns, and those of their columns made uncorrelated each by itself,
+from which variance inflation follows (`securevfl.data.correlations`): 2 d d_other numbers. The ledger counts them as so
+many numbers about columns, and as so many equations of the n d values that the columns have: over all looks at a table
+a peer is told MOST of these at most. Nobody is told names of columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+
+from securevfl.base.roles import ACTIVE, PARTNER, Roles
+from securevfl.consent.consent_sheet import ASSUMPTIONS, Sheet
+from securevfl.data.correlations import Correlations, OwnColumns
+from securevfl.data.party import Party
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
+from securevfl.errors import IdError, LeakageError, PartiesError, TableError
+from securevfl.organisations.conversation import Venue, converse
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.giving import sizes
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import column_products
+from securevfl.protocols.shares.column_products import FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
+from securevfl.protocols.shares.share_engines import available
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Channel, Observer
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.door import Telling
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+from securevfl.transport.peers import Peers
+
+__all__ = ["LABEL", "check_share", "correlate", "correlate_with", "declares"]
+
+MOST = 2 / ROWS_PER_COLUMN  # of the values of the columns, over all looks at a table
+LABEL = "a look at columns"  # what stands for a run in the ledger
+Consent = Callable[[Sheet], None]
+
+
+class ShownTable(Telling, frozen=True):
+    """What a party says of its table: its rows, and its columns of numbers that vary."""
+
+    rows: int
+    columns: int
+    order: bytes
+
+
+def declares(roles: Roles) -> list[Declared]:
+    """Declare what the messages reveal."""
+    said = Reveal("plain", "how many rows and columns of numbers; keyed digest of the row order")
+    return [*(Declared(ShownTable, *pair, said) for pair in roles.pairs()), *column_products.declares()]
+
+
+def correlate(
+    parties: Sequence[Party],
+    *,
+    ledgers: Mapping[str, DisclosureLedger] | None = None,
+    observe: Observer | None = None,
+) -> dict[str, list[Correlations]]:
+    """Compare the columns of aligned tables that are in this process, by the messages that organisations would send.
+
+    Return for each party what it would learn of each other. ledgers: where parties would count it, by name. The rest
+    as `correlate_with`.
+    """
+    names = [party.name for party in parties]
+    if len(parties) < 2 or len(set(names)) < len(names):
+        raise PartiesError("correlations: two or more parties of different names were expected; add or rename one")
+    roles = {party.name: partial(_talk, party, names, (ledgers or {}).get(party.name), None) for party in parties}
+    return run_threads(roles, WallClock, observe=observe)
+
+
+def correlate_with(
+    party: Party,
+    peers: Peers | str | Path = "peers.toml",
+    *,
+    ledger: DisclosureLedger | str | Path | None = None,
+    consent: Consent | None = None,
+    certs: str | Path | None = None,
+    listen: str | None = None,
+    timeout: float = 600.0,
+    patience: float = 60.0,
+) -> list[Correlations]:
+    """Compare this party's columns of numbers with those of all in `peers`, on aligned rows, before any training.
+
+    consent: is given this party's sheet once all have met and before anything of its data is told; raises ConsentError
+    to take no part. The rest as in `join`.
+
+    Raises TableError or IdError if rows are not the same, fewer than 1,000, or fewer than a hundred for each column of
+    a peer; LeakageError if the ledger refuses; TransportError as `join`.
+    """
+    venue = Venue.of(peers, certs, listen, timeout, patience)
+    names = venue.peers.parties
+    if party.name not in names:
+        raise PartiesError(f"one of {', '.join(names)} was expected, {party.name} came; correct the party's name")
+    own_ledger = DisclosureLedger.of(party.name, ledger)
+    terms = {"parties": list(names), "task": "correlate"}
+    found = converse(party.name, venue, terms, partial(_talk, party, list(names), own_ledger, consent))
+    eventlog.emit(party.name, "correlated", {"others": len(found)})
+    return found
+
+
+def _talk(
+    party: Party, names: Sequence[str], ledger: DisclosureLedger | None, consent: Consent | None, channel: Channel
+) -> list[Correlations]:
+    """Return one party's side, over a channel where all parties are there."""
+    own = OwnColumns.of(party.name, party.table)
+    tables = _tables(party, own, names, channel)  # 1
+    told = [_disclosure(party, own, name, table.columns) for name, table in tables.items()]
+    before = [] if ledger is None else ledger.read().about(party.register.name)
+    if consent is not None:
+        consent(_sheet(party, own, tables, before))  # 2
+    if ledger is not None:
+        sitting = LABEL + " " + channel.session.hex(), channel.session.hex()
+        ledger.book(party.register, sitting, told, partial(check_share, party.name, told))  # 2
+    meter, found = Meter(channel.clock, channel.books), []
+    for pair in combinations(names, 2):
+        if party.name in pair:
+            cast = Roles.of(zip(pair, (ACTIVE, PARTNER), strict=True))
+            seat = Seat(channel, cast, meter, lane=f"correlations {pair[0]} {pair[1]}")
+            (other,) = cast.others(party.name)
+            width = tables[other].columns
+            R, K = told_products(seat, [own.standard, own.white], [width, width])  # 3
+            found.append(Correlations(party.name, other, own.names, R, own.alone, own.inflation(K, NOISE)))
+    return found
+
+
+def _tables(party: Party, own: OwnColumns, names: Sequence[str], channel: Channel) -> dict[str, ShownTable]:
+    """Tell all others of this party's table, and return what they tell, checked."""
+    order = hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b""
+    mine, others = ShownTable(len(party), len(own.names), order), [name for name in names if name != party.name]
+    for name in others:
+        channel.send(name, mine, told=sizes(channel, name))  # 1
+    tables = {name: channel.recv(name, ShownTable) for name in others}  # 1
+    for name, table in tables.items():
+        if table.rows != mine.rows:
+            raise TableError(f"{name} has {table.rows:,} rows, {party.name} {mine.rows:,}; align the tables first")
+        if table.order and order and not hmac.compare_digest(table.order, order):
+            raise IdError(f"{name} and {party.name} hold the rows in different order; align the tables first")
+        if not 0 < table.columns <= mine.rows // ROWS_PER_COLUMN or mine.rows < FEWEST:
+            raise TableError(
+                f"correlations: {FEWEST:,} rows or more, and {ROWS_PER_COLUMN} for each column, were expected, "
+                f"{mine.rows:,} with {table.columns} columns of {name} came, which would tell of single rows; bring "
+                "more rows or fewer columns"
+            )
+    return tables
+
+
+def _disclosure(party: Party, own: OwnColumns, other: str, columns: int) -> Disclosure:
+    """Return what one peer, with so many columns, is told about this party's columns."""
+    count, of = 2 * columns * len(own.names), len(party) * len(own.names)
+    return Disclosure("columns", other, (party.name,), count, of, group="correlations", numbers=count)
+
+
+def check_share(me: str, told: Sequence[Disclosure], before: Sequence[LedgerEntry]) -> None:
+    """LeakageError if a peer would come to know more than MOST of the values of the columns from looks at them."""
+    for own in told:
+        so_far = _so_far(own, before)
+        if so_far + own.share > MOST + 1e-12:
+            raise LeakageError(
+                f"party {me}: sums over rows that come to {MOST:.0%} of the values of its columns at most were "
+                f"expected over all looks, {own.learner} was told {so_far:.2%} before and would be told "
+                f"{own.share:.2%} more; keep what you have, or bring fewer columns"
+            )
+
+
+def _so_far(own: Disclosure, before: Sequence[LedgerEntry]) -> float:
+    """Add up the shares of earlier correlations that the same peer was told."""
+    same = [entry.told for entry in before if (entry.told.group, entry.told.learner) == (own.group, own.learner)]
+    return sum(each.share for each in same)
+
+
+def _sheet(party: Party, own: OwnColumns, tables: Mapping[str, ShownTable], before: Sequence[LedgerEntry]) -> Sheet:
+    """Write this party's sheet: what it would learn and tell, and what it has told before."""
+    n, d = len(party), len(own.names)
+    strength = available(column_products.ProductNumbers(n).bits)[0].strength
+    lines = [
+        f"correlations of columns, for {party.name}, {n:,} rows x {d} columns of numbers: {', '.join(own.names)}",
+        f"assumes: {ASSUMPTIONS}",
+        f"encryption: {strength}",
+    ]
+    for name, table in sorted(tables.items()):
+        told = _disclosure(party, own, name, table.columns)
+        lines += [
+            "",
+            f"with {name}, {table.columns} columns",
+            f"  learns    {d * table.columns} correlations of its columns with {name}'s, and as many of columns that "
+            "each has made",
+            "            uncorrelated by itself, for variance inflation; each rounded at random to 6 bits, steps of "
+            f"1/{LEVELS}",
+            f"  tells     {name} the same numbers: {told.count} of 6 bits about {d} x {n:,} values, {told.share:.2g} "
+            "of as many as there are.",
+            f"            A column of {name}'s that marks one row reads that row: a value of one deviation moves the "
+            f"number by {LEVELS / n**0.5:.2g}",
+            "            steps, against rounding of .4",
+            f"  told      {_so_far(told, before):.2g} of them in earlier looks; {MOST:g} at most over all",
+        ]
+    return Sheet("\n".join(lines))

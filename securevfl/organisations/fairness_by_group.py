@@ -1,0 +1,247 @@
+"""How a model treats groups that another party knows: rates by group, from counts that are made on shares.
+
+The party with labels has the outcome of each row (its class, and which it was said to be); one other party has the
+group of each. Both hold the same rows in one order.
+
+1. A <-> B   GroupedTable   rows, number of groups, keyed digest of the row order
+2. B         its sheet; its ledger takes what it is about to tell, or refuses
+3. both      counts of rows by group and outcome, told to A (`protocols/shares/group_counts.py`)
+
+B learns sizes alone. A learns the groups' names and 4 counts of each, rounded at random to 8 rows. B's ledger counts
+them as so many numbers about columns, and as equations: over all looks a peer is told those of 2% of the rows at most.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from securevfl.base.roles import ACTIVE, PARTNER, Roles
+from securevfl.consent.consent_sheet import ASSUMPTIONS, Sheet
+from securevfl.data.party import Party
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import IdError, LabelError, PartiesError, TableError
+from securevfl.models.fairness import rates_of_counts
+from securevfl.models.losses import LogisticLoss
+from securevfl.models.positive import class_name, classes_of
+from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations.correlate import LABEL, check_share
+from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.giving import sizes
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import group_counts
+from securevfl.protocols.shares.group_counts import FEWEST, OUTCOMES, ROWS, STEP, counted_by_group, tell_groups
+from securevfl.runtime.channel import Channel, Observer
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.door import Telling
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+from securevfl.transport.peers import Peers
+
+__all__ = ["alone_by_group", "ask_groups", "count_groups", "declares", "give_groups", "groups_told"]
+
+MOST_GROUPS = 50
+Consent = Callable[[Sheet], None]
+
+
+class GroupedTable(Telling, frozen=True):
+    """What a party says of its rows, and how many groups it has."""
+
+    rows: int
+    groups: int
+    order: bytes
+
+
+def declares(roles: Roles) -> list[Declared]:
+    """Declare what the messages reveal."""
+    said = Reveal("plain", "how many rows and groups; keyed digest of the row order")
+    return [*(Declared(GroupedTable, *pair, said) for pair in roles.pairs()), *group_counts.declares()]
+
+
+def groups_told(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the names of the groups that counts are told of, and the marks (n x groups) of the rows.
+
+    Groups of fewer than 100 rows are put together, with the smallest of the others if these rows alone are too few.
+    TableError if there are not two groups then, or more than 50.
+    """
+    names, place, counts = np.unique(np.asarray(values).astype(str), return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    alone = [int(k) for k in order if counts[k] >= FEWEST]
+    rest = len(place) - int(counts[alone].sum())
+    while 0 < rest < FEWEST and alone:
+        rest += int(counts[alone.pop()])
+    if not 2 <= len(alone) + (rest > 0) <= MOST_GROUPS:
+        raise TableError(
+            f"groups: 2 to {MOST_GROUPS} of {FEWEST} rows or more were expected, there are {len(alone)}; choose a "
+            "column with fewer or larger ones"
+        )
+    marks = [place == k for k in alone]
+    if rest:
+        marks.append(~np.isin(place, alone))
+    told = [str(names[k]) for k in alone] + ["others"] * (rest > 0)
+    return told, np.stack(marks, axis=1).astype(np.int64)
+
+
+def ask_groups(
+    party: Party, said: ArrayLike, peers: Peers | str | Path = "peers.toml", **keys: Any
+) -> dict[str, dict[str, float]]:
+    """Return figures by group (`securevfl.models.fairness.rates_of_counts`), at the party with labels of two classes.
+
+    said: the name of the class that each row was said to be of (n,), as predictions have it. keys: as `give_groups`,
+    but for its ledger.
+    """
+    marks = _outcomes(party, said)
+    found: dict[str, dict[str, float]] = _meet(party, peers, partial(_ask, party, marks), **keys)
+    return found
+
+
+def give_groups(
+    party: Party,
+    groups: ArrayLike,
+    peers: Peers | str | Path = "peers.toml",
+    *,
+    ledger: DisclosureLedger | str | Path | None = None,
+    consent: Consent | None = None,
+    **keys: Any,
+) -> list[str]:
+    """Let the party with labels count outcomes by these groups (n,), and return the names that it is told.
+
+    consent: is given this party's sheet before anything of its data is told; raises ConsentError to take no part. keys:
+    certs, listen, timeout and patience as in `join`. Raises TableError or IdError if rows are not the same, fewer than
+    400, or groups too few; LeakageError if the ledger refuses; TransportError as `join`.
+    """
+    names, marks = _groups(party, groups)
+    own = DisclosureLedger.of(party.name, ledger)
+    _meet(party, peers, partial(_give, party, names, marks, own, consent), **keys)
+    return names
+
+
+def alone_by_group(party: Party, said: ArrayLike, groups: ArrayLike) -> dict[str, dict[str, float]]:
+    """Return the figures by group of a party that has labels and groups: exact, of groups of 100 rows or more."""
+    names, marks = _groups(party, groups)
+    counts = marks.T @ _outcomes(party, said)
+    return {name: rates_of_counts(*own) for name, own in zip(names, counts.tolist(), strict=True)}
+
+
+def count_groups(
+    labelled: Party, said: ArrayLike, grouped: Party, groups: ArrayLike, *, observe: Observer | None = None
+) -> dict[str, dict[str, float]]:
+    """Return what `ask_groups` would, of two aligned tables that are in this process, by the same messages."""
+    names, marks = _groups(grouped, groups)
+    roles: dict[str, Callable[[Channel], Any]] = {
+        labelled.name: partial(_ask, labelled, _outcomes(labelled, said), peer=grouped.name),
+        grouped.name: partial(_give, grouped, names, marks, None, None, peer=labelled.name),
+    }
+    found: dict[str, dict[str, float]] = run_threads(roles, WallClock, observe=observe)[labelled.name]
+    return found
+
+
+def _outcomes(party: Party, said: ArrayLike) -> NDArray[np.int64]:
+    """Return marks (n x 4) of the rows: said and of the positive class, said but not of it, of it but not said,
+    neither."""
+    found = np.asarray(said).astype(str)
+    if party.y is None or len(np.unique(party.y)) != 2 or found.shape != (len(party),):
+        raise LabelError(
+            f"party {party.name}: labels of two classes and a prediction for each of {len(party):,} rows were "
+            "expected; bring the table with labels, and predictions of all its rows"
+        )
+    name = classes_of(party.name, LogisticLoss(), party.y)[1]
+    positive, selected = party.y == name, found == class_name(name)
+    cells = selected & positive, selected & ~positive, ~selected & positive, ~selected & ~positive
+    return np.stack(cells, axis=1).astype(np.int64)
+
+
+def _groups(party: Party, groups: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
+    if np.asarray(groups).shape != (len(party),):
+        raise TableError(f"party {party.name}: one group for each of {len(party):,} rows was expected; bring as many")
+    return groups_told(groups)
+
+
+def _meet(party: Party, peers: Peers | str | Path, talk: Callable[..., Any], **keys: Any) -> Any:
+    """Hold the conversation of the two parties in the file of peers."""
+    options = {"certs": None, "listen": None, "timeout": 600.0, "patience": 60.0} | keys
+    venue = Venue.of(peers, options["certs"], options["listen"], options["timeout"], options["patience"])
+    names = venue.peers.parties
+    if len(names) != 2 or party.name not in names:
+        raise PartiesError(
+            f"{party.name} and one other party were expected among the peers, there are {', '.join(names)}; bring a "
+            "file of peers of these two"
+        )
+    (peer,) = (name for name in names if name != party.name)
+    return converse(party.name, venue, {"parties": list(names), "task": "groups"}, partial(talk, peer=peer))
+
+
+def _greet(party: Party, groups: int, peer: str, channel: Channel) -> GroupedTable:
+    order = hmac.digest(channel.session, party.order, hashlib.sha256) if party.order else b""
+    mine = GroupedTable(len(party), groups, order)
+    channel.send(peer, mine, told=sizes(channel, peer))  # 1
+    other = channel.recv(peer, GroupedTable)  # 1
+    if other.rows != mine.rows:
+        raise TableError(f"{peer} has {other.rows:,} rows, {party.name} {mine.rows:,}; align the tables first")
+    if other.order and order and not hmac.compare_digest(other.order, order):
+        raise IdError(f"{peer} and {party.name} hold the rows in different order; align the tables first")
+    if mine.rows < ROWS:
+        raise TableError(f"groups: {ROWS} rows or more were expected, {mine.rows} came; bring more")
+    if (groups > 0) == (other.groups > 0):
+        _both(party.name, peer, groups)
+    return other
+
+
+def _both(me: str, peer: str, groups: int) -> NoReturn:
+    what = "groups" if groups else "labels"
+    raise PartiesError(f"{me} and {peer} both bring {what}; one brings labels and the other groups")
+
+
+def _ask(party: Party, marks: NDArray[np.int64], channel: Channel, peer: str) -> dict[str, dict[str, float]]:
+    table = _greet(party, 0, peer, channel)
+    if table.groups > MOST_GROUPS:
+        raise TableError(f"{peer}: up to {MOST_GROUPS} groups were expected, {table.groups} came; bring fewer")
+    names, counts = counted_by_group(_seat(party.name, peer, channel), marks, table.groups)  # 3
+    return {name: rates_of_counts(*own) for name, own in zip(names, np.maximum(counts, 0.0).tolist(), strict=True)}
+
+
+def _give(
+    party: Party,
+    names: list[str],
+    marks: NDArray[np.int64],
+    ledger: DisclosureLedger | None,
+    consent: Consent | None,
+    channel: Channel,
+    peer: str,
+) -> None:
+    _greet(party, len(names), peer, channel)
+    count = OUTCOMES * len(names)
+    told = Disclosure(
+        "columns", peer, (party.name,), count, len(party) * len(names), group="correlations", numbers=count
+    )
+    if consent is not None:
+        consent(_sheet(party, names, peer))  # 2
+    if ledger is not None:
+        sitting = f"{LABEL} {channel.session.hex()}", channel.session.hex()
+        ledger.book(party.register, sitting, [told], partial(check_share, party.name, [told]))  # 2
+    tell_groups(_seat(peer, party.name, channel), marks, names)  # 3
+
+
+def _seat(active: str, partner: str, channel: Channel) -> Seat:
+    cast = Roles.of({active: ACTIVE, partner: PARTNER})
+    return Seat(channel, cast, Meter(channel.clock, channel.books), lane="groups")
+
+
+def _sheet(party: Party, names: list[str], peer: str) -> Sheet:
+    lines = [
+        f"counts by group, for {party.name}, {len(party):,} rows in {len(names)} groups: {', '.join(names)}",
+        f"assumes: {ASSUMPTIONS}",
+        f"  tells     {peer} these names, and of each group how many rows are of either class and were said to be:",
+        f"            {OUTCOMES * len(names)} counts, rounded at random to {STEP} rows; groups under {FEWEST} rows are "
+        "put together",
+        "  learns    sizes alone",
+    ]
+    return Sheet("\n".join(lines))

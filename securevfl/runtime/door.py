@@ -1,0 +1,138 @@
+"""A party's door: whatever another party may read of its data leaves under an entry that says what it tells.
+
+    told = channel.tell(Entry("bank", "columns", H.size, about=("shop",)))
+    channel.send("bank", Part(H), lane, told=told)
+
+A message that reveals more than random bits and ciphertexts is a `Telling` one, and no channel sends it without what
+`tell` has handed out. So an entry is made before the first byte leaves: the party's account takes it, which may refuse
+(`securevfl.consent.booking` writes it to disk), then whoever observes the party in this process is given it, and
+only then the message goes. A number that leaves in several messages, or goes round by others as sums do, needs one
+entry; the party that gives the number makes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from securevfl.errors import ProtocolError
+from securevfl.runtime.codec import Message
+
+Subject = Literal[
+    "labels", "columns", "scores", "codes", "ids", "phases", "losses", "keys", "sizes", "verdicts", "digests"
+]
+Group = Literal["training", "held out", "new", "bins", "weights", "correlations"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What leaves at one time: `numbers` of `bits` each about the data of the parties `about`, which `to` may read.
+
+    labels    numbers that follow from labels: residuals, and products of residuals with columns
+    columns   numbers that follow from columns: forward outputs, and their sums
+    scores    numbers f of rows that were asked about
+    codes     which columns weigh most in rows that were asked about, under names of their owner's
+    ids       whether ids are in a table
+    phases    phases of random features of columns
+    losses    sums of losses, and counts of rows beside them
+    keys      keys that open what somebody else gives
+    sizes, verdicts, digests   numbers of rows and versions; how a training goes; keyed digests of rows
+
+    group: the rows they are about, where the party knows; bins, weights and correlations are about all. visit:
+    the visit to a batch that this party was at, from 1; 0 before the first.
+    """
+
+    to: str
+    kind: Subject
+    numbers: int = 1
+    bits: int = 64
+    about: tuple[str, ...] = ()
+    group: Group = "training"
+    visit: int = 0
+
+
+class Leave:
+    """Leave to send what an entry says. Handed out by a door, and good for that door alone."""
+
+    __slots__ = ("door", "entry")
+
+    def __init__(self, door: Door, entry: Entry) -> None:
+        self.door = door
+        self.entry = entry
+
+
+class Telling(Message, frozen=True):
+    """A message that reveals, to anyone it may go to, more than random bits and ciphertexts: see `Declared`."""
+
+
+Account = Callable[[Entry, int], None]
+
+
+class Door:
+    """The one place where all that a party tells others leaves. Safe to use from several threads.
+
+    visit: to a batch, the last that this party has begun, from 1. totals: numbers told so far by kind, receiver, whose
+    data and rows.
+    """
+
+    def __init__(self, me: str, note: Callable[[Entry], None] = lambda entry: None) -> None:
+        """note: is given every entry once it is made."""
+        self.me = me
+        self.visit = 0
+        self.totals: dict[tuple[Subject, str, tuple[str, ...], Group], int] = {}
+        self._note = note
+        self._account: Account | None = None
+        self._where = threading.local()
+        self._one = threading.Lock()
+
+    def keep(self, account: Account | None) -> None:
+        """Has every entry from now on taken by an account first, with the number told so far of its like; by none any
+        more if None.
+        """
+        with self._one:
+            self._account = account
+
+    def began(self, visit: int) -> None:
+        """Note that this party goes on to a visit to a batch, numbered from 1."""
+        self.visit = max(self.visit, visit)
+
+    @contextmanager
+    def on(self, group: Group) -> Iterator[None]:
+        """Mark what this thread tells inside the block as about these rows, unless its entry names others."""
+        before = self.group
+        self._where.group = group
+        try:
+            yield
+        finally:
+            self._where.group = before
+
+    @property
+    def group(self) -> Group:
+        """The rows that this thread tells about."""
+        return getattr(self._where, "group", "training")
+
+    def tell(self, entry: Entry) -> Leave:
+        """Enters it, and lets it be sent. What the account raises goes through: nothing may be sent then."""
+        group = self.group if entry.group == "training" else entry.group
+        entry = Entry(entry.to, entry.kind, entry.numbers, entry.bits, entry.about, group, self.visit)
+        key = (entry.kind, entry.to, entry.about, group)
+        with self._one:
+            total = self.totals.get(key, 0) + entry.numbers
+            if self._account is not None:
+                self._account(entry, total)
+            self.totals[key] = total
+        self._note(entry)
+        return Leave(self, entry)
+
+    def check(self, message: Message, told: Leave | None) -> None:
+        """ProtocolError if the message tells something, and nothing was entered for it at this door."""
+        if told is not None and told.door is not self:
+            raise ProtocolError(f"{self.me}: an entry of this party's own door was expected, {told.door.me}'s came")
+        if told is None and isinstance(message, Telling):
+            raise ProtocolError(
+                f"{self.me}: a {type(message).__name__} tells something and was to be sent without an entry; say what "
+                "it tells: channel.send(..., told=channel.tell(Entry(...)))"
+            )

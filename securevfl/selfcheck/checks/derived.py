@@ -1,0 +1,205 @@
+"""What a derived value is derived from: each input is changed by itself, and the value must change with it.
+
+One row of `TABLE` for each digest, key, tag and claim: how it is made, from inputs by name, and another value of each.
+Nothing here is drawn by lot: a value that ignores an input is found every time.
+
+bound       a value that stays the same when one of its inputs changes
+fresh       one that changes when none does
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from securevfl.audit.transcripts import Outcome
+from securevfl.crypto import share_scheme
+from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.prg import Prg, derive_key
+from securevfl.crypto.transfers import okvs
+from securevfl.crypto.transfers.ot_rows import RowOfferer
+from securevfl.crypto.transfers.row_hash import RowHash, tweaks
+from securevfl.data.register import Register
+from securevfl.job import Job, Protocol
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.residuals.defences import Noise
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.sums.dropout_sum import Commits, DropoutMember
+from securevfl.transport import session_wire
+from securevfl.transport.seal import Seal, SealOffer
+
+__all__ = ["CHECKS", "TABLE", "Derived"]
+
+_A, _B = bytes(range(32)), bytes(range(1, 33))
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A value and its inputs: `make` takes `given` by name, `other` has another value of each."""
+
+    what: str
+    make: Callable[..., bytes]
+    given: Mapping[str, Any]
+    other: Mapping[str, Any]
+
+
+@lru_cache(maxsize=4)
+def _ledger(key: bytes) -> Ledger:
+    ledger = Ledger(None)
+    ledger._file.key = key
+    return ledger
+
+
+@lru_cache(maxsize=4)
+def _pair(number: int) -> KeyPair:
+    return KeyPair()
+
+
+def _commitment(key: bytes, row: bytes, X: bytes) -> bytes:
+    return _ledger(key).commitments([row], np.frombuffer(X, "<f8").reshape(1, -1))
+
+
+def _challenge(coin: bytes, number: int, first: bytes, middle: bytes, last: bytes) -> bytes:
+    """Return the tags of one fixed column, which differ by the challenge alone."""
+    end, column = RowOfferer(bytes(16), [_A] * 128, coin, 2), np.arange(64, dtype=np.uint8).reshape(1, 64)
+    return end._tags(number, first + middle + last, column)
+
+
+def _tag(key: bytes, round: int, sender: str, names: tuple[str, ...], publics: tuple[bytes, ...]) -> bytes:
+    role: Any = DropoutMember.__new__(DropoutMember)
+    role._keys, role._round = {"peer": key}, round
+    tag: bytes = role._tag("peer", sender, Commits(list(names), list(publics), []))
+    return tag
+
+
+def _agreed(pair: int, peer: int, session: str, own: str, name: str, domain: str) -> bytes:
+    return _pair(pair).agree(_pair(peer).public, session=session, own=own, peer=name, domain=domain)
+
+
+def _hashed(key: bytes, number: int, purpose: int, choice: int, x: int) -> bytes:
+    tweak = tweaks(number, 1, purpose)
+    tweak[:, 1] |= np.uint64(choice << 8)
+    return RowHash(key)(np.full((1, 2), x, np.uint64), tweak).tobytes()
+
+
+def _digest(rows: bytes, key: bytes, purpose: bytes) -> bytes:
+    return okvs.digests(rows, 16, key=key, purpose=purpose, width=8).tobytes()
+
+
+def _offer(number: int) -> SealOffer:
+    return SealOffer(bytes([number]) * 32, b"a certificate")
+
+
+def _job(**keys: Any) -> bytes:
+    return Job(model=Logistic(), optimizer=FedSGD(lr=0.1), protocol=Protocol(residual="open"), **keys).digest
+
+
+_JOB: dict[str, Any] = {"batch_size": 64, "epochs": 3, "seed": 1, "test_fraction": 0.25, "reshuffle": False}
+
+TABLE = (
+    Derived(
+        "the commitment to a row that is scored",
+        _commitment,
+        {"key": _A, "row": b"one", "X": bytes(16)},
+        {"key": _B, "row": b"two", "X": bytes(15) + b"\1"},
+    ),
+    Derived(
+        "the challenge to columns of transfers",
+        _challenge,
+        {"coin": _A, "number": 0, "first": bytes(64), "middle": bytes(64), "last": bytes(64)},
+        {"coin": _B, "number": 1, "first": b"\1" + bytes(63), "middle": b"\1" + bytes(63), "last": bytes(63) + b"\1"},
+    ),
+    Derived(
+        "the tag of a list of a sum with a threshold",
+        _tag,
+        {"key": _A, "round": 1, "sender": "P1", "names": ("P1", "P2"), "publics": (_A, _B)},
+        {"key": _B, "round": 2, "sender": "P2", "names": ("P1", "P3"), "publics": (_A, bytes(32))},
+    ),
+    Derived(
+        "an agreed key",
+        _agreed,
+        {"pair": 1, "peer": 2, "session": "s", "own": "a", "name": "b", "domain": "d"},
+        {"pair": 3, "peer": 4, "session": "t", "own": "c", "name": "e", "domain": "f"},
+    ),
+    Derived(
+        "the coin of a key for shared products",
+        lambda holder, evaluator, chunk, purpose: share_scheme.common_coin(holder, evaluator, chunk, purpose),
+        {"holder": _A, "evaluator": _B, "chunk": 1, "purpose": "x"},
+        {"holder": _B, "evaluator": _A, "chunk": 2, "purpose": "y"},
+    ),
+    Derived(
+        "a derived key",
+        lambda key, first, second: derive_key(key, first, second),
+        {"key": _A, "first": "a", "second": 1},
+        {"key": _B, "first": b"a", "second": 2},
+    ),
+    Derived(
+        "a keystream",
+        lambda key, label, number: Prg(key, label).array(2, np.uint64, number=number).tobytes(),
+        {"key": _A, "label": "a", "number": 0},
+        {"key": _B, "label": "b", "number": 1},
+    ),
+    Derived(
+        "the noise of a defence",
+        lambda key, lane, number: Noise(key, lane, number).take().array(2, np.uint64).tobytes(),
+        {"key": _A, "lane": "a", "number": 0},
+        {"key": _B, "lane": "b", "number": 1},
+    ),
+    Derived(
+        "a pad of transfers",
+        _hashed,
+        {"key": bytes(16), "number": 1, "purpose": 1, "choice": 0, "x": 1},
+        {"key": _A[:16], "number": 2, "purpose": 2, "choice": 1, "x": 2},
+    ),
+    Derived(
+        "a digest of an id",
+        _digest,
+        {"rows": bytes(8), "key": _A, "purpose": b"a"},
+        {"rows": bytes(7) + b"\1", "key": _B, "purpose": b"b"},
+    ),
+    Derived(
+        "what a party signs of a session",
+        lambda session, sender, receiver: session_wire._claim(session, sender, receiver),
+        {"session": bytes(16), "sender": "shop", "receiver": "bank"},
+        {"session": b"\1" * 16, "sender": "telco", "receiver": "telco"},
+    ),
+    Derived(
+        "what a party signs of a sealed conversation",
+        lambda sender, receiver, own, other: Seal._claim(sender, receiver, _offer(own), _offer(other)),
+        {"sender": "shop", "receiver": "bank", "own": 1, "other": 2},
+        {"sender": "telco", "receiver": "telco", "own": 3, "other": 3},
+    ),
+    Derived(
+        "the key of a table's rows",
+        lambda first, last: Register.of_ids(np.array([list(first), list(last)], np.uint8)).key,
+        {"first": bytes(16), "last": b"\2" * 16},
+        {"first": bytes(15) + b"\1", "last": b"\2" * 15 + b"\3"},
+    ),
+    Derived(
+        "the digest of a job",
+        _job,
+        _JOB,
+        {"batch_size": 65, "epochs": 4, "seed": 2, "test_fraction": 0.3, "reshuffle": True},
+    ),
+)
+
+
+def bindings(table: tuple[Derived, ...] = TABLE) -> Outcome:
+    """Every row of the table."""
+    outcome = Outcome()
+    for derived in table:
+        value = derived.make(**derived.given)
+        if derived.make(**derived.given) != value:
+            outcome.add("fresh", derived.what, "changes though none of its inputs does")
+        for name, other in derived.other.items():
+            if derived.make(**{**derived.given, name: other}) == value:
+                outcome.add("bound", derived.what, f"does not follow from {name}")
+    return outcome
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {"derived values": bindings}

@@ -1,0 +1,72 @@
+"""What weights of evidence tell: counts of bins of enough rows, once, and no more of them than were counted before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from securevfl.audit.recording.recorded_runs import record
+from securevfl.audit.transcripts import Outcome, check_transcript
+from securevfl.data import datasets
+from securevfl.data.evidence import Woe
+from securevfl.data.party import Party
+from securevfl.data.preparation import Preparation
+from securevfl.errors import LeakageError
+from securevfl.job import Job, Protocol
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.bin_classes import LANE
+from securevfl.protocols.engines import Ckks
+from securevfl.training.simulate import simulate
+
+_TOLD = Woe(bins=2, rows=40)
+
+
+def _job(woe: Woe, **keys: Any) -> Job:
+    own: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 90, "epochs": 1}
+    own |= {"protocol": Protocol(residual=Ckks()), "prepare": Preparation(woe=woe), "accepts": ("columns",)}
+    return Job(**(own | keys))
+
+
+def _tables() -> list[Party]:
+    return [party.take(np.arange(180, dtype=np.intp)) for party in datasets.breast_cancer(parties=3)]
+
+
+def counts() -> Outcome:
+    """Check that a passive party is told the positive class in bins of enough rows each, and everything else is as
+    declared."""
+    transcript, _ = record(_job(_TOLD, accepts=("columns", "rank")), _tables())
+    outcome = check_transcript(transcript)
+    for name in transcript.roles.others(transcript.roles.lead):
+        told = [each for each in transcript.witness.gradients[name] if each.lane == LANE]
+        if len(told) != 1:
+            outcome.add("output", name, f"was told its bins {len(told)} times, once was expected")
+        for each in told:
+            rows = each.J.dense.sum(axis=0)
+            if (rows[rows > 0] < _TOLD.rows).any():
+                outcome.add("bins", name, f"was told the class in a bin of fewer than {_TOLD.rows} rows")
+    return outcome
+
+
+def guarded() -> Outcome:
+    """Check that a job whose bins tell as many bits as labels hold is refused, and also one whose bins single a row
+    out."""
+    outcome = Outcome()
+    bank, *others = _tables()
+    place = np.arange(len(bank))
+    near = Party("near", np.column_stack([place, place > 90]), aligned=True)  # halves of 90 and of 91 rows
+    alone = Party("bank", bank.X, bank.y, aligned=True)
+    for what, parties, woe in (
+        ("bins tell as much as the labels hold", [bank, *others], Woe(bins=9, rows=20)),
+        ("bins differ by one row", [alone, near], _TOLD),
+    ):
+        try:
+            simulate(_job(woe), parties)
+            outcome.add("count", parties[1].name, f"{what}, and the job runs")
+        except LeakageError:
+            pass
+    return outcome
+
+
+CHECKS = {"classes in bins": counts, "classes in bins guarded": guarded}

@@ -1,0 +1,343 @@
+"""Checks on keys and secrets: sizes, separation, silence, and that secret keys stay where they were made.
+
+The library writes no core file of its own and sets no handler that would; what an operating system dumps of a process
+that it kills is beyond it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+import logging
+import math
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import gmpy2
+import numpy as np
+
+from securevfl.audit.transcripts import Outcome
+from securevfl.crypto.curve import Blinder
+from securevfl.crypto.kernel import check, gradient
+from securevfl.crypto.kernel import shares as kernel_shares
+from securevfl.crypto.kernel.gradient import KernelGradient
+from securevfl.crypto.kernel.shares import KernelShares
+from securevfl.crypto.lattice import bfv, lattice_product, polynomial_ring, sealio
+from securevfl.crypto.lattice.bfv_product import LatticeShares
+from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.lattice.lattice_sum import LatticeSum
+from securevfl.crypto.lattice.polynomial_ring import MAX_BITS_128, Ring
+from securevfl.crypto.lattice.profile import PROFILE, Parameters
+from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.masking.shamir import split
+from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
+from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
+from securevfl.crypto.paillier.paillier_sum import PaillierSum
+from securevfl.crypto.prg import Prg, derive_key
+from securevfl.crypto.share_scheme import ShareScheme
+from securevfl.data import datasets
+from securevfl.errors import ConfigError, CryptoError, SecureVFLError
+from securevfl.job import Job, Protocol
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.engines import Ckks, Paillier
+from securevfl.protocols.shares import share_engines
+from securevfl.protocols.shares.shares_options import Shares
+from securevfl.protocols.stored.stored_cipher import Marks
+from securevfl.protocols.stored.stored_masks import Masks
+from securevfl.protocols.sums.cipher_sum import CipherSum
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Event
+from securevfl.runtime.codec import encode_message
+from securevfl.training.simulate import simulate
+
+_STANDARD = {2048: 54, 4096: 109, 8192: 218, 16384: 438}  # HomomorphicEncryption.org 2018, table 1, 128 bits
+_TELLING = 271828.18284  # a value that no text may show
+
+
+def key_sizes() -> Outcome:
+    """Paillier below 2048 bits and rings below 128 bits are refused, wherever a key or a ring can come from."""
+    outcome = Outcome()
+    p = gmpy2.next_prime(2**559 + 2**558)
+    q = gmpy2.next_prime(p + 2**400)
+    small = PublicKey(int(p * q), 4)
+    for what, work in (
+        ("a Paillier scheme of 1024 bits", lambda: PaillierScheme(1024)),
+        ("Paillier sums of 1024 bits", lambda: PaillierSum(1024)),
+        ("a Paillier key of 1024 bits", lambda: SecretKey.generate(1024)),
+        ("Paillier primes of 1120 bits", lambda: SecretKey.from_primes(int(p), int(q))),
+        ("a public key of another size", lambda: PublicKey.load(small.data, 2048)),
+        ("an engine of 1536 bits in a job", lambda: Paillier(bits=1536)),
+        ("N = 4096 with 110 bits", lambda: Ring(4096, (55, 38, 17))),
+        ("N = 2048 with 71 bits", lambda: Ring(2048, (54, 17))),
+        ("N = 1024", lambda: Ring(1024, (27,))),
+    ):
+        try:
+            work()
+        except (ConfigError, CryptoError):
+            continue
+        outcome.add("size", what, "accepted")
+    if sum(PROFILE.bits) > _STANDARD[4096]:
+        outcome.add("size", "the lattice engine", "is below 128 bits")
+    if any(MAX_BITS_128.get(degree, 0) > bits for degree, bits in _STANDARD.items()):
+        outcome.add("size", "rings", "the table of the standard allows more bits than the standard")
+    key = SecretKey.generate(2048)
+    if abs(int(key._p - key._q)).bit_length() < 1024 - 100:  # FIPS 186-5, A.1.3
+        outcome.add("size", "Paillier primes", "lie so close that n falls to Fermat's method")
+    ring = Parameters().ring
+    if str(ring.context.first_context_data().qualifiers().sec_level).split(".")[-1] not in ("TC128", "TC192"):
+        outcome.add("size", "the lattice engine", "SEAL does not hold this ring to 128 bits")
+    return outcome
+
+
+def _secret_objects() -> list[tuple[str, Any, list[int]]]:
+    """Things that must not show, with numbers that their text must not hold."""
+    key = SecretKey.generate(2048)
+    pair = KeyPair()
+    private = int.from_bytes(pair._private.private_bytes_raw(), "little")
+    blinder = Blinder()
+    share = split(bytes(range(32)), threshold=2, holders=3)[0]
+    raw = bytes(range(100, 132))
+    numbers = list(key.parts_for_workers())
+    return [
+        ("Paillier key", key, numbers),
+        ("Paillier holder", PaillierHolder(key), numbers),
+        ("lattice holder", LatticeScheme().keygen(), []),
+        ("holder on the kernel", KernelGradient().keygen(), []),
+        ("lattice sum holder", LatticeSum().sum_keygen(), []),
+        ("masks of stored payloads", Masks({"shop": raw}), [int.from_bytes(raw, "little")]),
+        ("marks of stored payloads", Marks({"shop": raw}), [int.from_bytes(raw, "little")]),
+        ("key pair", pair, [private]),
+        ("blinder", blinder, [int.from_bytes(blinder._scalar, "little")]),
+        ("share", share, [int(share._y)]),
+        ("keystream", Prg(raw, "x"), [int.from_bytes(derive_key(raw, "prg", "x"), "little")]),
+    ]
+
+
+def secrets_are_silent() -> Outcome:
+    """No secret in repr, str, vars of its text, logs or pickles; copies are refused too."""
+    outcome = Outcome()
+    for name, thing, numbers in _secret_objects():
+        text = f"{thing!r} {thing!s} {[thing]!r}"
+        if len(text) > 400 or any(_shows(text, number) for number in numbers):
+            outcome.add("silent", name, "shows in its repr")
+        for what, work in (("pickled", pickle.dumps), ("copied", copy.deepcopy), ("copied", copy.copy)):
+            if _succeeds(work, thing):
+                outcome.add("silent", name, f"can be {what}")
+    return outcome
+
+
+def _succeeds(work: Callable[[Any], Any], thing: Any) -> bool:
+    try:
+        work(thing)
+    except Exception:  # whatever stands in the way: a refusal of ours, or of a library's object inside
+        return False
+    return True
+
+
+def _shows(text: str, number: int) -> bool:
+    size = -(-number.bit_length() // 8)
+    raw = (number.to_bytes(size, "big"), number.to_bytes(size, "little"))
+    return any(form in text for form in (str(number), f"{number:x}", *(str(data)[2:-1] for data in raw)))
+
+
+def errors_are_silent() -> Outcome:
+    """Check that what is raised for bad values names no value."""
+    outcome = Outcome()
+    bad = np.full((4, 1), _TELLING)
+    paillier = PaillierScheme(2048).keygen()
+    sums = PaillierSum(2048).sum_keygen()
+    ring = LatticeScheme().keygen()
+    ring_sums = LatticeSum().sum_keygen()
+    for what, work in (
+        ("Paillier encrypt", lambda: paillier.encrypt(bad, bound=1.0)),
+        ("Paillier sum", lambda: PaillierSum(2048).adder(sums.public).encrypt(bad[:, 0], bound=1.0, terms=2)),
+        ("lattice encrypt", lambda: ring.encrypt(bad, bound=1.0)),
+        ("lattice sum", lambda: LatticeSum().adder(ring_sums.public).encrypt(bad[:, 0], bound=1.0, terms=2)),
+        ("a direct sum", lambda: _masked(bad)),
+    ):
+        try:
+            work()
+        except SecureVFLError as error:
+            if "271828" in str(error) or "2.718" in str(error):
+                outcome.add("silent", what, "the error shows the value")
+        else:
+            outcome.add("refusal", what, "a value out of range is accepted")
+    return outcome
+
+
+def _masked(bad: np.ndarray[Any, Any]) -> None:
+    from securevfl.crypto.masking.residue_ring import to_ring
+
+    to_ring(bad, 1.0, 4)
+
+
+@contextmanager
+def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
+    """Collect the secret keys made while the block runs, as bytes that must not be found anywhere: name and pattern."""
+    found: list[tuple[str, bytes]] = []
+    generate = SecretKey.from_primes.__func__  # type: ignore[attr-defined]
+
+    def from_primes(cls: type[SecretKey], p: int, q: int) -> SecretKey:
+        key: SecretKey = generate(cls, p, q)
+        for what, number in (("p", p), ("q", q), ("lambda", math.lcm(int(p) - 1, int(q) - 1))):
+            size = -(-int(number).bit_length() // 8)
+            raw = int(number).to_bytes(size, "big")
+            found.extend([(f"Paillier {what}", raw[8:40]), (f"Paillier {what}", raw[::-1][8:40])])
+            found.append((f"Paillier {what}", str(int(number)).encode()[10:60]))
+        return key
+
+    ring_key, pair, bfv_pair = Ring.secret_key, vars(kernel_shares)["keypair"], bfv.Bfv.keypair
+
+    def seeded(self: Ring, seed: bytes) -> Any:
+        found.extend([("seed of a sum's key", seed[:32]), ("seed of a sum's key", seed[32:])])
+        return ring_key(self, seed)
+
+    def keypair(*given: Any) -> Any:
+        secret, first = pair(*given)
+        ternary = np.asarray(secret).ravel()[:64]
+        found.extend(("key on the kernel", ternary.astype(kind).tobytes()) for kind in ("<f8", "<f4", "<i8", "i1"))
+        return secret, first
+
+    def residues(self: Any, second: Any) -> Any:
+        secret, first = bfv_pair(self, second)
+        found.extend(("key of shares", row[:8].tobytes()) for row in secret)
+        packed = (sealio.pack(row[None, :8], [p]) for row, p in zip(secret, self.key_primes, strict=True))
+        found.extend(("key of shares", pattern) for pattern in packed)
+        return secret, first
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(SecretKey, "from_primes", classmethod(from_primes)))
+        stack.enter_context(mock.patch.object(Ring, "secret_key", seeded))
+        stack.enter_context(mock.patch.object(bfv.Bfv, "keypair", residues))
+        for own in (gradient, kernel_shares):
+            stack.enter_context(mock.patch.object(own, "keypair", keypair))
+        for module, name in MAKERS.items():
+            stack.enter_context(mock.patch.object(module, "seal", _Tap(name, module.seal, found)))
+        yield found
+
+
+MAKERS: dict[Any, str] = {lattice_product: "key of products", polynomial_ring: "key of sums"}
+EVERY = {"Paillier p", "Paillier q", "Paillier lambda", "seed of a sum's key", *MAKERS.values()}
+SHARED: dict[type[ShareScheme], str] = {KernelShares: "key on the kernel", LatticeShares: "key of shares"}
+
+
+class _Tap:
+    """`sealapi` with a key generator that notes the secret keys it makes."""
+
+    def __init__(self, name: str, inner: Any, found: list[tuple[str, bytes]]) -> None:
+        self._name, self._inner, self._found = name, inner, found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def KeyGenerator(self, context: Any) -> Any:
+        generator = self._inner.KeyGenerator(context)
+        parms = context.key_context_data().parms()
+        primes, degree = len(parms.coeff_modulus()), parms.poly_modulus_degree()
+        residues = sealio.SealIO(context).plain_residues(generator.secret_key(), (primes, degree))
+        for row, modulus in zip(residues, parms.coeff_modulus(), strict=True):
+            self._found.append((self._name, row[:8].tobytes()))
+            self._found.append((self._name, sealio.pack(row[None, :8], [modulus.value()])))
+        return generator
+
+
+PROTOCOLS = (
+    Protocol(sum=CipherSum(engine=Ckks()), residual=Ckks()),
+    Protocol(sum=CipherSum(engine=Ckks()), residual=Paillier(bits=2048)),
+)
+
+
+def _runs() -> Iterator[tuple[Protocol, tuple[type[ShareScheme], ...], str]]:
+    """Every protocol that makes a key, on each engine that runs here, and what speaks against the kernel."""
+    engines = share_engines.ENGINES
+    yield from ((protocol, engines, check.fault()) for protocol in PROTOCOLS)
+    yield PROTOCOLS[0], engines, "SEAL is looked at"
+    yield from ((Protocol(shares=Shares(chunk=1)), (type(each),), "") for each in share_engines.available(48))
+
+
+def keys_stay_home() -> Outcome:
+    """No byte of a secret key in any frame, log or file of a run, a saved model or a report."""
+    from securevfl.runtime.clock import Network
+    from securevfl.training.run_report import write_report
+
+    outcome = Outcome()
+    rows = np.arange(96, dtype=np.intp)
+    tables = [party.take(rows) for party in datasets.breast_cancer(parties=3)]
+    log, frames = io.StringIO(), []
+    handler = eventlog.write_to(log, logging.DEBUG)
+    try:
+        with captured_keys() as keys, tempfile.TemporaryDirectory() as folder:
+            for number, (protocol, engines, fault) in enumerate(_runs()):
+                job = Job(model=Logistic(), optimizer=FedSGD(lr=0.1), protocol=protocol, batch_size=48, epochs=1)
+                events: list[Event] = []
+                with (
+                    mock.patch.object(share_engines, "ENGINES", engines),
+                    mock.patch.object(check, "fault", functools.partial(str, fault)),
+                ):
+                    run = simulate(job, tables, workers=1, observe=events.append)
+                frames += [encode_message(event.message) for event in events]
+                run.save(Path(folder) / str(number))
+                write_report(Path(folder) / f"{number}.json", run, network=Network(), lacking={})
+            files = [path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()]
+    finally:
+        eventlog.LOGGER.removeHandler(handler)
+    expected = EVERY | {SHARED[type(engine)] for engine in share_engines.available(48)}
+    for name in sorted(expected - {name for name, _ in keys}):
+        outcome.add("seen", name, "was not seen being made, so the check would not know it")
+    for what, texts in (("a frame", frames), ("a file", files), ("the log", [log.getvalue().encode()])):
+        for name, pattern in keys:
+            if any(pattern in text for text in texts):
+                outcome.add("keys", name, f"stands in {what}")
+    return outcome
+
+
+def keys_differ() -> Outcome:
+    """Keys of two runs, two purposes and two labels differ, and so do the streams under them."""
+    outcome = Outcome()
+    key = bytes(range(32))
+    streams = [Prg(key, label).array(8, np.uint64).tobytes() for label in ("pair mask", "self mask")]
+    derived = [derive_key(key, *context) for context in (("a", 1), ("a", 2), ("a1",), (b"a", 1))]
+    if len(set(streams)) < 2 or len(set(derived)) < 4:
+        outcome.add("keys", "keystreams", "two purposes share one stream")
+    a, b = KeyPair(), KeyPair()
+    agreed = [
+        a.agree(b.public, session=session, own="a", peer="b", domain=domain)
+        for session, domain in (("1", "x"), ("2", "x"), ("1", "y"))
+    ]
+    if len(set(agreed)) < 3 or a.public == b.public:
+        outcome.add("keys", "agreement", "two sessions or purposes share one key")
+    if Prg.fresh("x").array(8, np.uint64).tobytes() == Prg.fresh("x").array(8, np.uint64).tobytes():
+        outcome.add("keys", "keystreams", "two fresh keystreams are one")
+    if LatticeScheme().keygen().public == LatticeScheme().keygen().public:
+        outcome.add("keys", "lattice", "two keys are one")
+    return outcome
+
+
+def streams_serve_once() -> Outcome:
+    """Check that a stream number is given out once."""
+    outcome = Outcome()
+    prg = Prg(bytes(32), "x")
+    prg.array(4, np.uint64, number=3)
+    try:
+        prg.array(4, np.uint64, number=3)
+    except CryptoError:
+        return outcome
+    outcome.add("fresh", "a stream number", "is given out twice")
+    return outcome
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "key sizes": key_sizes,
+    "secrets are silent": secrets_are_silent,
+    "errors are silent": errors_are_silent,
+    "secret keys stay home": keys_stay_home,
+    "keys differ": keys_differ,
+    "streams serve once": streams_serve_once,
+}

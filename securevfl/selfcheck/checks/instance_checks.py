@@ -1,0 +1,169 @@
+"""What holds for the first of its kind must hold for the tenth, the second block and the third output.
+
+fresh       a number, a tweak or an encryption of zero that serves twice within a session or a message
+kept        a record made ahead that is handed out again, whatever its number
+related     noise of one output that follows from that of another
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from securevfl.audit.statistics import Battery
+from securevfl.audit.transcripts import Outcome
+from securevfl.base.arrays import Floats
+from securevfl.crypto.lattice import bfv_product, sealio
+from securevfl.crypto.lattice.bfv_product import LatticeShares
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.share_scheme import common_coin
+from securevfl.crypto.transfers import base_ot, ot_rows
+from securevfl.crypto.transfers.ot_rows import Chooser, RowOfferer
+from securevfl.crypto.transfers.row_hash import RowHash
+from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
+from securevfl.protocols.shares.chunk_store import NAME_BYTES, OnDisk
+from securevfl.protocols.stored.local_noise import Blur, LocalNoise
+
+_BITS = 4
+_BLOCKS = (60, 130, 60)  # rows of transfers, one block after the other
+_NUMBERS = (0, 9, 10, 11, 123)  # of chunks
+_NOISY = 4000  # rows
+
+
+def replies() -> Outcome:
+    """Check that a reply of several ciphertexts has an encryption of zero of its own in each, and so has the next
+    reply."""
+    outcome, scheme = Outcome(), LatticeShares(48)
+    coin = common_coin(os.urandom(32), os.urandom(32), 0, "audit")
+    holder = scheme.keygen(coin)
+    evaluator: Any = scheme.evaluator(holder.public, coin)
+    V = ShareRing(48).uniform(Prg.fresh("audit"), (40, 2))
+    nothing, sealed = np.zeros((40, 700), np.int64), holder.encrypt(V, columns=8)  # zeros alone travel back
+    pieces: list[bytes] = []
+    for _ in range(2):
+        reply, _ = evaluator.product(evaluator.prepare(nothing), sealed)
+        pieces += _polynomials(scheme, reply)
+    if len(pieces) < 6:
+        outcome.add("fresh", "audit", "replies of several ciphertexts were expected, so the check saw nothing")
+    if len(set(pieces)) < len(pieces):
+        outcome.add("fresh", "evaluator", "ciphertexts of replies share one encryption of zero")
+    return outcome
+
+
+def _polynomials(scheme: LatticeShares, reply: bytes) -> Iterator[bytes]:
+    """Yield the first bytes of the second polynomial of each ciphertext of a reply."""
+    parameters = bfv_product.BfvParameters(scheme.bits)
+    primes, head = parameters.bfv.primes, bfv_product.REPLY.unpack_from(reply)
+    c, s, p, d = head[2:]
+    at = bfv_product.REPLY.size
+    for _, _, where in bfv_product._blocks(parameters.layout(s, c, s, p), d):
+        yield reply[at : at + 64]
+        at += parameters.polynomial + sealio.packed_size(primes, len(where))
+
+
+@contextmanager
+def _tweaks() -> Iterator[list[bytes]]:
+    """Collect the tweak of every block that is hashed while the block of code runs."""
+    found: list[bytes] = []
+    hash_ = RowHash.__call__
+
+    def noting(self: RowHash, x: Words, tweak: Words) -> Words:
+        found.extend(row.tobytes() for row in np.broadcast_to(tweak, x.shape).reshape(-1, x.shape[-1]))
+        return hash_(self, x, tweak)
+
+    with mock.patch.object(RowHash, "__call__", noting):
+        yield found
+
+
+def blocks() -> Outcome:
+    """Over several blocks of transfers each choice is opened, and no tweak comes twice at the end that chooses."""
+    outcome = Outcome()
+    secret, choices = ot_rows.fresh_secret()
+    base, coin = base_ot.Offerer(), os.urandom(32)
+    points, seeds = base_ot.choose(base.offer, choices)
+    chooser, offerer = Chooser(base.pairs(points), coin, _BITS), RowOfferer(secret, seeds, coin, _BITS)
+    tweaks: list[bytes] = []
+    for number, rows in enumerate(_BLOCKS):
+        with _tweaks() as hashed:
+            message, chosen = chooser.extend(rows)
+        tweaks += hashed
+        pads = offerer.extend(rows, message).pads(0, rows)
+        if not np.array_equal(pads[chosen.choices, np.arange(rows)], chosen.pads):
+            outcome.add("output", "chooser", f"block {number} opens other pads than were chosen")
+    if len(set(tweaks)) < len(tweaks):
+        outcome.add("fresh", "chooser", "a purpose and a number make a tweak twice in a session")
+    return outcome
+
+
+def numbers() -> Outcome:
+    """Check that a chunk that was begun is gone after a crash, whatever its number, and that one that was not begun is
+    there."""
+    outcome = Outcome()
+    with tempfile.TemporaryDirectory() as folder:
+        store = OnDisk(Path(folder) / "ahead")
+        for number in _NUMBERS:
+            store.put(number, bytes(NAME_BYTES), number, [b"one", b"two"])
+        for number in _NUMBERS[1::2]:
+            store.take(number, 0)
+        store.close()
+        left = OnDisk(Path(folder) / "ahead").numbers
+    for number in _NUMBERS[1::2]:
+        if number in left:
+            outcome.add("kept", "all", f"chunk {number} was begun and is there again after a crash, masks and all")
+    if not set(left) >= set(_NUMBERS[::2]):
+        outcome.add("kept", "all", "chunks that were never begun are gone")
+    return outcome
+
+
+def noises() -> dict[str, tuple[int, Callable[[Floats], Floats]]]:
+    """Return what blurs numbers, by name: how many outputs it blurs apart, and a function of (n x c).
+
+    MaxNorm draws one number for a row, along g: by its definition the outputs of a row go together.
+    """
+    prg = Prg.fresh("audit")
+    local = Blur(LocalNoise(epsilon=2.0, delta=1e-5, clip=1.0), 1)
+    return {
+        "local noise": (3, local),
+        "gaussian": (3, lambda g: Gaussian(sigma=1.0).apply(g, prg)),
+        "marvell": (1, lambda g: Marvell().apply(g, prg)),
+        "max_norm": (1, lambda g: MaxNorm().apply(g, prg)),
+    }
+
+
+def outputs() -> Outcome:
+    """Noise on one output of a row is no noise of another one, nor of the first one of the row before."""
+    outcome, battery = Outcome(), Battery()
+    signs = np.random.default_rng(0).choice([-0.3, 0.4], (_NOISY, 1))
+    for name, (count, blur) in noises().items():
+        g = np.repeat(signs, count, axis=1)
+        noise = blur(g) - g
+        columns = [*noise.T, np.roll(noise[:, 0], 1)]
+        for one, other in combinations(range(len(columns)), 2):
+            r = float(np.corrcoef(columns[one], columns[other])[0, 1])
+            battery.add(f"{name}: outputs {one} and {other}", _chance(r, len(noise)))
+    outcome.statistics("related", "all", battery)
+    return outcome
+
+
+def _chance(r: float, rows: int) -> float:
+    """Return the p-value of a correlation r over `rows` pairs of independent numbers (Fisher's transform)."""
+    from scipy.stats import norm
+
+    return float(2 * norm.sf(abs(np.arctanh(np.clip(r, -1 + 1e-15, 1 - 1e-15))) * np.sqrt(rows - 3)))
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "replies of several ciphertexts": replies,
+    "several blocks of transfers": blocks,
+    "chunks from ten on": numbers,
+    "noise of several outputs": outputs,
+}

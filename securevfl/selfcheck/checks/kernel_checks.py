@@ -1,0 +1,250 @@
+"""The engines on small residues (crypto/kernel): what it draws, what its answers tell, what is exact.
+
+Kinds of findings:
+
+fresh     an answer from which the holder divides the evaluator's factor out
+uniform   a mask that is not uniform below a unit of a share too
+keys      a public polynomial that follows no coin
+bias      a draw of another distribution than was said
+size      more modulus than the standard allows, or a layout that no party would choose
+bits      a bit of a dither that is biased, or follows from another
+exact     arithmetic that is not that of integers, or bytes that are not those of residues
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from securevfl.audit.statistics import Battery, bits_of_numbers, bitwise, uniform
+from securevfl.audit.transcripts import Outcome
+from securevfl.crypto.kernel import (
+    bit_packing,
+    check,
+    gradient,
+    gradient_sizes,
+    keys,
+    product,
+    residues,
+    sampling,
+    shares,
+)
+from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.transform import Transform
+from securevfl.crypto.lattice.profile import FISHER, OPENINGS
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.crypto.share_scheme import common_coin
+from securevfl.errors import CryptoError
+
+_BITS = (40, 48, 56)
+_ALLOWED = 109  # bits of q at N = 4096
+_MANY = 600_000  # draws that a bias is looked for in
+_DITHERS = 4000
+_DISTANCE = 40  # bits, of a run with so many openings
+_LEVELS = 4  # that 64 openings of one value must take
+_DEVIATIONS = 6.0  # of a count from what it should be
+
+
+def answered() -> Outcome:
+    """Check that an answer contains what hides the factor in it: an encryption of zero with both its errors, a mask
+    modulo q."""
+    outcome, scheme = Outcome(), shares.KernelShares(48)
+    parameters = shares.ShareParameters(48)
+    primes, coins = parameters.primes, [common_coin(os.urandom(32), os.urandom(32), 0, "audit") for _ in range(2)]
+    holder = scheme.keygen(coins[0])
+    evaluator: Any = scheme.evaluator(holder.public, coins[0])
+    V = ShareRing(48).uniform(Prg.fresh("audit"), (40, 1))
+    prepared, sealed = evaluator.prepare(np.eye(40, 8, dtype=np.int64)), holder.encrypt(V, columns=8)
+    seconds = [parameters.second(coin) for coin in coins]
+    if (seconds[0] == seconds[1]).all():
+        outcome.add("keys", "evaluator", "public keys have polynomials that follow no coin")
+    one, other = (_second(primes, evaluator.product(prepared, sealed)[0]) for _ in range(2))
+    if (one == other).all():
+        outcome.add("fresh", "holder", "two answers to one query have a polynomial in common, so it can be divided by")
+    elif _ternary_factor(primes, one - other, seconds[0]):
+        outcome.add("fresh", "holder", "two answers differ by a small multiple of the key's polynomial, without errors")
+    masks = evaluator._uniform(Prg.fresh("audit"), (2000,))
+    if not _filled(primes, masks):
+        outcome.add("uniform", "holder", "masks of answers are not uniform modulo each prime")
+    whole = [_joined([int(x) for x in column], primes) for column in masks.T]
+    below = np.array([x * 2**48 % primes.q / primes.q for x in whole])
+    battery = Battery()
+    uniform(battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8))
+    outcome.statistics("uniform", "holder", battery)
+    return outcome
+
+
+def _second(primes: Primes, reply: bytes) -> Floats:
+    """c1 (P, M) of the first ciphertext of a reply about one output."""
+    *_, c, r, s, d = shares.REPLY.unpack_from(reply)
+    count = RingLayout(s, c, r, s).column_blocks(d)
+    return bit_packing.unpack(primes, memoryview(reply)[shares.REPLY.size :], (DEGREE // r, r, count))[:, :, 0, 0]
+
+
+def _ternary_factor(primes: Primes, difference: Floats, second: Floats) -> bool:
+    """Whether a difference (P, N) of values is a polynomial of small coefficients times the second one (P, N)."""
+    steps = Transform(primes, DEGREE)
+    below = steps.forward(second[..., None])[..., 0]
+    inverse = np.array(
+        [[pow(int(x), -1, p) for x in row] for row, p in zip(below, primes.values, strict=True)], np.float64
+    )
+    quotient = primes.reduce(primes.reduce(difference.copy()) * primes.reduce(inverse))
+    return bool(np.abs(steps.back(quotient[..., None])).max() <= 2)
+
+
+def _joined(column: list[int], primes: Primes) -> int:
+    """Reconstruct the integer modulo q from its residues."""
+    q = primes.q
+    return sum(x * (q // p) * pow(q // p, -1, p) for x, p in zip(column, primes.values, strict=True)) % q
+
+
+def drawn() -> Outcome:
+    """Secrets, errors and residues have the distributions that the security of the engine rests on."""
+    outcome, prg = Outcome(), Prg.fresh("audit")
+    counts = np.bincount(sampling.ternary(prg, (8 * _MANY,)).astype(np.int64) + 1, minlength=3)
+    if _far(counts, np.full(3, 1 / 3)):
+        outcome.add("bias", "holder", "secrets are -1, 0 and 1 at different rates")
+    exact = np.array([math.comb(42, k) / 2.0**42 for k in range(43)])
+    found = np.bincount(sampling.errors(prg, (_MANY,)).astype(np.int64) + 21, minlength=43)
+    if _far(found[8:35], exact[8:35]):
+        outcome.add("bias", "all", "errors are of another distribution than a centred binomial one of 42 bits")
+    for bits in _BITS:
+        primes = shares.ShareParameters(bits).primes
+        polynomials = [keys.second_polynomial(primes, os.urandom(32)) for _ in range(16)]
+        if not _filled(primes, np.concatenate(polynomials, axis=1)):
+            outcome.add("bias", "all", f"residues of primes of {primes.bits} bits are not uniform")
+    return outcome
+
+
+def _filled(primes: Primes, rows: Floats) -> bool:
+    """Whether residues (P, count) fall evenly into 32 parts of each prime."""
+    parts = [np.mod(row, p) * 32 / p for row, p in zip(rows, primes.values, strict=True)]
+    return not any(_far(np.bincount(part.astype(np.int64), minlength=32), np.full(32, 1 / 32)) for part in parts)
+
+
+def _far(counts: Any, rates: Any) -> bool:
+    """Whether a count lies further from its rate times `_MANY`, or their sum, than chance explains."""
+    total = max(int(counts.sum()), 1) if abs(rates.sum() - 1) < 1e-9 else _MANY
+    expected = rates * total
+    return bool((np.abs(counts - expected) > _DEVIATIONS * np.sqrt(expected * (1 - rates)) + 1).any())
+
+
+def sized() -> Outcome:
+    """Ciphertexts have no more modulus than the standard allows, and a peer names no layout that does not exist."""
+    outcome = Outcome()
+    for bits in _BITS:
+        parameters = shares.ShareParameters(bits)
+        if math.log2(parameters.primes.q) > _ALLOWED:
+            outcome.add(
+                "size", "all", f"q for L = {bits} has more than {_ALLOWED} bits, which is below 128-bit security"
+            )
+        for n, c, r, s in ((8, 1, 3, 1), (8, 1, 128, 1), (8, 1, 1, 9), (9000, 1, 1, 5000), (8, 1, 0, 1), (8, 1, 1, 0)):
+            try:
+                parameters.layout(n, c, r, s)
+            except CryptoError:
+                continue
+            outcome.add("size", "evaluator", f"a layout of {n=}, {c=}, {r=}, {s=} is taken, and there is none such")
+    return outcome
+
+
+def arithmetic() -> Outcome:
+    """Check that sums of extreme residues, transforms and bytes are exact, and that the test of the BLAS at the start
+    finds one that rounds."""
+    outcome = Outcome()
+    for primes in (Primes(24, 3), Primes(20, 4), Primes(23, 4)):
+        for what, holds in (("sums", _sums), ("transforms", _transforms), ("bytes", _bytes)):
+            if not holds(primes):
+                outcome.add("exact", "all", f"{what} of residues of primes of {primes.bits} bits are not exact")
+    with mock.patch.object(residues, "matmul", _rounded):
+        if not check.found():
+            outcome.add("exact", "all", "a BLAS that rounds sums to single precision passes the look at the start")
+    return outcome
+
+
+def _sums(primes: Primes) -> bool:
+    """Over more terms than floats hold exactly, odd ones among them."""
+    rng = np.random.default_rng(primes.bits)
+    terms = min(2 * primes.terms - 1, 1500)
+    size = np.array([p // 2 for p in primes.values]).reshape(-1, 1, 1, 1)
+    left, right = (size - rng.integers(0, 9, (len(primes), 1, *shape)) for shape in ((4, terms), (terms, 4)))
+    found = product.multiplied(primes, left.astype(np.float64), right.astype(np.float64))
+    column = np.array(primes.values).reshape(-1, 1, 1, 1)
+    return bool(((found.astype(np.int64) - left @ right) % column == 0).all())
+
+
+def _transforms(primes: Primes) -> bool:
+    """Say whether a product of two polynomials modulo y^32 + 1, and y^4096 + 1, by their values, equals the sums over
+    all pairs."""
+    rng = np.random.default_rng(primes.bits)
+    for size in (32, DEGREE):
+        steps, (a, b) = Transform(primes, size), (rng.integers(-9, 9, size) for _ in range(2))
+        whole = np.convolve(a, b)
+        exact = whole[:size] - np.append(whole[size:], 0)
+        values = primes.reduce(steps.forward(a[:, None].astype(float)) * steps.forward(b[:, None].astype(float)))
+        if not (primes.reduce(steps.back(values)[..., 0] - exact) == 0).all():
+            return False
+    return True
+
+
+def _bytes(primes: Primes) -> bool:
+    """Residues in order of primes, little-endian, two of 20 bits in five bytes; none at its prime is taken."""
+    together, width = (2, 5) if primes.bits == 20 else (1, 3)
+    low = 4 if width == 5 else 2
+    numbers = [p - 2 - k for k, p in enumerate(primes.values)]
+    whole = [sum(numbers[at + k] << 20 * k for k in range(together)) for at in range(0, len(primes), together)]
+    expected = b"".join(x.to_bytes(width, "little")[:low] for x in whole)
+    expected += b"".join(x.to_bytes(width, "little")[low:] for x in whole)
+    if bit_packing.pack(primes, np.array(numbers, np.float64)[:, None]) != expected:
+        return False
+    try:
+        bit_packing.unpack(primes, b"\xff" * bit_packing.packed_size(primes, 1), (1,))
+    except CryptoError:
+        return True
+    return False
+
+
+def _rounded(left: Floats, right: Floats, out: Floats) -> None:
+    out[...] = (left.astype(np.float32) @ right.astype(np.float32)).astype(np.float64)
+
+
+def opened() -> Outcome:
+    """Check that what a key holder adds to openings on the kernel is as wide as it should be and random in every bit,
+    and that the masks of products are uniform modulo each prime."""
+    outcome, battery = Outcome(), Battery()
+    parameters = gradient_sizes.GradientParameters()
+    primes, k = parameters.primes, parameters.profile.k
+    holder: Any = gradient.KernelGradient().keygen()
+    drawn = holder._dither(Prg.fresh("audit"), (_DITHERS,))
+    sums = [(_joined([int(x) for x in column], primes) + 3 * 2 ** (k - 1)) % primes.q for column in drawn.T]
+    bitwise(battery, "dithers", bits_of_numbers(sums, k))
+    width = min(
+        2 * max(1.0, float(np.std([float(number) for number in sums]))), 2.0**k
+    )  # of each of three uniform summands
+    if (far := width / (parameters.profile.noise(DEGREE) * math.sqrt(2 * FISHER * OPENINGS))) < 2.0**_DISTANCE:
+        said = f"2^-{math.log2(far):.1f} of its openings without noise, 2^-{_DISTANCE} is promised"
+        outcome.add("size", "holder", f"dithers bring a run within {said}")
+    evaluator: Any = gradient.KernelGradient().evaluator(holder.public)
+    if not _filled(primes, evaluator._uniform(Prg.fresh("audit"), (2000,))):
+        outcome.add("uniform", "holder", "masks of products are not uniform modulo each prime")
+    w = 12345 * 2.0**parameters.profile.drop
+    levels = {float(x) for x in holder._rounded(Prg.fresh("audit"), np.repeat(primes.whole(np.array([w])), 64, axis=1))}
+    if len(levels) < _LEVELS:
+        outcome.add("size", "holder", "openings of one value are always the same, so they show its noise")
+    outcome.statistics("bits", "engine", battery)
+    return outcome
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "kernel: answers": answered,
+    "kernel: draws": drawn,
+    "kernel: openings": opened,
+    "kernel: sizes": sized,
+    "kernel: arithmetic": arithmetic,
+}

@@ -1,0 +1,110 @@
+"""What a key holder opens: changed values must be found by the checks beside them, and honest ones never refused.
+
+Each engine's answer is changed as a holder may that knows all but the checks' coefficients: a value, a value and the
+checks as if every coefficient were known, a check alone to either side, a value by as much as docs/proof.md says is
+found, half a turn of the modulus, or multiples of the first primes of a check's length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gmpy2
+import numpy as np
+
+from securevfl.audit.transcripts import Outcome
+from securevfl.crypto.kernel import gradient_sizes
+from securevfl.crypto.kernel.gradient import KernelGradient
+from securevfl.crypto.lattice.lattice_checks import DEVIATIONS
+from securevfl.crypto.lattice.lattice_product import LatticeScheme
+from securevfl.crypto.lattice.profile import OPENED, Parameters
+from securevfl.crypto.paillier.packing import layout
+from securevfl.crypto.paillier.paillier_checks import CHECKS as PAILLIER_CHECKS
+from securevfl.crypto.paillier.paillier_product import PaillierScheme
+from securevfl.crypto.scheme import LinearScheme, Shape
+from securevfl.errors import OpeningMismatch
+
+_BITS = 2048
+_ROWS, _COLUMNS = 40, 6
+_HONEST = 20
+_FOUND = 40  # times the noise of a test that a change must have to be found by 20 of them
+
+Change = Callable[[bytes], bytes]
+
+
+def _lattice_changes(levels: float) -> Iterator[tuple[str, Change]]:
+    deviation, m = 25.0 * levels / Parameters().levels, math.sqrt(_COLUMNS / 3)  # levels; of a test, about
+    least, half = int(_FOUND * DEVIATIONS * deviation * m), int(levels / 2)
+
+    def changed(opened: bytes, value: int, check: int) -> bytes:
+        _, _, count, _ = OPENED.unpack_from(opened)
+        values = np.frombuffer(opened, "<i4", offset=OPENED.size).copy()
+        values[0] += value
+        values[count:] += check
+        return opened[: OPENED.size] + values.tobytes()
+
+    for size in (least, 4 * least, half // 3, half):
+        yield "a value", partial(changed, value=size, check=0)
+        yield "a value, to the other side", partial(changed, value=-size, check=0)
+    yield (
+        "a value, and the checks by what all columns have alike",
+        partial(changed, value=1 << 20, check=round((1 << 20) / m)),
+    )
+    for sign in (1, -1):
+        yield "the checks alone", partial(changed, value=0, check=sign * least)
+
+
+def _paillier_changes() -> Iterator[tuple[str, Change]]:
+    slots = layout(_BITS, _ROWS)
+    size, prime = -(-slots.width // 8), int(gmpy2.next_prime(1 << slots.column_bits))
+
+    def changed(opened: bytes, value: int, check: int) -> bytes:
+        start = len(opened) - size * (_COLUMNS + PAILLIER_CHECKS)
+        windows = [int.from_bytes(opened[at : at + size], "big") for at in range(start, len(opened), size)]
+        moved = [value] + [0] * (_COLUMNS - 1) + [check] * PAILLIER_CHECKS
+        full = (1 << slots.width) - 1
+        found = [(window + by) & full for window, by in zip(windows, moved, strict=True)]
+        return opened[:start] + b"".join(window.to_bytes(size, "big") for window in found)
+
+    for value in (1, -1, 1 << 30, 1 << slots.width - 2, prime, prime * prime):
+        yield "a value", partial(changed, value=value, check=0)
+    yield "a value, and the checks by as much", partial(changed, value=1 << 30, check=1 << 30)
+    for sign in (1, -1):
+        yield "the checks alone", partial(changed, value=0, check=sign)
+
+
+def _openings(scheme: LinearScheme, changes: Callable[[], Iterator[tuple[str, Change]]], honest: int) -> Outcome:
+    outcome, generator = Outcome(), np.random.default_rng(0)
+    holder = scheme.keygen(columns=_COLUMNS)
+    evaluator = scheme.evaluator(holder.public)
+    J, g = generator.normal(size=(_ROWS, _COLUMNS)), generator.uniform(-1, 1, (_ROWS, 1))
+
+    def learned(change: Change | None) -> bool:
+        """Whether the evaluator takes what is opened."""
+        product: Any = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
+        blinded, mask = evaluator.blind(product)
+        opened = holder.open(blinded, Shape(_ROWS, 1, _COLUMNS))
+        try:
+            evaluator.unblind(opened if change is None else change(opened), mask)
+        except OpeningMismatch:
+            return False
+        return True
+
+    if not all(learned(None) for _ in range(honest)):
+        outcome.add("false alarm", "evaluator", "what was opened as it should be is refused")
+    for what, change in changes():
+        if learned(change):
+            outcome.add("opening", "evaluator", f"{what} of what was opened was changed, and is taken")
+    return outcome
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "openings ckks": lambda: _openings(LatticeScheme(), partial(_lattice_changes, Parameters().levels), _HONEST),
+    "openings on the kernel": lambda: _openings(
+        KernelGradient(), partial(_lattice_changes, gradient_sizes.GradientParameters().levels), _HONEST
+    ),
+    "openings paillier": lambda: _openings(PaillierScheme(_BITS), _paillier_changes, 2),
+}

@@ -1,0 +1,123 @@
+"""What must repeat from one job to the next, and what must be counted because it does not.
+
+Batches repeat under every seed, a round that is replayed repeats its noise, and a party's ledger has every run: before
+it tells anything, and in the way of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from securevfl.audit.transcripts import Outcome
+from securevfl.data import datasets
+from securevfl.data.party import Party
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import LeakageError
+from securevfl.job import Job, Protocol
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.engines import Ckks
+from securevfl.protocols.residuals.defences import Gaussian
+from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
+from securevfl.runtime.channel import Event
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.simulate import simulate
+
+
+class _Cut(Exception):
+    """What takes the place of a lost process."""
+
+
+def _tables() -> list[Party]:
+    return [party.take(np.arange(120, dtype=np.intp)) for party in datasets.breast_cancer(parties=2)]
+
+
+def _job(**keys: Any) -> Job:
+    own: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 40, "epochs": 1}
+    return Job(**(own | {"protocol": Protocol(residual=Ckks()), "accepts": ("columns",)} | keys))
+
+
+def batches() -> Outcome:
+    """Jobs under other seeds visit the same batches, in another order."""
+    outcome = Outcome()
+    register = _tables()[0].register
+    visits = [
+        [visit.rows.tobytes() for visit in _job(seed=s, batch_size=10).schedule(register).visits()] for s in (0, 1)
+    ]
+    if set(visits[0]) != set(visits[1]):
+        outcome.add("repeat", "all", "another seed opens other equations about the labels")
+    if visits[0] == visits[1]:
+        outcome.add("repeat", "all", "the seed does not order the visits")
+    return outcome
+
+
+def noise() -> Outcome:
+    """Check that a run that is cut after two rounds and taken up again releases the residuals of both rounds
+    unchanged."""
+    outcome = Outcome()
+    job = _job(protocol=Protocol(residual=OpenResidual(defence=Gaussian(sigma=1.0))))
+    released: list[list[bytes]] = [[], []]
+
+    def on_round(done: int, of: int) -> None:
+        if done == 2:
+            raise _Cut
+
+    with TemporaryDirectory() as folder:
+        for got, cut in zip(released, (on_round, None), strict=True):
+            states = {name: Checkpoints(Path(folder) / name, name) for name in ("bank", "shop")}
+            try:
+                simulate(job, _tables(), checkpoints=states, on_round=cut, observe=_keeps(got))
+            except _Cut:
+                continue
+    if released[0][:2] != released[1][:2]:
+        outcome.add("repeat", "active", "a replayed round releases the same residual under other noise")
+    if len(set(released[1])) != len(released[1]):
+        outcome.add("repeat", "active", "two rounds release the same")
+    return outcome
+
+
+def _keeps(got: list[bytes]) -> Callable[[Event], None]:
+    def observe(event: Event) -> None:
+        if event.direction == "recv" and isinstance(event.message, Residual):
+            got.append(event.message.g.tobytes())
+
+    return observe
+
+
+def ledger() -> Outcome:
+    """Each party's ledger has a run before it tells anything, and refuses a second one that asks new equations."""
+    outcome = Outcome()
+    late: set[str] = set()
+    with TemporaryDirectory() as folder:
+        own = {name: DisclosureLedger(Path(folder) / f"{name}.ledger", name) for name in ("bank", "shop")}
+
+        def observe(event: Event) -> None:
+            if event.direction == "send" and type(event.message).__name__ != "Meeting":
+                late.update(() if own[event.me].read().entries else (event.me,))
+
+        own["bank"].trust("shop")
+        simulate(_job(), _tables(), ledgers=own, observe=observe)
+        for name in sorted(late):
+            outcome.add("count", name, "tells something before it is in the ledger")
+        simulate(_job(seed=1), _tables(), ledgers=own)
+        for name, each in own.items():
+            if len({entry.run for entry in each.read().entries}) != 2:
+                outcome.add("count", name, "two runs are not two in the ledger")
+        try:
+            simulate(_job(batch_size=60), _tables(), ledgers=own)
+            outcome.add("count", "bank", "new equations about the labels are asked without a word")
+        except LeakageError:
+            pass
+    return outcome
+
+
+CHECKS = {
+    "batches repeat": batches,
+    "replayed noise repeats": noise,
+    "ledgers count": ledger,
+}

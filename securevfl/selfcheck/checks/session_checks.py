@@ -1,0 +1,264 @@
+"""Checks on what surrounds the protocols: handshake, frames, guards, and the consent sheet.
+
+Each makes what must be refused and finds it accepted, or finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from securevfl.audit.transcripts import Outcome
+from securevfl.base.roles import Roles
+from securevfl.consent import leaks
+from securevfl.consent.consent_sheet import explain
+from securevfl.data import datasets
+from securevfl.data.party import Party
+from securevfl.disclosure.counts import Sizes
+from securevfl.errors import ConfigError, FrameError, IdError, LeakageError, ProtocolError, SecureVFLError
+from securevfl.job import Job, Protocol
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.engines import Ckks
+from securevfl.protocols.meeting import Meeting, Verdict
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.spaces import Reals
+from securevfl.protocols.sums.cipher_sum import CipherSum
+from securevfl.protocols.sums.dropout_sum import Survivors
+from securevfl.protocols.sums.pairwise_sum import PairwiseSum
+from securevfl.protocols.sums.tree_sum import TreeSum
+from securevfl.runtime.channel import Channel, Event, Inbox
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.codec import encode_frame
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+from securevfl.training.session import take_part
+from securevfl.training.simulate import simulate
+
+
+def _job(**keys: Any) -> Job:
+    own: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 64, "epochs": 1}
+    return Job(**(own | {"protocol": Protocol(residual=Ckks())} | keys))
+
+
+def _tables() -> list[Party]:
+    rows = np.arange(128, dtype=np.intp)
+    return [party.take(rows) for party in datasets.breast_cancer()]
+
+
+def _expect(what: str, error: type[SecureVFLError], work: Callable[[], Any]) -> Outcome:
+    outcome = Outcome()
+    try:
+        work()
+    except error:
+        return outcome
+    except SecureVFLError as cause:
+        outcome.add("refusal", what, f"met with {type(cause).__name__}, {error.__name__} was expected")
+        return outcome
+    outcome.add("refusal", what, "accepted")
+    return outcome
+
+
+def _meet(jobs: dict[str, Job], tables: list[Party]) -> None:
+    """Run each party with its own job, as organisations would."""
+    bank, shop = tables
+
+    def play(party: Party) -> Callable[[Channel], Any]:
+        return lambda channel: take_part(jobs[party.name], party, channel, parties=[bank.name, shop.name])
+
+    run_threads({party.name: play(party) for party in tables}, WallClock, timeout=20.0)
+
+
+def other_job() -> Outcome:
+    """Check that a peer that runs another job is refused at once."""
+    jobs = {"bank": _job(), "shop": _job(seed=1)}
+    return _expect("another job", ConfigError, lambda: _meet(jobs, _tables()))
+
+
+def other_order() -> Outcome:
+    """Check that a peer whose rows are in another order is refused."""
+    bank, shop = _tables()
+    ids = np.arange(len(bank))
+    parties = [Party(own.name, own.X, own.y, ids=each) for own, each in ((bank, ids), (shop, ids[::-1]))]
+    return _expect("rows in another order", IdError, lambda: _meet(dict.fromkeys(("bank", "shop"), _job()), parties))
+
+
+def order_is_keyed() -> Outcome:
+    """Check that the digest of the row order changes with the session, so that two runs cannot be linked by it."""
+    outcome = Outcome()
+    parties = [Party(own.name, own.X, own.y, ids=np.arange(len(own))) for own in _tables()]
+    orders, sessions = [], []
+    for _ in range(2):
+        events: list[Event] = []
+        simulate(_job(), parties, observe=events.append)
+        meetings = [event.message for event in events if isinstance(event.message, Meeting)]
+        orders.append({meeting.order for meeting in meetings})
+        sessions.append(len(meetings))
+    if orders[0] & orders[1]:
+        outcome.add("fresh", "all", "the digest of the row order repeats in another session")
+    return outcome
+
+
+def frames() -> Outcome:
+    """Frames of another session, replayed, out of order, from others or for others are refused."""
+    session, other = bytes(16), bytes([1]) * 16
+    outcome = Outcome()
+
+    def frame(**keys: Any) -> bytes:
+        own: dict[str, Any] = {"session": session, "sender": "shop", "receiver": "bank", "seq": 0}
+        return encode_frame(Verdict(False, best=False), **(own | keys))
+
+    def deliver(*data: bytes, peer: str = "shop") -> Callable[[], None]:
+        def work() -> None:
+            inbox = Inbox("bank", ["shop", "telco"], session)
+            for one in data:
+                inbox.deliver(one, peer=peer)
+
+        return work
+
+    for what, error, work in (
+        ("a frame of another session", ProtocolError, deliver(frame(session=other))),
+        ("a frame that came before", FrameError, deliver(frame(), frame())),
+        ("a frame ahead of its turn", FrameError, deliver(frame(seq=1))),
+        ("a frame in another's name", ProtocolError, deliver(frame(sender="telco"))),
+        ("a frame from no peer", ProtocolError, deliver(frame(sender="clinic"), peer="clinic")),
+        ("a frame for another party", ProtocolError, deliver(frame(receiver="telco"))),
+    ):
+        outcome = outcome.merge(_expect(what, error, work))
+    return outcome
+
+
+def message_types() -> Outcome:
+    """Check that a message of another type than expected is refused."""
+    outcome = Outcome()
+
+    def send(channel: Channel) -> None:
+        channel.send("bank", Survivors(["bank"], []))
+
+    def receive(channel: Channel) -> None:
+        channel.recv("shop", Verdict)
+
+    return outcome.merge(
+        _expect(
+            "a message of another type",
+            ProtocolError,
+            lambda: run_threads({"bank": receive, "shop": send}, WallClock, timeout=5.0),
+        )
+    )
+
+
+def rank_guard() -> Outcome:
+    """Check that a gradient that determines g is refused where the job starts, and stands in the list of its leaks."""
+    tables = _tables()
+    return _expect("p >= n c", LeakageError, lambda: simulate(_job(batch_size=14), tables)).merge(
+        _named(_job(batch_size=14), 15, 14, "rank")
+    )
+
+
+def reshuffle_guard() -> Outcome:
+    """Reshuffled batches under a sealed residual are refused."""
+    return _expect("reshuffled batches", LeakageError, lambda: simulate(_job(reshuffle=True), _tables()))
+
+
+def single_guard() -> Outcome:
+    """Check that a hiding sum of one part is refused."""
+    job = _job(protocol=Protocol(sum=CipherSum(), residual=Ckks()))
+    return _expect("a hiding sum of one part", LeakageError, lambda: simulate(job, _tables()))
+
+
+def columns_guard() -> Outcome:
+    """Exchanges that span columns are refused, and far fewer where a party's own columns are 0 and 1."""
+    outcome = _expect("exchanges that span columns", LeakageError, lambda: simulate(_job(epochs=8), _tables()))
+    bank = _tables()[0]
+    bits = Party("shop", np.random.default_rng(0).integers(0, 2, (128, 12)).astype(np.float64), aligned=True)
+    return outcome.merge(_expect("columns of 0/1", LeakageError, lambda: simulate(_job(epochs=1), [bank, bits])))
+
+
+def sequential_guard() -> Outcome:
+    """Parties that move one at a time under a hiding sum are refused."""
+    rows = np.arange(128, dtype=np.intp)
+    tables = [party.take(rows) for party in datasets.breast_cancer(parties=3)]
+    job = _job(optimizer=FedBCD(lr=0.1, mode="sequential"), epochs=1, test_fraction=0.2)
+    return _expect("sequential sums", LeakageError, lambda: simulate(job, tables))
+
+
+def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
+    outcome = Outcome()
+    sizes = Sizes("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
+    if name not in {leak.name for leak in leaks.leaks(job, sizes)}:
+        outcome.add("refusal", "leaks", f"{name} is not named")
+    return outcome
+
+
+def consent_sheet() -> Outcome:
+    """Every message that a party receives in a run stands in its part of the sheet, with what it reveals."""
+    outcome = Outcome()
+    parties = [party.take(np.arange(128, dtype=np.intp)) for party in datasets.breast_cancer(parties=4)]
+    for sums in (TreeSum(), PairwiseSum(threshold=0.7), CipherSum()):
+        job = _job(protocol=Protocol(sum=sums, residual=Ckks()))
+        sheet = explain(job, parties)
+        places = {party.name: f"\n{party.name} (" for party in parties}
+        events: list[Event] = []
+        simulate(job, parties, observe=events.append)
+        seen = {(event.me, type(event.message).__name__) for event in events if event.direction == "recv"}
+        for name, message in sorted(seen):
+            own = ("\n" + sheet).split(places[name])[1].split("\n\n")[0]
+            if f"{message} from" not in own:
+                outcome.add("declared", name, f"the sheet does not say that it receives {message}")
+    return outcome
+
+
+def survivors_guard() -> Outcome:
+    """Check that a member of a sum with a threshold opens no share for a list of survivors below it."""
+
+    def collector(channel: Channel) -> None:
+        seat = _seat(channel)
+        role = PairwiseSum(threshold=3).role(seat)
+        assert role is not None
+        from securevfl.protocols.sums.dropout_sum import Commit, DoubleMasked, DropoutCollector, SeedShares, Told
+
+        assert isinstance(role, DropoutCollector)
+        role._hand_out(role._gather(Commit, seat.contributors))
+        told = role._gather(Told, seat.contributors)
+        role._gather(DoubleMasked, seat.contributors)
+        one, other = seat.contributors[:2]  # whose tags for each other come first
+        for name, peer in ((one, other), (other, one)):
+            channel.send(name, Survivors([one, other], [told[peer].tags[0]]), "")
+        for name in seat.contributors[:2]:
+            channel.recv(name, SeedShares, "")
+        tags = [told[who].tags[1] for who in (one, other)]
+        channel.send(seat.contributors[2], Survivors(list(seat.contributors), tags), "")  # so that it does not wait
+        channel.recv(seat.contributors[2], SeedShares, "")
+
+    def member(channel: Channel) -> None:
+        role = PairwiseSum(threshold=3).role(_seat(channel))
+        role.contribute(np.zeros((4, 1)), Reals())
+
+    roles = {"A": collector} | dict.fromkeys(("P1", "P2", "P3"), member)
+    return _expect("two survivors of a threshold of three", ProtocolError, lambda: _quiet(roles))
+
+
+def _quiet(roles: Mapping[str, Callable[[Channel], None]]) -> None:
+    run_threads(roles, WallClock, timeout=5.0)
+
+
+def _seat(channel: Channel) -> Seat:
+    return Seat(channel, Roles.sum("A", ("P1", "P2", "P3")), Meter(channel.clock, channel.books))
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "another job is refused": other_job,
+    "another row order is refused": other_order,
+    "row order is keyed": order_is_keyed,
+    "frames are checked": frames,
+    "message types are checked": message_types,
+    "rank guard": rank_guard,
+    "reshuffle guard": reshuffle_guard,
+    "single passive guard": single_guard,
+    "columns guard": columns_guard,
+    "sequential guard": sequential_guard,
+    "consent sheet is complete": consent_sheet,
+    "survivors guard": survivors_guard,
+}

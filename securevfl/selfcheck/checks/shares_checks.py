@@ -1,0 +1,294 @@
+"""What parties of a training on shares know of residuals, ask for, answer, keep and refuse.
+
+Kinds of findings beside those of `transcripts`:
+
+keys        a public polynomial that a party could choose, or that two keys have in common
+choices     a transfer that opens more than its choice, or takes columns that carry several
+kept        work that could be gone through twice, states that do not go together
+limits      a score that a ledger should have refused
+numbers     a scale that follows the data
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securevfl.audit.statistics import Battery, uniform
+from securevfl.audit.transcripts import Outcome
+from securevfl.crypto.lattice import bfv_product
+from securevfl.crypto.lattice.bfv_product import LatticeShares
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.share_scheme import common_coin
+from securevfl.crypto.transfers import base_ot, ot_rows, row_hash
+from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
+from securevfl.data import datasets
+from securevfl.errors import CryptoError, LeakageError, ProtocolError
+from securevfl.job import Job
+from securevfl.methods.state import State
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.notes import SharedResidual
+from securevfl.protocols.shares.chunk_store import NAME_BYTES, OnDisk
+from securevfl.protocols.shares.score_ledger import COMMITMENT, Ledger
+from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.shares_options import Shares
+from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.protocols.shares.visits import Turn
+from securevfl.runtime.channel import Event, Observer
+from securevfl.training.checkpoint import Checkpoints, Saved
+from securevfl.training.simulate import simulate
+
+_BITS, _ROWS = 6, 60
+
+
+class _Seen(Observer):
+    """What parties know of residuals, as integers, and the turns that the active party got."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, list[Any]] = {}
+        self.turns: list[Turn] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        if event.direction == "recv" and isinstance(event.message, Turn):
+            self.turns.append(event.message)
+
+    def note(self, me: str, fact: object) -> None:
+        if isinstance(fact, SharedResidual):
+            with self._lock:
+                self.words.setdefault(me, []).append(fact.words.ravel())
+
+
+def _run() -> tuple[_Seen, ShareRing]:
+    """Five visits to 180 rows of three parties, each with work of its own ahead."""
+    job = Job(
+        model=Logistic(),
+        optimizer=FedSGD(lr=0.3),
+        protocol=Protocol(shares=Shares(chunk=1)),
+        batch_size="all",
+        epochs=5,
+    )
+    seen = _Seen()
+    parties = [party.take(np.arange(180, dtype=np.intp)) for party in datasets.breast_cancer(parties=3)]
+    run = simulate(job, parties, workers=1, observe=seen)
+    return seen, ShareRing(Numbers(run.active.state["sizes"]["rows"], 0.3).bits)
+
+
+def seen() -> Outcome:
+    """Each party's words about residuals are uniform, and so are the differences of those of two runs."""
+    outcome, battery = Outcome(), Battery()
+    runs = [_run() for _ in range(2)]
+    for name, own in runs[0][0].words.items():
+        _uniform(battery, f"what {name} knows of residuals", np.concatenate(own), runs[0][1])
+    deltas = [[turn.delta for turn in seen.turns if turn.delta] for seen, _ in runs]
+    ring = runs[0][1]
+    one, other = (ring.unpack(b"".join(each), (180 * len(each),)) for each in (deltas[0][:1], deltas[1][:1]))
+    _uniform(battery, "delta of two sessions", ring.signed(ring.reduce(one - other)).astype(np.float64), ring)
+    outcome.statistics("uniform", "all", battery)
+    return outcome
+
+
+def _uniform(battery: Battery, what: str, words: Any, ring: ShareRing) -> None:
+    whole = words % 2.0**ring.bits
+    uniform(battery, what, whole / 2.0**ring.bits, (whole % 256).astype(np.uint8))
+
+
+def answered() -> Outcome:
+    """Answers about one query have no polynomial in common, and masks that are uniform below a unit of a share too."""
+    outcome, scheme = Outcome(), LatticeShares(48)
+    coins = [common_coin(os.urandom(32), os.urandom(32), 0, "audit") for _ in range(2)]
+    holder = scheme.keygen(coins[0])
+    evaluator: Any = scheme.evaluator(holder.public, coins[0])
+    V = ShareRing(48).uniform(Prg.fresh("audit"), (40, 1))
+    prepared, sealed = evaluator.prepare(np.eye(40, 8, dtype=np.int64)), holder.encrypt(V, columns=8)
+    size = bfv_product.REPLY.size
+    one, other = (evaluator.product(prepared, sealed)[0][size : size + 4096] for _ in range(2))
+    if one == other:
+        outcome.add("fresh", "holder", "two answers to one query have a polynomial in common, so it can be divided by")
+    parameters = bfv_product.BfvParameters(48)
+    primes = [int(p) for p in parameters.bfv.primes]
+    q = primes[0] * primes[1]
+    masks = evaluator._uniform(2000)
+    inverse = pow(primes[0], -1, primes[1])
+    whole = [int(a) + primes[0] * ((int(b) - int(a)) * inverse % primes[1]) for a, b in masks.T]
+    below = np.array([x * 2**48 % q / q for x in whole])
+    battery = Battery()
+    uniform(battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8))
+    outcome.statistics("uniform", "holder", battery)
+    seconds = [parameters.second(coin) for coin in coins]
+    if (seconds[0] == seconds[1]).all() or not seconds[0].any():
+        outcome.add("keys", "evaluator", "public keys have polynomials that follow no coin")
+    return outcome
+
+
+def transferred() -> Outcome:
+    """Check that a chooser opens the pad it has chosen at random and no other, and carries one choice in all
+    columns."""
+    outcome, battery = Outcome(), Battery()
+    chooser, offerer = _met()
+    streams: list[Words] = []
+    transposed = ot_rows.transposed
+    ot_rows.transposed = lambda columns: streams.append(transposed(columns)) or streams[-1]  # type: ignore[func-returns-value]
+    try:
+        message, chosen = chooser.extend(_ROWS)
+    finally:
+        ot_rows.transposed = transposed
+    pads = offerer.extend(_ROWS, message).pads(0, _ROWS)
+    t = streams[0][: _ROWS * _BITS]
+    keys = chooser._hash(t, row_hash.tweaks(0, _ROWS * _BITS, ot_rows._KEYS)).reshape(_ROWS, _BITS, 2)
+    total = np.bitwise_xor.reduce(keys, axis=1)
+    for j in range(2**_BITS):
+        tweak = row_hash.tweaks(0, _ROWS, ot_rows._PADS)
+        tweak[:, 1] |= np.uint64(j << 8)
+        if ((chooser._hash(total, tweak)[:, 0] == pads[j]) & (chosen.choices != j)).any():
+            outcome.add("choices", "partner", "opens pads that it has not chosen, as keys are put together unhashed")
+            break
+    _, many = chooser.extend(6000)
+    counts = np.bincount(many.choices, minlength=2**_BITS)
+    expected = 6000 / 2**_BITS
+    if ((counts - expected) ** 2 / expected).sum() > 250:  # of 63 degrees
+        outcome.add("choices", "active", "choices are not random, so places show sums")
+    outcome.statistics("uniform", "active", battery)
+    return outcome.merge(_odd_columns())
+
+
+def _odd_columns() -> Outcome:
+    outcome = Outcome()
+    chooser, offerer = _met()
+    message = bytearray(chooser.extend(_ROWS)[0])
+    octets = (len(message) - ot_rows._TAG * (COLUMNS + 1)) // COLUMNS
+    for j in range(COLUMNS):
+        message[j * octets] ^= 1 << j % 8
+    with contextlib.suppress(CryptoError):
+        offerer.extend(_ROWS, bytes(message))
+        outcome.add("choices", "active", "takes columns that carry several choices, and so tells bits of its secret")
+    return outcome
+
+
+def _met() -> tuple[Any, Any]:
+    secret, choices = ot_rows.fresh_secret()
+    base, coin = base_ot.Offerer(), os.urandom(32)
+    points, seeds = base_ot.choose(base.offer, choices)
+    return Chooser(base.pairs(points), coin, _BITS), RowOfferer(secret, seeds, coin, _BITS)
+
+
+def kept() -> Outcome:
+    """Check that work done ahead on disk serves once, even after a crash, and that states of two tries do not meet."""
+    outcome = Outcome()
+    with tempfile.TemporaryDirectory() as folder:
+        store = OnDisk(Path(folder) / "ahead")
+        store.put(0, bytes(NAME_BYTES), 0, [b"one", b"two"])
+        store.put(1, bytes(NAME_BYTES), 2, [b"one", b"two"])
+        store.take(0, 0)
+        shutil.copytree(Path(folder) / "ahead", Path(folder) / "backup")
+        store.close()
+        if 0 in OnDisk(Path(folder) / "ahead").numbers:
+            outcome.add("kept", "all", "a chunk that was begun is there again after a crash, masks and all")
+        if 1 in OnDisk(Path(folder) / "backup").numbers:
+            outcome.add("kept", "all", "a chunk that was copied serves a second time")
+        names = SpentNames(Path(folder) / "names")
+        names.spend(bytes(NAME_BYTES))
+        if not SpentNames(Path(folder) / "names").holds(bytes(NAME_BYTES)):
+            outcome.add("kept", "all", "a chunk that was gone through is not known by its name")
+        names.spend(bytes([1] * NAME_BYTES))
+        with contextlib.suppress(ProtocolError):
+            names.spend(bytes(NAME_BYTES))
+            outcome.add("kept", "all", "a chunk of a name that is spent is begun again")
+        states, key = Checkpoints(Path(folder) / "states", "shop"), bytes(32)
+        for number in (2, 4, 6):
+            states.save(key, Saved(number, "run", [], {}, State()))
+        states.forget_after(key, 4)
+        if states.rounds(key) != (2, 4):
+            outcome.add("kept", "all", "states of a try that was given up stay beside those of the next one")
+    return outcome
+
+
+def limited() -> Outcome:
+    """Check that a ledger refuses what tells weights, columns or residuals."""
+    outcome = Outcome()
+    rows = [b"row %d" % number for number in range(40)]
+    same = bytes(COMMITMENT)
+
+    def refuses(what: str, ask: Callable[[Ledger], None]) -> None:
+        ledger = Ledger(None)
+        for model in (b"one", b"two"):
+            ledger.trained(model, 20, rows[:10])
+        with contextlib.suppress(LeakageError):
+            ask(ledger)
+            outcome.add("limits", "partner", what)
+
+    def ask(ledger: Ledger, model: bytes, asked: Sequence[bytes], commitments: bytes = b"", bits: int = 0) -> None:
+        question = ledger.question(model, "bank", asked, commitments or same * len(asked))
+        ledger.admit(question, np.arange(40.0 * len(asked)).reshape(len(asked), 40) + 0.5, bits=bits, most=13.0)
+
+    def twice(ledger: Ledger) -> None:
+        for asked in (rows[10:12], rows[11:13]):
+            ask(ledger, b"one", asked)
+
+    def changed(ledger: Ledger) -> None:
+        ask(ledger, b"one", rows[10:12])
+        ask(ledger, b"two", rows[10:12], same + os.urandom(COMMITMENT))
+
+    def renamed(ledger: Ledger) -> None:
+        table = np.arange(1600.0).reshape(40, 40)
+        ledger.trained(b"one", 20, rows[:20], table[:20])
+        asked = [b"0" + row for row in rows[:20]]
+        ledger.admit(ledger.question(b"one", "bank", asked, same * 20), table[:20])
+
+    def measured(ledger: Ledger) -> None:
+        for _ in range(2):
+            ledger.measure("bank", rows)
+
+    def fine(ledger: Ledger) -> None:
+        for model in (b"one", b"two"):
+            ask(ledger, model, rows[10:12], bits=7)
+
+    def coded(ledger: Ledger) -> None:
+        ask(ledger, b"one", rows[10:12], bits=7)
+        ledger.admit_codes("run", "bank", rows[10:12], np.zeros((2, 40)), bits=6.5, most=13.0)
+
+    def coded_anew(ledger: Ledger) -> None:
+        for value in (0.0, 1.0):
+            ledger.admit_codes("run", "bank", rows[10:12], np.full((2, 40), value), bits=6.6, most=13.0)
+
+    refuses("scores a row twice by one model", twice)
+    refuses("scores a row with other columns of the one who asks", changed)
+    refuses("scores rows of the training", lambda ledger: ask(ledger, b"one", rows[9:11]))
+    refuses("scores rows of the training under other ids", renamed)
+    refuses("scores a model that was hardly trained", lambda ledger: ask(ledger, b"new", rows[20:]))
+    refuses("scores rows under models whose bits are too many together", fine)
+    refuses("tells codes of rows whose scores leave no bits for them", coded)
+    refuses("tells codes of the same rows again after their columns have changed", coded_anew)
+    refuses("measures few rows again and again", measured)
+    return outcome
+
+
+def scaled() -> Outcome:
+    """Columns and steps stand at scales that are agreed, whatever the columns are."""
+    outcome, numbers = Outcome(), Numbers(64, 0.5)
+    X = np.round(np.random.default_rng(0).normal(size=(64, 5)) * 64) / 64
+    for what, made in (("columns", numbers.columns), ("steps", lambda X: numbers.steps(X, 0.5))):
+        if np.abs(made(2 * X) - 2 * made(X)).max() > 1:
+            outcome.add("numbers", "all", f"{what} stand at a scale that follows the data and so tells of them")
+    return outcome
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "shares: what parties know": seen,
+    "shares: answers": answered,
+    "shares: transfers": transferred,
+    "shares: what is kept": kept,
+    "shares: limits of scores": limited,
+    "shares: numbers": scaled,
+}

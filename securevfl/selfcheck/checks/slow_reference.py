@@ -1,0 +1,91 @@
+"""The derivations of the library once more, from their documents and apart from its code: known answers.
+
+Keys are HKDF (RFC 5869) by HMAC alone, streams are one piece of ChaCha20 (RFC 8439), hashes are BLAKE2b (RFC 7693), and
+numbers below a limit are read from draws as `secrets` reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+
+P_OF_SHARES = 2**256 + 297
+
+
+def context(*parts: str | bytes | int) -> bytes:
+    """Parts with their types and lengths in front."""
+    found = b""
+    for part in parts:
+        kind = b"s" if isinstance(part, str) else b"i" if isinstance(part, int) else b"b"
+        raw = part if isinstance(part, bytes) else str(part).encode()
+        found += kind + len(raw).to_bytes(4, "little") + raw
+    return found
+
+
+def derived(key: bytes, *parts: str | bytes | int) -> bytes:
+    """Derive a key of 32 bytes for one context."""
+    return hmac.digest(key, context("securevfl", *parts) + b"\x01", "sha256")
+
+
+def keystream(key: bytes, label: str, number: int, size: int) -> bytes:
+    """So many bytes of stream `number` under a key and a label."""
+    nonce = bytes(4) + number.to_bytes(12, "little")
+    cipher = Cipher(algorithms.ChaCha20(derived(key, "prg", label), nonce), mode=None)
+    return cipher.encryptor().update(bytes(size))
+
+
+def stream(key: bytes, label: str, number: int, like: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+    """Return the stream as an array of the shape and type of another array."""
+    raw = keystream(key, label, number, like.nbytes)
+    return np.frombuffer(raw, like.dtype.newbyteorder("<")).reshape(like.shape)
+
+
+def agreed(private: X25519PrivateKey, peer_public: bytes, *, session: str, own: str, peer: str, domain: str) -> bytes:
+    """Derive the key of two parties: X25519, then HKDF-SHA256 without salt, over session, domain, names and public
+    keys."""
+    shared = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
+    first, second = sorted([(own, private.public_key().public_bytes_raw()), (peer, peer_public)])
+    info = context("securevfl", "agreement", session, domain, *first, *second)
+    return hmac.digest(hmac.digest(bytes(32), shared, "sha256"), info + b"\x01", "sha256")
+
+
+def below(draws: Iterator[bytes], limit: int) -> int:
+    """Return the number below `limit` that `secrets.randbelow` makes of these draws; -1 if they are of another size."""
+    bits = limit.bit_length()
+    while True:
+        draw = next(draws, b"")
+        if len(draw) != (bits + 7) // 8:
+            return -1
+        number = int.from_bytes(draw, "big") >> (8 * len(draw) - bits)
+        if number < limit:
+            return number
+
+
+def shares(secret: bytes, draws: Iterator[bytes], *, threshold: int, holders: int) -> list[tuple[int, int]]:
+    """Shamir's points (x, y) of a secret of 32 bytes; the coefficient of the highest power is drawn first."""
+    coefficients = [below(draws, P_OF_SHARES) for _ in range(threshold - 1)]
+    polynomial = [*coefficients, int.from_bytes(secret, "little")]
+    points = []
+    for x in range(1, holders + 1):
+        y = 0
+        for coefficient in polynomial:
+            y = (y * x + coefficient) % P_OF_SHARES
+        points.append((x, y))
+    return points
+
+
+def blake(data: bytes, *, size: int = 16, key: bytes = b"", purpose: bytes = b"") -> bytes:
+    """BLAKE2b of one row."""
+    return hashlib.blake2b(data, digest_size=size, key=key, person=purpose).digest()
+
+
+def blakes(rows: Sequence[bytes], *, key: bytes = b"", purpose: bytes = b"") -> NDArray[np.uint64]:
+    """16 bytes for each row, as two words: (n, 2)."""
+    raw = b"".join(blake(row, key=key, purpose=purpose) for row in rows)
+    return np.frombuffer(raw, "<u8").reshape(-1, 2).astype(np.uint64, copy=False)

@@ -1,0 +1,118 @@
+"""Checks of trees: who draws them and of what, what their columns are, and what stays out of a party's part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from securevfl.audit.transcripts import Outcome
+from securevfl.data.party import Party
+from securevfl.data.preparation import Source
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.methods.shares import shares_player
+from securevfl.models.inputs import Seen, Spread
+from securevfl.models.metrics import area_under_curve
+from securevfl.models.trees import ForestInputs, Trees
+from securevfl.training.run import Run
+from securevfl.training.simulate import simulate
+
+ROWS, TREES, DEPTH = 200, 5, 3
+MODEL = Trees(trees=TREES, depth=DEPTH)
+SOURCES = (Source("a", (0,)), Source("b", (1,), 2), Source("c", (3,)))
+
+
+def _seen(X: Any, key: int = 0) -> Seen:
+    y = np.where(np.random.default_rng(1).random(len(X)) < 0.5, 1.0, -1.0)[:, None]
+    return Seen("bank", X, SOURCES, y, None, opened=False, key=bytes([key] * 32))
+
+
+def _table(seed: int, *, flat: bool = False) -> Any:
+    rng = np.random.default_rng(seed)
+    X = np.zeros((ROWS, 4)) if flat else rng.normal(size=(ROWS, 4))
+    X[:, 2] = rng.random(ROWS) < 0.2
+    return X
+
+
+def columns() -> Outcome:
+    """Check the columns that trees make: inputs are as many as public sizes say, whatever is in a table; each row has
+    one leaf of each tree, of one size; what was kept is what comes back; the own score of labels at random says
+    nothing of them."""
+    outcome, spread = Outcome(), Spread(active=True, columns=4, outputs=1, parties=2, rows=ROWS)
+    count, each = MODEL.count(spread), 2**DEPTH
+    for flat in (False, True):
+        X = _table(0, flat=flat)
+        made = MODEL.inputs(spread, None, partial(_seen, X))
+        assert isinstance(made, ForestInputs), "trees have these"
+        found = made.trained(X, np.arange(ROWS))
+        if not found.shape[1] == MODEL.breadth(spread) == count * each + 4 + 1 + 1:
+            outcome.add(
+                "sizes", "bank", f"{found.shape[1]} inputs come of a table for which others expect another number"
+            )
+            return outcome
+        leaves = found[:, : count * each].reshape(ROWS, count, each)
+        if ((leaves != 0).sum(axis=2) != 1).any():
+            outcome.add("leaves", "bank", "some rows have no leaf in a tree, or several")
+        if not np.isin(leaves, [0.0, count**-0.5]).all():
+            outcome.add("leaves", "bank", "what stands in a leaf follows from the table")
+    made = MODEL.inputs(spread, None, partial(_seen, _table(0)))
+    assert isinstance(made, ForestInputs), "trees have these"
+    kept = made.state(whole=True)
+    again = MODEL.inputs(spread, kept, lambda: _seen(_table(0), key=9))
+    assert isinstance(again, ForestInputs), "trees have these"
+    if not np.array_equal(again.forest.cuts, np.minimum(made.forest.cuts, np.finfo(np.float64).max)):
+        outcome.add("kept", "bank", "a training that is taken up again has other trees")
+    wide = np.random.default_rng(3).normal(size=(ROWS, 4))
+    scored = MODEL.inputs(spread, None, lambda: _seen(wide))
+    own = scored.trained(wide, np.arange(ROWS))[:, -2]
+    if abs(area_under_curve(_seen(wide).targets[:, 0] > 0, own) - 0.5) > 0.2:  # type: ignore[index]
+        outcome.add("fold", "bank", "the score of a training row has seen its label")
+    return outcome
+
+
+def _run(changed: bool = False, key: Callable[[int], bytes] | None = None) -> Run:
+    rng = np.random.default_rng(0)
+    A, B = rng.normal(size=(2, 80, 2))
+    y = (A[:, 0] + B[:, 0] > 0).astype(int)
+    job = Job.from_dict({"model": Trees(trees=1, depth=2, own_score=False), "test_fraction": 0.25, "epochs": 1})
+    if changed:
+        B[job.schedule(80).test] += 50
+    parties = [Party("bank", A, y, aligned=True), Party("shop", B, aligned=True)]
+    if key is None:
+        return simulate(job, parties, workers=1)
+    with mock.patch.object(shares_player, "os", SimpleNamespace(urandom=key)):
+        return simulate(job, parties, workers=1)
+
+
+def drawn() -> Outcome:
+    """Two runs of a job draw other trees; held-out rows move no cut; no part holds weights that nobody asked for."""
+    outcome = Outcome()
+    one, other = (_run().parts["shop"].state for _ in range(2))
+    if np.array_equal(one["inputs"]["forest"]["cuts"], other["inputs"]["forest"]["cuts"]):
+        outcome.add("draws", "shop", "two runs have the same trees, which others could draw")
+    if "theta" in one:
+        outcome.add("weights", "shop", "its part holds its weights, which the job does not open")
+    alike = [_run(changed, bytes).parts["shop"].state["inputs"]["forest"]["cuts"] for changed in (False, True)]
+    if not np.array_equal(*alike):
+        outcome.add("held out", "shop", "cuts follow from rows that are held out")
+    return outcome
+
+
+def refused() -> Outcome:
+    """Trees are refused under a residual, open or sealed."""
+    outcome = Outcome()
+    for residual in ("open", "ckks"):
+        try:
+            Job.from_dict({"model": MODEL, "protocol": residual})
+        except ConfigError:
+            continue
+        outcome.add("refused", "shop", f"trees train under a residual ({residual}), which tells labels by every leaf")
+    return outcome
+
+
+CHECKS = {"trees: columns": columns, "trees: draws": drawn, "trees: residuals": refused}

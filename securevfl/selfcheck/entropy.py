@@ -1,0 +1,62 @@
+"""Entropy written down: what each thread draws from the operating system, and the private keys that it makes.
+
+A slow reference (`reference`) then works out from the draws what must have been sent. So what is lost between a long
+draw and a message shows, however random the message looks.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from securevfl.crypto.masking.agreement import KeyPair
+
+
+class Drawn:
+    """Draws and X25519 private keys by the name of the thread that made them, in order."""
+
+    def __init__(self) -> None:
+        self.draws: dict[str, list[bytes]] = defaultdict(list)
+        self.keys: dict[str, list[X25519PrivateKey]] = defaultdict(list)
+
+    def of_size(self, who: str, size: int) -> list[bytes]:
+        """Return the draws of `size` bytes by one thread."""
+        return [draw for draw in self.draws[who] if len(draw) == size]
+
+    def here(self) -> list[bytes]:
+        """Return the draws of the calling thread."""
+        return self.draws[threading.current_thread().name]
+
+
+@contextmanager
+def recorded() -> Iterator[Drawn]:
+    """Record every draw of this process while the block runs; the draws are the operating system's."""
+    drawn = Drawn()
+
+    def noting(original: Any) -> Any:
+        def draw(size: int) -> bytes:
+            found: bytes = original(size)
+            drawn.draws[threading.current_thread().name].append(found)
+            return found
+
+        return draw
+
+    take = KeyPair._take
+
+    def noting_key(self: KeyPair, private: X25519PrivateKey) -> None:
+        drawn.keys[threading.current_thread().name].append(private)
+        take(self, private)
+
+    with ExitStack() as stack:
+        for owner, name in ((os, "urandom"), (random, "_urandom")):
+            stack.enter_context(mock.patch.object(owner, name, noting(getattr(owner, name))))
+        stack.enter_context(mock.patch.object(KeyPair, "_take", noting_key))
+        yield drawn

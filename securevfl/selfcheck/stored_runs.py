@@ -1,0 +1,140 @@
+"""One stored sum alone: workers push at versions of their own and pull sums, and all that anyone receives is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from securevfl.audit.recording.transcript import COLLECTS, Transcript, Witness, WitnessedParts
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import COLLECTOR, CONTRIBUTOR, READER, Roles
+from securevfl.errors import SecureVFLError
+from securevfl.protocols.declared import Declared, recast
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.stored.stored_sum import StoredServer, StoredSum, StoredWorker
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.codec import Message
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+
+WORKERS = ("P1", "P2", "P3")
+
+
+class StoredPush(Message, frozen=True):
+    """A payload for the server to keep."""
+
+    batch: int
+    version: int
+    payload: bytes
+
+
+class StoredTotal(Message, frozen=True):
+    """A total, and the version of each worker's part in it."""
+
+    total: bytes
+    versions: dict[str, int]
+
+
+class WorkerStep(NamedTuple):
+    """A worker pushes this version of a batch, and pulls if it reads and all have pushed the batch."""
+
+    worker: str
+    batch: int
+    version: int
+
+
+class PulledTotal(NamedTuple):
+    """What a reader made of a total (None if it refused it), and what it should have been."""
+
+    reader: str
+    sum: Floats | None
+    truth: Floats
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """The transcript, every pull, what went in, and all sides as they were at the end; the server is `COLLECTS`."""
+
+    transcript: Transcript
+    pulled: list[PulledTotal]
+    outputs: Mapping[WorkerStep, Floats]
+    sides: Mapping[str, StoredWorker | StoredServer]
+
+
+def steps(batches: int, visits: int) -> list[WorkerStep]:
+    """Workers that go apart: in every visit another one is first, and another one leaves a batch out."""
+    found, version = [], dict.fromkeys(WORKERS, -1)
+    for visit in range(visits):
+        for batch in range(batches):
+            order = WORKERS[visit % 3 :] + WORKERS[: visit % 3]
+            for place, worker in enumerate(order):
+                if visit == 0 or place < 2 or batch % 2:
+                    version[worker] += 1 + place
+                    found.append(WorkerStep(worker, batch, version[worker]))
+    return found
+
+
+def record_stored(
+    stored: StoredSum, outputs: Mapping[WorkerStep, Floats], readers: Sequence[str] = WORKERS
+) -> StoredRun:
+    """Record one stored sum, taking the steps one by one. outputs: H (n x c) of every step."""
+    cast = Roles.sum(COLLECTS, WORKERS)
+    witness = Witness()
+    summed = witness.sums.setdefault(COLLECTS, WitnessedParts())
+    truths, latest = dict[WorkerStep, Floats](), dict[tuple[str, int], Floats]()
+    for step, H in outputs.items():
+        summed.parts[step.worker].append(H)
+        latest[step.worker, step.batch] = H
+        own = [latest[name, step.batch] for name in WORKERS if (name, step.batch) in latest]
+        if len(own) == len(WORKERS) and step.worker in readers:
+            truths[step] = np.sum(own, axis=0)
+    pulled: list[PulledTotal] = []
+
+    def seat(channel: Channel) -> Seat:
+        witness.sessions.add(channel.session)
+        return Seat(channel, cast, Meter(channel.clock, channel.books))
+
+    def serve(channel: Channel) -> StoredServer:
+        side = stored.server(seat(channel), readers)
+        kept: dict[int, dict[str, StoredPush]] = {}
+        for step in outputs:
+            push = channel.recv(step.worker, StoredPush)
+            own = kept.setdefault(push.batch, {})
+            own[step.worker] = push
+            if step in truths:
+                total = side.add({name: each.payload for name, each in own.items()})
+                channel.send(step.worker, StoredTotal(total, {name: each.version for name, each in own.items()}))
+        return side
+
+    def work(channel: Channel) -> StoredWorker:
+        side = stored.worker(seat(channel), readers)
+        for step, H in outputs.items():
+            if step.worker != channel.me:
+                continue
+            channel.send(COLLECTS, StoredPush(step.batch, step.version, side.conceal(H, step.batch, step.version)))
+            if step in truths:
+                told = channel.recv(COLLECTS, StoredTotal)
+                try:
+                    found = side.reveal(told.total, told.versions, step.batch, (H.shape[0], H.shape[1]))
+                except SecureVFLError:
+                    found = None
+                pulled.append(PulledTotal(channel.me, found, truths[step]))
+        return side
+
+    events: list[Any] = []
+    roles: dict[str, Callable[[Channel], StoredWorker | StoredServer]] = {
+        COLLECTS: serve,
+        **dict.fromkeys(WORKERS, work),
+    }
+    sides = run_threads(roles, WallClock, timeout=60.0, observe=events.append)
+    declared = [
+        *stored.declares(),
+        Declared(StoredPush, CONTRIBUTOR, COLLECTOR, stored.pushed),
+        Declared(StoredTotal, COLLECTOR, READER, stored.pulled),
+    ]
+    declared = recast(declared, {READER: (CONTRIBUTOR,)})
+    return StoredRun(Transcript(events, cast, declared, witness), pulled, outputs, sides)

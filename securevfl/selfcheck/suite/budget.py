@@ -1,0 +1,39 @@
+"""How many p-values a run of the suite may look at, counted over all of its workers.
+
+The false-alarm rate of `statistics` holds for so many p-values and no more. Every check adds what it looked at to one
+file that all workers of a run share, and asserts what stands there then: whichever comes last sees the whole. Mutants,
+which are meant to fail, do not count.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+__all__ = ["Budget", "budget"]
+
+
+class Budget:
+    """A count that processes share by a file; each addition is one short line, which is written whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def spend(self, count: int, *, most: int) -> None:
+        """Add `count` to what was spent. Raises AssertionError once all that was ever added is more than `most`."""
+        line = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(line, b"%d\n" % count)
+        finally:
+            os.close(line)
+        total = sum(map(int, self._path.read_text(encoding="ascii").split()))
+        assert total <= most, f"{total} p-values in this run, at most {most} were allowed for: raise MOST_TESTS"
+
+
+@pytest.fixture(scope="session")
+def budget(tmp_path_factory: pytest.TempPathFactory) -> Budget:
+    """Return the count of this run: in the folder that pytest-xdist's workers have in common, if there are any."""
+    base = tmp_path_factory.getbasetemp()
+    return Budget((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "p-values")

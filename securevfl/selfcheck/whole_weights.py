@@ -1,0 +1,28 @@
+"""The weights of a training on shares, which no party has: put together where what all of them keep is in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.methods.shares.shares_plan import SharesJob, plan
+from securevfl.methods.state import State
+
+
+def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> dict[str, Floats]:
+    """Reconstruct the weights (d x c) of each party, which no party has, from what all of them keep, where that is all
+    in one place."""
+    lead = states[active]
+    made = plan(job, rows=lead["sizes"]["rows"], batches=lead["sizes"]["batches"], parties=len(states))
+    ring, found = ShareRing(made.numbers.bits), {}
+    for name, state in states.items():
+        held = [state["own"], *(other["others"][name] for other in states.values() if name in other["others"])]
+        rule = made.rule.sparing() if name == active else made.rule
+        total = np.zeros((1, 1), np.uint64)
+        for each in held:
+            total = ring.reduce(total + rule.theta(each, state["visits"]))
+        found[name] = made.numbers.weights(total)
+    return found

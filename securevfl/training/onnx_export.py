@@ -1,0 +1,132 @@
+"""A party's own part of a linear model as an ONNX graph, with the preparation of its columns (`securevfl[onnx]`).
+
+Input `X` (m x d) in double precision, NaN where a value is missing: the columns as they come, in the part's order.
+Output `part` (m x c): what the party adds to f. The file holds the party's weights and belongs where its part does;
+f is the sum of all parties' parts, and nobody else's is in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securevfl.base.extras import extra
+from securevfl.base.files import write_whole
+from securevfl.data.evidence import NumberEvidence
+from securevfl.data.steps import Bins, ColumnStep, Number
+from securevfl.errors import ConfigError
+from securevfl.training.explanations import check_weights
+from securevfl.training.model_part import ModelPart
+
+OPSET = 17
+IR = 8
+
+
+def export_onnx(part: ModelPart, path: str | Path) -> None:
+    """Write the graph to a file. Raises ConfigError if onnx is not installed, the party does not know its weights, or a
+    column is of texts or dates."""
+    write_whole(Path(path), to_onnx(part))
+
+
+def to_onnx(part: ModelPart) -> bytes:
+    """Return the graph as the bytes of a file."""
+    check_weights(part, "export")
+    graph = _Graph()
+    steps = part.preparation.steps or [Number(column=name) for name in part.columns]
+    columns = [feature for j, step in enumerate(steps) for feature in graph.features(step, graph.column(j))]
+    X = graph.op("Concat", *columns, axis=1)
+    scaled = graph.op("Div", graph.op("Sub", X, graph.const(part.mean)), graph.const(part.deviation))
+    d = len(part.features)
+    outcome = graph.op("MatMul", scaled, graph.const(part.theta[:d]))
+    graph.op("Add", outcome, graph.const(part.theta[d:].sum(axis=0)), to="part")
+    return graph.made(len(part.columns), part.outputs, part.name)
+
+
+class _Graph:
+    """Nodes and constants as they are added."""
+
+    def __init__(self) -> None:
+        self._onnx = extra("onnx", "onnx", "export")
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+
+    def const(self, values: Any) -> str:
+        """Add a constant in double precision, or of whole numbers, and return its name."""
+        array = np.asarray(values)
+        name = f"c{len(self._constants)}"
+        kept = array if array.dtype == np.int64 else array.astype(np.float64)
+        self._constants.append(self._onnx.numpy_helper.from_array(kept, name))
+        return name
+
+    def op(self, kind: str, *inputs: str, to: str = "", **options: Any) -> str:
+        """Add a node, and return the name of its output."""
+        name = to or f"n{len(self._nodes)}"
+        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), [name], **options))
+        return name
+
+    def column(self, j: int) -> str:
+        """Column j of the input (m x 1)."""
+        return self.op("Gather", "X", self.const(np.array([j], np.int64)), axis=1)
+
+    def _cast(self, x: str, kind: str = "DOUBLE") -> str:
+        """Another type of number; 0 and 1 of false and true."""
+        name = f"n{len(self._nodes)}"
+        to = getattr(self._onnx.TensorProto, kind)
+        self._nodes.append(self._onnx.helper.make_node("Cast", [x], [name], to=to))
+        return name
+
+    def features(self, step: ColumnStep, x: str) -> list[str]:
+        """Add the nodes of a step, and return the names of what it makes of a column: (m x 1) or (m x bins) each."""
+        lacks = self.op("IsNaN", self._cast(x, "FLOAT"))
+        match step:
+            case Number():
+                filled = x if step.fill is None else self.op("Where", lacks, self.const([[step.fill]]), x)
+                if step.low is not None:
+                    filled = self.op("Max", filled, self.const([[step.low]]))
+                if step.high is not None:
+                    filled = self.op("Min", filled, self.const([[step.high]]))
+                if step.spread is not None:
+                    filled = self._asinh(filled, step.centre, step.spread)
+                return [filled, *([self._cast(lacks)] if step.indicator else [])]
+            case Bins():
+                filled = x if step.fill is None else self.op("Where", lacks, self.const([[step.fill]]), x)
+                over = self._cast(self.op("GreaterOrEqual", filled, self.const([list(step.edges)])))
+                return [over, *([self._cast(lacks)] if step.indicator else [])]
+            case NumberEvidence():
+                weights = np.array(step.weights)
+                rises = np.diff(weights[: len(step.edges) + 1])[:, None]
+                found = self.const([[weights[0]]])
+                if step.edges:
+                    over = self._cast(self.op("GreaterOrEqual", x, self.const([list(step.edges)])))
+                    found = self.op("Add", self.op("MatMul", over, self.const(rises)), found)
+                missing = self.const([[np.nan if step.missing is None else weights[step.missing]]])
+                zero = self.op("Mul", self._cast(lacks), self.const(0.0))  # of m rows, where there is no edge
+                return [self.op("Where", lacks, missing, self.op("Add", found, zero))]
+        raise ConfigError(
+            f"export: columns of numbers were expected, {step.column} holds texts or dates; leave it out of the "
+            "training, or use the part from Python"
+        )
+
+    def _asinh(self, x: str, centre: float, spread: float) -> str:
+        z = self.op("Div", self.op("Sub", x, self.const([[centre]])), self.const([[spread]]))
+        size = self.op("Abs", z)
+        root = self.op("Sqrt", self.op("Add", self.op("Mul", z, z), self.const(1.0)))
+        return self.op("Mul", self.op("Sign", z), self.op("Log", self.op("Add", size, root)))
+
+    def made(self, columns: int, outputs: int, name: str) -> bytes:
+        """Assemble and check the whole graph."""
+        onnx = self._onnx
+        double = onnx.TensorProto.DOUBLE
+        graph = onnx.helper.make_graph(
+            self._nodes,
+            f"part of {name}",
+            [onnx.helper.make_tensor_value_info("X", double, ["m", columns])],
+            [onnx.helper.make_tensor_value_info("part", double, ["m", outputs])],
+            self._constants,
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR)
+        onnx.checker.check_model(model)
+        found: bytes = model.SerializeToString()
+        return found

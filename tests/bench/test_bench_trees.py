@@ -1,0 +1,58 @@
+"""The benchmark of trees on shares, on tables that take seconds."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from securevfl.bench import trees
+from securevfl.cli.main import app
+from securevfl.errors import DataError
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.long
+def test_a_row_holds_costs_and_what_mixing_would_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(trees.SPLIT, "heavy", lambda rows: 700)
+    monkeypatch.setattr(trees, "parties_of", lambda data, name: trees.made_up(1000, 4, 4))
+    row = trees.table(Path(), "heavy", 4, 0)
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+    assert row["trees"] == [2, 6]
+    assert row["widths"] == [2 * 16 + 8 + 2, 6 * 16 + 8]
+    assert abs(row["auc"] - row["auc_float"]) < 0.05
+    assert row["bytes"] > 0
+    assert row["clock_s"] > 0
+    assert 0.5 < row["auc_boosting"] <= 1
+    assert {"auc_linear", "auc_mixed", "auc_xgboost", "cpu_s", "virtual_s", "peak_mib"} <= set(row)
+
+
+@pytest.mark.long
+def test_trees_that_mix_parties_learn_an_exclusive_or(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    own = trees.made_up(1500, 3, 3, tails=False)
+    own[0].y[:] = (own[0].X[:, 0] > 0) ^ (own[1].X[:, 0] > 0) ^ (rng.random(1500) < 0.05)
+    monkeypatch.setitem(trees.SPLIT, "large", lambda rows: 1000)
+    monkeypatch.setattr(trees, "parties_of", lambda data, name: own)
+    row = trees.table(Path(), "large", 4, 0, shares=False)
+    assert row["auc_mixed"] > 0.8
+    assert max(row["auc_boosting"], row["auc_float"]) < 0.6
+    assert "auc" not in row
+
+
+def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"phishing\.npz"):
+        trees.table(tmp_path, "phishing", None, 0)
+    told = CliRunner().invoke(app, ["bench", "trees", "--data", str(tmp_path), "--tables", "nothing"])
+    assert told.exit_code == 2
+
+
+@pytest.mark.realdata
+def test_a_real_table_trains_as_in_floats() -> None:
+    if not DATA.is_dir():
+        pytest.skip("no real tables here")
+    row = trees.table(DATA, "breast", 20, 0)
+    assert abs(row["auc"] - row["auc_float"]) <= 0.005
+    assert row["auc"] >= row["auc_boosting"] - 0.01

@@ -1,0 +1,43 @@
+"""What commands print outside a terminal is whole: no figure is cut, no digest is broken."""
+
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.cli.show import console, costs_table, sheet, sheet_width
+
+
+@pytest.fixture
+def parties() -> list[vfl.Party]:
+    return vfl.datasets.breast_cancer()
+
+
+def test_a_pipe_gets_whole_figures_and_whole_lines(parties: list[vfl.Party], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out: Any = console()
+    out.file = StringIO()
+    assert not out.is_terminal
+    job = vfl.Job(model="logistic", protocol="open", epochs=1)
+    costs = vfl.simulate(job, parties).costs
+    out.print(costs_table([costs]))
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out.file.getvalue()
+    assert f"{costs.bytes / 1e6:.2f}" in out.file.getvalue()
+
+    own = vfl.explain(job, [parties[0]], others={"shop": 15})
+    text = f"{own}\ndigest: {own.digest}"
+    assert sheet_width(out) is None
+    assert sheet(text, sheet_width(out)).plain == text
+
+
+def test_the_first_refusal_names_shares_and_no_fewer_epochs_than_there_are() -> None:
+    X, rows = np.random.default_rng(0).integers(0, 2, (400, 8)), list(range(400))
+    parties = [vfl.Party("bank", X[:, :4], X[:, 1], ids=rows), vfl.Party("shop", X[:, 4:], ids=rows)]
+    for epochs in (1, 30):
+        job = vfl.Job(model="logistic", protocol="open", optimizer=vfl.FedSGD(lr=0.1), batch_size=40, epochs=epochs)
+        refused = [each for each in str(vfl.explain(job, parties)).splitlines() if "refused: bank" in each]
+        (line,) = [each for each in refused if "columns of shop" in each]
+        assert 'use protocol = "shares", which tells nobody columns' in line
+        assert ("fewer epochs" in line) == (epochs > 1)

@@ -1,0 +1,181 @@
+"""What the kernel encrypts SEAL decrypts, and what SEAL encrypts the kernel decrypts: same ring, same convention.
+
+A context of SEAL is made with the kernel's own primes and a special one that ciphertexts do not have.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+
+from securevfl.crypto.kernel.bit_packing import pack, packed_size, unpack
+from securevfl.crypto.kernel.keys import multiplier
+from securevfl.crypto.kernel.product import multiplied
+from securevfl.crypto.kernel.residues import DEGREE
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.sampling import NOISE_STD, uniform
+from securevfl.crypto.kernel.shares import REPLY, SEALED, SECONDS, KernelShares, ShareParameters
+from securevfl.crypto.kernel.transform import transform
+from securevfl.crypto.lattice.bfv import BfvIO
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_scheme import common_coin
+
+
+class Reference:
+    """SEAL's BFV over the primes of a ring of shares."""
+
+    def __init__(self, bits):
+        self.parameters = ShareParameters(bits)
+        self.primes = self.parameters.primes.values
+        self.special, spare = seal.CoeffModulus.Create(DEGREE, [17, 18])
+        parms = seal.EncryptionParameters(seal.SCHEME_TYPE.BFV)
+        parms.set_poly_modulus_degree(DEGREE)
+        parms.set_coeff_modulus([*(seal.Modulus(p) for p in self.primes), self.special])
+        parms.set_plain_modulus(2**bits)
+        self.context = seal.SEALContext(parms, True, seal.SEC_LEVEL_TYPE.TC128)
+        assert self.context.parameters_set()
+        self.io, self.level = BfvIO(self.context), self.context.first_parms_id()
+        keys = seal.EncryptionParameters(seal.SCHEME_TYPE.CKKS)  # where ciphertexts have the primes of a key
+        keys.set_poly_modulus_degree(DEGREE)
+        keys.set_coeff_modulus([*parms.coeff_modulus(), spare])
+        self.keys = seal.SEALContext(keys, True, seal.SEC_LEVEL_TYPE.NONE)
+        self.keys_io = BfvIO(self.keys)
+
+    def ciphertext(self, polynomials):
+        """A ciphertext from (2, P, N) coefficients about zero."""
+        column = np.array(self.primes)[:, None]
+        return self.io.ciphertext(self.level, np.mod(polynomials, column).astype(np.uint64), ntt=False)
+
+    def decryptor(self, secret):
+        """For a ternary secret (N,): its values at SEAL's own points are had from SEAL."""
+        key_primes = np.array([*self.primes, self.special.value()])[:, None]
+        residues = np.mod(secret, key_primes).astype(np.uint64)
+        whole = self.keys_io.ciphertext(self.keys.first_parms_id(), np.stack([residues, residues]), ntt=False)
+        seal.Evaluator(self.keys).transform_to_ntt_inplace(whole)
+        values = self.keys_io.residues(whole, (2, len(key_primes), DEGREE))[0]
+        return seal.Decryptor(self.context, self.io.secret_key(values))
+
+    def decrypted(self, decryptor, polynomials):
+        plain = seal.Plaintext()
+        decryptor.decrypt(self.ciphertext(polynomials), plain)
+        return self.io.coefficients(plain, DEGREE)
+
+
+@pytest.fixture(scope="module", params=[40, 48, 56])
+def reference(request):
+    return Reference(request.param)
+
+
+def coin():
+    return common_coin(os.urandom(32), os.urandom(32), 0, "reference")
+
+
+def words(bits, *shape):
+    return np.frombuffer(os.urandom(8 * int(np.prod(shape))), np.uint64).reshape(shape) & np.uint64(2**bits - 1)
+
+
+def query(parameters, sealed):
+    """The ciphertexts (blocks, 2, P, N) of a query of as many outputs as its layout has, as coefficients in x."""
+    _, _, n, c, r, s = SEALED.unpack_from(sealed)
+    layout, primes = RingLayout(n, c, r, s), parameters.primes
+    assert c == r
+    shape = layout.points, r, layout.sample_blocks
+    first = unpack(primes, memoryview(sealed)[SEALED.size + 32 :], shape)
+    second = uniform(Prg(sealed[SEALED.size :][:32], SECONDS), primes, shape)
+    back = [transform(primes, layout.points).back(each) for each in (first, second)]
+    return layout, np.stack(back).transpose(4, 0, 1, 2, 3).reshape(layout.sample_blocks, 2, len(primes), DEGREE)
+
+
+@pytest.mark.parametrize("outputs", [1, 4, 16])
+def test_seal_decrypts_what_the_kernel_encrypts(reference, outputs):
+    bits = reference.parameters.ring.bits
+    holder = KernelShares(bits).keygen(coin())
+    decryptor = reference.decryptor(holder._opener.secret)
+    V = words(bits, 50, outputs)
+    layout, ciphertexts = query(reference.parameters, holder.encrypt(V, columns=300))
+    assert layout.sample_blocks > 1
+    for block, polynomials in enumerate(ciphertexts):
+        some = slice(block, block + 1)
+        message = layout.messages(V[None, layout.rows(some)], some)[0, :, :, 0].reshape(-1)
+        assert (reference.decrypted(decryptor, polynomials) == message).all()
+
+
+def test_the_noise_of_a_query_is_that_of_seal(reference):
+    """round(q/t m) + e: e as the kernel left it, against the exact product with the secret."""
+    bits, primes = reference.parameters.ring.bits, reference.parameters.primes
+    holder = KernelShares(bits).keygen(coin())
+    layout, (polynomials,) = query(reference.parameters, holder.encrypt(V := words(bits, 3, 1), columns=1))
+    steps = transform(primes, DEGREE)
+    values = multiplied(
+        primes, multiplier(primes, holder._opener.secret, 1), steps.forward(polynomials[1][..., None])[..., None]
+    )
+    total = polynomials[0] + steps.back(values)[..., 0, 0]
+    message = layout.messages(primes.scaled(V, bits), slice(0, 1))[:, :, 0, 0]
+    noise = primes.reduce(primes.reduce(total) - message)
+    assert (noise == noise[0]).all()
+    assert np.abs(noise).max() <= 21
+    assert 0.9 * NOISE_STD < noise[0].std() < 1.1 * NOISE_STD
+
+
+def test_seal_decrypts_answers_of_the_kernel_to_the_same_share(reference):
+    bits, primes = reference.parameters.ring.bits, reference.parameters.primes
+    mine, scheme = coin(), KernelShares(bits)
+    holder = scheme.keygen(mine)
+    evaluator = scheme.evaluator(holder.public, mine)
+    W = np.random.default_rng(0).integers(-99, 99, (40, 7))
+    sealed = holder.encrypt(words(bits, 40, 4), columns=7)
+    reply, _ = evaluator.product(evaluator.prepare(W), sealed)
+    _, _, c, r, s, d = REPLY.unpack_from(reply)
+    layout = RingLayout(s, c, r, s)
+    assert c == r
+    F = layout.column_blocks(d)
+    second = unpack(primes, memoryview(reply)[REPLY.size :], (layout.points, r, F))
+    first = unpack(primes, memoryview(reply)[REPLY.size + packed_size(primes, F * DEGREE) :], (d, c))
+    decryptor, found = reference.decryptor(holder._opener.secret), np.empty((d, c), np.uint64)
+    for block in range(F):
+        polynomials = np.zeros((2, len(primes), layout.points, r))
+        polynomials[1] = transform(primes, layout.points).back(second[..., block])
+        columns = np.arange(block * layout.columns, min(d, (block + 1) * layout.columns))
+        polynomials[0][:, layout.wanted[: len(columns)]] = first[:, columns]
+        plain = reference.decrypted(decryptor, polynomials.reshape(2, len(primes), DEGREE))
+        found[columns] = plain.reshape(layout.points, r)[layout.wanted[: len(columns)]]
+    assert (found == holder.open(reply)).all()
+
+
+def test_the_kernel_decrypts_what_seal_encrypts(reference):
+    """A ciphertext of SEAL under a key of SEAL, as the answer of one block with all of its coefficients wanted."""
+    bits, primes = reference.parameters.ring.bits, reference.parameters.primes
+    secret = seal.KeyGenerator(reference.context).secret_key()
+    m = words(bits, DEGREE)
+    cipher = seal.Ciphertext()
+    seeded = seal.Encryptor(reference.context, secret).encrypt_symmetric(reference.io.plaintext(m))
+    residues, seed = reference.io.seeded_residues(seeded, (len(primes), DEGREE))
+    cipher = reference.io.seeded_coefficients(reference.level, residues, seed)
+    c0, c1 = reference.io.residues(cipher, (2, len(primes), DEGREE)).astype(float)
+    holder = ternary_holder(reference, secret)
+    second = transform(primes, DEGREE).forward(primes.reduce(c1.copy())[..., None])
+    head = REPLY.pack(b"SKR2", holder._key, 1, 1, 1, DEGREE)
+    reply = head + pack(primes, second) + pack(primes, primes.reduce(c0.copy())[..., None])
+    assert (holder.open(reply)[:, 0] == m).all()
+
+
+def ternary_holder(reference, secret):
+    """A holder on the kernel with SEAL's secret key, from its values at SEAL's points."""
+    shape = len(reference.primes) + 1, DEGREE
+    values = reference.io.secret_residues(secret, shape)
+    whole = reference.keys_io.ciphertext(reference.keys.first_parms_id(), np.stack([values, values]), ntt=True)
+    seal.Evaluator(reference.keys).transform_from_ntt_inplace(whole)
+    row = reference.keys_io.residues(whole, (2, *shape))[0, 0].astype(np.int64)
+    coefficients = np.where(row > 1, row - reference.primes[0], row)
+    scheme = KernelShares(reference.parameters.ring.bits)
+    own = scheme.keygen(coin()).exported()
+    return scheme.holder(own[:-DEGREE] + coefficients.astype(np.int8).tobytes())
+
+
+def test_headers_have_the_size_of_those_of_seal():
+    """So that both engines' messages are told apart by their first four bytes alone."""
+    assert SEALED.size == REPLY.size == struct.calcsize("<4s16sIIII")

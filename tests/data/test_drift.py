@@ -1,0 +1,170 @@
+"""Drift: columns that were shifted by hand are found, and no others; figures are scipy's."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.data.baseline import Baseline, baselines
+from securevfl.data.columns import Columns, columns_of
+from securevfl.data.drift import _chi_square, _kolmogorov, drifts
+from securevfl.errors import DataError, TableError
+from securevfl.training.model_part import ModelPart
+
+N, M = 6000, 3000
+NAMES = ["a", "b", "flag", "skewed", "gaps", "town"]
+TOWNS = np.array(["Ulm", "Bonn", "Jena", "Trier"])
+
+
+def table(n: int, seed: int) -> Columns:
+    draw = np.random.default_rng(seed)
+    flag = (draw.random(n) < 0.2).astype(float)
+    gaps = np.where(draw.random(n) < 0.1, np.nan, draw.normal(size=n))
+    town = draw.choice(4, n, p=[0.4, 0.3, 0.2, 0.1]).astype(float)
+    X = np.column_stack([draw.normal(size=n), draw.normal(size=n), flag, draw.exponential(size=n), gaps, town])
+    return Columns(X, NAMES, {"town": tuple(TOWNS.tolist())})
+
+
+KEPT = baselines(table(N, 0), np.arange(N))
+
+
+def shifted(new: Columns) -> set[str]:
+    return {each.column for each in drifts(KEPT, new) if each.shifted}
+
+
+@pytest.mark.parametrize("column", NAMES)
+def test_the_column_that_was_shifted_is_found_and_no_other(column: str) -> None:
+    new = table(M, 1)
+    at = NAMES.index(column)
+    if column == "town":
+        new.X[: M // 8, at] = 3
+    elif column == "gaps":
+        new.X[: M // 20, at] = np.nan
+    elif column == "flag":
+        new.X[: M // 20, at] = 1
+    else:
+        new.X[:, at] = new.X[:, at] * 1.1 + 0.15
+    assert shifted(new) == {column}
+
+
+def test_false_alarms_are_as_many_as_is_said() -> None:
+    """Of 300 tables of one kind with the training's about 1 % have any column named; more than 9 has chance 1e-3."""
+    alarms = sum(bool(shifted(table(1000, seed))) for seed in range(100, 400))
+    assert alarms <= 9
+
+
+def test_figures_are_scipys() -> None:
+    draw = np.random.default_rng(5)
+    one, other = draw.normal(size=700), draw.normal(0.1, 1, size=500)
+    exact = stats.ks_2samp(one, other, method="asymp")
+    (found,) = drifts(baselines(Columns(one[:, None], ["x"]), np.arange(700)), Columns(other[:, None], ["x"]))
+    assert found.ks is not None
+    assert exact.statistic - 0.02 <= found.ks <= exact.statistic  # at a hundred points
+    assert _kolmogorov(0.08, 700, 500) == pytest.approx(stats.kstwobign.sf(0.08 * (700 * 500 / 1200) ** 0.5), rel=0.15)
+    a, b = np.array([100.0, 50, 30, 7]), np.array([70.0, 66, 30, 9])
+    assert _chi_square(a, b) == pytest.approx(stats.chi2_contingency([a, b], correction=False).pvalue, rel=0.02)
+    share, new = np.full(10, 0.1), np.histogram(other, np.quantile(one, np.linspace(0, 1, 11)))[0] / 500
+    assert found.psi == pytest.approx(float(((new - share) * np.log(new / share)).sum()), abs=0.03)
+
+
+def test_unseen_texts_are_told() -> None:
+    new = table(M, 3)
+    new.X[:600, 5] = 4
+    found = drifts(KEPT, Columns(new.X, NAMES, {"town": (*TOWNS.tolist(), "Rom")}))[-1]
+    assert found.shifted
+    assert found.unseen == pytest.approx(0.2)
+    assert found.size == "large"
+
+
+def test_tables_that_cannot_be_compared_are_told() -> None:
+    with pytest.raises(TableError, match="missing: town"):
+        drifts(KEPT, Columns(table(M, 1).X[:, :5], NAMES[:5]))
+    with pytest.raises(TableError, match="50 or more new rows"):
+        drifts(KEPT, table(20, 1))
+    with pytest.raises(TableError, match="of an earlier version; train again"):
+        drifts([], table(M, 1))
+
+
+def test_a_sorted_table_is_not_judged_by_its_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("securevfl.data.baseline.ROWS", 50)
+    X = np.arange(400.0)[:, None]
+    own = [vfl.Party("bank", X % 7, (X[:, 0] % 2).astype(int), aligned=True), vfl.Party("shop", X, aligned=True)]
+    job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
+    kept = vfl.simulate(job, own).parts["shop"].baseline[0]
+    assert kept.rows == 50
+    assert kept.points[0] < 10
+    assert kept.points[-1] > 390
+
+
+def write(path: Path, columns: list[str], X: np.ndarray) -> Path:
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["id", *columns])
+        lines.writerows([k, *row] for k, row in enumerate(X.tolist()))
+    return path
+
+
+def test_the_command_from_training_to_page(tmp_path: Path) -> None:
+    own = vfl.datasets.breast_cancer(parties=2)
+    job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=3, accepts=["columns"])
+    run = vfl.simulate(job, own)
+    run.save(tmp_path)
+    shop, at = own[1], 4
+    same = write(tmp_path / "same.csv", shop.columns, shop.X)
+    moved = np.array(shop.X)
+    moved[:, at] *= 1.4
+    other = write(tmp_path / "moved.csv", shop.columns, moved)
+    model = str(tmp_path / "shop.json")
+    assert CliRunner().invoke(app, ["drift", model, "--data", str(same)]).exit_code == 0
+    page, figures = tmp_path / "drift.html", tmp_path / "drift.json"
+    found = CliRunner().invoke(app, ["drift", model, "--data", str(other), "--html", str(page), "--json", str(figures)])
+    assert found.exit_code == 1
+    told = json.loads(figures.read_text())
+    assert told["shifted"] == [shop.columns[at]]
+    psi = next(each["psi"] for each in told["columns"] if each["column"] == shop.columns[at])
+    assert f"{psi:.4g}" in page.read_text()
+    proba = run.predict_proba({party.name: party.X for party in own})[:, 1]
+    scores = write(tmp_path / "predictions.csv", ["probability"], proba[:, None])
+    bank = write(tmp_path / "bank.csv", own[0].columns, own[0].X)
+    words = ["drift", str(tmp_path / "bank.json"), "--data", str(bank), "--scores", str(scores)]
+    assert "(score)" in CliRunner().invoke(app, words).output
+    refused = CliRunner().invoke(app, ["drift", model, "--data", str(same), "--scores", str(scores)])
+    assert refused.exit_code == 2
+    assert "was told scores" in refused.output
+
+
+def test_parts_of_earlier_schemas_are_read_and_others_refused(tmp_path: Path) -> None:
+    own = vfl.datasets.breast_cancer(parties=2)
+    job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
+    vfl.simulate(job, own).save(tmp_path)
+    path = tmp_path / "shop.json"
+    now = json.loads(path.read_text())
+    assert ModelPart.load(path).baseline == [Baseline(**each) for each in now["baseline"]]
+    for schema, lacks in (("3", ["baseline"]), ("2", ["baseline", "preparation", "data", "calibration"])):
+        before = {key: value for key, value in now.items() if key not in lacks} | {"schema": f"securevfl.part/{schema}"}
+        path.write_text(json.dumps(before))
+        part = ModelPart.load(path)
+        assert part.columns == own[1].columns
+        assert not part.baseline
+    for schema in ("1", "5"):
+        path.write_text(json.dumps(now | {"schema": f"securevfl.part/{schema}"}))
+        with pytest.raises(DataError, match=r"schema securevfl.part/4 or .*upgrade"):
+            ModelPart.load(path)
+
+
+def test_columns_come_by_name() -> None:
+    new = table(M, 2)
+    order = [3, 1, 0, 2, 4, 5]
+    mixed = Columns(new.X[:, order], [NAMES[j] for j in order], new.levels)
+    assert {each.column: each.psi for each in drifts(KEPT, mixed)} == {
+        each.column: each.psi for each in drifts(KEPT, new)
+    }
+    assert columns_of("shop", new.X[:, :5], NAMES[:5]).names == NAMES[:5]

@@ -1,0 +1,415 @@
+"""What parties have told, counted in the transcript, against what their ledgers have: whole runs, kills and repeats."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit.recording.views import fields
+from securevfl.data.party import Helper, register_of
+from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import LeakageError
+from securevfl.methods import METHODS, leak_kinds
+from securevfl.methods.known_run import known_run
+from securevfl.protocols.residuals.open_residual import Residual
+from securevfl.protocols.residuals.sealed_residual import Opened
+from securevfl.protocols.shares.opened_scores import OpenedScores
+from securevfl.protocols.shares.word_shuffle import ShuffledWords
+from securevfl.protocols.stored.shown_labels import Labels
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Entry
+from securevfl.training.checkpoint import Checkpoints
+
+EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+ROWS = 120
+WIDEST = 16  # bits that a level and its label have at most, in these jobs
+
+
+class Cut(Exception):
+    """What takes the place of a lost process."""
+
+
+def tables(names: int = 3, classes: int = 2, rows: int = ROWS) -> list[vfl.Party]:
+    """Parties of three columns each, whose labels follow from those of all."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 3 * names))
+    score = X @ rng.normal(size=3 * names) + rng.normal(size=rows)
+    y = np.searchsorted(np.quantile(score, np.arange(1, classes) / classes), score)
+    return [
+        vfl.Party(name, X[:, 3 * k : 3 * k + 3], y if name == "bank" else None, ids=np.arange(rows))
+        for k, name in enumerate(("bank", "shop", "telco")[:names])
+    ]
+
+
+def example(name: str, **keys: Any) -> tuple[vfl.Job, list[vfl.Party | Helper]]:
+    own = {"batch_size": 40, "epochs": 2, "test_fraction": 0.25} | EXAMPLES[name] | {"accepts": [*leak_kinds()]} | keys
+    job = vfl.Job(**own)
+    helpers = [Helper(each, role) for each, role in job.method.helpers]
+    return job, [*tables()[: job.method.most or 3], *helpers]
+
+
+def kept(folder: Path, parties: list[Any]) -> dict[str, DisclosureLedger]:
+    return {each.name: DisclosureLedger(folder / f"{each.name}.ledger", each.name) for each in parties}
+
+
+def entered(ledger: DisclosureLedger) -> Counter[Any]:
+    """Numbers by kind, learner, whose data and rows."""
+    found: Counter[Any] = Counter()
+    for entry in ledger.read().entries:
+        found[entry.told.like] += entry.told.numbers
+    return found
+
+
+class Transcript:
+    """Counts plaintext numbers by giver, receiver and kind, where a message holds them as they are."""
+
+    def __init__(self, parameters: dict[str, int]) -> None:
+        self.numbers: Counter[tuple[str, str, str]] = Counter()
+        self._parameters = parameters
+
+    def __call__(self, event: Event) -> None:
+        if event.direction != "send":
+            return
+        match event.message:
+            case Part(values):
+                self.numbers[event.me, event.peer, "columns"] += values.size
+            case Residual(_, g):
+                self.numbers[event.me, event.peer, "labels"] += g.size
+            case Labels(targets):
+                self.numbers[event.me, event.peer, "labels"] += targets.size
+            case Opened():
+                self.numbers[event.me, event.peer, "labels"] += self._parameters[event.peer]
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(name: str, tmp_path: Path) -> None:
+    """In every kind, to every learner: counts as guards read them, and plain numbers."""
+    job, parties = example(name)
+    own = kept(tmp_path, parties)
+    vfl.simulate(job, parties, ledgers=own)
+    foreseen = job.method.counts(job, known_run(job, parties).sizes)
+    for party, ledger in own.items():
+        plan: Counter[Any] = Counter()
+        counts: Counter[Any] = Counter()
+        for item in foreseen:
+            if party in item.about:
+                plan[item.like] += item.of_party(party).numbers
+                counts[item.like] += item.count
+        made = {entry.told.like: entry.told.count for entry in ledger.read().entries}
+        if name == "curvature":  # the party with labels ends it when its loss no longer falls
+            assert all(each <= plan[like] for like, each in entered(ledger).items())
+            continue
+        assert entered(ledger) == plan
+        assert made == counts
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("residual", ["open", "ckks", "paillier"])
+def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outputs: int, tmp_path: Path) -> None:
+    parties = tables(classes=2 if outputs == 1 else 3)
+    engine: Any = vfl.Paillier(bits=2048).quick if residual == "paillier" else residual
+    model = vfl.Logistic() if outputs == 1 else vfl.Softmax()
+    job = vfl.Job(
+        model=model,
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol=vfl.Protocol(sum="direct", residual=engine),
+        batch_size=40,
+        epochs=1,
+        test_fraction=0.25,
+        accepts=[*leak_kinds()],
+    )
+    own, transcript = kept(tmp_path, parties), Transcript({"shop": 3 * outputs, "telco": 3 * outputs})
+    vfl.simulate(job, parties, ledgers=own, observe=transcript)
+    for (giver, learner, kind), numbers in transcript.numbers.items():
+        debited = sum(n for like, n in entered(own[giver]).items() if like[:2] == (kind, learner))
+        assert debited == numbers, (giver, learner, kind)
+    assert {kind for _, _, kind in transcript.numbers} == {"columns", "labels"}
+    told = told_to(own["bank"].read().entries, "labels", "shop")
+    assert told.count == (30 * outputs if residual == "open" else 3 * outputs)
+
+
+def test_no_number_is_opened_before_it_is_on_disk_nor_after_cuts_and_repeats(tmp_path: Path) -> None:
+    """At every message, of three tries at one run and another job: opened so far is never above what the file has."""
+    parties = tables()
+    own, transcript = kept(tmp_path, parties), Transcript({"shop": 3, "telco": 3})
+    short: list[str] = []
+
+    def observe(event: Event) -> None:
+        transcript(event)
+        if event.direction == "send" and event.me != "telco":
+            debited: Counter[Any] = Counter()
+            for like, numbers in entered(own[event.me]).items():
+                debited[like[:2]] += numbers
+            for (giver, learner, kind), numbers in list(transcript.numbers.items()):
+                if giver == event.me and numbers > debited[kind, learner]:
+                    short.append(f"{giver} to {learner}: {kind} {numbers} of {debited[kind, learner]}")
+
+    def cut(done: int, of: int) -> None:
+        if done == 5:
+            raise Cut
+
+    job = sealed(epochs=3, accepts=[*leak_kinds()])
+    for seed, on_round in ((0, cut), (0, cut), (0, None), (1, None)):
+        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=2) for each in parties}
+        again = job.model_copy(update={"seed": seed})
+        with suppress(Cut):
+            vfl.simulate(again, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=observe)
+    assert not short, short[:3]
+    assert sum(transcript.numbers.values()) == sum(
+        n for each in own.values() for like, n in entered(each).items() if like[0] in ("labels", "columns")
+    )
+
+
+def sealed(**keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedBCD(lr=0.1), "batch_size": 40, "epochs": 1}
+    own |= {"protocol": vfl.Protocol(sum="direct", residual=vfl.Ckks()), "accepts": ["columns"], "test_fraction": 0.25}
+    return vfl.Job(**own | keys)
+
+
+def test_a_party_that_comes_back_after_each_opening_is_refused_in_time(tmp_path: Path) -> None:
+    """Each try opens the same residual to another J, for all the bank knows; 15 tries of 3 equations would give all."""
+    parties = tables(2)
+    own, opened = kept(tmp_path, parties), []
+
+    def observe(event: Event) -> None:
+        if event.me == "bank" and event.direction == "send" and isinstance(event.message, Opened):
+            opened.append(3)
+
+    def cut(done: int, of: int) -> None:
+        raise Cut
+
+    for _ in range(40):
+        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=100) for each in parties}
+        try:
+            vfl.simulate(
+                sealed(batch_size=90, accepts=["columns", "fresh_equations"]),
+                parties,
+                ledgers=own,
+                checkpoints=states,
+                on_round=cut,
+                observe=observe,
+            )
+        except Cut:
+            continue
+        except LeakageError:
+            break
+    else:
+        pytest.fail("it may come back for ever")
+    assert sum(opened) < 90  # of the 90 residuals of the batch
+    assert told_to(own["bank"].read().entries, "labels", "shop").count >= sum(opened)
+
+
+def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path) -> None:
+    parties = tables(2)
+    own = kept(tmp_path, parties)
+    own["bank"].set_limit("labels", Limit(0.25, share=True))
+    both = sealed(accepts=["columns", "fresh_equations"])
+    vfl.simulate(both, parties, ledgers=own)
+    vfl.simulate(both, parties, ledgers=own)
+    with pytest.raises(LeakageError, match="lets shop be told 25%"):
+        vfl.simulate(both, parties, ledgers=own)
+    assert told_to(own["bank"].read().entries, "labels", "shop").count == 2 * 3
+
+    others = kept(tmp_path / "trusting", parties)
+    others["bank"].set_limit("labels", Limit(0.25, share=True))
+    others["bank"].trust("shop")
+    for _ in range(4):
+        vfl.simulate(sealed(), parties, ledgers=others)
+    assert told_to(others["bank"].read().entries, "labels", "shop").count == 3
+    assert "trusts    shop" in str(vfl.explain(sealed(), parties, ledgers=others))
+    others["bank"].trust("shop", trusted=False)
+    with pytest.raises(LeakageError, match="earlier jobs"):
+        vfl.simulate(sealed(), parties, ledgers=others)
+
+
+def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path) -> None:
+    """However often a run on kept exchanges is taken up, its ledger has as much as was opened."""
+    parties = tables(2)
+    options = EXAMPLES["kept exchanges"] | {
+        "epochs": 6,
+        "batch_size": 30,
+        "accepts": [*leak_kinds()],
+        "test_fraction": 0.25,
+    }
+    options |= {"optimizer": vfl.CeluVFL(R=4, W=3, xi=60, lr=0.1)}
+    job, own, transcript = vfl.Job(**options), kept(tmp_path, parties), Transcript({"shop": 3})
+
+    def cut_at(at: int) -> Any:
+        def on_round(done: int, of: int) -> None:
+            if done == at:
+                raise Cut
+
+        return on_round
+
+    for at in (4, 6, 8, 10, 0):
+        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=1) for each in parties}
+        with suppress(Cut):
+            vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=cut_at(at), observe=transcript)
+    opened = transcript.numbers["bank", "shop", "labels"]
+    assert sum(n for like, n in entered(own["bank"]).items() if like[0] == "labels") == opened
+    assert opened <= 3 * 4 * 18  # p R visits: a cut after a saved round grants no opening anew
+    assert told_to(own["bank"].read().entries, "labels", "shop").count >= opened / 3
+
+
+@pytest.mark.parametrize("mode", ["open", "ckks", "shares"])
+def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: Path) -> None:
+    """Ended early, cut before and taken up again: no more is told than debited, nor debited than foreseen."""
+    protocol = vfl.Protocol(shares=vfl.Shares(chunk=1)) if mode == "shares" else vfl.Protocol(residual=mode)
+    parties = tables(2)
+    job = sealed(
+        protocol=protocol,
+        optimizer=vfl.FedSGD(lr=0.5),
+        epochs=12,
+        evaluate_every=2,
+        patience={"metric": "loss", "evaluations": 1, "tolerance": 0.3},
+        accepts=[*leak_kinds()],
+    )
+    for name, cuts in (("whole", [0]), ("cut", [3, 0])):
+        own, transcript = kept(tmp_path / name, parties), Transcript({"shop": 3})
+        rounds = 0
+        for at in cuts:
+            states = {each.name: Checkpoints(tmp_path / name / each.name, each.name, every=1) for each in parties}
+
+            def on_round(done: int, of: int, at: int = at) -> None:
+                nonlocal rounds
+                rounds = done
+                if done == at:
+                    raise Cut
+
+            with suppress(Cut):
+                vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=transcript)
+        assert rounds < len(job.schedule(register_of(parties)))  # it did end early
+        foreseen = job.method.counts(job, known_run(job, parties).sizes)
+        for party, ledger in own.items():
+            plan: Counter[Any] = Counter()
+            for item in foreseen:
+                if party in item.about:
+                    plan[item.like] += item.of_party(party).numbers
+            debited = entered(ledger)
+            sessions = len(cuts)
+            assert all(numbers <= sessions * plan[like] for like, numbers in debited.items())
+            for (giver, learner, kind), numbers in transcript.numbers.items():
+                if giver == party:
+                    assert numbers <= sum(n for like, n in debited.items() if like[:2] == (kind, learner))
+        if name == "whole" and mode != "shares":
+            assert sum(n for each in own.values() for n in entered(each).values()) < sum(
+                item.of_party(party).numbers for item in foreseen for party in item.about
+            )
+
+
+class Plain(Observer):
+    """Counts numbers that stand in messages as they are, in whatever kind of message, by giver and receiver: floats of
+    arrays, and words of levels; and holds them at every message against what the giver's door has let through.
+    """
+
+    def __init__(self) -> None:
+        self.sent: Counter[tuple[str, str]] = Counter()
+        self.entered: Counter[tuple[str, str]] = Counter()
+        self.short: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        if event.direction != "send":
+            return
+        pair = event.me, event.peer
+        self.sent[pair] += sum(_numbers(event.message, value) for value in fields(event.message))
+        if self.sent[pair] > self.entered[pair]:
+            self.short.append(f"{pair}: {type(event.message).__name__}, {self.sent[pair]} of {self.entered[pair]}")
+
+    def note(self, me: str, fact: object) -> None:
+        if isinstance(fact, Entry):
+            self.entered[me, fact.to] += fact.numbers
+
+
+def _numbers(message: Message, value: object) -> int:
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return value.size
+    levels = isinstance(message, ShuffledWords | OpenedScores) and isinstance(value, bytes)
+    return 8 * len(value) // WIDEST if levels and isinstance(value, bytes) else 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_in_every_method_no_number_is_opened_that_was_not_debited(name: str, tmp_path: Path) -> None:
+    """Cut after a round, taken up again, and the job repeated under another seed."""
+    job, parties = example(name)
+    own, plain = kept(tmp_path, parties), Plain()
+
+    def cut(done: int, of: int) -> None:
+        raise Cut
+
+    for seed, on_round in ((0, cut), (0, None), (1, None)):
+        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=1) for each in parties}
+        with suppress(Cut):
+            again = job.model_copy(update={"seed": seed})
+            vfl.simulate(again, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=plain)
+    assert not plain.short, plain.short[:3]
+    for party, ledger in own.items():
+        opened = sum(numbers for (giver, _), numbers in plain.sent.items() if giver == party)
+        assert opened <= sum(entered(ledger).values())
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import securevfl as vfl
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Entry
+from securevfl.training.checkpoint import Checkpoints
+folder = Path(sys.argv[1])
+parties = [each.take(range(120)) for each in vfl.datasets.breast_cancer()]
+own = {each.name: DisclosureLedger(folder / f"{each.name}.ledger", each.name) for each in parties}
+states = {each.name: Checkpoints(folder / each.name, each.name, every=100) for each in parties}
+job = vfl.Job(
+    model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="ckks"), epochs=2,
+    batch_size=60, accepts=["columns", "fresh_equations"],
+)
+def observe(event):
+    if event.me == "bank" and event.direction == "send" and type(event.message).__name__ == "Opened":
+        with open(folder / "opened", "a") as file:
+            file.write("x")
+def on_round(done, of):
+    if done == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=observe)
+"""
+
+
+def test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has(tmp_path: Path) -> None:
+    """Killed twice at once after two rounds; the bank's file has what each try opened, and what it had leased."""
+    p, ends = 15, []
+    for _ in range(5):
+        ends.append(
+            subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, check=False).returncode
+        )
+        bank = DisclosureLedger(tmp_path / "bank.ledger", "bank")
+        opened = p * len((tmp_path / "opened").read_bytes())
+        assert sum(n for like, n in entered(bank).items() if like[0] == "labels") >= opened
+        if ends[-1] != -signal.SIGKILL:
+            break
+    assert ends[:2] == [-signal.SIGKILL] * 2
+    assert ends[-1] == 1  # refused before residuals of a batch of 60 were opened to 60 equations
+    assert told_to(bank.read().entries, "labels", "shop").count < 60 + p
+
+
+def test_ledgers_of_the_schema_before_are_read(tmp_path: Path) -> None:
+    parties = tables(2)
+    own = kept(tmp_path, parties)
+    vfl.simulate(sealed(), parties, ledgers=own)
+    path = own["bank"].path
+    head, _, body = path.read_bytes().partition(b"\n")
+    path.write_bytes(head.replace(b"ledger/2", b"ledger/1") + b"\n" + body)
+    assert told_to(own["bank"].read().entries, "labels", "shop").count == 3

@@ -1,0 +1,52 @@
+"""Counts are the numbers that leave: for one output and for three, by the entries that parties make as they tell."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit.recording.views import Worlds
+from securevfl.methods import leak_kinds
+from securevfl.methods.known_run import known_run
+
+ROWS, HELD_OUT = 120, 0.25
+PROTOCOLS = {"open": vfl.Protocol(residual="open"), "sealed": vfl.Protocol(residual=vfl.Ckks())}
+OPTIMIZERS = {"FedSGD": vfl.FedSGD(lr=0.1), "FedBCD": vfl.FedBCD(local_steps=3, lr=0.1)}
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: int) -> None:
+    X = np.random.default_rng(0).normal(size=(ROWS, 6))
+    y = (X[:, 0] > 0).astype(int) if outputs == 1 else np.digitize(X[:, 0], [-0.4, 0.4])
+    parties = [vfl.Party("bank", X[:, :3], y, aligned=True), vfl.Party("shop", X[:, 3:], aligned=True)]
+    job = vfl.Job(
+        model=vfl.Logistic() if outputs == 1 else vfl.Softmax(),
+        optimizer=OPTIMIZERS[optimizer],
+        protocol=PROTOCOLS[protocol],
+        batch_size=40,
+        epochs=4,
+        test_fraction=HELD_OUT,
+        accepts=[*leak_kinds()],
+    )
+    told: Counter[tuple[Any, ...]] = Counter()
+    for entries in Worlds(job, parties, 0).whole_run[1].entries.values():
+        for entry in entries:
+            told[entry.to, entry.kind, entry.group] += entry.numbers
+    counts = {
+        (each.learner, each.kind, each.group): each.count
+        for each in job.method.counts(job, known_run(job, parties).sizes)
+    }
+    trained, held_out = round(ROWS * (1 - HELD_OUT)), round(ROWS * HELD_OUT)
+    batches = 3 * 4  # visits to them
+    assert counts["bank", "columns", "training"] * trained == told["bank", "columns", "training"]
+    assert counts["bank", "columns", "held out"] * held_out == told["bank", "columns", "held out"]
+    assert counts["bank", "scores", "training"] == told["bank", "columns", "held out"]
+    if protocol == "open":  # each residual gives f of its row and output
+        assert counts["shop", "columns", "training"] * trained == told["shop", "labels", "training"]
+    else:
+        assert counts["shop", "labels", "training"] * batches == told["shop", "labels", "training"]
+    assert told["bank", "columns", "training"] == trained * 4 * outputs

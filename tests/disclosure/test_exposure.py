@@ -1,0 +1,47 @@
+"""Columns that determine each other, and variances along components, against QR and singular values as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from securevfl.disclosure import exposure
+
+RNG = np.random.default_rng(0)
+NOISE = RNG.normal(size=(200, 6))
+GROUP = np.eye(4)[RNG.integers(0, 4, 200)]
+TABLES = {
+    "independent": NOISE,
+    "a one-hot group": np.hstack([NOISE[:, :2], GROUP]),
+    "a sum of others": np.column_stack([NOISE, NOISE[:, 0] + 2 * NOISE[:, 1]]),
+    "nearly a sum of others": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-6 * RNG.normal(size=200)]),
+    "a sum to rounding": np.column_stack([NOISE, NOISE[:, 0] + NOISE[:, 1] + 1e-12 * RNG.normal(size=200)]),
+    "a column that does not vary": np.column_stack([NOISE, np.ones(200)]),
+    "as many rows as columns": NOISE[:6],
+    "fewer rows than columns": NOISE[:4],
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_independent_columns_are_those_that_qr_finds(name, monkeypatch):
+    X = TABLES[name]
+    found = exposure._independent(X)
+    monkeypatch.setattr(exposure, "_all_new", lambda scaled: False)
+    np.testing.assert_array_equal(found, exposure._independent(X))
+
+
+def test_columns_that_are_far_from_each_other_are_not_decomposed(monkeypatch):
+    def refused(*args, **kwargs):
+        raise AssertionError("QR takes long where there are many columns")
+
+    monkeypatch.setattr(np.linalg, "qr", refused)
+    assert exposure._independent(NOISE).shape == NOISE.shape
+    with pytest.raises(AssertionError):
+        exposure._independent(TABLES["nearly a sum of others"])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_variances_are_the_squares_of_singular_values(name):
+    X = TABLES[name]
+    squares = np.linalg.svd(exposure._standardised(X), compute_uv=False) ** 2
+    np.testing.assert_allclose(exposure._variances(X), squares / max(1.0, squares.sum()), atol=1e-12)

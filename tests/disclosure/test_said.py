@@ -1,0 +1,180 @@
+"""What a sheet says of opened weights, verdicts, rows that stand alone and repeats of a defence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit.recording.views import record
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import ConfigError, LeakageError
+from securevfl.protocols.residuals.defences import Gaussian, zcdp_epsilon
+from securevfl.protocols.residuals.open_residual import OpenResidual
+
+
+def tables(rows: int, columns: int) -> list[vfl.Party]:
+    rng = np.random.default_rng(0)
+    own, noise = rng.normal(size=(rows, 3)), rng.normal(size=(rows, columns))
+    y = (own.sum(axis=1) + rng.normal(size=rows) > 0).astype(int)
+    return [vfl.Party("bank", own, y, ids=np.arange(rows)), vfl.Party("shop", noise, ids=np.arange(rows))]
+
+
+def on_shares(**keys: Any) -> vfl.Job:
+    shares = vfl.Shares(**{"chunk": 1, "open_weights": ("shop",)} | keys)
+    return vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedSGD(lr=0.3),
+        protocol=vfl.Protocol(shares=shares),
+        batch_size=80,
+        epochs=2,
+    )
+
+
+@pytest.mark.parametrize(("rows", "refused"), [(160, True), (200, True), (201, False), (400, False)])
+def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
+    """As a sealed gradient of so many columns on one batch of all rows would be."""
+    sheet = str(vfl.explain(on_shares(), tables(rows, 200)))
+    assert ("would be refused: shop: its weights, which are opened to it, are 200 numbers" in sheet) == refused
+    if refused:
+        with pytest.raises(LeakageError, match="leave it out of"):
+            vfl.simulate(on_shares(), tables(rows, 200))
+    assert "which are opened to it, are" not in str(vfl.explain(on_shares(open_weights=()), tables(rows, 200)))
+
+
+def test_a_sheet_says_what_scores_are_to_who_knows_its_weights() -> None:
+    both = tables(120, 4)
+    said = "what it takes its own part off is the sum of the"
+    assert said in str(vfl.explain(on_shares(open_weights=("shop",), scores_to="shop"), both))
+    assert said in str(vfl.explain(on_shares(open_weights=("bank",)), both))
+    assert said not in str(vfl.explain(on_shares(open_weights=("shop",)), both))
+
+
+def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
+    both = tables(1200, 30)
+    without = on_shares(score_bits=3)
+    job = without.model_copy(update={"reason_codes": 2})
+    bank, shop = str(vfl.explain(job, both)).split("\nshop (")
+    assert "shop: at most 9.8 bits of a row, beside its score" in bank  # log2(30 * 29)
+    assert "may tell" not in bank  # what it knows of its own rows stays with it
+    assert "up to 2 codes, at most 9.8 bits of a row, under names that it chooses" in " ".join(shop.split())
+    assert "codes" not in str(vfl.explain(without, both))
+    alone = str(vfl.explain(job, [both[1]], others={"bank": 3}))
+    assert "at most 9.8 bits" in alone
+
+
+def test_codes_and_scores_are_weighed_together_before_a_run() -> None:
+    """Ten normal columns hold some 50 bits, a fourth of which is twelve: levels of three fit, five codes do not."""
+    both = tables(1200, 10)
+    few, many = (on_shares(score_bits=3).model_copy(update={"reason_codes": k}) for k in (1, 5))
+    assert "would be refused" not in str(vfl.explain(few, both)).split("reason codes", 1)[1]
+    assert "tell up to 3 bits and 5 reason codes 14.9 more" in str(vfl.explain(many, both))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"protocol": "shares"}, "open_weights"),
+        ({"protocol": "open", "model": vfl.Softmax()}, "one output"),
+        ({"protocol": "shares", "model": "trees"}, "weights of columns"),
+    ],
+    ids=["nobody knows weights", "several outputs", "no weights of columns"],
+)
+def test_reason_codes_that_nobody_could_give_are_refused(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        vfl.Job(**({"model": vfl.Logistic()} | keys | {"reason_codes": 2}))
+
+
+def test_a_sheet_says_that_a_verdict_follows_from_labels() -> None:
+    both = tables(120, 4)
+    early = on_shares(open_weights=()).model_copy(
+        update={"target": vfl.Target(metric="loss", value=0.3), "evaluate_every": 1}
+    )
+    assert "follows from labels" in str(vfl.explain(early, both))
+    assert "follows from labels" not in str(vfl.explain(on_shares(open_weights=()), both))
+
+
+def test_the_party_with_labels_is_told_of_rows_that_stand_alone() -> None:
+    bank, shop = tables(120, 4)
+    X = shop.X.copy()
+    X[:, 3] = 0
+    X[7, 3] = 1  # one row in all
+    odd = vfl.Party("shop", X, ids=shop.ids)
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol="ckks",
+        batch_size=40,
+        epochs=1,
+        accepts=["columns"],
+    )
+
+    def of_bank(sheet: str) -> str:
+        return sheet[sheet.index("\nbank (") : sheet.index("\nshop (")]
+
+    assert "shop: 1 rows of 120 stand nearly alone" in of_bank(str(vfl.explain(job, [bank, odd])))
+    assert "stand nearly alone" not in of_bank(str(vfl.explain(job, [bank, shop])))
+    alone = str(vfl.explain(job, [bank], others={"shop": 4}))
+    assert "which alone sees how many there are" in of_bank(alone)
+
+
+def test_the_epsilon_of_repeats_is_that_of_all_runs(tmp_path: Path) -> None:
+    parties = tables(120, 4)
+    own = {each.name: DisclosureLedger(tmp_path / f"{each.name}.ledger", each.name) for each in parties}
+    defence = Gaussian(sigma=20.0)
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol=vfl.Protocol(residual=OpenResidual(defence=defence)),
+        batch_size=40,
+        epochs=2,
+        accepts=["columns"],
+    )
+    own["bank"].set_limit("labels", Limit(10.0, share=True))
+    for done in range(3):
+        epsilon = zcdp_epsilon(defence.rho(2 * (done + 1)), 1e-6)
+        assert f"epsilon {epsilon:.3g} at delta 1e-06" in str(vfl.explain(job, parties, ledgers=own))
+        vfl.simulate(job, parties, ledgers=own)
+
+
+def test_many_runs_of_a_defence_compose_as_an_accountant_has_them() -> None:
+    dp = pytest.importorskip("dp_accounting")
+    rdp = pytest.importorskip("dp_accounting.rdp")
+    defence, accountant = Gaussian(sigma=40.0), rdp.RdpAccountant()
+    accountant.compose(dp.GaussianDpEvent(defence.sigma / defence.sensitivity), 300 * 10)
+    assert zcdp_epsilon(300 * defence.rho(10), 1e-6) == pytest.approx(accountant.get_epsilon(1e-6), rel=0.02)
+
+
+def test_the_sheet_that_counts_a_ledger_has_its_own_digest(tmp_path: Path) -> None:
+    bank, shop = tables(120, 4)
+    job = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedBCD(lr=0.1),
+        protocol="open",
+        batch_size=40,
+        epochs=1,
+        accepts=["columns"],
+    )
+    own = {each.name: DisclosureLedger(tmp_path / f"{each.name}.ledger", each.name) for each in (bank, shop)}
+    seen = [vfl.explain(job, [shop], others={"bank": 3}, ledgers=own).digest]
+    assert seen == [vfl.explain(job, [shop], others={"bank": 3}).digest]
+    for _ in range(2):
+        vfl.simulate(job, [bank, shop], ledgers=own)
+        seen.append(vfl.explain(job, [shop], others={"bank": 3}, ledgers=own).digest)
+    assert len(set(seen)) == 3
+
+
+def test_what_bins_tell_is_seen_by_who_observes() -> None:
+    """Counts of classes in bins go through the same place as gradients, whoever asks for them."""
+    kinds = vfl.methods.METHODS["rounds"]().examples()["evidence"]
+    job = vfl.Job(**{"batch_size": 40, "epochs": 1} | kinds | {"accepts": ["columns"]})
+    _, tape = record(job, tables(120, 3))
+    (opened,) = tape.bins["shop"]
+    assert opened.J.shape[0] == 120
+    assert [(entry.to, entry.numbers) for entry in tape.entries["bank"] if entry.group == "bins"] == [
+        ("shop", opened.J.shape[1])
+    ]

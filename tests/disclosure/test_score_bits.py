@@ -1,0 +1,81 @@
+"""What scores of a new row tell is weighed, in bits, against what other parties' rows hold: on every sheet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.data.party import Helper
+from securevfl.disclosure.holds import Holds
+from securevfl.methods import METHODS, leak_kinds
+
+EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+
+
+def tables(names: int = 3, classes: int = 2) -> list[vfl.Party]:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(240, 2 * names)), rng.integers(0, classes, 240)
+    return [
+        vfl.Party(name, X[:, 2 * k : 2 * k + 2], y if k == 0 else None, aligned=True)
+        for k, name in enumerate(("bank", "shop", "telco")[:names])
+    ]
+
+
+def sheet(options: dict[str, Any], classes: int = 2) -> str:
+    job = vfl.Job(**{"batch_size": 60, "epochs": 2} | options | {"accepts": [*leak_kinds()]})
+    helpers = [Helper(name, role) for name, role in job.method.helpers]
+    return str(vfl.explain(job, [*tables(job.method.most or 3, classes), *helpers]))
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_every_sheet_weighs_scores_against_columns(name: str) -> None:
+    options = EXAMPLES[name]
+    bits = 5 if "counts" in name else 7 if "shares" in name or "trees" in name else 64
+    lines = sheet(options).split("  scores    of a new row, weighed against the columns of\n")[1].splitlines()
+    who = "bank" if "to another" in name else "shop"
+    assert lines[0].strip().startswith(f"{who}: one number of {bits} bits; its row holds")
+
+
+def test_scores_of_several_classes_are_as_many_numbers() -> None:
+    shares = {"model": vfl.GeneralLinear(loss="one_vs_rest"), "optimizer": vfl.FedSGD(lr=0.1)}
+    for protocol, bits in ((vfl.Protocol(residual="open"), 64), (vfl.Protocol(shares=vfl.Shares(score_bits=3)), 3)):
+        assert f"shop: 4 numbers, of {bits} bits each" in sheet(shares | {"protocol": protocol}, classes=4)
+
+
+@pytest.mark.parametrize(("columns", "bits"), [(10, 2), (3, 3), (4, 5), (7, 7)])
+def test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_one_line(columns: int, bits: int) -> None:
+    rng = np.random.default_rng(0)
+    bank = vfl.Party("bank", rng.normal(size=(2400, 3)), rng.integers(0, 2, 2400), aligned=True)
+    X = rng.normal(size=(2400, columns))
+    shop = vfl.Party("shop", X > 0 if columns == 10 else X, aligned=True)
+    told = str(vfl.explain(vfl.Job(model="logistic"), [shop], others={"bank": 3}))
+    assert ("would be refused" in told) == (bits < 3)
+    if bits < 3:
+        assert f'add score_bits = {bits} or scores = "none" to protocol.shares, or accept it with accepts' in told
+        told = str(vfl.explain(vfl.Job(model="logistic", protocol=fewer(bits)), [shop], others={"bank": 3}))
+        assert "would be refused" not in told
+    assert f"tells at most {bits} bits" in told
+    assert ("7 were asked for, shop's columns allow no more" in told) == (3 <= bits < 7)
+    accepted = str(vfl.explain(vfl.Job(model="logistic", accepts=["scores"]), [shop], others={"bank": 3}))
+    assert "tells at most 7 bits" in accepted
+    if bits < 7:  # a number that the job names is told or refused
+        named = str(vfl.explain(vfl.Job(model="logistic", protocol=fewer(7)), [bank, shop]))
+        assert f"add score_bits = {bits} " in named
+
+
+def fewer(bits: int) -> vfl.Protocol:
+    return vfl.Protocol(shares=vfl.Shares(score_bits=bits))
+
+
+def test_where_no_score_is_told_none_is_weighed() -> None:
+    options = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.1)}
+    assert "weighed against" not in sheet(options | {"protocol": vfl.Protocol(shares=vfl.Shares(scores="none"))})
+
+
+def test_what_is_told_is_a_part_of_what_a_row_holds_or_all_of_it() -> None:
+    assert Holds(19.0, 0.2).told(6, 1) == "one number of 6 bits; its row holds 19 bits, of which it tells 32% at most"
+    assert Holds(8.0, 0.2).told(6, 2).endswith("its row holds 8 bits, so all of it may follow")
+    assert Holds(0.0, 0.0).told(6, 1).endswith("so all of it may follow")

@@ -1,0 +1,31 @@
+"""The page of Python's names gives the options of a class by name, with their defaults, and not as `**options`."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import securevfl as vfl
+from securevfl.base.config import Config
+
+CI = Path(__file__).parents[2] / ".ci"
+griffe = pytest.importorskip("griffe", reason="needs the extra docs")
+pytestmark = pytest.mark.skipif(not CI.is_dir(), reason="not beside a checkout")
+
+
+@pytest.mark.long
+def test_every_public_class_of_options_names_them() -> None:
+    extensions = griffe.load_extensions(str(CI / "option_fields.py"))
+    package = griffe.load("securevfl", extensions=extensions)
+    kinds = [getattr(vfl, name) for name in vfl.__all__]
+    options = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Config)]
+    assert {vfl.Job, vfl.AdaGrad, vfl.Softmax} <= set(options)
+    for kind in options:
+        page = package[f"{kind.__module__}.{kind.__qualname__}".removeprefix("securevfl.")]
+        shown = {each.name: each.default for each in page.parameters if each.name != "self"}
+        assert list(shown) == list(inspect.signature(kind).parameters), kind
+        required = [field.alias or name for name, field in kind.model_fields.items() if field.is_required()]
+        assert [name for name, default in shown.items() if default is None] == required, kind
+    page = package["optim.adagrad.AdaGrad"]
+    eps = page.parameters["eps"]
+    assert (eps.name, str(eps.annotation), eps.default) == ("eps", "float", "1e-10")

@@ -1,0 +1,172 @@
+"""Every file, module and name that a page mentions exists, so a page follows what it speaks of when that moves."""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OWN = "benchmarks", "crypto", "docs", "examples", "protocols", "securevfl", "tests"
+PAGES = [
+    page
+    for page in (*sorted(ROOT.glob("*.md")), *(page for own in OWN for page in sorted((ROOT / own).rglob("*.md"))))
+    if page.name != "CHANGELOG.md" and "fixtures" not in page.parts  # what has happened names what was
+]
+ROOMS = {each.name for each in (ROOT / "securevfl").glob("*") if each.is_dir() and not each.name.startswith("_")}
+SOURCES = "benchmarks", "crypto", "protocols", "securevfl"
+SPAN = re.compile(r"`([^`\n]+)`")
+THEIRS = re.compile(r"(?:FATE|SecretFlow|NVFlare|Flower|VFLAIR)\s+`[^`\n]+`")  # files of other projects
+
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not beside a checkout")
+
+
+def spans(text: str) -> Iterator[str]:
+    """What stands between backquotes outside of fenced blocks."""
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    yield from SPAN.findall(THEIRS.sub("", outside))
+
+
+def files() -> set[str]:
+    return {each.name for own in OWN for each in (ROOT / own).rglob("*.py")}
+
+
+def missing_files(page: Path, text: str, known: set[str]) -> Iterator[str]:
+    """Paths below the folders of the project, files of Python by name alone, and links to files."""
+    for span in spans(text):
+        path = span.split()[1] if re.match(r"python [\w/]+\.py\b", span) else span.partition(" ")[0]
+        path = path.partition("::")[0]
+        inside = re.fullmatch(r"[\w./-]+", path) and path.partition("/")[0] in OWN and "/" in path
+        if inside and not any((base / path).exists() for base in (ROOT, ROOT / "securevfl")):
+            yield path
+        if re.fullmatch(r"\w+\.py", path) and path not in known:
+            yield path
+    for target, anchor in re.findall(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", text):
+        if "://" not in target and not (page.parent / target).exists():
+            yield target
+        elif anchor and target.endswith(".md") and anchor[1:] not in _anchors(page.parent / target):
+            yield target + anchor
+
+
+@cache
+def _anchors(page: Path) -> set[str]:
+    """The names of a page's headings in links."""
+    headings = re.findall(r"^#+ (.*)$", _text(page), re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", each).strip().lower()) for each in headings}
+
+
+def missing_names(page: Path, text: str) -> Iterator[str]:
+    """Dotted names that begin with the package, its short name `vfl`, or one of its rooms; what `python -m` runs.
+
+    A page that lies in a room may leave that room's name out.
+    """
+    beside = f"securevfl.{page.parent.name}." if page.parent.name in ROOMS else None
+    for module in re.findall(r"python -m (securevfl[\w.]*)", text):
+        if not _exists(module):
+            yield module
+    for span in spans(text):
+        found = re.match(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?![\w/-])", span)
+        if found is None or found[1].rpartition(".")[2] in ("py", "toml", "json", "md"):
+            continue
+        first, _, rest = found[1].partition(".")
+        if first in ("vfl", "securevfl"):
+            name = f"securevfl.{rest}"
+        elif first in ROOMS and "=" not in span:
+            name = f"securevfl.{found[1]}"
+        else:
+            continue
+        if not _exists(name) and not (beside and _exists(beside + found[1])):
+            yield found[1]
+
+
+def _exists(name: str) -> bool:
+    """Whether a dotted name is a file or folder of the package, or something that the longest such one defines.
+
+    Sources are read and not imported: loading all that pages name would take seconds.
+    """
+    parts = name.split(".")
+    for upto in range(len(parts), 0, -1):
+        place = ROOT.joinpath(*parts[:upto])
+        source = next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.exists()), None)
+        if source is not None:
+            return upto == len(parts) or _defines(_text(source), parts[upto])
+    return False
+
+
+@cache
+def _text(source: Path) -> str:
+    return source.read_text(encoding="utf-8")
+
+
+@cache
+def _defines(source: str, name: str) -> bool:
+    ways = rf"(?:class|def) {name}\b", rf"^{name}\b.* = ", rf"^ *from .* import .*\b{name}\b", rf'^    "{name}",$'
+    return any(re.search(way, source, re.MULTILINE) for way in ways)
+
+
+def missing_tables(text: str) -> Iterator[str]:
+    """Of `NAME` in `path.py`: whether that file has the name."""
+    for names, path in re.findall(r"((?:`\w+`(?:,| or| and)?\s+)+)(?:in|of)\s+`([\w/]+\.py)`", text):
+        places = (ROOT, ROOT / "securevfl", ROOT / "tests" / "one_more")
+        held = next((base / path for base in places if (base / path).exists()), None)
+        source = held.read_text(encoding="utf-8") if held else ""
+        yield from (f"{name} in {path}" for name in SPAN.findall(names) if not re.search(rf"\b{name}\b", source))
+
+
+def _by_page(missing: Callable[[Path, str], Iterator[str]]) -> dict[str, list[str]]:
+    found = {str(page.relative_to(ROOT)): sorted(missing(page, page.read_text(encoding="utf-8"))) for page in PAGES}
+    return {page: names for page, names in found.items() if names}
+
+
+def test_files_and_links_of_pages_exist() -> None:
+    known = files()
+    assert len(PAGES) > 30
+    assert _by_page(lambda page, text: missing_files(page, text, known)) == {}
+
+
+def test_modules_and_names_of_pages_exist() -> None:
+    assert _by_page(missing_names) == {}
+
+
+def test_names_in_a_named_file_are_in_it() -> None:
+    assert _by_page(lambda page, text: missing_tables(text)) == {}
+
+
+def test_files_and_names_that_docstrings_mention_exist() -> None:
+    known = files()
+    found: dict[str, list[str]] = {}
+    for source in (each for own in SOURCES for each in sorted((ROOT / own).rglob("*.py"))):
+        text = _text(source)
+        gone = {name for name in re.findall(r"[( ](\w+\.py)\b", text) if name not in known}
+        if gone or (gone := set(missing_names(source, text))):
+            found[str(source.relative_to(ROOT))] = sorted(gone)
+    assert found == {}
+
+
+def test_contributing_shows_every_example_of_one_more_with_its_test() -> None:
+    page = _text(ROOT / "CONTRIBUTING.md")
+    tests = _text(ROOT / "tests" / "test_one_more.py")
+    examples = sorted((ROOT / "tests" / "one_more").glob("*.py"))
+    assert [each.name for each in examples if f"`{each.name}`" not in page] == []
+    assert {each for each in re.findall(r"`(test_an?_\w+)`", page) if f"def {each}(" not in tests} == set()
+    shown = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert shown
+    assert all(block in [_text(each) for each in examples] for block in shown)
+
+
+def test_what_has_moved_is_named() -> None:
+    """The checks find what they are for."""
+    page = ROOT / "docs" / "index.md"
+    gone = "`crypto/tall.py`, `visit_pair.py`, [a page](gone.md), [a word](glossary.md#gone), `crypto/prg.py`"
+    gone += ", `python benchmarks/gone.py --only x`"
+    assert sorted(missing_files(page, gone, files())) == [
+        "benchmarks/gone.py", "crypto/tall.py", "glossary.md#gone", "gone.md", "visit_pair.py",
+    ]  # fmt: skip
+    wrong = (
+        "`data.shelf`, `vfl.Jobs(model=1)`, `securevfl.gone`, python -m securevfl.cli.nothing, `data.store`, `vfl.Job`"
+    )
+    assert sorted(missing_names(page, wrong)) == ["data.shelf", "securevfl.cli.nothing", "securevfl.gone", "vfl.Jobs"]
+    assert list(missing_tables("`SUMS` or `NONE` in\n`tests/protocols/test_rounds.py`")) == [
+        "NONE in tests/protocols/test_rounds.py"
+    ]

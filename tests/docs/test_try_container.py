@@ -1,0 +1,62 @@
+"""examples/try-container tests what it says, and says what it could not test."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TOOLS = ("bash", "dirname", "mktemp", "rm", "sed", "grep", "head", "tail", "timeout", "true", "systemd-analyze")
+UNIT = "the unit is one that systemd takes"
+SYSTEMD = shutil.which("systemd-analyze") is not None
+pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="not beside a checkout")
+
+
+def without_an_engine(folder: Path) -> dict[str, str]:
+    """An environment that has no podman and no docker."""
+    (folder / "bin").mkdir()
+    for name in TOOLS:
+        if (found := shutil.which(name)) is not None:
+            (folder / "bin" / name).symlink_to(found)
+    return {"PATH": str(folder / "bin")}
+
+
+def run(script: Path, env: dict[str, str] | None = None) -> tuple[int, list[str]]:
+    done = subprocess.run([str(script)], env=env, capture_output=True, text=True)
+    assert not done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.mark.long
+def test_each_of_three_checks_says_whether_it_was_made() -> None:
+    code, lines = run(EXAMPLES / "try-container")
+    assert code == 0, lines
+    assert len(lines) == 3
+    assert all(line.startswith(("tested: ", "not tested: ")) for line in lines), lines
+    for line in lines:
+        print(line)
+
+
+def test_without_an_engine_it_says_that_the_container_was_not_tested(tmp_path: Path) -> None:
+    code, (image, container, unit) = run(EXAMPLES / "try-container", without_an_engine(tmp_path))
+    assert code == 0
+    assert image == "not tested: the image is built, as neither podman nor docker runs here"
+    assert container.startswith("not tested: the container starts without a network, as user 10001")
+    assert container.endswith(", as neither podman nor docker runs here")
+    assert unit == (f"tested: {UNIT}" if SYSTEMD else f"not tested: {UNIT}, as there is no systemd-analyze")
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("PrivateTmp=", "PrivateTemp="), ("ExecStart=/", "ExecStart=/not/")])
+def test_a_unit_that_systemd_does_not_take_fails(tmp_path: Path, right: str, wrong: str) -> None:
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    path = tmp_path / "examples" / "securevfl-serve.service"
+    text = path.read_text()
+    assert right in text
+    path.write_text(text.replace(right, wrong, 1))
+    code, lines = run(tmp_path / "examples" / "try-container", without_an_engine(tmp_path))
+    if SYSTEMD:
+        assert code == 1
+        assert any(line.startswith(f"failed: {UNIT}") for line in lines)
+    else:
+        assert lines[-1] == f"not tested: {UNIT}, as there is no systemd-analyze"

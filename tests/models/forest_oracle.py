@@ -1,0 +1,74 @@
+"""The slow and obviously right side of trees on shares: loops over rows, trees and questions, and steps by solves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def asked_of(row: Any, source: Any, order: Sequence[int]) -> float | None:
+    """What one row says of one source; None where it is missing."""
+    if source.missing is not None and row[source.missing] == 1:
+        return None
+    if not source.levels:
+        return float(row[source.at[0]])
+    place = 0
+    for k, j in enumerate(source.at):
+        if row[j] == 1:
+            place = 1 + k
+    return float(order[place])
+
+
+def leaf(row: Any, forest: Any, tree: int) -> int:
+    """The leaf of one row in one tree, question by question."""
+    number = 0
+    for level in range(forest.columns.shape[1]):
+        j = forest.columns[tree, level]
+        value = asked_of(row, forest.sources[j], forest.orders[j])
+        above = bool(forest.sides[tree, level]) if value is None else value > forest.cuts[tree, level]
+        number += above * 2**level
+    return int(forest.merged[tree, number])
+
+
+def leaves(X: Any, forest: Any) -> Any:
+    """The leaf columns (m x trees 2^depth) of rows X (m x d)."""
+    trees, each = forest.merged.shape
+    found = np.zeros((len(X), trees * each))
+    for i, row in enumerate(X):
+        for tree in range(trees):
+            found[i, tree * each + leaf(row, forest, tree)] = 1 / trees**0.5
+    return found
+
+
+def lines(X: Any, train: Any, weight: float) -> Any:
+    """The straight columns of rows X, fitted on the rows `train`."""
+    found = np.zeros(X.shape)
+    for j in range(X.shape[1]):
+        own, column = train[:, j].copy(), X[:, j].copy()
+        low, high = np.quantile(own, [0.01, 0.99])
+        if len(set(own.tolist())) > 2 and low < high:
+            own, column = np.clip(own, low, high), np.clip(column, low, high)
+        if own.std() > 0:
+            found[:, j] = weight * np.clip((column - own.mean()) / own.std(), -3, 3)
+    return found
+
+
+def descend(inputs: Sequence[Any], residual: Any, curvature: float, ridge: float, visits: int) -> list[Any]:
+    """Weights of every party after so many visits of block descent with Nesterov's points, by solves.
+
+    residual: g (n x c) of f (n x c).
+    """
+    n, parties = len(inputs[0]), len(inputs)
+    at = [np.zeros((X.shape[1], residual(np.zeros((n, 1))).shape[1])) for X in inputs]
+    before = [theta.copy() for theta in at]
+    for t in range(1, visits + 1):
+        g = residual(sum(X @ theta for X, theta in zip(inputs, at, strict=True)))
+        after = [
+            theta - np.linalg.solve(curvature * X.T @ X / n + ridge * np.eye(X.shape[1]), X.T @ g / n) / parties
+            for X, theta in zip(inputs, at, strict=True)
+        ]
+        at = [new + (t - 1) / (t + 2) * (new - old) for new, old in zip(after, before, strict=True)]
+        before = after
+    return at

@@ -1,0 +1,48 @@
+"""Metrics by group against scikit-learn's, group by group; small groups are not told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import confusion_matrix, roc_auc_score
+
+import securevfl as vfl
+from securevfl.errors import TableError
+
+N = 900
+DRAW = np.random.default_rng(8)
+OWN, OTHER = DRAW.normal(size=(N, 2)), DRAW.normal(size=(N, 2))
+GROUP = np.where(np.arange(N) < 99, "few", np.where(np.arange(N) < 400, "north", "south"))
+Y = (OWN[:, 0] - OTHER[:, 1] + 0.5 * (GROUP == "north") + DRAW.normal(size=N) > 0.3).astype(int)
+
+
+def run(model: object, y: np.ndarray) -> vfl.Run:
+    job = vfl.Job(model=model, protocol="open", batch_size="all", epochs=5, accepts=["columns", "rank"])
+    return vfl.simulate(job, [vfl.Party("bank", OWN, y, ids=range(N)), vfl.Party("shop", OTHER, ids=range(N))])
+
+
+def test_rates_are_those_of_each_group_and_small_groups_are_left_out() -> None:
+    trained, tables = run(vfl.Logistic(), Y), {"bank": OWN, "shop": OTHER}
+    found = trained.evaluate_by_group(tables, Y, GROUP)
+    assert set(found) == {"north", "south"}  # 99 rows are too few, 301 are not
+    proba = trained.predict_proba(tables)[:, 1]
+    for name, own in found.items():
+        rows = name == GROUP
+        (tn, fp), (fn, tp) = confusion_matrix(Y[rows], proba[rows] > 0.5)
+        assert own["rows"] == rows.sum()
+        assert own["true_positive"] == pytest.approx(tp / (tp + fn))
+        assert own["false_positive"] == pytest.approx(fp / (fp + tn))
+        assert own["selected"] == pytest.approx((tp + fp) / rows.sum())
+        assert own["rate"] == pytest.approx(Y[rows].mean())
+        assert own["said"] == pytest.approx(proba[rows].mean())
+        assert own["auc"] == pytest.approx(roc_auc_score(Y[rows], proba[rows]))
+    with pytest.raises(TableError, match="one group for each of 900 rows"):
+        trained.evaluate_by_group(tables, Y, GROUP[:5])
+
+
+def test_numbers_have_means() -> None:
+    y = DRAW.poisson(np.exp(0.3 * OWN[:, 0])).astype(float)
+    found = run(vfl.Poisson(), y).evaluate_by_group({"bank": OWN, "shop": OTHER}, y, GROUP)
+    assert found["north"]["label"] == pytest.approx(y[GROUP == "north"].mean())
+    assert abs(found["north"]["said"] / found["north"]["label"] - 1) < 0.2
+    assert "deviance" in found["south"]

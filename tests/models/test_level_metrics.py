@@ -1,0 +1,75 @@
+"""Metrics of levels against those of the sums that they were rounded from, and ties against all their orders."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from securevfl.models import level_metrics, metrics
+from securevfl.models.losses import LOSSES
+
+GENERATOR = np.random.default_rng(5)
+STEP = 1 / 16
+
+
+def rounded(f: np.ndarray, step: float = STEP) -> np.ndarray:
+    """To the grid, at random."""
+    return np.floor(f / step + GENERATOR.random(f.shape)) * step
+
+
+def test_ties_count_as_the_mean_over_their_orders() -> None:
+    positive = np.array([1, 0, 1, 1, 0, 0, 1], bool)
+    score = np.array([3.0, 2, 2, 2, 1, 1, 1])
+    values = [
+        metrics.average_precision(positive[[0, *first, *second]], -np.arange(7.0))
+        for first in permutations((1, 2, 3))
+        for second in permutations((4, 5, 6))
+    ]
+    assert level_metrics.average_precision(positive, score) == pytest.approx(np.mean(values))
+    assert np.isnan(level_metrics.average_precision(~positive & positive, score))
+
+
+def test_without_ties_it_is_that_of_the_scores() -> None:
+    score = GENERATOR.normal(size=300)
+    positive = GENERATOR.random(300) < 0.3
+    assert level_metrics.average_precision(positive, score) == pytest.approx(metrics.average_precision(positive, score))
+
+
+def test_two_classes_in_any_order() -> None:
+    f = GENERATOR.normal(size=(8000, 1)) * 1.5 - 1
+    y = np.where(GENERATOR.random(8000) < 1 / (1 + np.exp(-f[:, 0])), "yes", "no")
+    loss, order = LOSSES["logistic"], GENERATOR.permutation(8000)
+    exact = metrics.evaluate(loss, f, y, np.array(["no", "yes"]))
+    found = level_metrics.of_classes(loss, rounded(f)[order], (y == "yes")[order, None], np.array(["no", "yes"]))
+    assert list(found) == list(exact) == level_metrics.names(loss)
+    bounds = {"auc": 5e-4, "log_loss": 3e-4, "loss": 3e-4, "brier": 2e-4, "pr_auc": 2e-3, "ks": 6e-3}
+    for name, bound in bounds.items():
+        assert abs(found[name] - exact[name]) < bound, name
+
+
+def test_several_classes_each_by_itself() -> None:
+    y = GENERATOR.integers(0, 4, 6000)
+    f = GENERATOR.normal(size=(6000, 4)) + 2 * (y[:, None] == np.arange(4))
+    loss, classes = LOSSES["one_vs_rest"], np.arange(4)
+    levels, marked = rounded(f), y[:, None] == classes
+    for k in range(4):
+        order = GENERATOR.permutation(6000)
+        levels[:, k], marked[:, k] = levels[order, k], marked[order, k]
+    found = level_metrics.of_classes(loss, levels, marked, classes)
+    assert list(found) == level_metrics.names(loss)
+    areas = [metrics.area_under_curve(y == k, f[:, k]) for k in range(4)]
+    assert found["auc"] == pytest.approx(np.mean(areas), abs=1e-4)
+    assert found["loss"] == pytest.approx(loss.value(f, loss.targets(y, classes)).mean(), abs=2e-3)
+
+
+def test_residuals() -> None:
+    y = GENERATOR.normal(size=5000) * 7 + 3
+    loss = LOSSES["square"]
+    classes = loss.classes(y)
+    targets = loss.targets(y, classes)
+    f = 0.8 * targets + GENERATOR.normal(size=targets.shape) * 0.3
+    exact = metrics.evaluate(loss, f, y, classes)
+    residuals = rounded(f - targets, 1 / 64)[GENERATOR.permutation(5000)]
+    found = level_metrics.of_residuals(loss, residuals, targets, classes)
+    assert found == pytest.approx(exact, abs=2e-3)
+    assert list(found) == level_metrics.names(loss)

@@ -1,0 +1,298 @@
+"""Losses of counts, amounts and quantiles: models are scikit-learn's and statsmodels', whatever hides them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import integrate, optimize, special
+from sklearn import linear_model as linear
+from sklearn.metrics import mean_pinball_loss, mean_tweedie_deviance
+
+import securevfl as vfl
+from securevfl import errors
+from securevfl.data.party import register_of
+from securevfl.methods.shares.shares import table_error
+from securevfl.methods.shares.shares_plan import plan
+from securevfl.models import metrics
+from securevfl.models.count_losses import CAP, LogLinkLoss
+from securevfl.models.losses import LOSSES
+from securevfl.protocols.shares.share_numbers import LookUp
+from securevfl.selfcheck.whole_weights import whole_weights
+
+N = 1500
+DRAW = np.random.default_rng(7)
+OWN = DRAW.normal(size=(N, 2)) * [1, 30] + [5, -20]
+OTHER = DRAW.normal(size=(N, 3)) * [0.1, 4, 1] + [1, 100, 0]
+BOTH = np.hstack([OWN, OTHER])
+SCALED = (BOTH - BOTH.mean(axis=0)) / BOTH.std(axis=0)
+MU = np.exp(SCALED @ [0.4, -0.3, 0.3, 0.2, 0.0] + 0.7)
+EXPOSED = DRAW.uniform(0.2, 3.0, N)
+LABELS = {
+    "poisson": DRAW.poisson(MU).astype(float),
+    "gamma": DRAW.gamma(2.0, 1000 * MU / 2.0),
+    "tweedie": np.array([DRAW.gamma(2.0, 500.0, k).sum() for k in DRAW.poisson(MU / 2)]),
+    "negative_binomial": DRAW.negative_binomial(2, 2 / (2 + MU)).astype(float),
+    "quantile": 40 + 9 * SCALED @ [1, -1, 0.5, 0.2, 0.0] + 5 * DRAW.standard_t(3, N),
+    "huber": 40 + 9 * SCALED @ [1, -1, 0.5, 0.2, 0.0] + 5 * DRAW.standard_t(2, N),
+}
+MODELS: dict[str, Any] = {
+    "poisson": vfl.Poisson(),
+    "gamma": vfl.Gamma(),
+    "tweedie": vfl.Tweedie(power=1.6),
+    "negative_binomial": vfl.NegativeBinomial(dispersion=0.5),
+    "quantile": vfl.Quantile(quantile=0.8),
+    "huber": vfl.Huber(width=0.5),
+}
+PROTOCOLS = {"open": "open", "sealed": "ckks", "shares": vfl.Protocol(shares=vfl.Shares())}
+
+
+def parties(y: np.ndarray, own: np.ndarray = OWN, other: np.ndarray = OTHER, **named: Any) -> list[vfl.Party]:
+    ids = range(len(y))
+    return [vfl.Party("bank", own, y, ids=ids, **named), vfl.Party("shop", other, ids=ids)]
+
+
+def train(name: str, own: list[vfl.Party], kind: str = "open", **keys: Any) -> vfl.Run:
+    steps = {"optimizer": vfl.BlockDescent(ridge=1e-3)} if kind == "shares" else {}
+    options: dict[str, Any] = {"batch_size": "all", "epochs": 60, "accepts": ["columns", "rank"], "seed": 3}
+    options |= steps | {"model": MODELS[name], "protocol": PROTOCOLS[kind]}
+    return vfl.simulate(vfl.Job(**(options | keys)), own)
+
+
+def oracle(name: str, Z: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The predictions of the same model by scikit-learn, statsmodels or scipy, on rows of columns scaled alike."""
+    if name == "negative_binomial":
+        api = pytest.importorskip("statsmodels.api")
+        family = api.families.NegativeBinomial(alpha=MODELS[name].dispersion)
+        return np.asarray(api.GLM(y, api.add_constant(Z), family=family).fit().mu)
+    if name == "huber":
+        X, width = np.column_stack([Z, np.ones(len(Z))]), MODELS[name].width * y.std()
+        found = optimize.minimize(lambda theta: special.huber(width, X @ theta - y).sum(), np.zeros(X.shape[1]))
+        return np.asarray(X @ found.x)
+    kinds = {
+        "poisson": linear.PoissonRegressor(alpha=0, tol=1e-9, max_iter=5000),
+        "gamma": linear.GammaRegressor(alpha=0, tol=1e-9, max_iter=5000),
+        "tweedie": linear.TweedieRegressor(power=1.6, link="log", alpha=0, tol=1e-9, max_iter=5000),
+        "quantile": linear.QuantileRegressor(quantile=0.8, alpha=0, solver="highs"),
+    }
+    unit = y.mean() if name in {"gamma", "tweedie"} else 1.0  # what they do not scale by themselves
+    return np.asarray(kinds[name].fit(Z, y / unit).predict(Z) * unit)
+
+
+def badness(name: str, y: np.ndarray, mu: np.ndarray) -> float:
+    """What the model is judged by, in the units of the labels."""
+    powers = {"poisson": 1, "gamma": 2, "tweedie": 1.6}
+    if name in powers:
+        return float(mean_tweedie_deviance(y, mu, power=powers[name]))
+    if name == "negative_binomial":
+        families = pytest.importorskip("statsmodels.api").families
+        return float(families.NegativeBinomial(alpha=MODELS[name].dispersion).deviance(y, mu) / len(y))
+    if name == "quantile":
+        return float(mean_pinball_loss(y, mu, alpha=0.8))
+    return float(special.huber(MODELS[name].width * y.std(), mu - y).mean())
+
+
+MOST = {"open": 0.002, "sealed": 0.002, "shares": 0.005}
+
+
+@pytest.mark.parametrize("kind", list(MOST))
+@pytest.mark.parametrize("name", list(LABELS))
+def test_models_are_those_of_the_pooled_table(name: str, kind: str) -> None:
+    y = LABELS[name]
+    run = train(name, parties(y), kind, **({"test_fraction": 0.0} if kind != "shares" else {"epochs": 40}))
+    if kind == "shares":  # scores of the training's rows are told to nobody
+        theta = whole_weights(run.job, {each: part.state for each, part in run.parts.items()}, "bank")
+        f = SCALED @ np.vstack([theta["bank"][:-1], theta["shop"]]) + theta["bank"][-1]
+        assert np.isfinite(run.metrics["loss"])
+    else:
+        f = run.decision({"bank": OWN, "shop": OTHER})
+    found = badness(name, y, run.job.model.loss.mean(f, run.active.classes))
+    assert found <= badness(name, y, oracle(name, SCALED, y)) * (1 + MOST[kind])
+
+
+@pytest.mark.parametrize("sums", ["pairwise", "cipher", "tree"])
+@pytest.mark.parametrize("steps", [vfl.FedBCD(lr=0.05, local_steps=2), vfl.BlockNewton()])
+def test_any_sum_and_optimizer_gives_one_model(sums: str, steps: Any) -> None:
+    y, third = LABELS["poisson"], vfl.Party("telco", OTHER[:, 2:], ids=range(N))
+    own = [*parties(y, other=OTHER[:, :2]), third]
+    keys: dict[str, Any] = {"optimizer": steps, "epochs": 5}
+    plain = train("poisson", own, protocol=vfl.Protocol(residual="open"), **keys)
+    other = train("poisson", own, protocol=vfl.Protocol(sum=sums, residual="open"), **keys)
+    for each, part in plain.parts.items():
+        np.testing.assert_allclose(other.parts[each].theta, part.theta, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["open", "sealed", "shares"])
+def test_exposure_is_that_of_statsmodels(kind: str) -> None:
+    api = pytest.importorskip("statsmodels.api")
+    y = np.random.default_rng(1).poisson(MU * EXPOSED).astype(float)
+    design = api.add_constant(SCALED)
+    fitted = api.GLM(y, design, family=api.families.Poisson(), exposure=EXPOSED).fit()
+    own = parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "years"])
+    held = {"test_fraction": 0.3} if kind == "shares" else {}
+    run = train("poisson", own, kind, exposure="years", epochs=40, **held)
+    rate = run.predict({"bank": OWN, "shop": OTHER})  # for one unit of exposure
+    mu = np.asarray(fitted.predict(design, exposure=np.ones(N)))
+    if kind == "shares":
+        rows = run.job.schedule(register_of(own)).flow  # the same that it was trained on
+        glm = api.GLM(y[rows], design[rows], family=api.families.Poisson(), exposure=EXPOSED[rows])
+        mu = np.asarray(glm.fit().predict(design, exposure=np.ones(N)))
+        assert np.abs(np.log(rate / mu)).mean() < 0.06
+    else:
+        np.testing.assert_allclose(rate, mu, rtol=0.05)
+        assert run.metrics["deviance"] <= float(fitted.deviance) / N * 1.002
+    assert list(run.parts["bank"].columns) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["open", "shares"])
+def test_weights_of_rows_are_scikit_learns(kind: str) -> None:
+    y = LABELS["poisson"]
+    own = parties(y, np.column_stack([OWN, EXPOSED]), columns=["a", "b", "w"])
+    run = train("poisson", own, kind, weights={"column": "w", "most": 2.5}, epochs=40)
+    fitted = linear.PoissonRegressor(alpha=0, tol=1e-9, max_iter=5000).fit(SCALED, y, sample_weight=EXPOSED)
+    if kind == "open":
+        theta = {each: part.theta for each, part in run.parts.items()}
+    else:
+        theta = whole_weights(run.job, {each: part.state for each, part in run.parts.items()}, "bank")
+    found = np.vstack([theta["bank"][:-1], theta["shop"]])[:, 0]
+    np.testing.assert_allclose(found, fitted.coef_, atol=0.01 if kind == "open" else 0.04)
+
+
+@pytest.mark.parametrize("loss", [each for each in LOSSES.values() if not each.classifies], ids=lambda each: each.name)
+def test_the_value_is_the_integral_of_the_residual_and_least_at_the_label(loss: Any) -> None:
+    """Beyond where exp is cut off as well."""
+    for label in (0.4, 1.0, 3.0):
+        y = np.array([[label]])
+
+        def g(f: float, y: np.ndarray = y) -> float:
+            return float(loss.residual(np.array([[f]]), y)[0, 0])
+
+        for low, high in ((-CAP - 2, -CAP + 1), (-1.0, 1.0), (CAP - 1, CAP + 2)):
+            area = integrate.quad(g, low, high, points=[-CAP, CAP], limit=200)[0]
+            ends = [float(loss.value(np.array([[f]]), y)[0]) for f in (low, high)]
+            assert ends[1] - ends[0] == pytest.approx(area, abs=1e-5)
+        if isinstance(loss, LogLinkLoss):
+            at = np.array([[np.log(label)]])
+            assert float(loss.residual(at, y)[0, 0]) == pytest.approx(0, abs=1e-9)
+            assert float(loss.value(at, y)[0]) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["poisson", "gamma", "tweedie", "negative_binomial"])
+def test_deviance_is_that_of_the_libraries(name: str) -> None:
+    loss = MODELS[name].loss
+    y = LABELS[name]
+    assert float(loss.deviance(y, MU).mean()) == pytest.approx(badness(name, y, MU), rel=1e-9)
+    found = metrics.evaluate(loss, np.log(MU)[:, None] - 1, y, loss.classes(y))
+    assert list(found) == ["deviance", "gini", "r2", "rmse", "loss"]
+
+
+def test_gini_is_twice_auc_less_one_for_two_classes_and_calibration_is_of_means() -> None:
+    y, score = (DRAW.random(400) < 0.3).astype(float), np.round(DRAW.normal(size=400), 1)
+    assert metrics.gini(y, score) == pytest.approx(2 * metrics.area_under_curve(y == 1, score) - 1)
+    assert metrics.gini(y, y) == 1
+    run = train("poisson", parties(LABELS["poisson"]), epochs=20)
+    parts = np.array(run.calibration)
+    assert parts.shape == (10, 3)
+    assert parts[:, 2].sum() == N
+    assert np.average(parts[:, 1], weights=parts[:, 2]) == pytest.approx(LABELS["poisson"].mean())
+    assert np.abs(parts[:, 0] / parts[:, 1] - 1).mean() < 0.15
+
+
+def test_concordance_counts_pairs_of_which_one_is_known_to_have_gone_first() -> None:
+    time, happened, risk = (np.round(DRAW.random(60), 1), DRAW.random(60) < 0.6, np.round(DRAW.normal(size=60), 1))
+    good, pairs = 0.0, 0
+    for i in range(60):
+        for j in range(60):
+            if happened[i] and (time[i] < time[j] or (time[i] == time[j] and not happened[j])):
+                pairs += 1
+                good += (risk[i] > risk[j]) + (risk[i] == risk[j]) / 2
+    assert metrics.concordance(time, happened, risk) == pytest.approx(good / pairs)
+    assert metrics.concordance(time, np.ones(60, bool), -time) == 1
+
+
+@pytest.mark.parametrize("name", list(LABELS))
+def test_a_table_of_the_loss_reads_residuals_to_the_error_that_is_said(name: str) -> None:
+    job = vfl.Job(model=MODELS[name], optimizer=vfl.BlockDescent(), protocol=PROTOCOLS["shares"], batch_size="all")
+    loss, numbers = job.loss, plan(job, rows=N, batches=1, parties=2).numbers
+    f = np.linspace(-1, 1, 401)[:, None]
+    y = np.array([[1.0 if isinstance(loss, LogLinkLoss) else 0.0]])
+    table = LookUp(numbers, loss.residual, y)._tables / 2.0 ** (numbers.f_g + 16)
+    order = np.argsort(numbers.knots)
+    read = np.interp(f[:, 0], numbers.knots[order], table[order])
+    error = np.abs(read - loss.residual(f, np.broadcast_to(y, f.shape))[:, 0]).max()
+    assert error <= table_error(loss, 2.0**numbers.step) + 1e-6
+    assert f"{table_error(loss, 2.0**numbers.step):.2g}" in vfl.explain(job, parties(LABELS[name]))
+
+
+def test_labels_that_cannot_be_used_are_told() -> None:
+    with pytest.raises(errors.LabelError, match="gamma loss: labels above 0 were expected"):
+        train("gamma", parties(LABELS["poisson"]))
+    with pytest.raises(errors.LabelError, match="labels of 0 or more"):
+        train("poisson", parties(LABELS["quantile"] - 100))
+    with pytest.raises(errors.LabelError, match="counts of a mean from 1/20 to 20"):
+        train("negative_binomial", parties(LABELS["poisson"] * 100))
+    far = LABELS["gamma"].copy()
+    far[0] = far.mean() * 1400
+    with pytest.raises(errors.LabelError, match="within 256 times their mean"):
+        train("gamma", parties(far), "sealed", epochs=2)
+    with pytest.raises(errors.DataError, match="exposures above 0"):
+        train("poisson", parties(LABELS["poisson"], columns=["a", "b"]), exposure="b")
+    with pytest.raises(errors.ConfigError, match="exposure: a linear model of counts"):
+        vfl.Job(model=vfl.Square(), protocol="open", exposure="years")
+
+
+def test_who_reads_an_open_residual_reads_the_others_sum_for_most_rows() -> None:
+    """Half the labels are 0 or so: for these g of a count is mu itself."""
+    for name in ("poisson", "tweedie", "negative_binomial"):
+        loss, y = MODELS[name].loss, LABELS[name]
+        targets = loss.targets(y, loss.classes(y))
+        own, others = SCALED[:, :1] * 0.3, SCALED[:, 1:2] * 0.4
+        told = loss.undo(loss.residual(own + others, targets)).sums - own
+        zero = y == 0
+        assert zero.mean() > 0.05
+        np.testing.assert_allclose(told[zero], others[zero], atol=1e-6)
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+real = [pytest.mark.realdata, pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")]
+
+
+def table(name: str) -> np.ndarray:
+    with gzip.open(DATA / f"{name}.csv.gz", "rt") as file:
+        return np.array(list(csv.reader(file))[1:], dtype=np.float64)
+
+
+def visits_and_speeds(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts of dvisits; speeds of motor as amounts above 0 for gamma, as they are for others."""
+    source = "dvisits" if name in {"poisson", "tweedie", "negative_binomial"} else "motor"
+    guest, host = table(f"{source}_hetero_guest"), table(f"{source}_hetero_host")
+    y = guest[:, 1] if source == "dvisits" or name != "gamma" else guest[:, 1] + 2
+    return y, guest[:, 2:], host[:, 1:]
+
+
+ROUNDED = 0.01  # motor's labels are within .2 deviations of the fit
+
+
+@pytest.mark.parametrize("kind", [pytest.param(each, marks=real) for each in MOST])
+@pytest.mark.parametrize("name", list(LABELS))
+def test_real_counts_and_amounts(name: str, kind: str) -> None:
+    y, own, other = visits_and_speeds(name)
+    Z = np.hstack([own, other])
+    Z = (Z - Z.mean(axis=0)) / Z.std(axis=0)
+    step = 0.125 if name == "tweedie" else 0.0625  # sums are within 3
+    wide = 7 if name == "tweedie" else 8  # at the end of 8 bits g of nine visits, 30 times their mean, is beyond 512
+    finer = {"protocol": vfl.Protocol(shares=vfl.Shares(table_bits=wide, step=step))} if kind == "shares" else {}
+    run = train(name, parties(y, own, other), kind, epochs=120, prepare={"tails": "keep"}, **finer)  # as the oracle's
+    if kind == "shares":
+        theta = whole_weights(run.job, {each: part.state for each, part in run.parts.items()}, "bank")
+        f = Z @ np.vstack([theta["bank"][:-1], theta["shop"]]) + theta["bank"][-1]
+    else:
+        f = run.decision({"bank": own, "shop": other})
+    found = badness(name, y, run.job.model.loss.mean(f, run.active.classes))
+    over = found / badness(name, y, oracle(name, Z, y)) - 1
+    print(f"{name} {kind}: {100 * over:.3f} % above, {run.costs.rounds} rounds, {run.costs.row()}")
+    assert over <= (ROUNDED if name == "quantile" else MOST[kind])

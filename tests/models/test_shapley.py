@@ -1,0 +1,131 @@
+"""Shapley values of a party's trees against all orders of its columns, and who may ask for them."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import factorial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.data.forest import Forest, Lines
+from securevfl.data.preparation import Prepared
+from securevfl.errors import ConfigError, DataError, PartiesError
+from securevfl.models.own_score import Boosted, BoostedTree, ScoreColumn, out_of_fold
+from securevfl.models.shapley import explained
+from securevfl.models.trees import ForestInputs
+
+
+def by_subsets(worth: Any, players: int) -> Any:
+    """The Shapley values of a game, by its definition."""
+    found = [0.0] * players
+    for i in range(players):
+        others = [j for j in range(players) if j != i]
+        for size in range(players):
+            weight = factorial(size) * factorial(players - size - 1) / factorial(players)
+            for S in combinations(others, size):
+                found[i] += weight * (worth({*S, i}) - worth(set(S)))
+    return np.array(found)
+
+
+def expected(forest: Forest, tree: int, values: Any, bits: int, known: set[int]) -> float:
+    """What a tree gives where the answers of known columns are those of `bits`."""
+
+    def walk(level: int, leaf: int, held: Any) -> float:
+        if level == forest.depth:
+            return float(values[leaf])
+        pair = held.reshape(-1, 2).sum(axis=0)
+        shares = pair / pair.sum() if pair.sum() else np.array([0.5, 0.5])
+        if int(forest.columns[tree, level]) in known:
+            shares = np.eye(2)[bits >> level & 1]
+        return sum(shares[bit] * walk(level + 1, leaf | bit << level, held[bit::2]) for bit in (0, 1) if shares[bit])
+
+    return walk(0, 0, forest.counts[tree])
+
+
+def of_tree(tree: BoostedTree, row: Any, known: set[int], node: int = 0) -> float:
+    if tree.left[node] == 0:
+        return float(tree.value[node])
+    low, high = int(tree.left[node]), int(tree.right[node])
+    if int(tree.column[node]) in known:
+        return of_tree(tree, row, known, low if row[tree.column[node]] <= tree.threshold[node] else high)
+    share = tree.rows[low] / tree.rows[node]
+    return share * of_tree(tree, row, known, low) + (1 - share) * of_tree(tree, row, known, high)
+
+
+@pytest.fixture
+def inputs() -> tuple[ForestInputs, Any]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    X[:, 2] = rng.integers(0, 3, 300)
+    forest = Forest.draw(X, Prepared(["a", "b", "c"]).sources, bytes(32), trees=6, depth=4, bins=8)
+    y = np.where(X[:, 0] * X[:, 1] + X[:, 2] > 1, 1.0, -1.0)[:, None]
+    own, trees = out_of_fold(X, y, bytes(32), classifies=True)
+    few = Boosted(trees.base, (trees.trees[0][:4],))
+    score = ScoreColumn(few, own, own.mean(axis=0), own.std(axis=0))
+    return ForestInputs(forest, Lines.fit(X, 0.3), score, intercept=True), X
+
+
+def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> None:
+    made, X = inputs
+    theta = np.random.default_rng(1).normal(size=(made(X).shape[1], 1))
+    rows = X[:5]
+    found = explained(made, theta, rows)
+    np.testing.assert_allclose(found.total, made(rows) @ theta, atol=1e-9)
+    numbers, lines, score = made.forest.numbers(rows), made.lines, made.score
+    assert lines is not None
+    assert score is not None
+    per = 0.3 / score.deviation[0] * theta[6 * 16 + 3, 0]
+    for i, row in enumerate(rows):
+
+        def worth(known: set[int], i: int = i, row: Any = row) -> float:
+            total = 0.0
+            for tree in range(6):
+                values = made.value * theta[tree * 16 : (tree + 1) * 16, 0]
+                total += expected(made.forest, tree, values, int(numbers[i, tree]), known)
+            straight = np.where([j in known for j in range(3)], lines(row[None])[0], lines.centre)
+            total += float(straight @ theta[96:99, 0])
+            return total + per * sum(of_tree(tree, row, known) for tree in score.trees.trees[0])
+
+        exact = by_subsets(worth, 3)
+        np.testing.assert_allclose([found.columns[name][i, 0] for name in "abc"], exact, atol=1e-9)
+
+
+def run(opened: tuple[str, ...] = ("shop",)) -> tuple[vfl.Run, list[vfl.Party]]:
+    own = vfl.datasets.breast_cancer()
+    shares = vfl.Protocol(shares=vfl.Shares(open_weights=opened))
+    return vfl.simulate(vfl.Job(model=vfl.Trees(trees=4, depth=2), protocol=shares, test_fraction=0.25), own), own
+
+
+def test_a_party_that_has_its_weights_may_ask() -> None:
+    found, own = run()
+    told = found.explain("shop", own[1].X[:7])
+    assert set(told.columns) == set(own[1].columns)
+    assert told.total.shape == (7, 1)
+    importance = found.importance("shop")
+    assert set(importance) == set(own[1].columns)
+    assert max(each for (each,) in importance.values()) > 0
+    tree = found.parts["shop"].trees[0]
+    assert tree.weights is not None
+    assert str(tree).count("rows") == 4
+    assert "<svg" in tree._repr_svg_()
+    assert f"{tree.weights[0, 0]:+.3f}" in tree._repr_svg_()
+
+
+def test_others_are_refused_with_the_remedy(tmp_path: Any) -> None:
+    found, own = run()
+    for ask in (lambda: found.explain("bank", own[0].X[:7]), lambda: found.importance("bank")):
+        with pytest.raises(ConfigError, match=r'open_weights = \["bank"\]'):
+            ask()
+    assert found.active.trees[0].weights is None
+    assert "+" not in str(found.active.trees[0])
+    with pytest.raises(PartiesError, match="bank, shop"):
+        found.explain("telco", own[0].X[:7])
+    found.save(tmp_path)
+    again = vfl.Run.load(tmp_path)
+    assert again.importance("shop") == found.importance("shop")
+    line = vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol="shares", epochs=1)
+    with pytest.raises(DataError, match="model of trees"):
+        _ = vfl.simulate(line, own).active.trees

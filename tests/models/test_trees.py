@@ -1,0 +1,271 @@
+"""Trees on shares against the same trees in floats, and what is refused, kept, resumed and said."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import securevfl as vfl
+from securevfl.errors import ConfigError, DataError, LeakageError
+from securevfl.methods.state import State
+from securevfl.models.inputs import Spread
+from securevfl.models.own_score import Boosted, out_of_fold
+from securevfl.models.trees import ForestInputs
+from securevfl.selfcheck.whole_weights import whole_weights
+from securevfl.training.checkpoint import Checkpoints
+
+sys.path.insert(0, str(Path(__file__).parent))
+oracle = importlib.import_module("forest_oracle")
+
+SMALL: dict[str, Any] = {"trees": 6, "depth": 3}
+
+
+def job(model: vfl.Trees | None = None, **keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": model or vfl.Trees(**SMALL), "protocol": vfl.Protocol(shares=vfl.Shares())}
+    return vfl.Job(**(own | {"test_fraction": 0.3} | keys))
+
+
+def parties(count: int = 2, rows: int = 600, *, gaps: bool = True) -> list[vfl.Party]:
+    """Numbers with gaps and heavy tails and texts; labels bend with columns of every party."""
+    rng = np.random.default_rng(count)
+    tables, f = [], np.zeros(rows)
+    for _ in range(count):
+        X = rng.standard_t(3, size=(rows, 3))
+        f += 4.0 * (np.abs(X[:, 0]) < 0.7) + X[:, 1] - 0.8
+        texts = rng.choice(["red", "green", "blue"], rows)
+        f += texts == "red"
+        X[rng.random(rows) < 0.1, 2] = np.nan if gaps else 0.0
+        tables.append(np.column_stack([X.astype(object), texts]))
+    y = (f + rng.logistic(size=rows) > f.mean()).astype(int)
+    names = ("bank", "shop", "telco")
+    return [vfl.Party(names[k], table, y if k == 0 else None, ids=np.arange(rows)) for k, table in enumerate(tables)]
+
+
+def inputs_of(run: vfl.Run, own: list[vfl.Party]) -> tuple[list[Any], Any, Any]:
+    """Every party's inputs of all rows in the clear, by the oracle, and which rows train and which are held out."""
+    schedule = run.job.schedule(own[0].register)
+    train, test, found = schedule.train, schedule.test, []
+    for party in own:
+        part = run.parts[party.name]
+        kept = ForestInputs.read(part.state["inputs"])
+        X = part.preparation.apply(party.table)
+        blocks = [oracle.leaves(X, kept.forest), oracle.lines(X, X[train], run.job.model.linear)]
+        if kept.intercept:
+            blocks.append(np.ones((len(X), 1)))
+        found.append(np.hstack(blocks))
+    return found, train, test
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_run_is_that_of_floats(count: int) -> None:
+    """With entries an eighth apart, as what is rounded at random weighs more on few rows."""
+    own, fine = parties(count), vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
+    run = vfl.simulate(job(vfl.Trees(**SMALL, own_score=False), protocol=fine), own, workers=1)
+    found, train, test = inputs_of(run, own)
+    y = np.where(own[0].y == 1, 1.0, -1.0)[:, None]
+    knots = np.arange(-128.0, 129.0) / 8
+
+    def residual(f: Any) -> Any:
+        at = [np.interp(f[:, 0], knots, -label / (1 + np.exp(label * knots))) for label in (1.0, -1.0)]
+        return np.where(y[train][: len(f)] > 0, at[0][:, None], at[1][:, None])
+
+    at = oracle.descend([X[train] for X in found], residual, 0.25, 30 / len(train), 12)
+    exact = sum(X[test] @ theta for X, theta in zip(found, at, strict=True))[:, 0]
+    theta = whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, "bank")
+    f = sum(X[test] @ theta[party.name] for X, party in zip(found, own, strict=True))[:, 0]
+    assert np.abs(f - exact).mean() <= 0.03
+    assert abs(roc_auc_score(y[test], f) - roc_auc_score(y[test], exact)) <= 0.004
+    assert run.metrics["auc"] == pytest.approx(roc_auc_score(y[test], f), abs=0.002)
+    assert run.costs.rounds == 12
+
+
+def test_trees_bend_where_lines_cannot() -> None:
+    own = parties()
+    line = vfl.simulate(job(vfl.Logistic(), optimizer=vfl.BlockDescent(), batch_size="all", epochs=12), own)
+    assert vfl.simulate(job(), own).metrics["auc"] > line.metrics["auc"] + 0.05
+
+
+def test_an_exclusive_or_of_two_parties_is_not_learnt() -> None:
+    rng = np.random.default_rng(0)
+    A, B = rng.normal(size=(2, 2000, 3))
+    y = ((A[:, 0] > 0) ^ (B[:, 0] > 0)).astype(int)
+    own = [vfl.Party("bank", A, y, ids=np.arange(2000)), vfl.Party("shop", B, ids=np.arange(2000))]
+    assert vfl.simulate(job(), own).metrics["auc"] < 0.58
+    assert "such as an exclusive or, is not learnt" in vfl.explain(job(), own)
+
+
+def test_other_losses() -> None:
+    own = parties()
+    X = own[0].X
+    number = [vfl.Party("bank", X[:, :2], 3 * np.abs(X[:, 0]) + X[:, 1], ids=own[0].ids), own[1]]
+    assert vfl.simulate(job(vfl.Trees(**SMALL, loss="square")), number).metrics["r2"] > 0.5
+    several = [vfl.Party("bank", X[:, 1:2], np.digitize(X[:, 0], [-0.7, 0.7]), ids=own[0].ids), own[1]]
+    both = vfl.Trees(**SMALL, loss="one_vs_rest")
+    run = vfl.simulate(job(both), several)
+    assert run.active.outputs == 3
+    assert vfl.simulate(job(vfl.Trees(**SMALL, loss="smooth_hinge")), own).metrics["auc"] > 0.75
+
+
+class Cut(Exception):
+    """What takes the place of a lost process."""
+
+
+@pytest.mark.parametrize("at", [2, 6, 11])
+def test_a_run_goes_on_with_the_trees_it_had(at: int, tmp_path: Path) -> None:
+    own, work = parties(rows=300), job()
+
+    def kept() -> dict[str, Checkpoints]:
+        return {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in own}
+
+    def on_round(done: int, of: int) -> None:
+        if done == at:
+            raise Cut
+
+    with pytest.raises(Cut):
+        vfl.simulate(work, own, checkpoints=kept(), on_round=on_round)
+    (state,) = (tmp_path / "shop").glob(f"*.round-{at}.json")
+    before = State.read(json.loads(state.read_text())["state"])["inputs"]
+    run = vfl.simulate(work, own, checkpoints=kept())
+    assert run.costs.rounds == 12
+    assert run.metrics["auc"] > 0.7
+    after = run.parts["shop"].state["inputs"]
+    for name in ("cuts", "columns", "sides", "merged"):
+        np.testing.assert_array_equal(after["forest"][name], before["forest"][name])
+
+
+def test_a_saved_part_predicts_and_has_no_training_row(tmp_path: Path) -> None:
+    own = parties()
+    run = vfl.simulate(job(), own)
+    run.save(tmp_path)
+    tables = {party.name: party.table for party in parties(rows=40)}
+    again = vfl.Run.load(tmp_path)
+    np.testing.assert_allclose(again.decision(tables), run.decision(tables), atol=1e-3)
+    score = ForestInputs.read(again.active.state["inputs"]).score
+    assert score is not None
+    assert not len(score.trained)
+    with pytest.raises(DataError, match="weights"):
+        again.active.coefficients()
+
+
+def test_the_own_score_is_out_of_fold_and_of_plain_numbers() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4))
+    noise = np.where(rng.random(400) < 0.5, 1.0, -1.0)[:, None]
+    found, trees = out_of_fold(X, noise, bytes(32), classifies=True)
+    assert abs(roc_auc_score(noise, found) - 0.5) < 0.08
+    assert roc_auc_score(noise, trees(X)) > 0.9
+    again = Boosted.read(trees.state())
+    np.testing.assert_array_equal(again(X), trees(X))
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    same = HistGradientBoostingClassifier(max_iter=60, early_stopping=False, random_state=0).fit(X, noise[:, 0] > 0)
+    np.testing.assert_allclose(trees(X)[:, 0], same.decision_function(X), atol=1e-9)
+
+
+def test_held_out_labels_are_not_in_the_own_score() -> None:
+    own = parties(rows=300)
+    test = job().schedule(own[0].register).test
+    y = own[0].y.copy()
+    y[test] = 1 - y[test]
+    turned = [vfl.Party("bank", own[0].table, y, ids=own[0].ids), own[1]]
+    one, other = (vfl.simulate(job(), each).metrics["auc"] for each in (own, turned))
+    assert one + other == pytest.approx(1, abs=0.12)  # the trees are drawn anew, and no more
+
+
+def test_a_score_of_no_use_keeps_its_column() -> None:
+    model = vfl.Trees(**SMALL)
+    spread = Spread(active=True, columns=5, outputs=1, parties=2, rows=300)
+    assert model.breadth(spread) == 3 * 8 + 5 + 1 + 1
+    assert vfl.Trees(**SMALL, own_score=False).breadth(spread) == 6 * 8 + 5 + 1
+    passive = Spread(active=False, columns=5, outputs=1, parties=2, rows=300)
+    assert model.breadth(passive) == 9 * 8 + 5
+    assert vfl.Trees().count(passive) == 150
+    assert [vfl.Trees(own_score=False).count(Spread(False, 5, 1, 2, n)) for n in (10_000, 50_000, 60_000)] == [
+        100,
+        50,
+        25,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "remedy"),
+    [
+        ({"protocol": "ckks"}, r"set protocol\.shares"),
+        ({"protocol": "open"}, r"set protocol\.shares"),
+        ({"protocol": vfl.Protocol(sum="pairwise", residual="ckks")}, r"set protocol\.shares"),
+        ({"scale": "robust"}, "leave scale out"),
+        ({"optimizer": vfl.BlockDescent(ridge=0.1)}, r"set model\.ridge"),
+        ({"prepare": {"texts": "codes"}}, "codes"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_remedy(keys: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        job(**keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "remedy"),
+    [
+        ({"trees": 400}, "at most 341 trees of depth 4"),
+        ({"trees": 513, "own_score": False}, "at most 512 trees"),
+        ({"depth": 9}, "at most 8"),
+        ({"bins": 256}, "at most 255"),
+        ({"ridge": 0.0}, "ridge"),
+    ],
+)
+def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        vfl.Trees(**keys)
+
+
+def test_as_many_weights_as_labels_are_not_opened() -> None:
+    own, opened = parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
+    from securevfl.consent.leaks import guard
+    from securevfl.methods.known_run import known_run
+
+    work = job(protocol=opened)
+    with pytest.raises(LeakageError, match="open_weights"):
+        guard(work, known_run(work, own).sizes)
+    few = job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores"))
+    guard(few, known_run(few, own).sizes)
+    run = vfl.simulate(few, own)
+    forest = ForestInputs.read(run.parts["shop"].state["inputs"]).forest
+    for into, counts in zip(forest.merged.astype(int), forest.counts, strict=True):
+        held = np.bincount(into, counts)
+        assert held[held > 0].min() >= 20
+    assert "theta" in run.parts["shop"].state
+    assert "theta" not in run.active.state
+
+
+def test_a_job_file_and_an_estimator(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('model = { name = "trees", trees = 4, depth = 2 }\n[protocol.shares]\n')
+    read = vfl.Job.load(path)
+    assert (read.optimizer.name, read.batch_size, read.epochs) == ("block_descent", "all", 12)
+    assert vfl.Job.from_dict(read.to_dict()) == read
+    own = parties(rows=300, gaps=False)
+    X = np.hstack([own[0].X[:, :3], own[1].X[:, :3]])
+    found = vfl.VerticalClassifier(model=vfl.Trees(**SMALL)).fit(X, own[0].y)
+    assert found.score(X, own[0].y) > 0.65
+    assert vfl.VerticalRegressor(model=vfl.Trees(**SMALL)).fit(X, np.abs(X[:, 0])).score(X, np.abs(X[:, 0])) > 0.3
+    with pytest.raises(ValueError, match="trees"):
+        vfl.VerticalClassifier(model="forest").fit(X, own[0].y)
+
+
+def test_rare_classes_may_weigh_as_much() -> None:
+    own = parties(rows=300)
+    rare = (own[0].y == 1) & (np.arange(300) % 4 == 0)
+    table = [vfl.Party("bank", own[0].table, rare.astype(int), ids=own[0].ids), own[1]]
+    small = vfl.Trees(trees=4, depth=2, own_score=False)
+    plain, even = (
+        vfl.simulate(job(small, weights=each), table) for each in (None, {"classes": "balanced", "most": 6.0})
+    )
+    later = [run.predict_proba({party.name: party.table for party in table})[:, 1].mean() for run in (plain, even)]
+    assert later[1] > later[0] + 0.1

@@ -1,0 +1,118 @@
+"""What the papers prove, as programs: FedBCD's bound on a constant step, FDSKL's rate, and what its l2 is to theirs."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.base.arrays import Floats
+from securevfl.errors import DivergenceError
+from securevfl.models.kernel_model import Expansion, Frequencies, Kernel, cosines
+from securevfl.optim.fdskl import FDSKL, blocks
+from securevfl.protocols.residuals.base import Batch
+
+ROWS = 200
+
+
+def alike(parties: int) -> list[vfl.Party]:
+    """Parties whose columns point much the same way, for which steps at the same time add up most."""
+    generator = np.random.default_rng(parties)
+    shared = generator.normal(size=(ROWS, 2))
+    own = [shared + 0.1 * generator.normal(size=(ROWS, 2)) for _ in range(parties)]
+    y = sum(block.sum(axis=1) for block in own) + generator.normal(size=ROWS)
+    return [vfl.Party(f"p{k}", block, None if k else y / y.std(), aligned=True) for k, block in enumerate(own)]
+
+
+def step_bound(parties: list[vfl.Party], Q: int) -> float:
+    """The largest constant step of Theorem 2 of FedBCD-p, sqrt(2) / (2 Q sqrt(sum_k L_k^2 + 2 K L^2)).
+
+    L and L_k bound the curvature of the objective in all weights and in those of party k.
+    """
+    X = [(party.X - party.X.mean(axis=0)) / party.X.std(axis=0) for party in parties]
+    X[0] = np.column_stack([X[0], np.ones(ROWS)])
+    c = vfl.Square().loss.curvature
+    assert c is not None
+    whole, *own = (c * np.linalg.eigvalsh(each.T @ each / ROWS)[-1] for each in (np.hstack(X), *X))
+    return float(np.sqrt(2) / (2 * Q * np.sqrt(sum(L**2 for L in own) + 2 * len(X) * whole**2)))
+
+
+@pytest.mark.parametrize("Q", [1, 5, 20])
+@pytest.mark.parametrize("parties", [2, 4])
+def test_a_step_at_the_bound_of_fedbcd_converges_and_ten_times_it_does_not(parties: int, Q: int) -> None:
+    tables = alike(parties)
+
+    def losses(eta: float) -> list[float]:
+        job = vfl.Job(
+            model=vfl.Square(),
+            optimizer=vfl.FedBCD(lr=eta, local_steps=Q),
+            protocol=vfl.Protocol(residual="open"),
+            batch_size="all",
+            epochs=60,
+            accepts=["columns"],
+        )
+        return [record["batch_loss"] for record in vfl.simulate(job, tables).history]
+
+    bound = step_bound(tables, Q)
+    at = losses(bound)
+    assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(at))
+    assert at[-1] < 0.5 * at[0]
+    try:
+        beyond = losses(10 * bound)
+    except DivergenceError:
+        return
+    assert beyond[-1] > 10 * beyond[0]
+
+
+def kept_features(model: Kernel, X: Floats, rows: int) -> tuple[Expansion, list[Batch], Floats]:
+    """A worker that keeps the features of the rows X, batches of so many, and phi (n x M)."""
+    drawn, own = Frequencies(model, bytes(32), X.shape[1]), Expansion(model)
+    batches = [Batch(i, 0, X[start : start + rows], None) for i, start in enumerate(range(0, len(X), rows))]
+    for batch in batches:
+        for k in range(model.blocks):
+            phases = drawn.phases(batch.X, "p", k, 32) + drawn.offset("p", k)
+            own.keep(batch.index, k, cosines(phases, 32))
+    phi = np.vstack([np.hstack([own.phi(b.index, k) for k in range(model.blocks)]) for b in batches])
+    return own, batches, phi.astype(np.float64)
+
+
+def wave() -> tuple[Floats, Floats]:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(ROWS, 3))
+    return X, np.sin(2 * X.sum(axis=1)) + 0.3 * generator.normal(size=ROWS)
+
+
+def test_errors_of_the_papers_fdskl_step_fall_as_one_over_t() -> None:
+    """Theorem 4: E |f_t - f*|^2 = O(1 / t) under a step that falls as theta / t, here for a strongly convex loss."""
+    X, y = wave()
+    model = Kernel(gamma=0.5, loss="square", blocks=3, block_size=16, l2=0.5)
+    own, batches, phi = kept_features(model, X, 20)
+    best = phi @ np.linalg.solve(phi.T @ phi / ROWS + model.l2 * np.eye(model.features), phi.T @ y / ROWS)
+    optimizer, turns = FDSKL(lr=0.05, precondition=False), blocks(model.blocks, 0, 0)
+    generator, errors = np.random.default_rng(1), {}
+    for t in range(1, 32_001):
+        batch, k = batches[generator.integers(len(batches))], next(turns)
+        f = own.forward(batch.index)
+        g = f - y[20 * batch.index : 20 * (batch.index + 1), None]
+        optimizer._step(own, batch, k, g, min(0.02, 4 / (t * model.l2)), None)
+        if t in (500, 1000, 2000, 4000, 8000, 16_000, 32_000):
+            errors[t] = float(np.mean((phi @ own.theta[:, 0] - best) ** 2))
+    slope = np.polyfit(np.log(list(errors)), np.log(list(errors.values())), 1)[0]
+    assert -1.5 < slope < -0.75, errors
+
+
+def test_shrinking_the_visited_block_is_shrinking_all_of_them_by_a_share() -> None:
+    """The paper's step shrinks every coefficient by eta lambda: with K blocks that is our l2 = K lambda."""
+    X, y = wave()
+    K, l2 = 4, 0.2
+    model = Kernel(gamma=0.5, loss="square", blocks=K, block_size=16, l2=l2)
+    ours, (batch,), phi = kept_features(model, X, ROWS)
+    optimizer, turns = FDSKL(lr=0.02, precondition=False), blocks(K, 0, 0)
+    alpha, theirs = np.zeros((K, model.block_size)), blocks(K, 0, 0)
+    for _ in range(4000):
+        optimizer._step(ours, batch, next(turns), ours.forward(0) - y[:, None], 0.02, None)
+        g, k = phi @ alpha.ravel() - y, next(theirs)
+        move = phi[:, 16 * k : 16 * (k + 1)].T @ g / ROWS
+        alpha *= 1 - 0.02 * l2 / K
+        alpha[k] -= 0.02 * move
+    np.testing.assert_allclose(ours.theta[:, 0], alpha.ravel(), atol=0.02 * np.abs(alpha).max())

@@ -1,0 +1,74 @@
+"""The page of a party that stays up: its figures are those of /metrics, and it loads and runs nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from securevfl.data.baseline import baselines
+from securevfl.data.columns import columns_of
+from securevfl.data.drift import Drift, drifts
+from securevfl.organisations.monitor import Monitor
+from securevfl.organisations.scoring import Answered
+from securevfl.organisations.serve import Ended
+
+
+def monitor(found: Sequence[Drift], port: int) -> Monitor:
+    """A monitor that has counted three requests."""
+    pytest.importorskip("prometheus_client")
+    made = Monitor(f"127.0.0.1:{port}", "shop", 4e9)
+    made.shifts(found)
+    made.watch(cast(Any, SimpleNamespace(answering=False, most=5000, codes=3)))
+    for ended in (
+        Ended("answered", 0.5, Answered(1200, 1100), 70_000),
+        Ended("answered", 0.5, Answered(300, 300), 5_000),
+        Ended("refused", 0.1, sent=10, reason="limit"),
+    ):
+        made.count(ended)
+    made._http.server_close()
+    return made
+
+
+def status_page(found: Sequence[Drift], port: int) -> str:
+    return monitor(found, port).page()
+
+
+def drifted() -> list[Drift]:
+    draw = np.random.default_rng(0)
+    own = columns_of("shop", draw.normal(size=(3000, 2)), ["still", "moved<"])
+    new = columns_of("shop", draw.normal((0, 1), size=(2000, 2)), ["still", "moved<"])
+    return drifts(baselines(own, np.arange(3000)), new)
+
+
+def test_the_page_has_the_figures_of_metrics(free_port: Callable[[], int]) -> None:
+    made = monitor(drifted(), free_port())
+    page, metrics = made.page(), made.metrics().decode()
+    for name, words in (
+        ('requests_total{outcome="answered"}', "requests answered"),
+        ('requests_total{outcome="refused"}', "requests refused"),
+        ("ids_asked_total", "ids asked about"),
+        ("rows_scored_total", "rows scored"),
+        ("sent_bytes_total", "bytes sent"),
+    ):
+        (value,) = re.findall(rf"^securevfl_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
+        assert f"<th>{words}</th><td>{int(float(value)):,}</td>" in page
+    found = {each.column: each for each in drifted()}
+    assert [name for name, each in found.items() if each.shifted] == ["moved<"]
+    assert f'securevfl_drift_psi{{column="moved<"}} {found["moved<"].psi}' in metrics
+    assert "securevfl_drift_shifted_columns 1.0" in metrics
+    assert "<th>reason codes a row</th><td>3</td>" in page
+    assert "<th>status</th><td>ok</td>" in page
+    assert "Shifted: moved&lt;." in page
+    assert "2096" in page  # when the certificate ends
+
+
+def test_the_page_needs_no_other_file_and_runs_nothing(free_port: Callable[[], int]) -> None:
+    page = status_page(drifted(), free_port())
+    assert not re.search(r"<script|\ssrc=|href=|url\(|@import|https?:", page)
+    assert "default-src 'none'" in page
+    assert page.count('tabindex="0"') == page.count('class="wide"') >= 3

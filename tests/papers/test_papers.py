@@ -1,0 +1,112 @@
+"""The papers' experiments: every one runs small, the page is what the files give, steps are chosen as said."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "papers" / "results"
+
+
+def test_the_page_and_its_pictures_are_what_the_files_give(tmp_path: Path) -> None:
+    from benchmarks.papers import page
+
+    page.write(RESULTS, tmp_path / "results.md")
+    made = (tmp_path / "results.md").read_text()
+    assert made == (ROOT / "docs" / "results.md").read_text(), "run python -m benchmarks.papers page"
+    drawn = sorted((tmp_path / "figures").iterdir())
+    assert drawn
+    for picture in drawn:
+        assert picture.read_bytes() == (ROOT / "docs" / "figures" / picture.name).read_bytes(), picture.name
+        assert f"figures/{picture.name}" in made
+
+
+def test_results_are_of_full_runs_and_no_winner_is_an_edge() -> None:
+    found = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
+    assert found
+    for parts in found:
+        for name, part in parts.items():
+            assert not part["quick"], name
+            assert part["machine"]["processor"]
+            assert part["rows"]
+            for row in part["rows"]:
+                assert not row.get("edge", False), (name, row)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("paper", ["fedbcd", "celu", "fdml", "fdskl", "ftl"])
+def test_quick_runs_all_of_a_paper(paper: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    from benchmarks.papers import page
+    from benchmarks.papers.__main__ import main
+
+    main([paper, "--quick", "--out", str(tmp_path / f"{paper}.json")])
+    parts = json.loads((tmp_path / f"{paper}.json").read_text())
+    assert all(part["quick"] and part["rows"] for part in parts.values())
+    assert len(capsys.readouterr().out.splitlines()) == len(parts)
+    _, sections = page.PAPERS[paper]
+    assert set(sections) <= set(parts)
+
+
+def test_a_command_without_its_data_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.papers.__main__ import main
+
+    with pytest.raises(SystemExit):
+        main(["fedbcd"])
+    assert "--data: the folder of the real tables was expected" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="one of linear, mnist, rule was expected, trees came"):
+        main(["fedbcd", "--quick", "--only", "trees"])
+
+
+def test_a_grid_is_widened_until_its_best_is_no_edge() -> None:
+    from benchmarks.papers.study import NEVER, choose, one_step
+
+    low, high = (choose([1.0, 2.0, 4.0], lambda step, best=best: abs(np.log(step / best))) for best in (0.25, 16.0))
+    assert (low.step, low.edge, min(low.tried)) == (0.25, False, 0.125)
+    assert (high.step, high.edge, max(high.tried)) == (16.0, False, 32.0)
+    assert one_step([low, high]) in (1.0, 2.0, 4.0)
+    beyond = choose([1.0, 2.0, 4.0], lambda step: NEVER if step > 2 else 5.0 - step)
+    assert (beyond.step, beyond.edge, beyond.row()["tried"]["4"]) == (2.0, False, None)
+    assert choose([1.0, 2.0], lambda step: -step).edge
+
+
+def test_choices_see_no_row_that_is_reported() -> None:
+    import securevfl as vfl
+    from benchmarks.papers.study import development
+
+    parties = vfl.datasets.breast_cancer()
+    job = vfl.Job(
+        model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(residual="open"), test_fraction=0.25,
+        split=2,
+    )  # fmt: skip
+    inner, held = development(parties, job), job.schedule(parties[0].register).test
+    assert not set(parties[0].ids[held]) & set(inner[0].ids)
+    assert len(inner[0]) + len(held) == len(parties[0])
+    np.testing.assert_array_equal(inner[0].ids, inner[1].ids)
+
+
+def test_the_order_of_the_paper_is_staler_and_ours_is_fedsgd() -> None:
+    from benchmarks.papers import fdml_training as fdml
+
+    parties, plan = fdml.tables(None, 2), fdml.QUICK
+    ours, _ = fdml.plain(parties, plan, 1.0, 0, pushes_first=True)
+    pooled, _ = fdml.plain(parties, plan, 1.0, 0, pushes_first=True, pooled=True)
+    theirs, _ = fdml.plain(parties, plan, 1.0, 0, pushes_first=False)
+    np.testing.assert_allclose([auc for _, auc in ours], [auc for _, auc in pooled], atol=1e-9)
+    assert theirs != ours
+
+
+def test_the_queue_model_by_hand() -> None:
+    from benchmarks.papers.slowness import queued
+    from securevfl.runtime.clock import Network
+    from securevfl.runtime.pauses import Pauses
+
+    line, never = Network(rtt_ms=20, message_ms=0), Pauses(0, 1)
+    assert queued(2, 0, 10, line, [never, never]) == pytest.approx(10 * 0.02, abs=1e-9)
+    assert queued(2, 9, 10, line, [never, never], step=0.001) == pytest.approx(0.009 + 0.02, abs=1e-9)
+    often = [Pauses(0.3, 0.5, seed) for seed in (1, 2, 3)]
+    in_step, apart = (queued(3, tau, 400, line, often) for tau in (0, 8))
+    assert 0.3 < apart / in_step < 0.7

@@ -1,0 +1,174 @@
+"""Nothing that tells something leaves without an entry: every kind of message, by its own declaration."""
+
+from __future__ import annotations
+
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit.declarations import sections
+from securevfl.data.party import Helper
+from securevfl.errors import LeakageError, ProtocolError
+from securevfl.methods import METHODS, leak_kinds
+from securevfl.protocols.declared import Declared
+from securevfl.protocols.meeting import Verdict
+from securevfl.runtime.channel import Channel, Event, Observer
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Entry, Telling
+from securevfl.runtime.threads import run_threads
+
+DECLARED: list[Declared] = [item for section in sections() for item in section.declared]
+KINDS: list[type[Message]] = sorted({item.message for item in DECLARED}, key=lambda kind: kind.__name__)
+TELLS = {item.message for item in DECLARED if item.reveals.kind in ("plain", "output")}
+
+# Messages that some receiver learns nothing of anyone's from, though they are neither random nor encrypted. Whoever
+# adds one says here why it follows from no party's data: keys, positions in a schedule, names of sessions, and that
+# something has come or is over.
+PUBLIC = {
+    "AnsweredBefore",
+    "ChunkName",
+    "Closed",
+    "HolderKeys",
+    "Offer",
+    "PairKey",
+    "Position",
+    "ProductGreeting",
+    "Pulled",
+    "ResidualKey",
+    "ShareKept",
+    "StoredKey",
+    "SumKey",
+    "SumPublic",
+    "Survivors",
+    "Taken",
+    "TransferOffer",
+}
+
+
+def empty(kind: type[Message]) -> Message:
+    """A message of this kind that holds nothing."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _empty(hints[name]) for name in kind.__struct_fields__})
+
+
+def _empty(hint: Any) -> Any:
+    origin, args = get_origin(hint) or hint, get_args(hint)
+    if origin is np.ndarray:
+        number = get_args(args[1])[0]
+        return np.zeros((1, 1), (get_args(number) or (number,))[0])
+    if type(None) in args:
+        return None
+    return () if origin is tuple else origin()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_kind_that_tells_something_says_so_by_its_type(kind: type[Message]) -> None:
+    assert issubclass(kind, Telling) == (kind in TELLS)
+
+
+def test_what_is_public_is_a_closed_list() -> None:
+    assert {item.message.__name__ for item in DECLARED if item.reveals.kind == "public"} == PUBLIC
+
+
+@pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+def test_no_channel_sends_one_without_an_entry(kind: type[Message]) -> None:
+    """With a ledger and without, the same; under an entry it goes."""
+
+    def shop(channel: Channel) -> None:
+        with pytest.raises(ProtocolError, match="without an entry"):
+            channel.send("bank", empty(kind))
+        if kind.__name__ != "Abort":
+            channel.send("bank", empty(kind), told=channel.tell(Entry("bank", "sizes")))
+
+    def bank(channel: Channel) -> None:
+        if kind.__name__ != "Abort":
+            channel.recv("shop", kind)
+
+    run_threads({"shop": shop, "bank": bank}, WallClock)
+
+
+def test_the_entry_of_another_door_is_none() -> None:
+    leaves = {}
+
+    def shop(channel: Channel) -> None:
+        leaves["shop"] = channel.tell(Entry("bank", "columns", 3, about=("shop",)))
+
+    def bank(channel: Channel) -> None:
+        with pytest.raises(ProtocolError, match="own door"):
+            channel.send("shop", empty(Verdict), told=leaves["shop"])
+
+    run_threads({"shop": shop}, WallClock)
+    run_threads({"bank": bank, "shop": lambda channel: None}, WallClock)
+
+
+def test_what_the_account_refuses_is_not_sent_and_not_counted() -> None:
+    def shop(channel: Channel) -> None:
+        channel.door.keep(refuse)
+        with pytest.raises(LeakageError):
+            channel.tell(Entry("bank", "columns", 3, about=("shop",)))
+        assert not channel.door.totals
+
+    def refuse(entry: Entry, total: int) -> None:
+        raise LeakageError("no more")
+
+    run_threads({"shop": shop, "bank": lambda channel: None}, WallClock)
+
+
+class Listening(Observer):
+    """Keeps what parties send, by party and kind."""
+
+    def __init__(self) -> None:
+        self.sent: dict[tuple[str, str, str, str], list[Message]] = {}
+
+    def __call__(self, event: Event) -> None:
+        if event.direction == "send":
+            place = event.me, event.peer, event.lane, type(event.message).__name__
+            self.sent.setdefault(place, []).append(event.message)
+
+    def note(self, me: str, fact: object) -> None:
+        pass
+
+
+CHOSEN = (
+    "ckks",
+    "kept exchanges",
+    "curvature",
+    "shares",
+    "shares, trees",
+    "kernel pairwise",
+    "fdml masks, sealed",
+    "transfer ckks",
+)
+EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items() if name in CHOSEN}
+RANDOM = {"key", "public", "publics", "chunk", "nonce", "offer", "total"}  # keys, names and masked words: drawn
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_what_is_public_does_not_follow_from_data(name: str) -> None:
+    """Every party's columns and labels change; what is public stays the same, keys aside, which keep their length."""
+    seen = []
+    for draw in (1, 2):
+        rng = np.random.default_rng(draw)
+        X = rng.normal(size=(40, 6))
+        y = np.where(X[:, 0] + rng.normal(size=40) > 0, 1, -1)
+        y[:2] = -1, 1
+        names = ("bank", "shop", "telco")
+        parties = [
+            vfl.Party(name, X[:, 2 * k : 2 * k + 2], y if name == "bank" else None, aligned=True)
+            for k, name in enumerate(names)
+        ]
+        job = vfl.Job(**{"batch_size": 20, "epochs": 1} | EXAMPLES[name] | {"accepts": [*leak_kinds()]})
+        parties = [*parties[: job.method.most or 3], *(Helper(name, role) for name, role in job.method.helpers)]
+        listening = Listening()
+        vfl.simulate(job, parties, observe=listening)
+        seen.append({place: sent for place, sent in listening.sent.items() if place[3] in PUBLIC})
+    first, second = seen
+    assert first.keys() == second.keys()
+    for place in first:
+        for one, other in zip(first[place], second[place], strict=True):
+            for field in one.__struct_fields__:
+                here, there = getattr(one, field), getattr(other, field)
+                assert here == there or (field in RANDOM and len(here) == len(there)), (place, field)

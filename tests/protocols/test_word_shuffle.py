@@ -1,0 +1,231 @@
+"""A shuffle of shared words against the words themselves: the order is another each time, and what is seen uniform."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
+
+import securevfl as vfl
+from securevfl.base.roles import PARTNER, Roles
+from securevfl.bench import tables
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.errors import ProtocolError
+from securevfl.methods.prepared_columns import prepare_all
+from securevfl.models import level_metrics, metrics
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import word_shuffle
+from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.table_transfers import ActiveTransfers, PartnerTransfers
+from securevfl.protocols.shares.word_shuffle import (
+    MaskedWords,
+    Shuffle,
+    ShuffledWords,
+    SwitchSettings,
+    SwitchWords,
+    prepared,
+    shuffled,
+)
+from securevfl.runtime.channel import Event
+from securevfl.runtime.clock import Network, VirtualClock
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+
+COIN = bytes(32)
+
+
+class Two:
+    """A session of both holders: `a` has words x[0], `b` x[1], of some rows in blocks, for every shuffle."""
+
+    def __init__(
+        self, bits: int, words: list[tuple[Any, Any]], blocks: int = 1, again: bool = False, cut: Any = None
+    ) -> None:
+        self.bits, self.words, self.blocks, self.again, self.cut = bits, words, blocks, again, cut
+        self.events: list[Event] = []
+        self.ready: dict[str, list[Shuffle]] = {"a": [], "b": []}
+        self._lock = threading.Lock()
+
+    def watch(self, event: Event) -> None:
+        with self._lock:
+            self.events.append(event)
+
+    def play(self, name: str) -> Callable[[Any], list[Any]]:
+        def role(channel: Any) -> list[Any]:
+            send = channel.send
+            channel.send = lambda to, message, *lane, **told: send(to, self.shortened(message), *lane, **told)
+            roles = Roles.of((("a", "active"), ("b", PARTNER)))
+            seat = Seat(channel, roles, Meter(channel.clock, channel.books))
+            place, peer = (0, "b") if name == "a" else (1, "a")
+            kind = ActiveTransfers if name == "a" else PartnerTransfers
+            ends, found = kind(seat, peer, COIN, 1), []
+            for own in self.words:
+                rows = len(own[place]) // self.blocks
+                ready = prepared(seat, peer, ends, rows, self.bits, blocks=self.blocks)
+                self.ready[name].append(ready)
+                found += [shuffled(seat, peer, ready, own[place]) for _ in range(1 + self.again)]
+            return found
+
+        return role
+
+    def shortened(self, message: Any) -> Any:
+        if type(message) is not self.cut:
+            return message
+        (data,) = (getattr(message, name) for name in message.__struct_fields__)
+        return type(message)(data[:-1])
+
+    def outcomes(self) -> list[Any]:
+        roles = {name: self.play(name) for name in "ab"}
+        made = run_threads(roles, lambda: VirtualClock(Network()), timeout=60, observe=self.watch)
+        assert all(each is None for each in made["b"])
+        return made["a"]
+
+    def received(self, kind: type) -> list[Any]:
+        return [e.message for e in self.events if e.direction == "recv" and type(e.message) is kind]
+
+
+def split(values: Any, bits: int, seed: int = 0) -> tuple[Any, Any]:
+    mask = np.random.default_rng(seed).integers(0, 2**bits, len(values), dtype=np.uint64)
+    ring = ShareRing(bits)
+    return mask, ring.reduce(values.astype(np.uint64) - mask)
+
+
+@pytest.mark.parametrize(("rows", "bits", "blocks"), [(2, 1, 1), (7, 10, 1), (100, 10, 3), (1000, 32, 1), (513, 5, 2)])
+def test_the_words_come_out_in_another_order_each_block_by_itself(rows: int, bits: int, blocks: int) -> None:
+    values = np.random.default_rng(rows).integers(0, 2**bits, rows * blocks, dtype=np.uint64)
+    (found,) = Two(bits, [split(values, bits)], blocks).outcomes()
+    for own, out in zip(values.reshape(blocks, rows), found.reshape(blocks, rows), strict=True):
+        np.testing.assert_array_equal(np.sort(own), np.sort(out))
+        assert rows < 100 or (own != out).any()
+
+
+def test_every_order_is_as_likely() -> None:
+    """Four rows, 1,200 shuffles: 24 orders. Switches set at random give 8 of them twice as often, and a sum of 173."""
+    values = np.arange(4, dtype=np.uint64)
+    counts: dict[tuple[int, ...], int] = {}
+    for found in Two(2, [split(values, 2, seed) for seed in range(1200)]).outcomes():
+        order = tuple(found.tolist())
+        counts[order] = counts.get(order, 0) + 1
+    assert len(counts) == 24
+    assert sum((count - 50) ** 2 / 50 for count in counts.values()) < 95  # 23 degrees: once in 1e10
+
+
+def test_what_is_received_is_uniform() -> None:
+    """All words are the same at either holder, half of the switches cross: what either receives shows neither."""
+    session = Two(10, [(np.zeros(3000, np.uint64), np.full(3000, 5, np.uint64))] * 2)
+    session.outcomes()
+    ring = ShareRing(10)
+    for kind, field in ((SwitchWords, "words"), (MaskedWords, "words"), (ShuffledWords, "words")):
+        messages = session.received(kind)
+        assert len(messages) == 2
+        for message in messages:
+            data = getattr(message, field)
+            words = ring.unpack(data, (8 * len(data) // 10,))
+            counts = np.bincount((words >> np.uint64(4)).astype(int), minlength=64)
+            expected = counts.sum() / 64
+            assert ((counts - expected) ** 2 / expected).sum() < 160  # 63 degrees: once in 1e9
+    for message in session.received(SwitchSettings):
+        share = np.unpackbits(np.frombuffer(message.bits, np.uint8)).mean()
+        assert abs(share - 0.5) < 6.5 * 0.5 / (8 * len(message.bits)) ** 0.5
+
+
+def test_a_session_draws_a_new_order_for_each_shuffle() -> None:
+    values = np.arange(500)
+    one, other = Two(9, [split(values, 9)] * 2).outcomes()
+    assert (one == other).mean() < 0.05
+
+
+def test_a_shuffle_serves_once() -> None:
+    """Used again its order and masks would stay: differences of two rows would come out beside each other."""
+    with pytest.raises(ProtocolError, match="nobody has used"):
+        Two(9, [split(np.arange(20), 9)], again=True).outcomes()
+
+
+@pytest.mark.parametrize("kind", [SwitchSettings, SwitchWords, MaskedWords, ShuffledWords])
+def test_messages_of_another_length_end_it_with_a_word(kind: type) -> None:
+    with pytest.raises(ProtocolError, match="expected"):
+        Two(9, [split(np.arange(20), 9)], cut=kind).outcomes()
+
+
+def test_every_message_is_declared() -> None:
+    session = Two(9, [split(np.arange(20), 9)])
+    session.outcomes()
+    role = {"a": "active", "b": PARTNER}
+    seen = {(type(e.message), role[e.peer], role[e.me]) for e in session.events if e.direction == "recv"}
+    assert seen == {(d.message, d.sender, d.receiver) for d in word_shuffle.declares("")}
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+# of the mean error of 25 draws, many deviations away; that of one draw may pass them (log loss of support2: 1 in 14)
+BOUNDS = {"auc": 0.0005, "log_loss": 0.0003, "brier": 0.0002, "pr_auc": 0.002, "ks": 0.006, "r2": 0.002}
+REAL = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
+
+
+def read(name: str) -> list[vfl.Party]:
+    if name in {"support2", "default_credit", "adult"}:
+        found: list[vfl.Party] = getattr(tables, name)(DATA)
+        return vfl.align(found)[0] if name == "default_credit" else found
+    return tables.dealt(DATA, name, 2)
+
+
+def r2_off(X: np.ndarray) -> float:
+    """By how much R2 of residuals told as levels is off: of the column of X with most values, from the others, on rows
+    that the model was not fitted on."""
+    place = max(range(X.shape[1]), key=lambda j: len(np.unique(X[:, j])))
+    (y, fitted_y), (Z, fitted_Z) = (np.array_split(of, 2) for of in (X[:, place], np.delete(X, place, axis=1)))
+    r = Ridge().fit(fitted_Z, fitted_y).predict(Z) - y
+    numbers = Numbers(256, 0.1)
+    levels, ring = vfl.Shares().metrics_levels(numbers, classifies=False), ShareRing(numbers.bits)
+    h = ring.of(np.rint(np.ldexp(r, numbers.f_x + numbers.f_theta)).astype(np.int64))
+    mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
+    told = levels.sums(levels.cut(numbers, mine) + levels.cut(numbers, ring.reduce(h - mine)))
+    found = level_metrics.of_residuals(vfl.Square().loss, told[:, None], y[:, None], np.array([0.0, 1.0]))
+    return float(found["r2"] - 1 + (r**2).mean() / y.var())
+
+
+def pooled(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """All columns (n x d), scaled and cut off where shares do, and the 0/1 labels."""
+    parties = prepare_all(vfl.Job(model=vfl.Logistic(), batch_size=256), read(name))
+    X, y = np.hstack([party.X for party in parties]), np.asarray(parties[0].y)
+    return np.clip(StandardScaler().fit_transform(np.nan_to_num(X)), -8, 8), (y == y.max()).astype(int)
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
+@pytest.mark.parametrize("name", REAL)
+def test_metrics_of_pairs_are_those_of_scores_on_real_tables(name: str) -> None:
+    """Of the scores of scikit-learn's model on some thousand rows that it was not fitted on, shared and shuffled."""
+    X, y = pooled(name)
+    chosen = np.random.default_rng(0).permutation(len(y))[:14_000]
+    held, fitted = np.array_split(chosen, 2)
+    assert len(held) >= 2000
+    f = LogisticRegression(max_iter=300).fit(X[fitted], y[fitted]).decision_function(X[held])
+    loss, numbers = vfl.Logistic().loss, Numbers(256, 0.1)
+    levels = vfl.Shares().metrics_levels(numbers, classifies=True)
+    ring, scale = ShareRing(numbers.bits), numbers.f_x + numbers.f_theta
+    h = ring.of(np.rint(np.ldexp(f, scale)).astype(np.int64))
+    classes = np.array([0, 1])
+    exact = metrics.evaluate(loss, f[:, None], y[held], classes)
+
+    def cut() -> Any:
+        mine = ring.uniform(Prg.fresh("shares of a test"), h.shape)
+        return [levels.cut(numbers, each) for each in (mine, ring.reduce(h - mine))]
+
+    def measured(told: Any, marked: Any) -> dict[str, float]:
+        return level_metrics.of_classes(loss, levels.sums(told)[:, None], marked[:, None], classes)
+
+    a, b = cut()
+    (found,) = Two(levels.bits + 1, [(a << np.uint64(1) | y[held].astype(np.uint64), b << np.uint64(1))]).outcomes()
+    in_order, shuffled = measured(a + b, y[held] == 1), measured(found >> np.uint64(1), (found & np.uint64(1)) == 1)
+    assert shuffled == pytest.approx(in_order, abs=1e-9)
+    draws = [measured(sum(cut()), y[held] == 1) for _ in range(25)]
+    off = {each: float(np.mean([abs(one[each] - exact[each]) for one in draws])) for each in in_order if each in BOUNDS}
+    off["r2"] = abs(r2_off(X[chosen]))
+    print(name, len(held), {each: f"{value:.5f}" for each, value in off.items()})
+    assert all(off[each] <= most for each, most in BOUNDS.items()), off

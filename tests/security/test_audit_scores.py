@@ -1,0 +1,170 @@
+"""Columns are read from scores of new rows in every mode, labels from classes in bins, and an audit tells of both."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit.attacks import ATTACKS
+from securevfl.audit.attacks.asked import asked
+from securevfl.audit.attacks.score_bits import agree, split
+from securevfl.audit.attacks.score_columns import added
+from securevfl.audit.recording.views import Worlds
+from securevfl.audit.report import run_audit
+from securevfl.data.evidence import Woe
+from securevfl.methods import METHODS, leak_kinds
+
+ROWS = np.arange(120, dtype=np.intp)
+EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
+OPEN, SEALED = vfl.Protocol(residual="open"), vfl.Protocol(residual=vfl.Ckks())
+SHARES = {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3, scores="exact")), "optimizer": vfl.FedSGD(lr=0.3)}
+MODES: dict[str, dict[str, Any]] = {
+    "open": {"protocol": OPEN, "optimizer": vfl.FedSGD(lr=0.3)},
+    "sealed": {"protocol": SEALED, "optimizer": vfl.FedSGD(lr=0.3)},
+    "pairwise": {"protocol": vfl.Protocol(sum="pairwise", residual="open"), "optimizer": vfl.FedSGD(lr=0.3)},
+    "fdml": {"protocol": vfl.Protocol(stored="open", residual="open"), "optimizer": vfl.FDML(lr=0.3)},
+    "shares": SHARES,
+}
+
+
+def job(mode: str, **keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(), "batch_size": 150, "epochs": 6, "test_fraction": 0.4}
+    return vfl.Job(**(own | {"accepts": [*leak_kinds()]} | MODES[mode] | keys))
+
+
+def parties(columns: np.ndarray, seed: int = 0, weights: Any = None) -> list[vfl.Party]:
+    """A bank with three columns of numbers and the labels, and a shop with these."""
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(len(columns), 3))
+    if weights is None:
+        weights = np.linspace(0.7, 1.9, columns.shape[1]) * np.sign(generator.normal(size=columns.shape[1]))
+    y = X[:, 0] + (columns - columns.mean(axis=0)) @ weights + generator.logistic(size=len(columns)) > 0
+    return [vfl.Party("bank", X, y, aligned=True), vfl.Party("shop", columns, aligned=True)]
+
+
+def helpers(mode: str) -> list[vfl.Party]:
+    """The parties without a table that this mode asks for."""
+    return [vfl.Helper(name, role) for name, role in job(mode).method.helpers]
+
+
+def bits(rows: int, d: int, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng([seed, d])
+    return (generator.random((rows, d)) < generator.uniform(0.2, 0.8, d)).astype(float)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_column_of_two_values_is_read_from_one_score(mode: str) -> None:
+    """Weights are learnt on shares to .02 or so, differently each time: two sums of weights that come to lie within a
+    rounding of each other hide the columns they differ in, so the weights that are looked for are far from that.
+    """
+    weights = np.array([0.5, -1.1, 2.3, -4.7]) if mode == "shares" else None
+    bank, shop = parties(bits(1500, 6 if weights is None else 4), weights=weights)
+    others = [shop]
+    if mode == "pairwise":
+        others = [vfl.Party(name, X, aligned=True) for name, X in (("shop", shop.X[:, :4]), ("telco", shop.X[:, 4:]))]
+    worlds = Worlds(job(mode), [bank, *others, *helpers(mode)], 0)
+    found = ATTACKS["score_bits"].score(worlds)
+    assert found.real == 1.0
+    assert f"bank reads {6 if mode in ('open', 'sealed', 'fdml') else 4} of" in found.detail
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "pairwise"])
+def test_a_single_column_is_read_from_few_known_rows(mode: str) -> None:
+    column = np.random.default_rng(1).normal(size=(600, 1))
+    worlds = Worlds(job(mode), [*parties(column), *helpers(mode)], 0)
+    found = asked(worlds)
+    for known in (12, 200):
+        assert added(found.own, found.scores, found.others["shop"][0], known)[0] > 0.999
+    assert added(found.own, found.constant, found.others["shop"][0], 5)[0] > 0.999
+    assert ATTACKS["score_columns"].score(worlds).real > 0.999
+
+
+def test_several_classes_give_as_many_columns() -> None:
+    generator = np.random.default_rng(0)
+    X, own = generator.normal(size=(900, 3)), generator.normal(size=(900, 2))
+    y = np.argmax(np.column_stack([own, X, np.zeros(900)]) + generator.gumbel(size=(900, 6)), axis=1)
+    table = [vfl.Party("bank", own, y, aligned=True), vfl.Party("shop", X, aligned=True)]
+    worlds = Worlds(job("shares", model=vfl.GeneralLinear(loss="one_vs_rest")), table, 0)
+    found = asked(worlds)
+    assert found.scores.shape[1] == 6
+    assert (added(found.own, found.scores, X[found.rows], 30) > 0.999).all()
+
+
+@pytest.mark.parametrize("name", ["kernel direct", "transfer open"])
+def test_other_families_are_asked_too(name: str) -> None:
+    """Random features and networks leave no exact map; the attack runs to its end on each."""
+    own = vfl.Job(**{"batch_size": 60, "epochs": 1, "accepts": [*leak_kinds()]} | EXAMPLES[name])
+    score = ATTACKS["score_columns"].score(Worlds(own, [each.take(ROWS) for each in vfl.datasets.breast_cancer(2)], 0))
+    assert 0 <= score.real <= 1
+    assert "weight for each column" in ATTACKS["score_bits"].why_not(own)
+
+
+def test_scores_that_say_nothing_add_nothing() -> None:
+    generator = np.random.default_rng(0)
+    own, X, noise = (generator.normal(size=(600, d)) for d in (3, 15, 1))
+    assert added(own, noise, X, 200).max() < 0.03
+    assert added(own, X @ generator.normal(size=(15, 1)), X, 200).max() < 0.5
+
+
+def test_a_weight_that_nearly_is_the_sum_of_two_others_is_found() -> None:
+    """By a hundredth of a hundredth."""
+    X = bits(1500, 6).astype(bool)
+    f = X @ [0.47357, -0.59441, -0.71111, 1.06807, 1.36163, 1.39840]
+    f = np.floor(f * 2**16 + np.random.default_rng(0).random(1500)) / 2**16
+    assert all(any(agree(column, each) >= 0.99 for each in split(f)) for column in X.T)
+
+
+@pytest.mark.parametrize("d", [4, 8, 10])
+def test_clusters_are_taken_apart(d: int) -> None:
+    """Three thousand scores to 16 bits, rounded at random."""
+    generator = np.random.default_rng(d)
+    X = bits(3000, d, seed=1).astype(bool)
+    f = np.floor((X @ generator.normal(size=d) + 0.3) * 2**16 + generator.random(3000)) / 2**16
+    read = [any(agree(column, each) >= 0.99 for each in split(f)) for column in X.T]
+    assert sum(read) >= 0.8 * d
+
+
+def test_levels_do_not_save_a_heavy_column() -> None:
+    """Steps of a half hide columns of like weights, and one with four times the weight of the next is read."""
+    generator = np.random.default_rng(0)
+    X = bits(3000, 8).astype(bool)
+    for weights, expected in ((np.full(8, 0.6), 0), (np.array([4.0] + [0.3] * 7), 1)):
+        h = X @ (weights * np.linspace(1, 1.3, 8))
+        level = 0.5 * np.floor(h / 0.5 + generator.random(3000))
+        read = [any(agree(column, each) >= 0.99 for each in split(level)) for column in X.T]
+        assert sum(read) == expected
+
+
+@pytest.mark.long
+def test_an_audit_tells_of_columns_in_scores() -> None:
+    told = run_audit(job("open", accepts=[]), parties(bits(600, 5)), seeds=(0,))
+    (bits_read,) = [each for each in told.inferences if each.name == "score bits"]
+    assert bits_read.who == "bank"
+    assert bits_read.exceeds
+    assert told.exit_code == 1
+    assert any("score bits: bank reads 5 of 5 columns of shop" in line for line in told.exceeding)
+    assert "most was found by" in told.verdict
+
+
+@pytest.mark.parametrize("residual", ["open", vfl.Ckks()])
+def test_labels_are_attacked_from_classes_in_bins(residual: Any) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(400, 6))
+    y = X[:, 0] + generator.normal(size=400) > 0
+    table = [vfl.Party("bank", X[:, :2], y, aligned=True), vfl.Party("shop", X, aligned=True)]
+    own = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedSGD(lr=0.1),
+        protocol=vfl.Protocol(residual=residual),
+        batch_size="all",
+        epochs=1,
+        prepare={"woe": Woe(bins=4, rows=30)},
+        accepts=["columns", "rank"],
+    )
+    attack = ATTACKS["bin_counts"]
+    assert not attack.why_not(own)
+    score = attack.score(Worlds(own, table, 0, asked=(own, table)))
+    assert score.real == score.simulated
+    assert score.real > (0.99 if residual == "open" else 0.7)
+    assert "no weights of evidence" in attack.why_not(job("open"))

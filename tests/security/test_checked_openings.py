@@ -1,0 +1,191 @@
+"""A key holder that seals g = 0 and changes what it opens, to read columns of its choice: found, whatever the sum.
+
+Without the checks the next forward output is a raw column, for every engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto.kernel.gradient import KernelGradientHolder
+from securevfl.crypto.lattice import lattice_checks, row_products
+from securevfl.crypto.lattice.lattice_product import LatticeHolder, LatticeScheme
+from securevfl.crypto.lattice.layout import LEAST, MOST, choose
+from securevfl.crypto.lattice.profile import OPENED, Parameters
+from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
+from securevfl.crypto.paillier.paillier_product import PaillierHolder
+from securevfl.crypto.scheme import Shape
+from securevfl.errors import ProtocolError
+from securevfl.methods.rounds.rounds import Rounds
+from securevfl.methods.transfer.transfer import TransferLearning
+from securevfl.protocols.engines import Engine
+from securevfl.protocols.residuals.sealed_residual import SealedActive
+from securevfl.protocols.sums.direct_sum import Part
+from securevfl.runtime.channel import Event
+
+ENGINES: list[Engine] = [vfl.Ckks(), vfl.Paillier(bits=2048)]
+SUMS = {"direct": (vfl.DirectSum(), 2), "pairwise": (vfl.PairwiseSum(), 3), "tree": (vfl.TreeSum(), 3)}
+ROWS = 60
+
+
+@pytest.fixture
+def deviating(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The active party seals zeros, and adds a constant to the first value that it opens to anyone."""
+    publish, by_lattice, by_paillier = SealedActive.publish, LatticeHolder.open, PaillierHolder.open
+    on_kernel = KernelGradientHolder.open
+    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
+    monkeypatch.setattr(LatticeHolder, "open", lambda *given: moved(by_lattice(*given), 1 << 22))
+    monkeypatch.setattr(KernelGradientHolder, "open", lambda *given: moved(on_kernel(*given), 1 << 25))
+
+    def open_with_paillier(*given: Any) -> bytes:
+        opened = by_paillier(*given)
+        size = (len(opened) - 46) // ((given[2].columns + CHECKS) * given[2].outputs)
+        value = int.from_bytes(opened[46 : 46 + size], "big") + (1 << 8 * size - 14)
+        return opened[:46] + (value % (1 << 8 * size)).to_bytes(size, "big") + opened[46 + size :]
+
+    monkeypatch.setattr(PaillierHolder, "open", open_with_paillier)
+
+
+def moved(opened: bytes, levels: int, place: int = 0) -> bytes:
+    """What the lattice's holder opens, with one value moved by so many levels."""
+    values = np.frombuffer(opened, "<i4", offset=OPENED.size).copy()
+    values[place] += levels
+    return opened[: OPENED.size] + values.tobytes()
+
+
+def tables(parties: int) -> list[vfl.Party]:
+    return [party.take(np.arange(ROWS, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=parties)]
+
+
+def run(protocol: vfl.Protocol, parties: int, seen: list[Event], **keys: Any) -> None:
+    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": vfl.FedSGD(lr=0.5), "batch_size": "all", "epochs": 2}
+    job = vfl.Job(**(own | keys), protocol=protocol, accepts=("columns", "rank", "fresh_equations", "small_metrics"))
+    vfl.simulate(job, tables(parties), workers=1, observe=seen.append)
+
+
+@pytest.mark.parametrize("sums", SUMS)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_a_changed_value_ends_the_run_and_names_the_holder(deviating: None, engine: Engine, sums: str) -> None:
+    chosen, parties = SUMS[sums]
+    with pytest.raises(ProtocolError, match="bank was expected to open what it decrypts of exchange 0"):
+        run(vfl.Protocol(sum=chosen, residual=engine), parties, [])
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_without_the_checks_the_next_output_is_a_raw_column(
+    deviating: None, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_products, "fits", lambda *given: True)
+    monkeypatch.setattr(PaillierChecks, "fits", lambda *given: True)
+    assert column_read(vfl.Protocol(residual=engine)) > 0.9999
+
+
+def column_read(protocol: vfl.Protocol) -> float:
+    """|correlation| of the change of shop's output, from the first exchange to the second, with its first column."""
+    seen: list[Event] = []
+    run(protocol, 2, seen)
+    return column_of(seen)
+
+
+def outputs(seen: list[Event]) -> list[np.ndarray]:
+    """What shop's outputs are, exchange by exchange."""
+    sent = [event.message for event in seen if isinstance(event.message, Part) and event.direction == "send"]
+    return [np.asarray(each.values).ravel() for each in sent]
+
+
+def column_of(seen: list[Event]) -> float:
+    before, after = outputs(seen)[:2]
+    change = after - before
+    X = tables(2)[1].X[: len(change)]
+    return max(abs(np.corrcoef(change, column)[0, 1]) for column in X.T)
+
+
+FAMILIES = {
+    "local steps": {"optimizer": vfl.FedBCD(local_steps=3, lr=0.1)},
+    "kept exchanges": {"optimizer": vfl.CeluVFL(R=3, W=2, xi=60, lr=0.1)},
+    "curvature": {"optimizer": vfl.BlockNewton()},
+    "classes": {"model": vfl.Softmax()},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_way_to_train_by_rounds_is_checked(deviating: None, family: str) -> None:
+    with pytest.raises(ProtocolError, match="bank was expected to open what it decrypts"):
+        run(vfl.Protocol(residual=vfl.Ckks()), 2, [], **FAMILIES[family])
+
+
+EXAMPLES = {
+    name: example
+    for method in (Rounds(), TransferLearning())
+    for name, example in method.examples().items()
+    if example["protocol"].residual.seals and "neural" not in name
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_that_opens_is_checked(deviating: None, name: str) -> None:
+    """Transfer learning both ways, counts in bins, and whatever else asks a key holder."""
+    job = vfl.Job(**({"batch_size": ROWS, "epochs": 1} | EXAMPLES[name]))
+    with pytest.raises(ProtocolError, match="was expected to open what it decrypts"):
+        vfl.simulate(job, vfl.datasets.breast_cancer(), workers=1)
+
+
+# The figures of docs/proof.md
+
+
+def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In deviations of the bound: no test beyond 6, and a mean square below 1 that is not far below."""
+    found: list[np.ndarray] = []
+
+    def noted(opened: np.ndarray, rho: np.ndarray, levels: float, within: np.ndarray) -> bool:
+        rest = opened[len(rho) :] - rho.T @ opened[: len(rho)]
+        rest -= levels * np.rint(rest / levels)
+        found.append(rest / within[:, None] * lattice_checks.DEVIATIONS)
+        return lattice_checks.fits(opened, rho, levels, within)
+
+    monkeypatch.setattr(row_products, "fits", noted)
+    rng = np.random.default_rng(0)
+    for n, d, c in [(256, 15, 1), (256, 100, 1), (90, 1, 3), (3, 40, 1), (2000, 7, 2)] * 4:
+        holder = LatticeScheme().keygen(columns=d)
+        evaluator = LatticeScheme().evaluator(holder.public)
+        J, g = rng.normal(size=(n, d)), rng.choice([-1.0, 1.0], size=(n, c))
+        J[:, 0] = 0
+        blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0)))
+        assert evaluator.unblind(holder.open(blinded, Shape(n, c, d)), mask).shape == (d, c)
+    all_ = np.concatenate([each.ravel() for each in found])
+    assert np.abs(all_).max() < 6
+    assert 0.1 < (all_**2).mean() < 1
+
+
+@pytest.mark.parametrize("times", [2, 8, 32])
+def test_a_change_passes_a_test_as_rarely_as_stated(times: int) -> None:
+    """One value changed by `times` m tolerances passes one test with probability 1 / times."""
+    d, levels = 12, Parameters().levels
+    passed, draws = 0, 4000
+    opened = np.zeros((d + 1, 1))
+    opened[3] = times * 200.0 * np.sqrt(d / 3)
+    for _ in range(draws):
+        rho = lattice_checks.combinations(d, 1)
+        passed += lattice_checks.fits(opened, rho, levels, np.array([200.0]))
+    assert passed / draws <= 1 / times + 6 * np.sqrt(1 / times / draws)  # standard errors, at most
+
+
+@pytest.mark.parametrize(("n", "d", "checks"), [(256, 15, 17), (256, 100, 20), (4096, 100, 12), (22_500, 12, 3)])
+def test_there_are_as_many_checks_as_the_table_says(n: int, d: int, checks: int) -> None:
+    assert LEAST <= choose(4096, n, 1, d).checked(d) - d == checks <= MOST
+
+
+def test_under_ckks_a_change_within_the_tolerance_is_small_and_still_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not prevented, and said: sums are told in full precision, so that a step of 1e-5 of a unit shows."""
+    publish, opens = SealedActive.publish, KernelGradientHolder.open
+    monkeypatch.setattr(SealedActive, "publish", lambda self, g, **rest: publish(self, 0 * g, **rest))
+    monkeypatch.setattr(KernelGradientHolder, "open", lambda *given: moved(opens(*given), 500))
+    seen: list[Event] = []
+    run(vfl.Protocol(residual=vfl.Ckks()), 2, seen)
+    assert 0.9 < column_of(seen) < 1
+    before, after = outputs(seen)[:2]
+    assert np.abs(after - before).max() < 1e-4

@@ -1,0 +1,241 @@
+"""Slips in what outputs on shares are made of, and a branch of a check taken out at a time: a test of each class fails.
+
+A check may have a branch that no test needs; then nothing would tell when it is lost. So each branch that raises is
+made never to, operand by operand, and some probe of its check must then fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import runpy
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from securevfl.errors import LeakageError, ProtocolError
+from securevfl.protocols.shares import word_shuffle
+from securevfl.protocols.shares.opened_scores import Scores
+from securevfl.protocols.shares.score_ledger import COMMITMENT, Ledger
+from securevfl.protocols.shares.share_levels import Levels
+from securevfl.protocols.shares.word_shuffle import Shuffle
+from securevfl.runtime.door import Door, Entry, Telling
+from securevfl.selfcheck.mutants.mutant import Patch, edited
+
+PROTOCOLS = Path(__file__).parents[1] / "protocols"
+SHUFFLES, SCORES = (
+    runpy.run_path(str(PROTOCOLS / f"{name}.py")) for name in ("test_word_shuffle", "test_shares_predict")
+)
+
+SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
+    "no dither": (
+        lambda: edited(Scores, "_made", ("h = h + (below", "h = h + 0 * (below")),
+        SCORES["test_what_is_opened_is_rounded_at_random_and_says_no_more"],
+    ),
+    "one dither for all scores": (
+        lambda: edited(Scores, "_made", ("array(h.shape, np.uint64)", "array((1, 1), np.uint64)")),
+        SCORES["test_each_score_has_a_dither_of_its_own"],
+    ),
+    "one dither for all outputs of a row": (
+        lambda: edited(Scores, "_made", ("array(h.shape, np.uint64)", "array((len(h), 1), np.uint64)")),
+        SCORES["test_each_score_has_a_dither_of_its_own"],
+    ),
+    "one order for all shuffles": (
+        lambda: edited(word_shuffle, "_orders", ('Prg.fresh("order of a shuffle")', 'Prg(bytes(32), "order")')),
+        SHUFFLES["test_a_session_draws_a_new_order_for_each_shuffle"],
+    ),
+    "bits above those of a level": (
+        lambda: edited(Levels, "cut", (" & np.uint64(2**self.bits - 1)", "")),
+        SCORES["test_a_level_has_no_bits_but_its_own"],
+    ),
+    "masks of a shuffle are zero": (
+        lambda: edited(
+            word_shuffle,
+            "_offered",
+            ("mask, start = entering.copy()", "entering[:] = 0; mask, start = entering.copy()"),
+        ),
+        SHUFFLES["test_what_is_received_is_uniform"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_the_test_of_its_class_fails(name: str) -> None:
+    patch, run = SLIPS[name]
+    with mock.patch.object(*patch()), pytest.raises((AssertionError, ProtocolError)):
+        run()
+
+
+def never(owner: Any, name: str) -> Iterator[tuple[str, Patch]]:
+    """The function with each condition before a `raise`, or each operand of an `or` in it, false in turn."""
+    found = inspect.getattr_static(owner, name)
+    source = textwrap.dedent(inspect.getsource(found))
+    count = sum(len(_operands(node)) for node in _guards(ast.parse(source)))
+    for number in range(count):
+        tree = ast.parse(source)
+        node, place = [(node, at) for node in _guards(tree) for at in range(len(_operands(node)))][number]
+        what = ast.unparse(_operands(node)[place])
+        if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or):
+            node.test.values[place] = ast.Constant(False)
+        else:
+            node.test = ast.Constant(False)
+        there = dict(found.__globals__)
+        future = ast.parse("from __future__ import annotations").body
+        tree.body = [*future, *tree.body]
+        exec(compile(ast.fix_missing_locations(tree), f"<{name} without a branch>", "exec"), there)
+        yield what, (owner, name, there[found.__name__])
+
+
+def _guards(tree: ast.AST) -> list[ast.If]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)]
+
+
+def _operands(node: ast.If) -> list[ast.expr]:
+    test = node.test
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
+
+
+def ids(*numbers: int) -> list[bytes]:
+    return [f"row {number}".encode() for number in numbers]
+
+
+def ledger(trained: int = 20, X: Any = None) -> Ledger:
+    own = Ledger(None)
+    own.trained(b"m", trained, ids(*range(100, 140)), X)
+    return own
+
+
+def ask(
+    own: Ledger, rows: list[bytes], *, model: bytes = b"m", d: int = 40, salt: bytes = b"", X: Any = None, **keys: Any
+) -> None:
+    committed = b"".join((name + salt).ljust(COMMITMENT) for name in rows)
+    table = np.random.default_rng().normal(size=(len(rows), d)) if X is None else X
+    own.admit(own.question(model, "bank", rows, committed), table, **keys)
+
+
+def refused(match: str, call: Callable[[], None]) -> None:
+    with pytest.raises(LeakageError, match=match):
+        call()
+
+
+def of_a_strange_model() -> None:
+    refused("knows none", lambda: ask(Ledger(None), ids(1)))
+
+
+def of_a_young_model() -> None:
+    refused("had 9", lambda: ask(ledger(9), ids(1)))
+
+
+def of_training_rows() -> None:
+    refused("residuals", lambda: ask(ledger(), ids(1, 100)))
+
+
+def of_training_rows_by_other_names() -> None:
+    X = np.random.default_rng(0).normal(size=(40, 40))
+    refused("residuals", lambda: ask(ledger(X=X), ids(*range(40)), X=X))
+
+
+def of_a_row_twice_in_one_question() -> None:
+    refused("once", lambda: ask(ledger(), ids(1, 1)))
+
+
+def of_a_row_again() -> None:
+    own = ledger()
+    ask(own, ids(1, 2))
+    refused("once", lambda: ask(own, ids(2, 3)))
+
+
+def under_many_models() -> None:
+    own = ledger()
+    for model in (b"n", b"o"):
+        own.trained(model, 20, ids(200))
+        ask(own, ids(1), model=model, d=12)
+    refused("under 2 models", lambda: ask(own, ids(1), d=12))
+
+
+def beyond_the_bits() -> None:
+    own = ledger()
+    own.trained(b"n", 20, ids(200))
+    ask(own, ids(1), model=b"n", bits=6, most=10.0)
+    refused("10.0 bits", lambda: ask(own, ids(1), bits=6, most=10.0))
+
+
+def with_other_columns() -> None:
+    own = ledger()
+    own.trained(b"n", 20, ids(200))
+    ask(own, ids(1), model=b"n")
+    refused("have changed", lambda: ask(own, ids(1), salt=b"!"))
+
+
+def measured_often() -> None:
+    own, rows = Ledger(None), ids(*range(250))
+    for _ in range(2):
+        own.measure("bank", rows)
+    refused("2 times at most", lambda: own.measure("bank", rows))
+
+
+class SlippedOut(Telling, frozen=True):
+    """A message of a test."""
+
+
+def sent_without_an_entry() -> None:
+    with pytest.raises(ProtocolError, match="without an entry"):
+        Door("a").check(SlippedOut(), None)
+
+
+def sent_with_another_s_entry() -> None:
+    with pytest.raises(ProtocolError, match="own door"):
+        Door("a").check(SlippedOut(), Door("b").tell(Entry("c", "labels")))
+
+
+CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
+    "what is scored": (
+        Ledger,
+        "_check",
+        [
+            of_a_strange_model,
+            of_a_young_model,
+            of_training_rows,
+            of_training_rows_by_other_names,
+            of_a_row_twice_in_one_question,
+            of_a_row_again,
+            under_many_models,
+            beyond_the_bits,
+            with_other_columns,
+        ],
+    ),
+    "what is measured": (Ledger, "_check_measures", [measured_often]),
+    "what leaves": (Door, "check", [sent_without_an_entry, sent_with_another_s_entry]),
+    "a shuffle twice": (Shuffle, "spend", [SHUFFLES["test_a_shuffle_serves_once"]]),
+    "settings": (
+        word_shuffle,
+        "_offered",
+        [lambda: SHUFFLES["test_messages_of_another_length_end_it_with_a_word"](word_shuffle.SwitchSettings)],
+    ),
+    "commitments": (Scores, "_agree", [SCORES["test_commitments_of_another_number_end_it_with_a_word"]]),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_branch_of_every_check_is_needed_by_a_probe(name: str) -> None:
+    owner, function, probes = CHECKS[name]
+    for probe in probes:
+        probe()
+    taken = list(never(owner, function))
+    assert taken
+    for what, patch in taken:
+        with mock.patch.object(*patch):
+            assert any(_fails(probe) for probe in probes), f"{function}: nothing fails without `{what}`"
+
+
+def _fails(probe: Callable[[], None]) -> bool:
+    try:
+        probe()
+    except BaseException:  # pytest.fail is no Exception
+        return True
+    return False

@@ -1,0 +1,138 @@
+"""Slips that passed once: each is made here by hand, and the test of its class fails.
+
+Those that a check of the self-check finds are mutants of its table (`securevfl/selfcheck/mutants`); these are found by
+tests. A test that a slip passes says nothing about it.
+"""
+
+import runpy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.audit import transcripts
+from securevfl.audit.recording.recorded_runs import record_sum
+from securevfl.audit.recording.transcript import Transcript
+from securevfl.audit.transcripts import same_shape
+from securevfl.methods import training_data
+from securevfl.methods.fdml.fdml_player import FdmlWorker
+from securevfl.methods.rounds import rounds
+from securevfl.methods.training_data import TrainingData
+from securevfl.models import weights
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.protocols.spaces import Reals
+from securevfl.selfcheck.checks.check_table import parts
+from securevfl.selfcheck.mutants.mutant import Patch, edited
+
+TESTS = Path(__file__).parents[1]
+
+
+def body_of(path: str, name: str) -> Callable[..., None]:
+    found: Callable[..., None] = runpy.run_path(str(TESTS / path))[name]
+    return found
+
+
+HELD_OUT, BALANCED = "training/test_held_out.py", {"classes": "balanced"}
+SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
+    "robust scaling by all rows": (
+        lambda: edited(training_data, "_scaling", ("(party.X, train)", "(party.X, np.arange(len(party)))")),
+        HELD_OUT,
+        "test_no_bit_of_a_weight",
+        {"method": "FedSGD", "scale": "robust", "weights": None},
+    ),
+    "balanced weights by all rows": (
+        lambda: edited(weights, "_of_classes", ("place[train], minlength", "place, minlength")),
+        HELD_OUT,
+        "test_no_bit_of_a_weight",
+        {"method": "FedSGD", "scale": "none", "weights": BALANCED},
+    ),
+    "numbers scaled by all rows": (
+        lambda: edited(
+            TrainingData, "__init__", ("party.y if loss.classifies else party.y[np.sort(schedule.flow)]", "party.y")
+        ),
+        HELD_OUT,
+        "test_no_bit_under_any_loss",
+        {"loss": "square", "scale": "none"},
+    ),
+    "first weights from all rows": (
+        lambda: edited(TrainingData, "starting", ("np.sort(self.schedule.flow)", "np.arange(self.rows)")),
+        HELD_OUT,
+        "test_no_bit_under_any_loss",
+        {"loss": "logistic", "scale": "none"},
+    ),
+    "decay dropped with steps of its own": (
+        lambda: edited(FedBCD, "_step", (" * self.shrunk(t, party.parties)", "")),
+        "optim/test_own_steps.py",
+        "test_a_step_is_that_of_the_bound_on_the_curvature",
+        {"decay": "sqrt_t", "before": 1},
+    ),
+    "own part left as it was pushed": (
+        lambda: edited(FdmlWorker, "_step", ("self._done > item.steps or self._blur is not None", "False")),
+        "methods/test_fdml_steps.py",
+        "test_steps_are_taken_at_the_weights_of_their_time",
+        {"tau": 2, "decay": "none"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_the_test_of_its_class_fails(name: str) -> None:
+    patch, path, test, given = SLIPS[name]
+    run = body_of(path, test)
+    with mock.patch.object(*patch()), pytest.raises(AssertionError):
+        run(**given)
+
+
+def transcripts_of_two() -> list[Transcript]:
+    """Two sessions of one sum, alike but for their numbers."""
+    sums = vfl.PairwiseSum()
+    return [record_sum(sums, parts(seed, Reals(), rounds=2, rows=8), Reals()) for seed in range(2)]
+
+
+def larger(run: Transcript) -> None:
+    run.events[:] = [replace(each, nbytes=each.nbytes + 1) for each in run.events]
+
+
+def fewer(run: Transcript) -> None:
+    last = max(place for place, each in enumerate(run.events) if each.direction == "recv")
+    del run.events[last]
+
+
+SHAPES: dict[str, tuple[Callable[[Transcript], None], tuple[str, str]]] = {
+    "sizes": (larger, ("event.nbytes, ", "0, ")),
+    "number of messages": (fewer, ("if len(shapes[0].get(place, [])) != len(shapes[1].get(place, [])):", "if False:")),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_are_compared_in_every_respect(name: str) -> None:
+    """Each branch of `same_shape` is taken out in turn, and what it finds goes unfound."""
+    change, branch = SHAPES[name]
+    runs = transcripts_of_two()
+    assert not same_shape(*runs).findings
+    change(runs[1])
+    assert same_shape(*runs).findings
+    assert not edited(transcripts, "same_shape", branch)[2](*runs).findings
+
+
+def test_first_weights_still_differ_from_table_to_table() -> None:
+    """What is drawn from the training rows is no constant: other labels of these give another start."""
+    assert rounds.SAMPLE > 0
+    bank, shop = vfl.datasets.breast_cancer()
+    assert bank.y is not None
+    other = vfl.Party("bank", bank.X, 1 - np.asarray(bank.y), aligned=True)
+    own = vfl.Job(
+        model=vfl.Logistic(),
+        optimizer=vfl.FedSGD(lr=1e-9),
+        protocol=vfl.Protocol(residual="open"),
+        epochs=1,
+        batch_size="all",
+        test_fraction=0.3,
+    )
+    starts = [vfl.simulate(own, [each, shop]).parts["bank"].theta for each in (bank, other)]
+    assert np.abs(starts[0] - starts[1]).max() > 1e-3

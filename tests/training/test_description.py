@@ -1,0 +1,119 @@
+"""A party's own table described: figures are those of pooled statistics, and faults put there are named."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.cli.show import parted
+from securevfl.data.columns import Columns
+
+N = 4000
+
+
+def table(seed: int = 0) -> tuple[Columns, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    a, b = draw.normal(size=(2, N))
+    c = a + b + 0.5 * draw.normal(size=N)
+    gaps = np.where(draw.random(N) < 0.1, np.nan, draw.normal(size=N))
+    tails = draw.normal(size=N)
+    tails[:8] = 1e5
+    town = draw.choice(3, N, p=[0.5, 0.3, 0.2]).astype(float)
+    y = (draw.random(N) < 1 / (1 + np.exp(1 - a - (town == 2)))).astype(int)
+    names = ["a", "b", "c", "gaps", "tails", "town", "same", "nearly", "still", "total"]
+    X = np.column_stack([a, b, c, gaps, tails, town, b, np.arange(N) < 20, np.ones(N), 2 * a + c])
+    X[-3:], y[-3:] = X[0], y[0]
+    return Columns(X, names, {"town": ("Bonn", "Jena", "Ulm")}), y
+
+
+def test_figures_are_those_of_pooled_statistics_and_faults_are_named() -> None:
+    columns, y = table()
+    found = vfl.describe(vfl.Party("bank", columns, y, ids=range(N)))
+    by_name = {each.column: each for each in found.columns}
+    assert (found.rows, found.doubled, found.positive) == (N, 3, ("1", pytest.approx(y.mean())))
+    assert {name: each.notes for name, each in by_name.items() if each.notes} == {
+        "tails": ("far tails",),
+        "same": ("same as b",),
+        "nearly": ("nearly constant",),
+        "still": ("constant",),
+        "a": ("a sum of others",),
+        "b": ("a sum of others",),
+        "c": ("a sum of others",),
+        "total": ("a sum of others",),
+    }
+    X = columns.X
+    assert by_name["gaps"].missing == np.isnan(X[:, 3]).mean()
+    assert by_name["gaps"].quartiles == pytest.approx(np.nanquantile(X[:, 3], [0, 0.25, 0.5, 0.75, 1]))
+    assert by_name["tails"].far == pytest.approx(np.isin(X[:, 4], [1e5]).mean())
+    assert by_name["town"].quartiles is None
+    assert by_name["town"].different == 3
+    assert by_name["a"].auc == pytest.approx(roc_auc_score(y, X[:, 0]))
+    rates = np.array([y[X[:, 5] == k].mean() for k in range(3)])
+    assert by_name["town"].auc == pytest.approx(roc_auc_score(y, rates[X[:, 5].astype(int)]))
+    there = ~np.isnan(X[:, 3])
+    assert by_name["gaps"].auc == pytest.approx(roc_auc_score(y[there], X[there, 3]))
+    p = np.array([((X[:, 5] == k) & (y == 1)).sum() / y.sum() for k in range(3)])
+    n = np.array([((X[:, 5] == k) & (y == 0)).sum() / (1 - y).sum() for k in range(3)])
+    assert by_name["town"].iv == pytest.approx(float(((p - n) * np.log(p / n)).sum()), rel=0.01)
+    assert by_name["a"].iv is not None
+    assert by_name["b"].iv is not None
+    assert by_name["a"].iv > 0.5 > 0.02 > by_name["b"].iv
+
+
+def test_variance_inflation_is_that_of_regressions() -> None:
+    columns, _ = table()
+    X = columns.X[:, :4]
+    filled = np.where(np.isnan(X), np.nanmedian(X, axis=0), X)
+    found = vfl.describe(vfl.Party("shop", Columns(X, ["a", "b", "c", "gaps"]), ids=range(N)))
+    assert found.positive is None
+    for j, each in enumerate(found.columns):
+        rest = np.delete(filled, j, axis=1)
+        r2 = LinearRegression().fit(rest, filled[:, j]).score(rest, filled[:, j])
+        assert each.vif == pytest.approx(1 / (1 - r2))
+        assert (each.iv, each.auc) == (None, None)
+
+
+def test_the_command_says_how_columns_were_read(tmp_path: Path) -> None:
+    data, page, figures = tmp_path / "shop.csv", tmp_path / "d.html", tmp_path / "d.json"
+    lines = [
+        f"{i},{i % 7}.5,{i % 50} %,2024-01-{i % 28 + 1:02d},{'<b>' if i % 3 else 'x'},t{i},{i % 2}" for i in range(200)
+    ]
+    data.write_text("\n".join(["id,amount,share,since,town,note,y", *lines]))
+    found = CliRunner().invoke(app, ["describe", str(data), "--html", str(page), "--json", str(figures)])
+    assert found.exit_code == 0, found.output
+    said = json.loads(figures.read_text())
+    kinds = {each["column"]: each["kind"] for each in said["columns"]}
+    assert kinds == {"amount": "number", "share": "percent", "since": "date", "town": "text", "note": "text"}
+    assert said["columns"][2]["quartiles"][0] == "2024-01-01"
+    assert said["columns"][4]["notes"] == ["each text once"]
+    assert (said["party"], said["positive"]) == ("shop", {"class": "1", "share": 0.5})
+    text = page.read_text()
+    assert all(each["column"] in text and each["column"] in found.output for each in said["columns"])
+    assert "<b>" not in text
+    assert CliRunner().invoke(app, ["describe", str(data), "--label", "none"]).output.count("IV") == 0
+
+
+@pytest.mark.parametrize("width", [30, 60, 400])
+def test_what_is_wider_than_a_terminal_comes_in_parts_and_uncut(width: int) -> None:
+    heads = ["column", *(f"figure {j}" for j in range(9)), "notes"]
+    rows = [[f"balance{i}", *(1234.5 * j for j in range(9)), ""] for i in range(3)]
+    out = Console(width=width, file=StringIO())
+    parts = parted(heads, rows, width)
+    for part in parts:
+        out.print(part)
+    told = out.file.getvalue()  # type: ignore[attr-defined]
+    assert len(parts) == {30: 5, 60: 2, 400: 1}[width]
+    assert "…" not in told
+    assert told.count("balance2") == len(parts)
+    assert all(head in told for head in heads[:-1])
+    assert "notes" not in told  # as there are none

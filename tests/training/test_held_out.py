@@ -1,0 +1,94 @@
+"""Rows that are held out change nothing in a training: not one bit of any weight, whatever the options."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.methods import leak_kinds
+from securevfl.models.losses import LOSSES
+from securevfl.selfcheck.whole_weights import whole_weights
+
+SCALES = ("standard", "robust", "none")
+OPEN = vfl.Protocol(residual="open")
+STORED = vfl.Protocol(stored="open", residual="open")
+METHODS: dict[str, dict[str, Any]] = {
+    "FedSGD": {"optimizer": vfl.FedSGD(lr=0.02), "protocol": OPEN},
+    "FedBCD, steps of its own": {"optimizer": vfl.FedBCD(local_steps=2), "protocol": OPEN},
+    "FedBCD, in turn": {"optimizer": vfl.FedBCD(lr=0.1, mode="sequential"), "protocol": OPEN},
+    "BlockNewton": {"optimizer": vfl.BlockNewton(), "protocol": OPEN, "batch_size": "all"},
+    "CELU": {"optimizer": vfl.CeluVFL(lr=0.1), "protocol": OPEN},
+    "FDML": {"optimizer": vfl.FDML(lr=0.1, tau=0), "protocol": STORED},
+}
+
+
+def job(**keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(l2=1e-2), "batch_size": 30, "epochs": 2, "test_fraction": 0.3}
+    return vfl.Job(**own | {"accepts": [*leak_kinds()]} | keys)
+
+
+def both(own: vfl.Job) -> tuple[list[vfl.Party], list[vfl.Party]]:
+    """A table, and one in which the held-out rows are others, their labels among them."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(120, 5))
+    y = X[:, 0] + X[:, 3] + generator.normal(size=120) * 0.5
+    classes = own.model.loss.classifies
+    labels = (y > 0.4).astype(int) if classes else np.floor(np.exp(y)) + 1  # numbers that every loss takes
+    helpers = [vfl.Helper(name, role) for name, role in own.method.helpers]
+
+    def tables(X: np.ndarray, labels: np.ndarray) -> list[vfl.Party]:
+        bank = vfl.Party("bank", X[:, :3], labels, aligned=True)
+        return [bank, vfl.Party("shop", X[:, 3:], aligned=True), *helpers]
+
+    one = tables(X, labels)
+    held_out = own.schedule(one[0].register).test
+    other, others = X.copy(), labels.copy()
+    other[held_out] = 0.5 + 1.5 * generator.normal(size=(len(held_out), 5))
+    others[held_out] = generator.permutation(np.arange(len(held_out)) % 2) if classes else 2 + labels[held_out]
+    return one, tables(other, others)
+
+
+def same(own: vfl.Job) -> None:
+    runs = [vfl.simulate(own, tables) for tables in both(own)]
+    for name, part in runs[0].parts.items():
+        other = runs[1].parts[name]
+        np.testing.assert_array_equal(part.mean, other.mean)
+        np.testing.assert_array_equal(part.deviation, other.deviation)
+        if part.columns:
+            np.testing.assert_array_equal(part.theta, other.theta)
+    assert runs[0].metrics["loss"] != runs[1].metrics["loss"]  # the rows are others indeed
+
+
+@pytest.mark.parametrize("weights", [None, {"classes": "balanced"}], ids=["", "balanced"])
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_bit_of_a_weight(method: str, scale: str, weights: Any) -> None:
+    own = METHODS[method]
+    if weights and method in ("CELU",):
+        pytest.skip("weighs by itself")
+    same(job(scale=scale, **own | ({"weights": weights} if weights and method != "FDML" else {})))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_no_bit_under_any_loss(loss: str, scale: str) -> None:
+    model = vfl.Softmax() if loss == "softmax" else vfl.GeneralLinear(loss=loss)
+    same(job(model=model, scale=scale, **METHODS["FedSGD"]))
+
+
+@pytest.mark.parametrize("prepare", [{"clip": 0.05}, {"bins": 4}, {"woe": {"bins": 2, "rows": 20}}], ids=str)
+def test_no_bit_of_what_is_prepared(prepare: dict[str, Any]) -> None:
+    same(job(prepare=prepare, **METHODS["FedSGD"] | {"batch_size": "all"}))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_weight_on_shares(scale: str) -> None:
+    """Sums are rounded at random there, so that two runs on one table differ too: by as little."""
+    own = job(scale=scale, epochs=1, batch_size="all", optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(shares={}))
+    found = []
+    for tables in both(own):
+        run = vfl.simulate(own, tables)
+        found.append(whole_weights(own, {name: part.state for name, part in run.parts.items()}, "bank"))
+    for name, theta in found[0].items():
+        np.testing.assert_allclose(theta, found[1][name], atol=1e-3)

@@ -1,0 +1,176 @@
+"""Scorecards: points of a row's bins add up to its score; each party makes its own lines; others are refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.errors import ConfigError
+from securevfl.protocols.shares.share_levels import Levels
+from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
+
+N = 3000
+DRAW = np.random.default_rng(4)
+TOWN = DRAW.choice(["Ulm", "Bonn", "Jena"], N, p=[0.5, 0.3, 0.2])
+OWN, OTHER = DRAW.normal(size=(N, 3)), DRAW.normal(size=(N, 2))
+GAPS = np.where(DRAW.random(N) < 0.1, np.nan, OTHER[:, 1])
+F = OWN @ [1.0, -0.5, 0.0] + OTHER @ [0.8, 0.5] + 0.7 * (TOWN == "Jena") - 1
+Y = (DRAW.random(N) < 1 / (1 + np.exp(-F))).astype(int)
+
+
+def parties() -> list[vfl.Party]:
+    pa = pytest.importorskip("pyarrow")
+    shop = pa.table({"c": OTHER[:, 0], "gaps": GAPS, "town": TOWN})
+    bank = pa.table({"a": OWN[:, 0], "b": OWN[:, 1], "idle": OWN[:, 2]})
+    return [vfl.Party("bank", bank, Y, ids=range(N)), vfl.Party("shop", shop, ids=range(N))]
+
+
+def train(**prepare: Any) -> vfl.Run:
+    job = vfl.Job(
+        model=vfl.Logistic(l2=1e-4), protocol="open", batch_size="all", epochs=20, prepare=prepare,
+        accepts=["columns", "label_auc", "fresh_equations", "rank"],
+    )  # fmt: skip
+    return vfl.simulate(job, parties())
+
+
+def read(card: Scorecard, party: vfl.Party, row: int) -> float:
+    """The points of a row as somebody with the printed lines would add them up."""
+    total = 0.0
+    lines = [each for each in card.lines if each.party == party.name]
+    for column in party.columns:
+        at = party.columns.index(column)
+        value = party.X[row, at]
+        text = party.levels[column][int(value)] if column in party.levels and not np.isnan(value) else None
+        own = {each.bin: each.points for each in lines if each.column == column}
+        if text is not None:
+            total += own.get(text, own.get("(other)", 0.0))
+        elif np.isnan(value):
+            total += own["(missing)"]
+        elif any(each.startswith("[") for each in own):
+            for name, points in own.items():
+                if not name.startswith("["):
+                    continue
+                low, high = (float(each) for each in name[1:-1].split(", "))
+                if low <= value < high:
+                    total += points
+        else:
+            (unit,) = [points for name, points in own.items() if name.startswith("each unit")]
+            total += own["at 0"] + value * unit
+    return total
+
+
+@pytest.mark.parametrize("prepare", [{"woe": {"bins": 5}}, {"bins": 4}, {"tails": "keep"}], ids=str)
+def test_the_points_of_a_row_add_up_to_its_score(prepare: dict[str, Any]) -> None:
+    run, own = train(**prepare), parties()
+    card = run.scorecard(points=500, odds=20, double=40)
+    tables = {party.name: party.table for party in own}
+    f = run.decision(tables)[:, 0]
+    score = ScorecardScale(500, 20, 40).of(f)
+    (base,) = [each.points for each in card.lines if each.column == BASE]
+    for row in (0, 1, 2, 500, int(np.flatnonzero(np.isnan(GAPS))[0]), *range(1000, 1040)):
+        assert base + sum(read(card, party, row) for party in own) == pytest.approx(score[row], abs=0.05)
+    assert roc_auc_score(Y, -score) == pytest.approx(run.metrics["auc"], abs=1e-9)
+    assert ScorecardScale(500, 20, 40).of(np.array([-np.log(20), -np.log(40)])) == pytest.approx([500, 540])
+
+
+def test_each_party_makes_its_own_lines_from_its_file(tmp_path: Path) -> None:
+    run = train(woe={"bins": 5})
+    run.save(tmp_path)
+    whole = [(each.party, each.column, each.bin) for each in run.scorecard().lines]
+    found = []
+    for name in ("bank", "shop"):
+        out, page = tmp_path / f"{name}.csv", tmp_path / f"{name}.html"
+        words = ["scorecard", str(tmp_path / f"{name}.json"), "--csv", str(out), "--html", str(page)]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        rows = list(csv.DictReader(io.StringIO(out.read_text())))
+        found += [(each["party"], each["column"], each["bin"]) for each in rows]
+        assert all(abs(int(each["points"]) - float(each["exact"])) <= 0.5 for each in rows)
+        assert f"{float(rows[-1]['exact']):.2f}".rstrip("0") in page.read_text()
+    assert found == whole
+    assert not any(column == BASE for party, column, _ in found if party == "shop")
+    run.scorecard().save(tmp_path / "card.html")
+    assert "<h1>Scorecard</h1>" in (tmp_path / "card.html").read_text()
+    wrong = CliRunner().invoke(app, ["scorecard", str(tmp_path / "bank.json"), "--points", "600"])
+    assert wrong.exit_code == 2
+    assert "POINTS:ODDS:DOUBLE was expected" in wrong.output
+
+
+def test_models_without_points_are_told() -> None:
+    own = vfl.datasets.breast_cancer(parties=2)
+    keys: dict[str, Any] = {"batch_size": "all", "epochs": 12, "accepts": ["columns", "rank"]}
+    square = vfl.simulate(vfl.Job(model=vfl.SmoothHinge(), protocol="open", **keys), own)
+    with pytest.raises(ConfigError, match="a linear logistic model was expected"):
+        square.scorecard()
+    steps = vfl.BlockDescent()
+    shared = vfl.Job(model=vfl.Logistic(), optimizer=steps, protocol=vfl.Protocol(shares=vfl.Shares()), **keys)
+    with pytest.raises(ConfigError, match="open_weights"):
+        vfl.simulate(shared, own).scorecard()
+    tails = vfl.Job(model=vfl.Logistic(), protocol="open", prepare={"tails": "squash"}, **keys)
+    far = np.array(own[1].X)
+    far[0] *= 1e6
+    moved = [own[0], vfl.Party("shop", far, ids=own[1].ids, columns=own[1].columns)]
+    with pytest.raises(ConfigError, match="columns in bins were expected"):
+        vfl.simulate(tails, moved).scorecard()
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the real tables")
+def test_points_rank_like_the_model_on_credit() -> None:
+    tables = {}
+    for side in ("guest", "host"):
+        with gzip.open(DATA / f"default_credit_hetero_{side}.csv.gz", "rt") as file:
+            tables[side] = np.array(list(csv.reader(file))[1:], dtype=np.float64)
+    guest, host = tables["guest"], tables["host"]
+    own = [
+        vfl.Party("bank", guest[:, 2:], guest[:, 1], ids=guest[:, 0]),
+        vfl.Party("shop", host[:, 1:], ids=host[:, 0]),
+    ]
+    job = vfl.Job(
+        model=vfl.Logistic(l2=1e-4), protocol="open", batch_size="all", epochs=10, prepare={"woe": {}},
+        test_fraction=0.25, accepts=["columns", "label_auc", "fresh_equations", "rank"],
+    )  # fmt: skip
+    run = vfl.simulate(job, own)
+    card = run.scorecard()
+    held = job.schedule(own[0].register).test
+    new = [party.take(held) for party in own]
+    (base,) = [each.points for each in card.lines if each.column == BASE]
+    points = [base + sum(read(card, party, row) for party in new) for row in range(len(held))]
+    assert roc_auc_score(new[0].y, -np.array(points)) == pytest.approx(run.metrics["auc"], abs=0.001)
+    lines = list(csv.DictReader(io.StringIO(card.csv())))
+    whole = tuple(replace(each, points=float(line["points"])) for each, line in zip(card.lines, lines, strict=True))
+    rounded = [sum(read(Scorecard(whole, card.scale), party, row) for party in new) for row in range(len(held))]
+    print(run.metrics["auc"], roc_auc_score(new[0].y, -np.array(rounded)))
+    assert roc_auc_score(new[0].y, -np.array(rounded)) == pytest.approx(run.metrics["auc"], abs=0.002)
+    f = run.decision({party.name: party.table for party in new})[:, 0]
+    for step, auc in ((-2, 0.7674), (-1, 0.7577)):
+        told = [roc_auc_score(new[0].y, -ScorecardScale().of(levelled(f, step))) for _ in range(5)]
+        assert np.mean(told) == pytest.approx(auc, abs=0.004)  # as the page says, whose deviation is .002 a rounding
+
+
+def levelled(f: Any, step: int) -> Any:
+    """f in levels 2^step apart, as two holders' shares of it are rounded and told."""
+    numbers, levels = Numbers(256, 0.1), Levels(step, 6 - step)
+    ring = ShareRing(numbers.bits)
+    whole = ring.of(np.rint(f * 2.0 ** (numbers.f_x + numbers.f_theta)).astype(np.int64))
+    share = ring.uniform(Prg.fresh("shares of a test"), whole.shape)
+    dither = Prg.fresh("dither of a test").array(whole.shape, np.uint64) >> np.uint64(64 - levels.shift(numbers))
+    other = ring.reduce(ring.reduce(whole - share) + dither)
+    return levels.sums(levels.cut(numbers, share) + levels.cut(numbers, other), rounded_down=1)

@@ -1,0 +1,207 @@
+"""Reason codes across parties: what is told is what was chosen, counted and limited; and what codes alone tell."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.cli.code_names import given_codes
+from securevfl.cli.predictions import predictions
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import ConfigError, LeakageError, ProtocolError
+from securevfl.organisations.conversation import Venue
+from securevfl.organisations.predict import Predicted, predict_with
+from securevfl.organisations.reason_codes import GivenCodes, ReasonCodes, take
+from securevfl.organisations.scoring import score_rows
+from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
+from securevfl.training.explanations import shapley
+from tests.transport.test_predict import each
+from tests.transport.test_serve import held, serving
+
+PARTIES = vfl.datasets.breast_cancer(3)
+TABLES = {party.name: party.X[:30] for party in PARTIES}
+THREE = math.log2(10 * 9 * 8)
+
+
+@pytest.fixture(scope="module")
+def run() -> vfl.Run:
+    job = vfl.Job(
+        model=vfl.Logistic(l2=1e-3),
+        optimizer=vfl.FedBCD(lr=0.3),
+        protocol=vfl.Protocol(sum="pairwise", residual="open"),
+        batch_size=200,
+        epochs=2,
+        reason_codes=3,
+    )
+    return vfl.simulate(job, PARTIES)
+
+
+def codes_of(run: vfl.Run, name: str, most: int = 3) -> GivenCodes:
+    return GivenCodes(most, {column: f"R{j:02d}" for j, column in enumerate(run.parts[name].columns)})
+
+
+def expected(run: vfl.Run, name: str, X: Any, most: int = 3) -> list[list[str]]:
+    order = np.argsort(-shapley(run.parts[name], X)[:, :, 0], axis=1, kind="stable")[:, :most]
+    return [[f"R{j:02d}" for j in row] for row in order.tolist()]
+
+
+def predict(meeting: Any, run: vfl.Run, ids: Any = range(30), **giving: GivenCodes) -> dict[str, Any]:
+    def ask(name: str) -> Any:
+        peers, ledger = meeting.kit(name) / "peers.toml", meeting.folder / f"{name}.ledger"
+        own = None if ids is None else list(ids)
+        keys: dict[str, Any] = {"ids": own, "ledger": ledger, "timeout": 20, "patience": 5, "giving": giving.get(name)}
+        return predict_with(run.parts[name], TABLES[name], peers, **keys)
+
+    return each(meeting, ask)
+
+
+def told(path: Path, peer: str = "bank") -> list[float]:
+    """Bits of each row that a ledger of scores has noted of codes."""
+    return [sum(own.values()) for (to, _), own in Ledger(path)._codes.items() if to == peer]
+
+
+def test_codes_are_told_by_those_who_chose_to_and_counted(meet: Any, run: vfl.Run, tmp_path: Path) -> None:
+    meeting = meet(3)
+    found = predict(meeting, run, shop=codes_of(run, "shop"), bank=codes_of(run, "bank", 1))
+    assert found["bank"].reasons == {
+        "bank": expected(run, "bank", TABLES["bank"], 1),
+        "shop": expected(run, "shop", TABLES["shop"]),
+    }
+    np.testing.assert_allclose(found["bank"].proba, run.predict_proba(TABLES), rtol=0, atol=1e-9)
+    scores = {name: meeting.folder / f"{name}.ledger.scores" for name in ("bank", "shop", "telco")}
+    assert told(scores["shop"]) == pytest.approx([THREE] * 30)
+    assert not scores["bank"].exists()  # its own codes go to nobody
+    assert not scores["telco"].exists()
+    entries = [DisclosureLedger.find(meeting.folder / f"{name}.ledger").read().entries for name in ("shop", "telco")]
+    assert [[entry.told.count for entry in own] for own in entries] == [[60], [30]]
+    predict(meeting, run, shop=codes_of(run, "shop", 2))
+    assert told(scores["shop"]) == pytest.approx([THREE] * 30)  # the same columns of the same rows tell nothing new
+    path = tmp_path / "out.csv"
+    with predictions(run.parts["bank"], path) as on_block:
+        on_block(list(range(30)), found["bank"])
+    first = next(csv.DictReader(path.open()))
+    assert [first[f"reason shop {k}"] for k in (1, 2, 3)] == expected(run, "shop", TABLES["shop"])[0]
+
+
+def test_nothing_is_told_beyond_the_limits_of_the_ledger(meet: Any, run: vfl.Run) -> None:
+    meeting = meet(3)
+    DisclosureLedger(meeting.folder / "shop.ledger", "shop").set_limit("scores", Limit(59))
+    refused = predict(meeting, run, shop=codes_of(run, "shop"))
+    assert isinstance(refused["shop"], LeakageError)
+    assert not (meeting.folder / "shop.ledger.scores").exists()
+    without = predict(meeting, run, ids=None, telco=codes_of(run, "telco"))
+    assert "rows with ids were expected" in str(without["telco"])
+
+
+def test_a_party_that_serves_gives_codes_with_its_scores(meet: Any, run: vfl.Run) -> None:
+    meeting, found = meet(3), dict[int, list[str]]()
+
+    def keep(ids: list[Any] | None, block: Predicted) -> None:
+        found.update(zip(ids or [], block.reasons["shop"], strict=True))
+
+    with serving(meeting, run, 1, giving={"shop": codes_of(run, "shop", 2)}):
+        venue = Venue.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
+        score_rows(run.parts["bank"], held(run, "bank", slice(100, 140)), venue, on_block=keep)
+    assert found == dict(zip(range(100, 140), expected(run, "shop", PARTIES[1].X[100:140], 2), strict=True))
+    assert told(meeting.folder / "shop.ledger.scores") == pytest.approx([math.log2(90)] * 40)
+
+
+def test_codes_and_levels_have_one_budget(tmp_path: Path) -> None:
+    X, ids = np.arange(40.0).reshape(4, 10), [b"1", b"2", b"3", b"4"]
+    ledger = Ledger(tmp_path / "scores")
+    ledger.trained(b"m", FEWEST_VISITS, [b"9"], X[:1] + 0.5)
+    ledger.admit_codes("run", "bank", ids[:2], X[:2], bits=THREE, most=15)
+    ledger.admit_codes("run", "bank", ids[:2], X[:2], bits=THREE, most=15)
+
+    def levels(k: int, bits: int) -> None:
+        question = ledger.question(b"m", "bank", [ids[k]], bytes(16))
+        ledger.admit(question, X[k : k + 1], bits=bits, most=15)
+
+    with pytest.raises(LeakageError, match=r"15\.0 bits of a row"):
+        levels(0, 6)
+    levels(0, 5)
+    levels(2, 6)
+    with pytest.raises(LeakageError, match="score_bits or codes"):
+        Ledger(tmp_path / "scores").admit_codes("run", "bank", ids[2:], X[2:], bits=THREE, most=15)
+    assert told(tmp_path / "scores") == pytest.approx([THREE] * 2)
+    with pytest.raises(LeakageError, match="bits of a row"):  # other columns of the same row tell something new
+        ledger.admit_codes("run", "bank", ids[:1], X[1:2], bits=THREE, most=15)
+    ledger.admit_codes("run", "telco", ids[:1], X[1:2], bits=THREE, most=15)
+
+
+def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None:
+    part, codes = run.parts["shop"], dict(codes_of(run, "shop").codes)
+    first = part.columns[0]
+    for wrong, said in (
+        (GivenCodes(3, {first: "R1"}), "without one"),
+        (GivenCodes(3, codes | {"z": "R9"}), "unknown: z"),
+        (GivenCodes(11, codes), "1 to 10 codes"),
+        (GivenCodes(4, codes), "at most 3 codes a row were expected, as all parties agreed to"),
+        (GivenCodes(3, codes | {first: "=1+1"}), "letters, digits and spaces"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            wrong.check(part)
+    file = tmp_path / "codes.json"
+    file.write_text(json.dumps(codes))
+    assert given_codes(3, file) == GivenCodes(3, codes)
+    assert given_codes(None, None) is None
+    with pytest.raises(ConfigError, match="together"):
+        given_codes(3, None)
+
+    class Sent:
+        def __init__(self, message: ReasonCodes) -> None:
+            self.message = message
+
+        def recv(self, *_: Any) -> ReasonCodes:
+            return self.message
+
+    for message in (
+        ReasonCodes(("a", "b"), bytes(10)),
+        ReasonCodes(("a", "b"), np.array([0, 2, 1, 0], "<u2").tobytes()),
+        ReasonCodes(("a", "=b"), bytes(8)),
+        ReasonCodes((), bytes(8)),
+    ):
+        with pytest.raises(ProtocolError, match="codes for each of 2 rows"):
+            take("shop", Sent(message), 2, 2)  # type: ignore[arg-type]
+    assert take("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
+
+
+def explained(run: vfl.Run, X: Any, most: int, known: int = 1000) -> Any:
+    """The share of each column's variance that codes tell to who knows the columns of some rows: regression on which
+    code stands at which rank."""
+    names = sorted(codes_of(run, "shop").codes.values())
+    found = expected(run, "shop", X, most)
+    marks = np.array([[float(own[k] == name) for k in range(most) for name in names] for own in found])
+    A = np.column_stack([np.ones(len(X)), marks])
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    ridge = np.eye(A.shape[1])
+    guess = A[known:] @ np.linalg.solve(A[:known].T @ A[:known] + ridge, A[:known].T @ Z[:known])
+    return 1 - ((Z[known:] - guess) ** 2).sum(axis=0) / (Z[known:] ** 2).sum(axis=0)
+
+
+def test_codes_alone_tell_of_the_columns_that_weigh_most() -> None:
+    """Ten normal columns, weights from heavy to light: codes tell the heavy ones, more codes tell more, and they tell
+    nothing of columns without weight."""
+    draw = np.random.default_rng(7)
+    X, n = draw.normal(size=(4000, 10)), 4000
+    y = (X @ np.linspace(1, 0, 10) + draw.normal(size=n) > 0).astype(int)
+    own = [vfl.Party("bank", draw.normal(size=(n, 2)), y, ids=range(n)), vfl.Party("shop", X, ids=range(n))]
+    job = vfl.Job(
+        model=vfl.Logistic(l2=1e-4), protocol="open", batch_size="all", epochs=8,
+        accepts=["columns", "rank", "label_auc", "fresh_equations"],
+    )  # fmt: skip
+    run = vfl.simulate(job, own)
+    one, three = explained(run, X, 1), explained(run, X, 3)
+    assert three[:4].mean() > 0.3
+    assert three[:4].mean() > one[:4].mean() > 0.1
+    assert three[-1] < 0.02
+    bits = sum(max(0.0, -0.5 * math.log2(1 - each)) for each in three)
+    assert bits < THREE

@@ -1,0 +1,159 @@
+"""What is run twice, killed, copied or put back: trained once, counted each time, and no mask of it serves again."""
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.errors import SecureVFLError
+from securevfl.organisations.conversation import Venue
+from securevfl.organisations.join import join
+from securevfl.organisations.prepare import prepare
+from securevfl.protocols.shares.chunk_store import OnDisk
+from securevfl.training.model_part import ModelPart
+
+pytestmark = pytest.mark.long
+
+
+def told(owner: str, kind: Any, learner: str) -> int:
+    """How much the owner's ledger says that it has told."""
+    return told_to(DisclosureLedger.of(owner, None).read().entries, kind, learner).count
+
+
+def each(meeting: Any, work: Callable[[vfl.Party, Path], Any]) -> dict[str, Any]:
+    """What `work` returns or raises at every party, all at the same time."""
+    results: dict[str, Any] = {}
+
+    def play(party: vfl.Party) -> None:
+        try:
+            results[party.name] = work(party, meeting.kit(party.name))
+        except SecureVFLError as error:
+            results[party.name] = error
+
+    roles = [threading.Thread(target=play, args=(party,)) for party in vfl.datasets.breast_cancer(2)]
+    for role in roles:
+        role.start()
+    for role in roles:
+        role.join(240)
+        assert not role.is_alive()
+    return results
+
+
+@pytest.fixture
+def run(meet: Any, running: list[Any]) -> Any:
+    """Runs the command at both parties of a sealed job, each with options of its own."""
+    meeting = meet(2, job=meet.job(vfl.Ckks(), epochs=1, accepts=["columns", "fresh_equations"]))
+    for party in vfl.datasets.breast_cancer(2):
+        own = {} if party.y is None else {"y": party.y}
+        columns = np.array(party.columns)
+        np.savez(meeting.kit(party.name) / "own.npz", X=party.X, ids=party.ids, columns=columns, **own)
+
+    def both(**options: list[str]) -> dict[str, tuple[int, str, str]]:
+        line = [sys.executable, "-m", "securevfl.cli.main", "join", "job.toml", "--data", "own.npz", "--party"]
+        processes = {
+            name: subprocess.Popen(
+                [*line, name, *own], cwd=meeting.kit(name), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            for name, own in options.items()
+        }
+        running.extend(processes.values())
+        said = {name: process.communicate(timeout=240) for name, process in processes.items()}
+        return {name: (process.returncode, *said[name]) for name, process in processes.items()}
+
+    return meeting, both
+
+
+def test_a_training_that_is_over_is_begun_again_only_when_it_is_said(run: Any) -> None:
+    """In real processes: nothing is told by the second run, and the third, of the same sealed job, adds up."""
+    meeting, both = run
+    parties = {party.name: party for party in vfl.datasets.breast_cancer(2)}
+    first = both(**{name: meeting.accepts(party) for name, party in parties.items()})
+    assert {code for code, _, _ in first.values()} == {0}, first
+    before = ModelPart.load(meeting.kit("bank") / "bank.model.json").run
+    labels, columns = told("bank", "labels", "shop"), told("shop", "columns", "bank")
+    assert min(labels, columns) > 0
+
+    second = both(bank=[], shop=["--accept", "0" * 16])
+    assert second["bank"][0] == 0
+    assert "nothing was trained: this model is of an earlier run, and all parties have confirmed" in second["bank"][1]
+    assert second["shop"][0] == 2
+    assert "the digest of a sheet that you have agreed to was expected, it is of none" in second["shop"][2]
+    assert (told("bank", "labels", "shop"), told("shop", "columns", "bank")) == (labels, columns)
+    assert ModelPart.load(meeting.kit("bank") / "bank.model.json").run == before
+
+    accepted = {name: ["--again", *meeting.accepts(party, again=True)] for name, party in parties.items()}
+    third = both(**accepted)
+    assert {code for code, _, _ in third.values()} == {0}, third
+    assert ModelPart.load(meeting.kit("bank") / "bank.model.json").run != before
+    assert (told("bank", "labels", "shop"), told("shop", "columns", "bank")) == (2 * labels, 2 * columns)
+
+
+def test_what_a_killed_training_of_kept_exchanges_opens_again_counts(meet: Any, running: list[Any]) -> None:
+    """In real processes, killed while a table lives: both sessions are in the ledger, and the weights as good."""
+    celu = {"optimizer": vfl.CeluVFL(lr=0.1, R=4, W=3, xi=60), "accepts": ("columns", "rank", "fresh_equations")}
+    meeting = meet(2, job=meet.job(vfl.Ckks(), epochs=4).model_copy(update=celu))
+    start = {"patience": 20, "pause": 0.1, "every": 2}
+    meeting.hold("shop", 5)
+    processes = {name: meeting.spawn(name, **start) for name in meeting.peers.parties}
+    running += processes.values()
+    meeting.kill(processes["shop"], "shop", 5)
+    processes["shop"] = meeting.spawn("shop", **start)
+    running.append(processes["shop"])
+    for name, process in processes.items():
+        assert process.wait(240) == 0, (name, process.stderr.read())
+    meeting.compare(1e-3)
+    entries = DisclosureLedger.of("bank", None).read().entries
+    opened = [entry for entry in entries if (entry.told.kind, entry.told.learner) == ("labels", "shop")]
+    assert len({entry.run for entry in opened}) == 1
+    assert len({entry.sitting for entry in opened}) == 2
+    whole = {name: DisclosureLedger(meeting.folder / f"{name}.ledger", name) for name in meeting.peers.parties}
+    vfl.simulate(meeting.job, vfl.datasets.breast_cancer(2), ledgers=whole)
+    undisturbed = told_to(whole["bank"].read().entries, "labels", "shop").count
+    assert undisturbed <= told_to(opened, "labels", "shop").count
+
+
+def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tmp_path: Path) -> None:
+    shares = {"optimizer": vfl.FedSGD(lr=0.3), "protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "epochs": 4}
+    meeting = meet(2, job=vfl.Job(model=vfl.Logistic(), batch_size=160, test_fraction=0.2, **shares))
+    own = {"timeout": 60, "patience": 20}
+    accepts = {"accepts": ("small_metrics", "scores")}
+    job = meeting.job.model_copy(update=accepts)
+
+    def ahead(party: vfl.Party, kit: Path) -> Any:
+        return prepare(job, party, Venue.of(kit / "peers.toml", **own), ahead=kit / "ahead")
+
+    def train(party: vfl.Party, kit: Path) -> Any:
+        return join(job, party, kit / "peers.toml", ahead=kit / "ahead", **own)
+
+    assert set(each(meeting, ahead).values()) == {None}
+    for name in meeting.peers.parties:
+        shutil.copytree(meeting.kit(name) / "ahead", tmp_path / f"{name}.backup")
+    prepared = {path.read_bytes()[:16].hex() for path in (tmp_path / "bank.backup").glob("*/*.ready")}
+    assert len(prepared) == 2
+
+    (folder,) = (meeting.kit("shop") / "ahead").iterdir()
+    other = OnDisk(folder)  # of another process
+    refused = {name: str(error) for name, error in each(meeting, train).items()}
+    assert "another process has it" in refused["shop"]
+    assert refused["bank"].startswith("shop has stopped: ")
+    other.close()
+
+    def spent(name: str) -> list[str]:
+        return DisclosureLedger.of(name, None).chunks.read_text().split()
+
+    assert all(isinstance(part, ModelPart) for part in each(meeting, train).values())
+    assert set(spent("bank")) == set(spent("shop")) == prepared
+    for name in meeting.peers.parties:
+        shutil.rmtree(meeting.kit(name) / "ahead")
+        shutil.copytree(tmp_path / f"{name}.backup", meeting.kit(name) / "ahead")
+    assert all(isinstance(part, ModelPart) for part in each(meeting, train).values())
+    for name in meeting.peers.parties:
+        assert len(set(spent(name))) == len(spent(name)) == 4

@@ -1,0 +1,118 @@
+"""Trees between organisations: prepared, trained on what was prepared, asked about new rows at a meeting and served."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
+from securevfl.methods.state import State
+from securevfl.organisations.conversation import Venue
+from securevfl.organisations.join import join
+from securevfl.organisations.predict import predict_with
+from securevfl.organisations.prepare import prepare
+from securevfl.organisations.scoring import Answered, score_rows
+from securevfl.organisations.serve import Server
+from securevfl.protocols.shares.work_ahead import Ahead
+from securevfl.training.model_part import ModelPart
+from securevfl.training.new_rows import HeldRows, rows_of_array
+
+PARTIES = vfl.datasets.breast_cancer(2)
+LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
+LEVEL = 0.5  # between the levels that scores of new rows are told in, each rounded at random
+NEW = 1e-6  # what makes rows of the training new ones
+
+
+def both(meeting: Any, work: Callable[[vfl.Party, Path], Any]) -> dict[str, Any]:
+    """What `work` returns at either party, both at the same time."""
+    found: dict[str, Any] = {}
+
+    def play(party: vfl.Party) -> None:
+        found[party.name] = work(party, meeting.kit(party.name))
+
+    roles = [threading.Thread(target=play, args=(party,)) for party in PARTIES]
+    for role in roles:
+        role.start()
+    for role in roles:
+        role.join(240)
+        assert not role.is_alive()
+    return found
+
+
+def held(part: ModelPart, rows: slice) -> HeldRows:
+    party = next(each for each in PARTIES if each.name == part.name)
+    ids = [f"served {row}" for row in range(rows.start, rows.stop)]
+    return HeldRows.of(part.name, rows_of_array(part, party.X[rows] + NEW, ids))
+
+
+def test_trees_are_prepared_trained_asked_and_served(
+    meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The trees that work ahead rests on are those that train, those of the part, and those that new rows meet."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    protocol = vfl.Protocol(shares=vfl.Shares())
+    job = vfl.Job(
+        model=vfl.Trees(trees=4, depth=2), protocol=protocol, test_fraction=0.2, accepts=("small_metrics", "scores")
+    )
+    meeting = meet(2, None, job)
+    both(meeting, lambda party, kit: prepare(job, party, Venue.of(kit / "peers.toml", **LINE), ahead=kit / "ahead"))
+    assert len([*tmp_path.rglob("chunk-*.ready")]) == 2
+    files = {name: next((meeting.kit(name) / "ahead").rglob("inputs.json")) for name in ("bank", "shop")}
+    drawn = {name: State.read(json.loads(file.read_text())) for name, file in files.items()}
+
+    made: list[Any] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Ahead, "make", lambda *own: made.append(own))
+        ledgers = {name: DisclosureLedger(tmp_path / f"{name}.ledger", name) for name in files}
+
+        def train(party: vfl.Party, kit: Path) -> ModelPart:
+            found = join(job, party, kit / "peers.toml", ahead=kit / "ahead", ledger=ledgers[party.name].path, **LINE)
+            assert isinstance(found, ModelPart)
+            return found
+
+        parts = both(meeting, train)
+    assert not made
+    for name, part in parts.items():
+        for key in ("cuts", "columns", "sides", "merged"):
+            np.testing.assert_array_equal(part.state["inputs"]["forest"][key], drawn[name]["forest"][key])
+    assert parts["bank"].metrics["auc"] > 0.97
+
+    expected = vfl.Run(job, parts).decision({party.name: party.X[:60] + NEW for party in PARTIES})
+
+    def ask(party: vfl.Party, kit: Path) -> Any:
+        ids, own = [f"new {row}" for row in range(30)], ledgers[party.name].path
+        return predict_with(parts[party.name], party.X[:30] + NEW, kit / "peers.toml", ids=ids, ledger=own, **LINE)
+
+    asked = both(meeting, ask)
+    assert asked["shop"] is None
+    np.testing.assert_allclose(asked["bank"].decision, expected[:30], atol=2 * LEVEL)
+
+    for kind in ("scores", "ids"):
+        ledgers["shop"].set_limit(kind, Limit(10_000))
+    ended: list[Any] = []
+    venue = Venue.of(meeting.kit("shop") / "peers.toml", **LINE)
+    own = held(parts["shop"], slice(30, 60))
+    server = Server(parts["shop"], own, venue, ledger=ledgers["shop"], on_request=ended.append)
+    serving = threading.Thread(target=server.run, args=(lambda: bool(ended),), daemon=True)
+    serving.start()
+    served: dict[str, float] = {}
+    answered = score_rows(
+        parts["bank"],
+        held(parts["bank"], slice(40, 60)),
+        Venue.of(meeting.kit("bank") / "peers.toml", **LINE),
+        on_block=lambda ids, block: served.update(zip(ids or [], block.decision[:, 0].tolist(), strict=True)),
+        ledger=ledgers["bank"],
+    )
+    serving.join(240)
+    assert not serving.is_alive()
+    assert (answered, ended[0].outcome) == (Answered(20, 20), "answered")
+    in_order = [served[f"served {row}"] for row in range(40, 60)]
+    np.testing.assert_allclose(in_order, expected[40:60, 0], atol=2 * LEVEL)
