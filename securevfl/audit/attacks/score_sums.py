@@ -46,7 +46,7 @@ def explained(told: Floats, part: Floats, *known: Floats) -> float:
     ones = np.ones(len(part))
     whole = max(float(part.var()), 1e-300)
     left = [_missed(np.column_stack([ones, *known, *more]), part) for more in ((), (told,))]
-    return max(0.0, (left[0] - left[1]) / whole)
+    return min(1.0, max(0.0, (left[0] - left[1]) / whole))  # rounding may pass either end
 
 
 def _missed(design: Floats, part: Floats) -> float:

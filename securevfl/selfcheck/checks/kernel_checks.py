@@ -57,7 +57,7 @@ def answered() -> Outcome:
     modulo q."""
     outcome, scheme = Outcome(), shares.KernelShares(48)
     parameters = shares.ShareParameters(48)
-    primes, coins = parameters.primes, [common_coin(os.urandom(32), os.urandom(32), 0, "audit") for _ in range(2)]
+    primes, coins = parameters.primes, [_coin(parameters) for _ in range(2)]
     holder = scheme.keygen(coins[0])
     evaluator: Any = scheme.evaluator(holder.public, coins[0])
     V = ShareRing(48).uniform(Prg.fresh("audit"), (40, 1))
@@ -79,6 +79,15 @@ def answered() -> Outcome:
     uniform(battery, "masks of answers below a unit", below, (below * 2**16).astype(np.int64).astype(np.uint8))
     outcome.statistics("uniform", "holder", battery)
     return outcome
+
+
+def _coin(parameters: shares.ShareParameters) -> bytes:
+    """Return a coin whose public polynomial can be divided by: one in sixty has a value of zero modulo some prime."""
+    steps = Transform(parameters.primes, DEGREE)
+    while True:
+        coin = common_coin(os.urandom(32), os.urandom(32), 0, "audit")
+        if steps.forward(parameters.second(coin)[..., None]).all():
+            return coin
 
 
 def _second(primes: Primes, reply: bytes) -> Floats:
