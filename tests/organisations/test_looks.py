@@ -100,12 +100,6 @@ def test_a_row_fewer_than_the_least_is_refused(name: str, tmp_path: Path) -> Non
         look(rows - 1, kept(tmp_path))
 
 
-def test_groups_of_a_row_fewer_than_the_least_are_put_together() -> None:
-    sizes = (200, 100, 99, 1)
-    names, marks = fairness_by_group.groups_told(np.repeat(list("abcd"), sizes))
-    assert (names, marks.sum(axis=0).tolist()) == (["a", "b", "others"], [200, 100, 100])
-
-
 @pytest.mark.parametrize("name", LOOKS)
 def test_each_number_is_rounded_by_itself(name: str, tmp_path: Path) -> None:
     """Numbers that are rounded by one draw are rounded alike, so that their differences are exact."""
