@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
-import numpy as np
 import pytest
 
-from securevfl.crypto.share_ring import ShareRing
-from securevfl.protocols.shares.new_sums import SumPart
 from securevfl.protocols.shares.opened_scores import OpenedScores
 from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
+from securevfl.selfcheck.checks import draws
 from tests.disclosure.door_watch import watched
-from tests.protocols.test_shares_predict import HALVES, NUMBERS, Model, names
+from tests.protocols.test_shares_predict import HALVES, Model, names
 
 
 @pytest.mark.parametrize(
@@ -35,18 +31,11 @@ def test_bits_of_all_outputs_are_noted_and_told(
     assert [(each.entry.to, each.entry.numbers, each.short) for each in opened] == [(to, 6 * outputs, False)] * 2
 
 
-def test_parts_of_further_parties_are_masked_anew_in_each_block_and_output() -> None:
-    """The same rows in two blocks, and weights that are the same for all outputs: no two parts differ by what they say
-    alone."""
+def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
+    """The masks of parts, products and dithers of one block serve no other, at any of three parties."""
     model = Model(4, 2, 3, outputs=3)
-    for state in (*model.states.values(),):
-        for words in (state.own, *state.others.values()):
-            words[..., 1:] = words[..., :1]
     block = model.columns(50)
-    model.ask([block, block], [names(50), names(50, 50)])  # type: ignore[no-untyped-call]
-    ring = ShareRing(NUMBERS.bits)
-    parts = [e.message.words for e in model.events if e.direction == "recv" and isinstance(e.message, SumPart)]
-    assert len(parts) == 2
-    masked = [column for part in parts for column in ring.unpack(part, (50, 3)).T]
-    gaps = [ring.signed(ring.reduce(one - other)) for one, other in combinations(masked, 2)]
-    assert all(np.abs(gap).max() > 2.0 ** (NUMBERS.bits - 8) for gap in gaps)
+    with draws.watched() as drawn:
+        model.ask([block, block], [names(50), names(50, 50)], levels=HALVES)  # type: ignore[no-untyped-call]
+    assert len(drawn.streams) > 10
+    assert not drawn.outcome().findings
