@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,12 +182,13 @@ def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str,
     meeting = meet(3)
     peers, ledger = meeting.kit("shop") / "peers.toml", meeting.folder / "shop.ledger"
     part, wrong = run.parts["shop"], codes_of(run, "shop", 4)
+    if how == "predicts":
+        begin = partial(predict_with, part, TABLES["shop"], peers, ids=range(30), ledger=ledger)
+    else:
+        own = limits(DisclosureLedger(ledger, "shop"))
+        begin = partial(Server, part, held(run, "shop"), Venue.of(peers), ledger=own)
     with pytest.raises(ConfigError, match="at most 3 codes a row were expected"):
-        if how == "predicts":
-            predict_with(part, TABLES["shop"], peers, ids=range(30), ledger=ledger, giving=wrong)
-        else:
-            own = limits(DisclosureLedger(ledger, "shop"))
-            Server(part, held(run, "shop"), Venue.of(peers), ledger=own, giving=wrong)
+        begin(giving=wrong)
 
 
 def explained(run: vfl.Run, X: Any, most: int, known: int = 1000) -> Any:
