@@ -311,7 +311,7 @@ def _row(
             outcome = baseline(seed)
             return {"error": outcome.error, "cpu_s": outcome.cpu_s}
 
-        found.append(runs.once({"table": table, "method": method, "seed": seed} | what, made))
+        found.append(runs.once({"table": table, "method": method, "seed": seed, "setting": what}, made))
     errors = [each["error"] for each in found]
     cpu = min(each["cpu_s"] for each in found)
     return {"dataset": table, "method": method, "error": mean(errors), "error_sd": spread(errors), "cpu_s": cpu}
