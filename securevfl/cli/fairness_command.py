@@ -47,6 +47,10 @@ def fairness(
     group: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Your column of groups; with labels too, nothing is sent.")
     ] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one."),
+    ] = None,
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
@@ -88,12 +92,12 @@ def fairness(
     said = None if predictions is None else _said(own, predictions)
     groups = None if group is None else _texts(own, group)
     if said is not None and groups is not None:
-        _show(alone_by_group(own, said, groups), report_json)
+        _show(alone_by_group(own, said, groups, positive=positive), report_json)
         return
     keys: dict[str, Any] = {"certs": certs, "listen": listen, "timeout": timeout, "patience": patience}
     with stoppable(), events(verbose, log):
         if said is not None:
-            found = ask_groups(own, said, peers, **keys)
+            found = ask_groups(own, said, peers, positive=positive, **keys)
         else:
             kept = DisclosureLedger.of(party, ledger)
             consent = partial(agree, AgreedSheets(kept), accept, "securevfl fairness")
