@@ -15,7 +15,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from functools import partial
 from html import escape
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 
@@ -58,11 +61,20 @@ def drawn(command: str, printed: str) -> str:
     return re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="securevfl"), flags=re.DOTALL)
 
 
+class _Files(SimpleHTTPRequestHandler):
+    """Files of a folder, without a line for each on the terminal."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
 def photographed(page: Path, size: tuple[int, int], picture: Path) -> None:
     """Take a picture of a page in a window of this size; below SMALLEST it stands in a frame, as no window is so
-    narrow."""
+    narrow. The page comes from a server on this machine, as a search box needs one."""
     width, height = size
-    with tempfile.TemporaryDirectory() as folder:
+    files = partial(_Files, directory=str(page.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), files) as server, tempfile.TemporaryDirectory() as folder:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         if width < SMALLEST:
             frame = page.with_name(f"frame-{page.name}")
             inner = f'<iframe style="border:0" width="{width}" height="{height}" src="{escape(page.name)}"></iframe>'
@@ -71,8 +83,10 @@ def photographed(page: Path, size: tuple[int, int], picture: Path) -> None:
         browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
         words = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         words += [f"--user-data-dir={folder}", f"--window-size={max(width, SMALLEST)},{height + BAR}"]
-        words += ["--virtual-time-budget=4000", f"--screenshot={picture}", page.as_uri()]
+        words += ["--virtual-time-budget=4000", f"--screenshot={picture}"]
+        words.append(f"http://127.0.0.1:{server.server_port}/{page.name}")
         subprocess.run(words, capture_output=True, timeout=300, check=True)  # noqa: S603
+        server.shutdown()
     image = Image.open(picture).convert("RGB").crop((0, 0, width, height))
     image.quantize(64, dither=Image.Dither.NONE).save(picture, optimize=True)
 

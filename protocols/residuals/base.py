@@ -153,10 +153,11 @@ class ResidualProtocol(MessageProtocol):
         """Its name in a cost table."""
         return self.name
 
-    def openings(self, values: int, epochs: int, *, columns: int) -> str:
+    def openings(self, values: int, epochs: int, *, columns: int, once: int = 0) -> str:
         """Return what openings, `values` in each epoch, tell beside gradients, as a line for people; empty without any.
 
-        columns: columns of g that are multiplied in an epoch, each of which is checked.
+        columns: columns of g that are multiplied in an epoch, each of which is checked; once: values opened beside
+        these, before the first epoch.
         """
         return ""
 

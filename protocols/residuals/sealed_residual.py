@@ -141,15 +141,14 @@ class SealedResidual(Encrypted, ResidualProtocol):
     def strength(self) -> str:
         return self.engine.scheme().strength
 
-    def openings(self, values: int, epochs: int, *, columns: int) -> str:
+    def openings(self, values: int, epochs: int, *, columns: int, once: int = 0) -> str:
         scheme = self.engine.scheme()
-        opened, checks = values + columns * scheme.checks, columns * scheme.checks * epochs
+        opened, checks = values - (-once // epochs) + columns * scheme.checks, columns * scheme.checks * epochs
         run = scheme.distance_bits(opened * epochs)
         key = scheme.distance_bits(opened) if scheme.rotates else run
         text = (
-            f"{values * epochs:,} values in a run and {checks:,} checks at most, within 2^-{run:.1f} of openings that "
-            "tell J^T g alone "
-            f"(2^-{key:.1f} a key, 2^-{scheme.distance_bits(1):.1f} a value)"
+            f"{values * epochs + once:,} values in a run and {checks:,} checks at most, within 2^-{run:.1f} of "
+            f"openings that tell J^T g alone (2^-{key:.1f} a key, 2^-{scheme.distance_bits(1):.1f} a value)"
         )
         return text if run >= DISTANCE else f"{text}; 2^-{DISTANCE} is meant, so use fewer epochs or larger batches"
 

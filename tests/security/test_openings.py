@@ -66,3 +66,32 @@ def test_a_run_beyond_the_stated_number_of_openings_is_told_so() -> None:
     assert "is meant" not in residual.openings(OPENINGS // 16, 16, columns=0)
     beyond = residual.openings(OPENINGS // 16, 16, columns=checked)
     assert "2^-40 is meant, so use fewer epochs or larger batches" in beyond
+
+
+SEALED = {
+    "logistic": {"model": vfl.Logistic()},
+    "bins": {"model": vfl.Logistic(), "prepare": {"woe": {}}},
+    "softmax": {"model": vfl.Softmax()},
+    "network": {"model": vfl.Neural(loss="logistic"), "optimizer": vfl.FedBCD(lr=0.1, local_steps=3)},
+    "kept": {"model": vfl.Logistic(), "optimizer": vfl.CeluVFL(lr=0.1)},
+}
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("name", SEALED)
+def test_the_figures_of_one_page_agree(name: str, count: int) -> None:
+    """What openings add up to is, but for counts in bins, what passive parties are said to open."""
+    own: dict[str, object] = {"optimizer": vfl.FedBCD(lr=0.1), "batch_size": 128, "epochs": 3}
+    accepted = ["columns", "rank", "label_auc", "fresh_equations"]
+    job = vfl.Job(**(own | SEALED[name]), protocol=vfl.Protocol(residual="ckks"), accepts=accepted)
+    parties = vfl.datasets.breast_cancer(count)
+    page = str(vfl.explain(job, parties))
+
+    def numbers(pattern: str) -> list[int]:
+        return [int(found.replace(",", "")) for found in re.findall(pattern, page)]
+
+    (values,), opened = numbers(r"([\d,]+) values in a run"), numbers(r"opens\s+([\d,]+)\s+numbers")
+    bins = sum(numbers(r"([\d,]+) of these values are counts in bins"))
+    assert (bins > 0) == (name == "bins")
+    assert len(opened) == count - 1
+    assert values - bins == sum(opened)

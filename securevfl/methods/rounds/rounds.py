@@ -123,7 +123,8 @@ class Rounds(Method[RoundsJob]):
         columns = (sizes.batches * times + (job.prepare.woe is not None)) * len(sizes.passives) * sizes.outputs
         woe = job.prepare.woe
         slots = 0 if woe is None else woe.slots * sum(sizes.columns[name] for name in sizes.passives)
-        return job.protocol.residual.openings(opened + -(-slots // sizes.epochs), sizes.epochs, columns=columns)
+        told = job.protocol.residual.openings(opened, sizes.epochs, columns=columns, once=slots)
+        return f"{told}; {slots:,} of these values are counts in bins, some of them empty" if told and slots else told
 
     def tells(self, job: RoundsJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
         if roles.role(party) == ACTIVE:

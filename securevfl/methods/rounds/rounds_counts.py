@@ -50,7 +50,7 @@ def labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
                 job.equations * p,
                 of,
                 _basis(job, sizes, name),
-                numbers=round(sizes.visits * sizes.openings) * p,
+                numbers=_opened(sizes, name),
                 rho=rho,
             )
             for name, p in sizes.parameters.items()
@@ -167,6 +167,11 @@ def kept(job: JobOptions) -> list[Told]:
     ]
 
 
+def _opened(sizes: Sizes, party: str) -> int:
+    """Count the numbers that a passive party opens of its gradients in a run that goes to its end."""
+    return round(sizes.visits * sizes.openings) * sizes.parameters[party]
+
+
 def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     """Describe in words what an opened gradient tells a passive party of labels."""
     if known is None:
@@ -187,7 +192,7 @@ def equations(job: JobOptions, party: str, known: Known | None) -> list[str]:
     return [
         f"its own gradient: p = {p} equations about n x c = {sizes.residuals} residuals a batch, {times};",
         f"the share p / (n c) = {share:.3f} projects the labels: a leak that larger batches make smaller.",
-        f"In {job.epochs} epochs it opens {job.epochs * schedule.batches * p:,} numbers, about residuals that move.",
+        f"In {job.epochs} epochs it opens {_opened(sizes, party):,} numbers, about residuals that move.",
         f"from columns of noise it tells labels to an AUC of {auc:.2f}, from real columns to more",
         *(_alone(job, X, schedule) if job.model.by_column and X is not None else ()),
     ]
