@@ -39,7 +39,7 @@ from securevfl.errors import DataNotice, TableError
 PARTS: tuple[Literal["month", "weekday"], ...] = ("month", "weekday")  # of a date
 LEAST = 5  # training rows that share what gets a column of its own
 _TOGETHER = 8  # columns that are read together: a line of the cache
-_LOOKED, _BETWEEN = 1000, (0.3, 0.7)  # values of a column, and quantiles of them, that mostly tell it has no heavy tails
+_LOOKED, _BETWEEN = 1000, (0.3, 0.7)  # values of a column, and their quantiles, that mostly show it has no heavy tails
 HEAVY = 20  # distances of the quartiles, by which a value lies so far out that it alone would set a column's scale
 
 STEPS: Registry[ColumnStep] = Registry("step", Number, Dates, Bins, Texts, Codes, NumberEvidence, TextEvidence)
