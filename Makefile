@@ -19,7 +19,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 demo: $(VENV)/.installed
 	$(BIN)/securevfl demo
 
-# processes of tests import the package anew: compiled once, also where Python is told to write no bytecode
+# processes of tests import the package anew, and pytest rewrites asserts: compiled once, also where Python is told to
+# write no bytecode
+test quick: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed
 	$(BIN)/python -m compileall -q securevfl crypto protocols tests benchmarks
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" || { [ $$? = 1 ] && bash .ci/again $(BIN); }

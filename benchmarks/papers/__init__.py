@@ -9,7 +9,8 @@ fdml     FDML, Hu et al. 2019: AUC against pooled and local models, staleness, s
 fdskl    FDSKL, Gu et al. 2020: test errors of kernel models
 ftl      Secure FTL, Liu et al. 2018, and FedBCD's Credit-FTL: rounds, seconds and bytes of transfer learning
 
-A command writes `results/<paper>.json` and draws docs/results.md and its pictures anew. `--quick` runs everything small
+A command writes `results/<paper>.json` and draws docs/results.md and its pictures anew. One that was stopped goes on
+where it was: each part is written as it is done, and of FDSKL's test errors each split. `--quick` runs everything small
 on tables that are made up here, needs no data, and leaves the page alone: it shows that the programs run, not what they
 find.
 

@@ -7,13 +7,14 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from benchmarks.papers.study import Part
+from benchmarks.papers.study import Part, Runs
 from securevfl.bench.record import machine
 
 PAPERS = ("fedbcd", "celu", "fdml", "fdskl", "ftl")
@@ -43,7 +44,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def run(paper: str, data: Path | None, *, quick: bool, only: str | None = None, out: Path | None = None) -> None:
-    """Run the parts of a paper and keep their rows, each as it is done; parts that are not run stay as they were."""
+    """Run the parts of a paper and keep their rows, each as it is done; parts that are not run stay as they were.
+
+    Runs of a part that is not done are kept beside `out`, in a file that goes once it is; they are not run again.
+    """
     parts: dict[str, Part] = import_module(f"benchmarks.papers.{paper}").PARTS
     if only is not None and only not in parts:
         raise SystemExit(f"--only: one of {', '.join(parts)} was expected, {only} came")
@@ -52,14 +56,17 @@ def run(paper: str, data: Path | None, *, quick: bool, only: str | None = None, 
         if only not in (None, name):
             continue
         plan = part.quick if quick else part.full
+        kept = None if out is None else out.with_name(f"{out.stem}-{name}{'-quick' if quick else ''}.jsonl")
+        runs = Runs(partial(print, f"{name}:", file=sys.stderr, flush=True), kept)
         with threadpool_limits(1):
-            rows = part.run(data, plan, lambda what, name=name: print(f"{name}: {what}", file=sys.stderr, flush=True))
+            rows = part.run(data, plan, runs)
         known[name] = {"plan": asdict(plan), "quick": quick, "machine": machine(), "rows": rows}
         print(f"{paper}, {name}: {len(rows)} rows")
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             ordered = {key: known[key] for key in parts if key in known}
             out.write_text(json.dumps(ordered, indent=1, allow_nan=False) + "\n")
+        runs.forget()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from benchmarks.papers.fdskl_baselines import (
     libsvm,
     pp_svmv,
 )
-from benchmarks.papers.study import DIVERGED, NEVER, Choice, Part, Rows, choose, mean, spread
+from benchmarks.papers.study import DIVERGED, NEVER, Choice, Part, Rows, Runs, choose, mean, spread
 from securevfl.base.arrays import Floats
 from securevfl.bench.tables import READERS, archive
 from securevfl.data.party import Party
@@ -199,59 +199,78 @@ def inner(table: Table) -> Table:
     return Table(table.name, table.X[order], table.y[order], table.sides, kept)
 
 
-def choices(table: Table, setting: Setting, on_row: Callable[[str], None]) -> tuple[Choice, Choice]:
+def choices(table: Table, setting: Setting, runs: Runs) -> tuple[Choice, Choice]:
     """The kernel's width by our step, and at that width the step of the paper's update; on training rows."""
     rows = inner(table)
 
     def error(gamma: float, optimizer: FDSKL) -> float:
-        on_row(f"{table.name}: gamma {gamma:g}, {optimizer.label}, eta {optimizer.lr:g}")
+        runs(f"{table.name}: gamma {gamma:g}, {optimizer.label}, eta {optimizer.lr:g}")
         model = setting.model.model_copy(update={"gamma": gamma})
-        try:
-            return federated(rows, setting, model, optimizer, 0)["error"]
-        except DIVERGED:
-            return NEVER
+        found = _split(rows, setting, model, optimizer, 0, runs)
+        return NEVER if found is None else found["error"]
 
     grid = [float(f"{setting.model.gamma * width:.3g}") for width in WIDTHS]
     width = choose(grid, lambda gamma: error(gamma, FDSKL(rho=1.0)))
     return width, choose(STEPS, lambda eta: error(width.step, FDSKL(lr=eta, precondition=False)))
 
 
-def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     """A row for each table and method. DataError if a table is missing."""
     rows: Rows = []
     for name in plan.tables:
         table, setting = read(data, name), SMALL if data is None else SETTINGS[name]
-        width, step = choices(table, setting, on_row)
+        width, step = choices(table, setting, runs)
         model = setting.model.model_copy(update={"gamma": width.step})
         for label, precondition, chosen in (
             ("FDSKL, preconditioned", True, width),
             ("FDSKL, the paper's step", False, step),
         ):
-            on_row(f"{name}: {label}")
+            runs(f"{name}: {label}")
             steps = [FDSKL().lr] if precondition else sorted(chosen.tried, key=chosen.tried.__getitem__)
-            eta, found = _first_that_stays(table, setting, model, steps, precondition, plan.splits)
+            eta, found = _first_that_stays(table, setting, model, steps, precondition, plan.splits, runs)
             errors = [each["error"] for each in found]
             row = {"dataset": name, "method": label, "gamma": width.step, **chosen.row(), "eta": eta}
             row |= {"error": mean(errors), "error_sd": spread(errors)}
             rows.append(row | {key: min(each[key] for each in found) for key in ("cpu_s", "virtual_s", "bytes")})
-        rows += _baselines(table, setting, model, plan, on_row)
+        rows += _baselines(table, setting, model, plan, runs)
     return rows
 
 
+def _split(
+    table: Table, setting: Setting, model: Kernel, optimizer: FDSKL, seed: int, runs: Runs
+) -> dict[str, float] | None:
+    """One split by FDSKL, run once; None if it diverges."""
+
+    def made() -> dict[str, float] | None:
+        try:
+            return federated(table, setting, model, optimizer, seed)
+        except DIVERGED:
+            return None
+
+    training = {"batch": setting.batch_size, "epochs": setting.epochs, "scale": setting.scale, "n_train": table.n_train}
+    what = {"table": table.name, "model": model.model_dump(), "optimizer": optimizer.model_dump(), "seed": seed}
+    found: dict[str, float] | None = runs.once(what | training, made)
+    return found
+
+
 def _first_that_stays(
-    table: Table, setting: Setting, model: Kernel, steps: Sequence[float], precondition: bool, splits: int
+    table: Table, setting: Setting, model: Kernel, steps: Sequence[float], precondition: bool, splits: int, runs: Runs
 ) -> tuple[float, list[dict[str, float]]]:
     """Runs of all splits at the first of these steps at which none diverges, which training itself tells."""
     for eta in steps:
-        optimizer = FDSKL(lr=eta, rho=1.0, precondition=precondition)
-        try:
-            return eta, [federated(table, setting, model, optimizer, seed) for seed in range(splits)]
-        except DIVERGED:
-            continue
+        found: list[dict[str, float]] = []
+        for seed in range(splits):
+            each = _split(table, setting, model, FDSKL(lr=eta, rho=1.0, precondition=precondition), seed, runs)
+            if each is None:
+                break
+            runs(f"{table.name}: split {seed + 1} of {splits}, {each['error']:.4f} missed")
+            found.append(each)
+        if len(found) == splits:
+            return eta, found
     raise DataError(f"{table.name}: a step at which training stays finite was expected, none of {list(steps)} is one")
 
 
-def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, runs: Runs) -> Rows:
     sides, whole = table.owners(2), len(table.y)
     keys = {"batch_size": setting.batch_size, "epochs": setting.epochs, "seed": 0}
 
@@ -269,22 +288,36 @@ def _baselines(table: Table, setting: Setting, model: Kernel, plan: Plan, on_row
     ]
     made: Rows = []
     for label, most, baseline in plans:
-        on_row(f"{table.name}: {label}")
         splits = 1 if most == plan.most else plan.splits  # a kernel machine takes its time
-        found = [baseline(table.split(seed, setting.scale).first(most, seed)) for seed in range(splits)]
-        made.append(_row(table.name, label, found))
-    on_row(f"{table.name}: logistic regression")
-    made.append(_row(table.name, "logistic, FedBCD", [logistic(table, 2, seed, 5) for seed in range(plan.splits)]))
+
+        def once(seed: int, baseline: Baseline = baseline, most: int = most) -> BaselineOutcome:
+            return baseline(table.split(seed, setting.scale).first(most, seed))
+
+        made.append(_row(table.name, label, once, splits, keys | {"model": model.model_dump()}, runs))
+    linear = partial(logistic, table, 2, epochs=5)
+    made.append(_row(table.name, "logistic, FedBCD", linear, plan.splits, {}, runs))
     return made
 
 
-def _row(table: str, method: str, found: Sequence[BaselineOutcome]) -> dict[str, Any]:
-    errors = [each.error for each in found]
-    cpu = min(each.cpu_s for each in found)
+def _row(
+    table: str, method: str, baseline: Callable[[int], BaselineOutcome], splits: int, what: dict[str, Any], runs: Runs
+) -> dict[str, Any]:
+    """A row of what a baseline does on so many splits, each of them run once."""
+    found = []
+    for seed in range(splits):
+        runs(f"{table}: {method}, split {seed + 1} of {splits}")
+
+        def made(seed: int = seed) -> dict[str, float]:
+            outcome = baseline(seed)
+            return {"error": outcome.error, "cpu_s": outcome.cpu_s}
+
+        found.append(runs.once({"table": table, "method": method, "seed": seed, "setting": what}, made))
+    errors = [each["error"] for each in found]
+    cpu = min(each["cpu_s"] for each in found)
     return {"dataset": table, "method": method, "error": mean(errors), "error_sd": spread(errors), "cpu_s": cpu}
 
 
-def scaling(data: Path | None, plan: ScalingPlan, on_row: Callable[[str], None]) -> Rows:
+def scaling(data: Path | None, plan: ScalingPlan, runs: Runs) -> Rows:
     """Processor seconds of training by the number of rows: ours by one who has all columns, and a kernel machine."""
     table, setting = read(data, plan.table), SMALL if data is None else SETTINGS[plan.table]
     split = table.split(0, setting.scale)
@@ -297,7 +330,7 @@ def scaling(data: Path | None, plan: ScalingPlan, on_row: Callable[[str], None])
     rows: Rows = []
     for number in plan.rows:
         for name, method in methods.items():
-            on_row(f"{name}, {number} rows")
+            runs(f"{name}, {number} rows")
             found = method(split.first(number, 0))
             rows.append({"method": name, "rows": number, "cpu_s": found.cpu_s, "error": found.error})
     return rows

@@ -100,24 +100,37 @@ def spread(values: Sequence[float | None]) -> float | None:
 
 
 class Runs:
-    """What has been run, by what was run: kept in a file of one JSON object a line, or in memory without one."""
+    """What has been run, by what was run: kept in a file of one JSON object a line, or in memory without one.
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    A command that was stopped takes up again what its file has. `say` is told what is being run.
+    """
+
+    def __init__(self, say: Callable[[str], None], path: Path | None = None) -> None:
+        self._say, self._path = say, path
         self._known: dict[str, Any] = {}
         if path is not None and path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
                 self._known |= json.loads(line)
 
-    def __call__(self, what: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """Give what `make` gives, or gave before."""
+    def __call__(self, words: str) -> None:
+        """Say what is being run."""
+        self._say(words)
+
+    def once(self, what: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+        """Give what `make` gives, or gave before; it is kept before this returns."""
         key = json.dumps(what, sort_keys=True)
         if key not in self._known:
-            self._known[key] = make()
+            self._known[key] = made = json.loads(json.dumps(make()))
             if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
                 with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({key: self._known[key]}) + "\n")
+                    file.write(json.dumps({key: made}) + "\n")
         return self._known[key]
+
+    def forget(self) -> None:
+        """Take the file away, where all of a command is done."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
 
 Rows = list[dict[str, Any]]
@@ -125,9 +138,9 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Part:
-    """One table of a paper: what is run in full and small, and the program, from data (None: made up), plan and a
-    function that is told what is being run."""
+    """One table of a paper: what is run in full and small, and the program, from data (None: made up), the plan and
+    what has been run, which is told what is being run."""
 
     full: Any
     quick: Any
-    run: Callable[[Path | None, Any, Callable[[str], None]], Rows]
+    run: Callable[[Path | None, Any, Runs], Rows]

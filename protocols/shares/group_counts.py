@@ -8,9 +8,11 @@ A has four marks of each row (of which class it is, of which it was said to be),
 
 What else either receives is a ciphertext under another's key or uniform: B learns nothing of labels and predictions, A
 counts that are rounded up or down at random to STEP rows: right in the mean, off by less than STEP, by .41 of it on
-average. Two looks at rows of which one was left out differ by an eighth of a step for that row's group. A that deviates
-may give weights in place of marks: a count of k bits then tells it the groups of k - 2 rows. Groups of fewer
-than FEWEST rows are put together until there are as many, as a count of all rows would give what is left out.
+average. Two looks at rows of which one was left out differ by an eighth of a step for that row's group. Of two groups
+one is told, as the other is what A has left. A that deviates may give weights in place of marks: a count of k bits then
+tells it the groups of k - 1 rows. So what counts are bits: numbers_told x k of them, whatever A gives
+(`securevfl.disclosure.summed_bits`). Groups of fewer than FEWEST rows are put together until there are as many, as a
+count of all rows would give what is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +34,17 @@ from securevfl.protocols.shares.new_sums import words
 from securevfl.protocols.shares.summed_products import summed_products
 from securevfl.runtime.door import Entry, Telling
 
-__all__ = ["FEWEST", "OUTCOMES", "ROWS", "STEP", "counted_by_group", "declares", "tell_groups"]
+__all__ = [
+    "FEWEST",
+    "OUTCOMES",
+    "ROWS",
+    "STEP",
+    "bits_told",
+    "counted_by_group",
+    "declares",
+    "numbers_told",
+    "tell_groups",
+]
 
 ROWS = 400  # in all
 FEWEST = 100  # of a group
@@ -55,9 +67,19 @@ def declares() -> list[Declared]:
     return [*summed_products_of.declares(), Declared(GroupCounts, PARTNER, ACTIVE, told)]
 
 
-def _coarse(rows: int) -> ShareRing:
-    """Return the words that a count over STEP fits, with a bit for its sign."""
-    return ShareRing(max(1, math.ceil(math.log2(rows / STEP + 2))) + 1)
+def bits_told(rows: int) -> int:
+    """Return k, the bits of a word that a count of up to so many rows fits, over STEP and rounded up or down."""
+    return math.ceil(math.log2(rows / STEP + 2))
+
+
+def numbers_told(groups: int) -> int:
+    """Return how many counts are told of so many groups."""
+    return OUTCOMES * _told(groups)
+
+
+def _told(groups: int) -> int:
+    """Return of how many groups counts are told: of two one, as the other has what is left."""
+    return 1 if groups == 2 else groups
 
 
 def counted_by_group(seat: Seat, marks: Integers, groups: int) -> tuple[tuple[str, ...], Floats]:
@@ -67,22 +89,21 @@ def counted_by_group(seat: Seat, marks: Integers, groups: int) -> tuple[tuple[st
     """
     (peer,) = seat.roles.others(seat.me)
     products, (share,) = summed_products(seat, _BITS, [marks], [groups], "counts by group")  # 1, 2
-    ring = _coarse(len(marks))
+    ring, own = ShareRing(bits_told(len(marks))), share[:, : _told(groups)]
     told = products.recv(peer, GroupCounts)  # 3
     if len(told.names) != groups:
         raise ProtocolError(f"{peer}: names of {groups} groups were expected, {len(told.names)} came; use one version")
-    whole = words(peer, told.words, ring, share.shape).astype(np.float64) + np.ldexp(share.astype(np.float64), -_SHIFT)
-    half = 2.0 ** (ring.bits - 1)
-    return told.names, ((np.mod(whole + half, 2 * half) - half) * STEP).T
+    whole = words(peer, told.words, ring, own.shape).astype(np.float64) + np.ldexp(own.astype(np.float64), -_SHIFT)
+    counts = (np.mod(whole + 1, 2.0**ring.bits) - 1) * STEP  # 0 may have been rounded down, to more than -1
+    rest = (marks.sum(axis=0)[:, None] - counts)[:, : groups - counts.shape[1]]
+    return told.names, np.concatenate([counts, rest], axis=1).T
 
 
 def tell_groups(seat: Seat, marks: Integers, names: Sequence[str]) -> None:
     """Take part as the party that has groups. marks: (n x groups), one 1 a row; names: of the groups."""
     products, (share,) = summed_products(seat, _BITS, [marks], [OUTCOMES], "counts by group")  # 1, 2
-    ring = _coarse(len(marks))
-    below = Prg.fresh("dither of counts").array(share.shape, np.uint64) >> np.uint64(64 - _SHIFT)
-    level = ring.reduce((share + below) >> np.uint64(_SHIFT))
-    told = seat.channel.tell(
-        Entry(seat.active, "columns", share.size, ring.bits, about=(seat.me,), group="correlations")
-    )
+    ring, own = ShareRing(bits_told(len(marks))), share[:, : _told(len(names))]
+    below = Prg.fresh("dither of counts").array(own.shape, np.uint64) >> np.uint64(64 - _SHIFT)
+    level = ring.reduce((own + below) >> np.uint64(_SHIFT))
+    told = seat.channel.tell(Entry(seat.active, "columns", own.size, ring.bits, about=(seat.me,), group="correlations"))
     products.send(seat.active, GroupCounts(tuple(names), ring.pack(level)), told)  # 3

@@ -17,7 +17,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.disclosure.exposure import SAME
 
-__all__ = ["Holds"]
+__all__ = ["Holds", "entropies"]
 
 STEP = 1 / 8  # of a deviation
 FLOOR = 1 / 64  # of an eigenvalue
@@ -51,6 +51,11 @@ class Holds:
         return cls(
             whole, max((1 - _bits(entropies[each], R[np.ix_(each, each)]) / whole for each in kept), default=0.0)
         )
+
+
+def entropies(X: Floats) -> Floats:
+    """Return the entropy of each column (n x d), in bits a row: 0 of one that does not vary."""
+    return np.array([Holds.of(column[:, None]).bits for column in X.T])
 
 
 def _parts(X: Floats) -> tuple[Floats, Floats]:

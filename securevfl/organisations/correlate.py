@@ -6,8 +6,9 @@
 
 Of each pair, both learn the correlations of their columns, and those of their columns made uncorrelated each by itself,
 from which variance inflation follows (`securevfl.data.correlations`): 2 d d_other numbers. The ledger counts them as so
-many numbers about columns, and as so many equations of the n d values that the columns have: over all looks at a table
-a peer is told MOST of these at most. Nobody is told names of columns.
+many numbers about columns, and in bits of what the n rows of these columns hold: over all looks at a table a peer is
+told MOST of these at most, and in numbers about one column as much of what that column holds
+(`securevfl.disclosure.summed_bits`). Nobody is told names of columns.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 
+from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, Sheet
 from securevfl.data.correlations import Correlations, OwnColumns
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.holds import Holds, entropies
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
-from securevfl.errors import IdError, LeakageError, PartiesError, TableError
+from securevfl.disclosure.summed_bits import LOOK, MOST, check_looks, summed, told_before
+from securevfl.errors import IdError, PartiesError, TableError
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.giving import sizes
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import column_products
-from securevfl.protocols.shares.column_products import FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
+from securevfl.protocols.shares.column_products import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
 from securevfl.protocols.shares.share_engines import available
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, Observer
@@ -41,10 +45,9 @@ from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.transport.peers import Peers
 
-__all__ = ["LABEL", "check_share", "correlate", "correlate_with", "declares"]
+__all__ = ["correlate", "correlate_with", "declares"]
 
-MOST = 2 / ROWS_PER_COLUMN  # of the values of the columns, over all looks at a table
-LABEL = "a look at columns"  # what stands for a run in the ledger
+SAMPLE = 65_536  # rows that bits are counted in
 Consent = Callable[[Sheet], None]
 
 
@@ -116,13 +119,14 @@ def _talk(
     """Return one party's side, over a channel where all parties are there."""
     own = OwnColumns.of(party.name, party.table)
     tables = _tables(party, own, names, channel)  # 1
-    told = [_disclosure(party, own, name, table.columns) for name, table in tables.items()]
+    held = _held(own)
+    told = [_disclosure(party.name, own, held, name, table.columns) for name, table in tables.items()]
     before = [] if ledger is None else ledger.read().about(party.register.name)
     if consent is not None:
-        consent(_sheet(party, own, tables, before))  # 2
+        consent(_sheet(party, own, told, before))  # 2
     if ledger is not None:
-        sitting = LABEL + " " + channel.session.hex(), channel.session.hex()
-        ledger.book(party.register, sitting, told, partial(check_share, party.name, told))  # 2
+        sitting = LOOK + " " + channel.session.hex(), channel.session.hex()
+        ledger.book(party.register, sitting, told, partial(check_looks, party.name, told, _remedy(own)))  # 2
     meter, found = Meter(channel.clock, channel.books), []
     for pair in combinations(names, 2):
         if party.name in pair:
@@ -156,31 +160,31 @@ def _tables(party: Party, own: OwnColumns, names: Sequence[str], channel: Channe
     return tables
 
 
-def _disclosure(party: Party, own: OwnColumns, other: str, columns: int) -> Disclosure:
-    """Return what one peer, with so many columns, is told about this party's columns."""
-    count, of = 2 * columns * len(own.names), len(party) * len(own.names)
-    return Disclosure("columns", other, (party.name,), count, of, group="correlations", numbers=count)
+def _some(own: OwnColumns) -> Floats:
+    """Return the rows of the columns that bits are counted in."""
+    return own.standard[:: -(-len(own.standard) // SAMPLE)]
 
 
-def check_share(me: str, told: Sequence[Disclosure], before: Sequence[LedgerEntry]) -> None:
-    """LeakageError if a peer would come to know more than MOST of the values of the columns from looks at them."""
-    for own in told:
-        so_far = _so_far(own, before)
-        if so_far + own.share > MOST + 1e-12:
-            raise LeakageError(
-                f"party {me}: sums over rows that come to {MOST:.0%} of the values of its columns at most were "
-                f"expected over all looks, {own.learner} was told {so_far:.2%} before and would be told "
-                f"{own.share:.2%} more; keep what you have, or bring fewer columns"
-            )
+def _held(own: OwnColumns) -> float:
+    """Return how many bits all rows of the columns hold together, where the one that holds least counts for all if that
+    is less: as many numbers are told of it as of any other."""
+    some = _some(own)
+    return len(own.standard) * min(Holds.of(some).bits, len(own.names) * float(entropies(some).min()))
 
 
-def _so_far(own: Disclosure, before: Sequence[LedgerEntry]) -> float:
-    """Add up the shares of earlier correlations that the same peer was told."""
-    same = [entry.told for entry in before if (entry.told.group, entry.told.learner) == (own.group, own.learner)]
-    return sum(each.share for each in same)
+def _disclosure(me: str, own: OwnColumns, held: float, other: str, columns: int) -> Disclosure:
+    """Return what one peer, with so many columns, is told about this party's columns, which hold so many bits."""
+    return summed(other, me, 2 * columns * len(own.names), BITS, held)
 
 
-def _sheet(party: Party, own: OwnColumns, tables: Mapping[str, ShownTable], before: Sequence[LedgerEntry]) -> Sheet:
+def _remedy(own: OwnColumns) -> str:
+    """Say what would tell less of what these columns hold."""
+    bits = entropies(_some(own))
+    lightest = int(bits.argmin())
+    return f"bring more rows, or leave columns out: {own.names[lightest]} holds least, {bits[lightest]:.2f} bits a row"
+
+
+def _sheet(party: Party, own: OwnColumns, told: Sequence[Disclosure], before: Sequence[LedgerEntry]) -> Sheet:
     """Write this party's sheet: what it would learn and tell, and what it has told before."""
     n, d = len(party), len(own.names)
     strength = available(column_products.ProductNumbers(n).bits)[0].strength
@@ -189,20 +193,20 @@ def _sheet(party: Party, own: OwnColumns, tables: Mapping[str, ShownTable], befo
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {strength}",
     ]
-    for name, table in sorted(tables.items()):
-        told = _disclosure(party, own, name, table.columns)
+    for each in sorted(told, key=lambda each: each.learner):
+        name, columns = each.learner, each.count // (2 * d)
         lines += [
             "",
-            f"with {name}, {table.columns} columns",
-            f"  learns    {d * table.columns} correlations of its columns with {name}'s, and as many of columns that "
+            f"with {name}, {columns} columns",
+            f"  learns    {d * columns} correlations of its columns with {name}'s, and as many of columns that "
             "each has made",
             "            uncorrelated by itself, for variance inflation; each rounded at random to 6 bits, steps of "
             f"1/{LEVELS}",
-            f"  tells     {name} the same numbers: {told.count} of 6 bits about {d} x {n:,} values, {told.share:.2g} "
-            "of as many as there are.",
+            f"  tells     {name} the same numbers: {each.count} of {BITS} bits about {d} x {n:,} values, "
+            f"{each.share:.2g} of the bits that these hold.",
             f"            A column of {name}'s that marks one row reads that row: a value of one deviation moves the "
             f"number by {LEVELS / n**0.5:.2g}",
-            "            steps, against rounding of .4",
-            f"  told      {_so_far(told, before):.2g} of them in earlier looks; {MOST:g} at most over all",
+            f"            steps, against rounding of .4. Weights in it read {BITS - 1} rows of a column of two values",
+            f"  told      {told_before(each, before):.2g} of them in earlier looks; {MOST:g} at most over all",
         ]
     return Sheet("\n".join(lines))

@@ -8,14 +8,16 @@ group of each. Both hold the same rows in one order.
 3. both      counts of rows by group and outcome, told to A (`protocols/shares/group_counts.py`)
 
 B learns sizes alone. A learns the groups' names and 4 counts of each, rounded at random to 8 rows. B's ledger counts
-them as so many numbers about columns, and as equations: over all looks a peer is told those of 2% of the rows at most.
+them as so many numbers about columns, and in bits of what the groups of all rows hold: whatever A gives in place of
+outcomes, over all looks it is told MOST of these at most (`securevfl.disclosure.summed_bits`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,18 +29,26 @@ from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, Sheet
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
+from securevfl.disclosure.summed_bits import LOOK, MOST, check_looks, summed, told_before
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
 from securevfl.models.fairness import rates_of_counts
 from securevfl.models.losses import LogisticLoss
 from securevfl.models.positive import class_name, classes_of
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.organisations.correlate import LABEL, check_share
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.giving import sizes
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import group_counts
-from securevfl.protocols.shares.group_counts import FEWEST, OUTCOMES, ROWS, STEP, counted_by_group, tell_groups
+from securevfl.protocols.shares.group_counts import (
+    FEWEST,
+    ROWS,
+    STEP,
+    bits_told,
+    counted_by_group,
+    numbers_told,
+    tell_groups,
+)
 from securevfl.runtime.channel import Channel, Observer
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.door import Telling
@@ -218,16 +228,29 @@ def _give(
     peer: str,
 ) -> None:
     _greet(party, len(names), peer, channel)
-    count = OUTCOMES * len(names)
-    told = Disclosure(
-        "columns", peer, (party.name,), count, len(party) * len(names), group="correlations", numbers=count
-    )
+    told = summed(peer, party.name, numbers_told(len(names)), bits_told(len(party)), _held(marks))
+    before = [] if ledger is None else ledger.read().about(party.register.name)
     if consent is not None:
-        consent(_sheet(party, names, peer))  # 2
+        consent(_sheet(party, names, told, before))  # 2
     if ledger is not None:
-        sitting = f"{LABEL} {channel.session.hex()}", channel.session.hex()
-        ledger.book(party.register, sitting, [told], partial(check_share, party.name, [told]))  # 2
+        sitting = f"{LOOK} {channel.session.hex()}", channel.session.hex()
+        remedy = f"bring fewer groups, or more rows: a first look at such groups takes some {_fewest(marks):,}"
+        ledger.book(party.register, sitting, [told], partial(check_looks, party.name, [told], remedy))  # 2
     tell_groups(_seat(peer, party.name, channel), marks, names)  # 3
+
+
+def _held(marks: NDArray[np.int64]) -> float:
+    """Return how many bits the groups of all rows hold, by how many rows each has (n x groups)."""
+    p = marks.mean(axis=0)
+    return len(marks) * float(-(p * np.log2(p)).sum())
+
+
+def _fewest(marks: NDArray[np.int64]) -> int:
+    """Return how many rows in such groups hold enough for a first look."""
+    a_row, numbers, rows = _held(marks) / len(marks), numbers_told(marks.shape[1]), ROWS
+    while numbers * bits_told(rows) > MOST * a_row * rows:
+        rows = math.ceil(numbers * bits_told(rows) / (MOST * a_row))
+    return rows
 
 
 def _seat(active: str, partner: str, channel: Channel) -> Seat:
@@ -235,13 +258,18 @@ def _seat(active: str, partner: str, channel: Channel) -> Seat:
     return Seat(channel, cast, Meter(channel.clock, channel.books), lane="groups")
 
 
-def _sheet(party: Party, names: list[str], peer: str) -> Sheet:
+def _sheet(party: Party, names: list[str], told: Disclosure, before: Sequence[LedgerEntry]) -> Sheet:
     lines = [
         f"counts by group, for {party.name}, {len(party):,} rows in {len(names)} groups: {', '.join(names)}",
         f"assumes: {ASSUMPTIONS}",
-        f"  tells     {peer} these names, and of each group how many rows are of either class and were said to be:",
-        f"            {OUTCOMES * len(names)} counts, rounded at random to {STEP} rows; groups under {FEWEST} rows are "
-        "put together",
+        f"  tells     {told.learner} these names, and of each group how many rows are of either class and were said to "
+        "be:",
+        f"            {told.count} counts of {bits_told(len(party))} bits, rounded at random to {STEP} rows; groups "
+        f"under {FEWEST} rows are put together.",
+        f"            They are {told.share:.2g} of the bits that the groups of all rows hold; who puts weights in "
+        "place",
+        "            of outcomes reads as many of these",
+        f"  told      {told_before(told, before):.2g} of them in earlier looks; {MOST:g} at most over all",
         "  learns    sizes alone",
     ]
     return Sheet("\n".join(lines))

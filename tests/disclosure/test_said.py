@@ -35,6 +35,7 @@ def on_shares(**keys: Any) -> vfl.Job:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rows", "refused"), [(160, True), (200, True), (201, False), (400, False)])
 def test_opened_weights_as_many_as_labels_are_refused(rows: int, refused: bool) -> None:
     """As a sealed gradient of so many columns on one batch of all rows would be."""

@@ -14,11 +14,13 @@ from securevfl.options import JobOptions
 PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
 def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference.page(), "python -m securevfl.cli.reference docs/job-file.md"
 
 
+@pytest.mark.long
 def test_every_kind_and_every_key_is_on_it() -> None:
     page = reference.page()
     for name, registry in reference.KINDS.values():

@@ -49,6 +49,7 @@ def test_a_linear_job_on_its_outputs_tells_what_none_on_the_columns_does(pretext
     assert with_it > 0.8
 
 
+@pytest.mark.long
 def test_no_label_has_a_part_in_it() -> None:
     X, y = rings(200)
     fitted = [vfl.LocalBottom(network, epochs=2).fit(vfl.Party("p", X, each, aligned=True)) for each in (y, 1 - y)]

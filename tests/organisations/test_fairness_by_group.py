@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,25 @@ import securevfl as vfl
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.cli.main import app
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.disclosure.limits import Limit
+from securevfl.disclosure.summed_bits import MOST
 from securevfl.errors import LabelError, LeakageError, PartiesError, TableError
 from securevfl.organisations import fairness_by_group as module
 from securevfl.organisations.fairness_by_group import ask_groups, count_groups, give_groups, groups_told
-from securevfl.protocols.shares.group_counts import STEP, GroupCounts
+from securevfl.protocols.shares.group_counts import STEP, GroupCounts, bits_told, numbers_told
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.threads import run_threads
 from tests.organisations.test_correlate import Seen
 from tests.transport.conftest import meet as meet
 from tests.transport.test_predict import each
 
-N = 2000
+N = 4000
 DRAW = np.random.default_rng(4)
-GROUP = np.repeat(["south", "north", "east", "west", "isle"], [900, 700, 300, 60, 40])
+GROUP = np.repeat(["south", "north", "east", "west", "isle"], [1800, 1400, 600, 120, 80])
 Y = (DRAW.random(N) < np.where(GROUP == "north", 0.5, 0.3)).astype(int)
 SAID = np.where(DRAW.random(N) < 0.8, Y, 1 - Y)
 BANK = vfl.Party("bank", DRAW.normal(size=(N, 1)), Y, ids=range(N))
 SHOP = vfl.Party("shop", DRAW.normal(size=(N, 1)), ids=range(N))
+ROLES = ("bank", "shop")
 TOLD = {"south": ["south"], "north": ["north"], "east": ["east"], "others": ["west", "isle"]}
 
 
@@ -60,7 +64,7 @@ def test_rates_are_those_of_the_groups_and_counts_alone_are_told() -> None:
     (message,) = [
         each.message for each in seen.events if each.direction == "recv" and isinstance(each.message, GroupCounts)
     ]
-    assert len(message.words) == 16 * 9 // 8  # a sign and 2,000 rows over 8
+    assert len(message.words) == 16 * 9 // 8  # 4,000 rows over 8
 
 
 def test_counts_are_right_in_the_mean_and_rounded_anew() -> None:
@@ -68,31 +72,87 @@ def test_counts_are_right_in_the_mean_and_rounded_anew() -> None:
     much. Shares that are cut and not rounded would be 16 too low."""
     looks = np.array([[own["rows"] for own in count_groups(BANK, SAID, SHOP, GROUP).values()] for _ in range(12)])
     assert (looks.std(axis=0) > 1).all()
-    assert np.abs(looks.mean(axis=0) - [900, 700, 300, 100]).max() < 12
+    assert np.abs(looks.mean(axis=0) - [1800, 1400, 600, 200]).max() < 12
 
 
-def test_marks_that_are_weights_read_as_many_rows_as_a_count_has_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A party that deviates gives 16, 32 .. as the marks of rows: of 7 rows a count, 28 in one look, it has the groups.
-    Of the 9 bits of a count one is a sign and one is the rounding."""
-    rows = np.arange(4 * 7).reshape(4, 7) * 70
-    weights = np.zeros((N, 4), np.int64)
-    for cell, own in enumerate(rows):
-        weights[own, cell] = 2 * STEP << np.arange(7)
-    raw: list[Any] = []
+def test_of_two_groups_one_is_told_and_the_other_is_what_is_left() -> None:
+    seen, where = Seen(), np.where(GROUP == "south", "south", "rest")
+    found = count_groups(BANK, SAID, SHOP, where, observe=seen)
+    assert [entry.numbers for _, entry in seen.entries if entry.kind == "columns"] == [4]
+    assert sum(own["rows"] for own in found.values()) == N
+    for name, own in found.items():
+        hit, false, missed, _ = counts(where == name)
+        assert abs(own["rate"] * own["rows"] - hit - missed) < 2 * STEP
+        assert abs(own["selected"] * own["rows"] - hit - false) < 2 * STEP
 
-    def asked(*words: Any) -> Any:
-        raw.append(module_counts(*words))
+
+def look(file: Path, outcomes: np.ndarray, names: list[str], marks: np.ndarray, columns: int = 1) -> Any:
+    """Return what one look tells a bank that gives these outcomes, where a shop counts it in a ledger read anew."""
+    bank, shop = (vfl.Party(name, DRAW.normal(size=(len(marks), columns)), ids=range(len(marks))) for name in ROLES)
+    ledger = DisclosureLedger(file, "shop")
+    give = partial(module._give, shop, names, marks, ledger, None, peer="bank")
+    return run_threads({"bank": partial(module._ask, bank, outcomes, peer="shop"), "shop": give}, WallClock)["bank"]
+
+
+def read_from(rows: np.ndarray, names: tuple[str, ...], told: np.ndarray) -> np.ndarray:
+    """Return the group of each of these rows (4 x m), where m rows of each outcome were given 16, 32 .. as marks."""
+    sums = np.rint(np.mod(told, 2 ** bits_told(N) * STEP) / (2 * STEP)).astype(int)  # groups x 4
+    read = ((sums[:, :, None] >> np.arange(rows.shape[1])) & 1).astype(bool)
+    return np.array(names)[read.argmax(axis=0)]
+
+
+@pytest.mark.parametrize(("groups", "most"), [(GROUP, 32), (np.arange(N) % 2, 96)], ids=["four", "two"])
+def test_weights_in_place_of_marks_read_no_more_than_the_ledger_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: np.ndarray, most: int
+) -> None:
+    """A party that deviates reads k - 1 rows a count of k bits, 4 x 8 in a look: of all rows, by all looks that the
+    ledger lets through, .8 and 2.4 %. The next is refused, also by a process that has just begun, and of a table
+    with other columns."""
+    names, marks = groups_told(groups)
+    raw, read, each = list[Any](), 0, bits_told(N) - 1
+    asked = module.counted_by_group
+
+    def telling(*words: Any) -> Any:
+        raw.append(asked(*words))
         return raw[-1]
 
-    module_counts = module.counted_by_group
-    monkeypatch.setattr(module, "_outcomes", lambda *_: weights)
-    monkeypatch.setattr(module, "counted_by_group", asked)
-    count_groups(BANK, SAID, SHOP, GROUP)
-    ((names, told),) = raw
-    sums = np.rint(np.mod(told, 2**9 * STEP) / (2 * STEP)).astype(int)  # groups x 4
-    for group, own in zip(names, sums, strict=True):
-        read = (own[:, None] >> np.arange(7)) & 1
-        assert read.astype(bool).tolist() == np.isin(GROUP[rows], TOLD[group]).tolist()
+    monkeypatch.setattr(module, "counted_by_group", telling)
+    weights = np.zeros((N, 4), np.int64)
+    while read < most:
+        rows = (read + np.arange(4 * each)).reshape(4, each)
+        weights[rows, np.arange(4)[:, None]] = 2 * STEP << np.arange(each)
+        look(tmp_path / "shop", weights, names, marks)
+        assert (read_from(rows, *raw.pop()) == np.array(names)[marks.argmax(axis=1)[rows]]).all()
+        weights[rows], read = 0, read + rows.size
+    assert read <= MOST * N
+    for columns in (1, 2):
+        with pytest.raises(LeakageError, match=f"{MOST:.0%} of the bits of its columns"):
+            look(tmp_path / "shop", weights, names, marks, columns)
+
+
+def test_looks_that_are_repeated_find_counts_to_a_row_or_two_and_then_are_refused(tmp_path: Path) -> None:
+    """All looks that there are at 4,000 rows in two groups are 3: their mean errs by .41 x 8 / sqrt(3) = 1.9 rows, so
+    one row more or less is not found. Sums of two counts are held to eight deviations."""
+    names, marks = groups_told(np.arange(N) % 2)
+    outcomes, selected = np.eye(4, dtype=np.int64)[np.arange(N) % 4], np.arange(N) % 4 < 2
+    found = [look(tmp_path / "shop", outcomes, names, marks) for _ in range(3)]
+    with pytest.raises(LeakageError, match=r"2\.70% before"):
+        look(tmp_path / "shop", outcomes, names, marks)
+    mean = np.mean([[own["rows"] * own["selected"] for own in each.values()] for each in found], axis=0)
+    assert np.abs(mean - selected @ marks).max() < 8 * 1.9 * 2**0.5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fewest"), [((500, 500), 934), ((900, 100), 2559), ((9, 7, 3, 1), 2866), ((1,) * 4, 2400)]
+)
+def test_fewest_rows_of_a_first_look(sizes: tuple[int, ...], fewest: int) -> None:
+    place = np.repeat(np.arange(len(sizes)), np.array(sizes) * 100)
+    marks = (place[:, None] == np.arange(len(sizes))).astype(np.int64)
+    assert module._fewest(marks) == fewest
+    a_row = module._held(marks) / len(marks)
+    numbers = numbers_told(len(sizes))
+    assert numbers * bits_told(fewest) <= MOST * a_row * fewest
+    assert numbers * bits_told(fewest - 1) > MOST * a_row * (fewest - 1)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +180,7 @@ def test_groups_under_100_rows_are_not_told_nor_follow(sizes: tuple[int, ...], n
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(LabelError, match="labels of two classes"):
         count_groups(SHOP, SAID, BANK, GROUP)
-    with pytest.raises(TableError, match="one group for each of 2,000 rows"):
+    with pytest.raises(TableError, match="one group for each of 4,000 rows"):
         count_groups(BANK, SAID, SHOP, GROUP[:5])
     few = np.arange(300)
     with pytest.raises(TableError, match="400 rows or more"):
@@ -143,11 +203,13 @@ def test_between_organisations_with_consent_and_limits(meet: Any) -> None:
     assert found["shop"] == list(found["bank"])
     ledger = DisclosureLedger.find(meeting.kit("shop") / "ledger")
     (entry,) = ledger.read().entries
-    assert (entry.told.kind, entry.told.count, entry.told.share) == ("columns", 8, 0.008)
-    ledger.set_limit("columns", Limit(15))
-    assert "8 counts, rounded at random to 8 rows" in sheets[0]
+    assert (entry.told.kind, entry.told.count, entry.told.share) == ("columns", 4, 4 / 141)
+    assert "4 counts of 7 bits, rounded at random to 8 rows" in sheets[0]
+    assert "0.028 of the bits that the groups of all rows hold" in sheets[0]
     refused = each(meeting, ask)
     assert isinstance(refused["shop"], LeakageError)
+    assert "was told 2.84% before and would be told 2.84% more" in str(refused["shop"])
+    assert "a first look at such groups takes some 941" in str(refused["shop"])
     with pytest.raises(PartiesError, match="one other party"):
         give_groups(SHOP, GROUP, meet(3).kit("shop") / "peers.toml")
 

@@ -110,3 +110,33 @@ def test_the_queue_model_by_hand() -> None:
     often = [Pauses(0.3, 0.5, seed) for seed in (1, 2, 3)]
     in_step, apart = (queued(3, tau, 400, line, often) for tau in (0, 8))
     assert 0.3 < apart / in_step < 0.7
+
+
+def test_a_command_that_was_stopped_takes_up_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.papers import fdskl
+    from benchmarks.papers.__main__ import main
+    from benchmarks.papers.study import Part, Rows, Runs
+
+    made: list[int] = []
+    stops = [2]
+
+    def splits(data: Path | None, plan: fdskl.Plan, runs: Runs) -> Rows:
+        def one(seed: int) -> dict[str, float]:
+            if seed in stops:
+                raise KeyboardInterrupt
+            made.append(seed)
+            return {"error": seed / 10}
+
+        return [runs.once({"table": "made up", "seed": seed}, lambda seed=seed: one(seed)) for seed in range(4)]
+
+    monkeypatch.setattr(fdskl, "PARTS", {"errors": Part(fdskl.Plan(), fdskl.Plan(), splits)})
+    out = tmp_path / "fdskl.json"
+    with pytest.raises(KeyboardInterrupt):
+        main(["fdskl", "--quick", "--out", str(out)])
+    assert made == [0, 1]
+    assert not out.exists()
+    stops.clear()
+    main(["fdskl", "--quick", "--out", str(out)])
+    assert made == [0, 1, 2, 3]
+    assert [row["error"] for row in json.loads(out.read_text())["errors"]["rows"]] == [0.0, 0.1, 0.2, 0.3]
+    assert [file.name for file in tmp_path.iterdir()] == ["fdskl.json"]

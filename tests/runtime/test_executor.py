@@ -51,6 +51,7 @@ def spawned() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(2, mp_context=get_context("spawn"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(2), spawned], ids=["threads", "spawned processes"])
 def test_paillier_trains_the_same_model_on_every_executor(alone: Run, make: Callable[[], Executor]) -> None:
     with make() as pool:
@@ -75,6 +76,7 @@ def kill(victim: int) -> None:
     os.kill(victim, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_pool_whose_worker_is_killed_in_mid_job_loses_nothing() -> None:
     with spawned() as pool:
         timed = TimedExecutor(pool, 2)

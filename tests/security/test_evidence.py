@@ -14,11 +14,14 @@ from securevfl.consent.leaks import leaks
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.scheme import Shape
 from securevfl.data.evidence import BinRows, Woe
+from securevfl.data.party import register_of
 from securevfl.disclosure.label_bits import alone, label_entropy, told_bits
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError, LimitError, ProtocolError
 from securevfl.methods.known_run import known_run
 from securevfl.protocols import bin_classes
+from securevfl.protocols.differentiable import FixedJacobian
+from securevfl.protocols.residuals.base import Agreement, Batch
 
 
 def job(woe: Woe, **keys: Any) -> vfl.Job:
@@ -163,3 +166,34 @@ def test_the_sheet_says_it_and_the_ledger_counts_bins_once(tmp_path: Path) -> No
     vfl.simulate(job(Woe(), seed=4), named, ledgers=ledgers)  # the same bins and equations again
     with pytest.raises(LeakageError, match="fresh_equations"):
         vfl.simulate(job(Woe(bins=5)), named, ledgers=ledgers)
+
+
+class Stopped(Exception):
+    """What ends a run once its counts are told."""
+
+
+def test_weights_in_place_of_bins_read_more_labels_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A party that deviates multiplies rows by 1, 1/2, 1/4 .. in place of bins: a number of 28 bits names 14 labels,
+    and is entered as a count, of 5 bits. No limit stops that; the threat model says so."""
+    parties, woe, each, read = noise(600, 2), Woe(bins=3), 14, list[bool]()
+
+    def ask(seat: Any, residual: Any, bins: BinRows, rows: Any) -> Any:
+        J = np.zeros(bins[:].shape)
+        for j in range(J.shape[1]):
+            J[j * each : (j + 1) * each, j] = 2.0 ** -np.arange(each)
+        role = residual.passive(seat, Agreement(group="bins"))
+        with seat.channel.door.on("bins"):
+            opened = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]
+        for value in opened.tolist():
+            for step in range(each):
+                read.append(value > 0)
+                value -= (1 if value > 0 else -1) * 2.0**-step
+        raise Stopped
+
+    chosen = job(woe)
+    monkeypatch.setattr(bin_classes, "ask", ask)
+    with pytest.raises(Stopped):
+        vfl.simulate(chosen, parties)
+    train = np.sort(chosen.schedule(register_of(parties)).train)[: len(read)]
+    assert read == (parties[0].y[train] == 1).tolist()
+    assert len(read) == 8 * 14 > 2.5 * told_bits(woe.equations(2), 600)

@@ -28,6 +28,7 @@ def table(seed: int, rows: int = 400) -> tuple[Any, Any, Any]:
     return bins[:, :3], bins[:, 3:], y
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_opened_histograms_name_bins_and_chosen_splits_labels(seed: int) -> None:
     own, other, y = table(seed)

@@ -58,6 +58,7 @@ def test_a_model_alone_scores_as_pooled_regression_does(name: str, bins: bool, f
     assert bins or np.mean(apart) >= -0.0005
 
 
+@pytest.mark.long
 def test_bins_rank_as_weights_of_evidence_of_the_pooled_table_do(first_job: Any) -> None:
     """On the made-up loans, by .02 and more better: the bar has no luck to fear."""
     parties, job = vfl.datasets.loans(1_600), first_job.alone(0, bins=True)

@@ -43,6 +43,7 @@ def job(residual: object = "open", **keys: object) -> vfl.Job:
     return vfl.Job(**(own | keys))
 
 
+@pytest.mark.long
 def test_sealed_training_is_training_in_the_open_over_fifty_rounds() -> None:
     keys: dict[str, object] = {"epochs": 25, "optimizer": vfl.FedBCD(local_steps=2, lr=0.3)}
     plain, sealed = (vfl.simulate(job(residual, **keys), parties(3, 3)) for residual in ("open", "ckks"))
@@ -53,6 +54,7 @@ def test_sealed_training_is_training_in_the_open_over_fifty_rounds() -> None:
     assert sealed.metrics["auc"] > 0.97
 
 
+@pytest.mark.long
 def test_under_paillier_too() -> None:
     keys: dict[str, object] = {"epochs": 1, "optimizer": vfl.FedSGD(lr=0.3)}
     plain, sealed = (vfl.simulate(job(each, **keys), parties(2, 1)) for each in ("open", vfl.Paillier(bits=2048)))

@@ -38,6 +38,7 @@ def job(residual: Any = "open", **keys: Any) -> vfl.Job:
     return vfl.Job(**(own | keys))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("optimizer", "rounds"),
     [
@@ -57,6 +58,7 @@ def test_sealed_training_gives_the_open_model(optimizer: Any, rounds: int) -> No
     assert sealed.history[-1]["batch_loss"] < sealed.history[0]["batch_loss"]
 
 
+@pytest.mark.long
 def test_paillier_gives_the_open_model() -> None:
     small = {"model": Transfer(units=2), "epochs": 1, "optimizer": vfl.FedSGD(lr=1.0), "test_fraction": 0.0}
     sealed = vfl.simulate(job(Paillier(bits=2048), **small), tables(24))

@@ -126,6 +126,7 @@ def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.long
 def test_what_was_prepared_is_gone_through_and_gone(prepared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr("securevfl.protocols.shares.work_ahead.Ahead.make", lambda *_: made.append(1))
@@ -138,6 +139,7 @@ def test_what_was_prepared_is_gone_through_and_gone(prepared: Any, monkeypatch: 
     assert not [*prepared.folder.glob("*/ahead/*/chunk-*")]
 
 
+@pytest.mark.long
 def test_a_party_without_what_it_prepared_has_all_make_it_anew(prepared: Any) -> None:
     for path in (prepared.kit("shop") / "ahead").glob("*/chunk-9.ready"):
         path.unlink()

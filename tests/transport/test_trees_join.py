@@ -53,6 +53,7 @@ def held(part: ModelPart, rows: slice) -> HeldRows:
     return HeldRows.of(part.name, rows_of_array(part, party.X[rows] + NEW, ids))
 
 
+@pytest.mark.long
 def test_trees_are_prepared_trained_asked_and_served(
     meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

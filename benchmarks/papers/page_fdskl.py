@@ -1,0 +1,35 @@
+"""FDSKL's sections of docs/results.md."""
+
+from __future__ import annotations
+
+from benchmarks.papers.page_cells import Part, number, spread, table
+
+
+def fdskl_errors(part: Part) -> str:
+    cells = [
+        [
+            *(row["dataset"], row["method"], spread(row, "error", 4), f"{row['gamma']:g}" if "gamma" in row else ""),
+            *(f"{row['eta']:g}" if "eta" in row else "", number(row["cpu_s"], 1)),
+            number(row["bytes"] / 1e6, 0) if "bytes" in row else "",
+        ]
+        for row in part["rows"]
+    ]
+    plan = part["plan"]
+    return (
+        "### Test errors\n"
+        f"Three parties, tree sum, {plan['splits']} splits (a9a: its own test rows, as many seeds; kernel "
+        f"machines one). "
+        "*The paper's step* is the update without a preconditioner, with the best step on training rows.\n\n"
+        + table(["table", "method", "error", "gamma", "eta", "CPU s", "MB"], cells)
+    )
+
+
+def fdskl_scaling(part: Part) -> str:
+    cells = [
+        [row["method"], f"{row['rows']:,}", number(row["cpu_s"], 2), number(row["error"], 4)] for row in part["rows"]
+    ]
+    return (
+        f"### Time by rows\n{part['plan']['table']}, one split; FDSKL by one who has all columns.\n\n"
+        + table(["method", "rows", "CPU s", "error"], cells)
+        + "\n![Seconds by rows](figures/fdskl-scaling.svg)\n"
+    )

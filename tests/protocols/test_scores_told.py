@@ -1,0 +1,41 @@
+"""What is noted of scores, and what goes with them, for several outputs and blocks, whoever asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from securevfl.protocols.shares.opened_scores import OpenedScores
+from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
+from securevfl.selfcheck.checks import draws
+from tests.disclosure.door_watch import watched
+from tests.protocols.test_shares_predict import HALVES, Model, names
+
+
+@pytest.mark.parametrize(
+    ("widths", "outputs", "to"), [((5, 7, 3), 1, "a"), ((5, 7, 3), 3, "a"), ((5, 7), 3, "b"), ((5, 7, 3), 3, "c")]
+)
+def test_bits_of_all_outputs_are_noted_and_told(
+    widths: tuple[int, ...], outputs: int, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7 bits for each output of a row, in every ledger but that of who asks, and so many in what is opened."""
+    model = Model(*widths, outputs=outputs)
+    blocks, left = [model.columns(6, seed) for seed in (1, 2)], watched(monkeypatch)
+    ledgers = {name: Ledger(None) for name in model.names}
+    for own in ledgers.values():
+        own.trained(b"model", FEWEST_VISITS, [b"trained"])
+    model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
+    for name, own in ledgers.items():
+        bits = [noted[b"model".hex()] for noted in own._scored.values()]
+        assert bits == ([] if name == to else [7 * outputs] * 12)
+    opened = [each for each in left if each.kind is OpenedScores]
+    assert [(each.entry.to, each.entry.numbers, each.short) for each in opened] == [(to, 6 * outputs, False)] * 2
+
+
+def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
+    """The masks of parts, products and dithers of one block serve no other, at any of three parties."""
+    model = Model(4, 2, 3, outputs=3)
+    block = model.columns(50)
+    with draws.watched() as drawn:
+        model.ask([block, block], [names(50), names(50, 50)], levels=HALVES)  # type: ignore[no-untyped-call]
+    assert len(drawn.streams) > 10
+    assert not drawn.outcome().findings
