@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from securevfl.protocols.shares.opened_scores import OpenedScores
+from securevfl.protocols.shares.opened_scores import OpenedScores, ScoreShare, ShareKept
 from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
+from securevfl.protocols.shares.share_products import Products
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Leave
 from securevfl.selfcheck.checks import draws
 from tests.disclosure.door_watch import watched
 from tests.protocols.test_shares_predict import HALVES, Model, names
@@ -39,3 +44,32 @@ def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
         model.ask([block, block], [names(50), names(50, 50)], levels=HALVES)  # type: ignore[no-untyped-call]
     assert len(drawn.streams) > 10
     assert not drawn.outcome().findings
+
+
+@pytest.mark.parametrize("to", ["a", "b", "c"])
+def test_a_part_is_on_disk_before_anything_is_said_of_it(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds a part keeps it before it says so, or sends it, block after block: else a crash between would have
+    the question answered in two ways."""
+    model = Model(5, 7, 3)
+    ledgers, sent, send = (
+        {name: Ledger(tmp_path / name) for name in model.names},
+        list[tuple[str, int]](),
+        Products.send,
+    )
+    for own in ledgers.values():
+        own.trained(b"model", FEWEST_VISITS, [b"trained"])
+
+    def noted(self: Products, name: str, message: Message, told: Leave | None = None) -> None:
+        if isinstance(message, ShareKept | OpenedScores | ScoreShare):
+            answers = tmp_path / f"{self.seat.me}.answers"
+            sent.append((type(message).__name__, len(list(answers.iterdir())) if answers.exists() else 0))
+        send(self, name, message, told)
+
+    monkeypatch.setattr(Products, "send", noted)
+    blocks = [model.columns(6, seed) for seed in (1, 2)]
+    model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
+    for kind in {kind for kind, _ in sent}:
+        assert [kept for own, kept in sent if own == kind] == [1, 2]
+    assert {kind for kind, _ in sent} == {"ShareKept", "OpenedScores"} | ({"ScoreShare"} if to == "c" else set())

@@ -176,6 +176,18 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
     assert take("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
 
 
+def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> None:
+    """Names are told whole: in the order of the columns they would say which column a code is of, and how many share
+    one."""
+    columns = run.parts["shop"].columns
+    names = [f"R{(7 * j) % 10}" if j else "R1" for j in range(len(columns))]
+    told = {
+        tuple(GivenCodes(3, dict(zip(order, given, strict=True))).names())
+        for order, given in ((columns, names), (columns[::-1], names[::-1]), (columns, sorted(names)))
+    }
+    assert told == {tuple(sorted(set(names)))}
+
+
 @pytest.mark.parametrize("how", ["predicts", "serves"])
 def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str, meet: Any, run: vfl.Run) -> None:
     """Whichever way a party takes part: each begins with a look at what it is to give."""
