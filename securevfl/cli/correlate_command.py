@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from securevfl.base.files import check_writable, write_whole
-from securevfl.cli.option_groups import Meeting, expanded
+from securevfl.cli.option_groups import MeetingOptions, expanded
 from securevfl.cli.party_options import Data, Digest, Html, IdColumn, Json, LabelColumn, Ledger, Name, PeersFile
 from securevfl.cli.stop import stoppable
 
@@ -28,7 +28,7 @@ def correlate(
     report_json: Json = None,
     page: Html = None,
     ledger: Ledger = None,
-    meeting: Meeting = Meeting(),
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Compare your columns of numbers with those of the others before a training: correlations and variance inflation.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.base.files import check_writable, write_whole
-from securevfl.cli.option_groups import Meeting, expanded
+from securevfl.cli.option_groups import MeetingOptions, expanded
 from securevfl.cli.party_options import Data, Digest, IdColumn, Json, LabelColumn, Ledger, Name, PeersFile
 from securevfl.cli.stop import stoppable
 from securevfl.errors import ConfigError, IdError, TableError
@@ -41,7 +41,7 @@ def fairness(
     accept: Digest = None,
     report_json: Json = None,
     ledger: Ledger = None,
-    meeting: Meeting = Meeting(),
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Say how a model treats groups: rates of labels, of selected rows, of true and false positives, group by group.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from securevfl.cli.option_groups import Meeting, expanded
+from securevfl.cli.option_groups import MeetingOptions, expanded
 from securevfl.cli.party_options import Name, PeersFile
 from securevfl.cli.stop import stoppable
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def line(
     party: Name,
     peers: PeersFile = Path("peers.toml"),
-    meeting: Meeting = Meeting(),
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Measure round trip, bandwidth and cost a message between all parties, and print what to simulate with.
 

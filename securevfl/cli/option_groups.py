@@ -1,6 +1,6 @@
 """Groups of options that several commands take: a command names the group, and its fields become options.
 
-    def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: Meeting = Meeting()) -> None: ...
+    def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOptions = MeetingOptions()) -> None: ...
 
 has --certs, --listen and so on, with the defaults of the group that stands in its signature.
 """
@@ -30,7 +30,7 @@ class VenueKeys(TypedDict):
 
 
 @dataclass(frozen=True)
-class Place:
+class PlaceOptions:
     """Options by which a party finds the others and waits for them."""
 
     certs: Certs = None
@@ -51,7 +51,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Meeting(Place):
+class MeetingOptions(PlaceOptions):
     """Options by which a party finds the others, and by which it says what happens."""
 
     verbose: Verbose = False

@@ -10,7 +10,7 @@ import typer
 
 from securevfl.base.files import check_writable
 from securevfl.cli.code_names import Codes, Reasons, given_codes
-from securevfl.cli.option_groups import Meeting, expanded
+from securevfl.cli.option_groups import MeetingOptions, expanded
 from securevfl.cli.party_options import (
     Ahead,
     Data,
@@ -48,7 +48,7 @@ def align(
     data: Data,
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
-    meeting: Meeting = Meeting(),
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Find the ids that all parties have, showing no others, and write the shared row order beside the data.
 
@@ -96,7 +96,7 @@ def prepare(
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
     ahead: Ahead = None,
-    meeting: Meeting = Meeting(),
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Do ahead what a training on shares needs, so that join takes minutes. Every party runs this, on its table.
 
@@ -168,7 +168,7 @@ def join(
     ahead: Ahead = None,
     accept: Digest = None,
     again: Again = False,
-    meeting: Meeting = Meeting(),
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
 
@@ -284,7 +284,7 @@ def predict(
     reasons: Reasons = None,
     codes: Codes = None,
     ledger: Ledger = None,
-    meeting: Meeting = Meeting(),
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Predict new rows, one or many, with the other parties. Every party runs this with its own part and table.
 
@@ -324,7 +324,7 @@ def predict(
 def relay(
     name: Annotated[str, typer.Option("--party", metavar="NAME", help="The hub's name in the file of peers.")],
     peers: PeersFile = Path("peers.toml"),
-    meeting: Meeting = Meeting(timeout=86_400.0),
+    meeting: MeetingOptions = MeetingOptions(timeout=86_400.0),
 ) -> None:
     """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
     from securevfl.transport.relay import Relay

@@ -14,7 +14,7 @@ import typer
 
 from securevfl.base.files import check_writable
 from securevfl.cli.code_names import Codes, Reasons, given_codes
-from securevfl.cli.option_groups import Meeting, Place, expanded
+from securevfl.cli.option_groups import MeetingOptions, PlaceOptions, expanded
 from securevfl.cli.party_options import Data, IdColumn, Ledger, Log, Model, PeersFile, pool_of
 from securevfl.cli.stop import stoppable
 
@@ -43,7 +43,7 @@ def serve(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as on 127.0.0.1:9464."),
     ] = None,
-    meeting: Place = Place(timeout=60.0),
+    meeting: PlaceOptions = PlaceOptions(timeout=60.0),
     log: Log = None,
 ) -> None:
     """Stay up and answer requests of the party with labels for scores of your rows, until SIGTERM.
@@ -132,7 +132,7 @@ def score(
     id_column: IdColumn = "id",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the CSV goes; by default stdout.")] = None,
     ledger: Ledger = None,
-    meeting: Meeting = Meeting(),
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Ask the parties that serve for scores of your rows; for the party with labels.
 
