@@ -1,6 +1,6 @@
 """Groups of options that several commands take: a command names the group, and its fields become options.
 
-    def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOptions = MeetingOptions()) -> None: ...
+    def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOptions = MeetingOptions()) -> None:
 
 has --certs, --listen and so on, with the defaults of the group that stands in its signature.
 """
