@@ -105,6 +105,7 @@ class ShareScheme(ABC):
     """An engine for shared products. Stateless apart from its public parameters, and it travels between processes."""
 
     name: ClassVar[str]
+    unlocked: ClassVar[bool] = False  # whether it computes without Python's lock, so that threads gain
     bits: int  # L
 
     @property

@@ -65,6 +65,7 @@ class KernelShares(ShareScheme):
     """Shares modulo 2^bits, 128-bit RLWE. ConfigError unless 8 <= bits <= 56 and the BLAS at hand is exact."""
 
     name: ClassVar[str] = "kernel"
+    unlocked: ClassVar[bool] = True
 
     def __init__(self, bits: int = MOST_BITS) -> None:
         if not 8 <= bits <= MOST_BITS:

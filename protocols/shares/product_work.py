@@ -1,8 +1,10 @@
-"""Where a party computes its products of a training on shares: here, or on its executor, several at a time.
+"""Where a party computes its products of a training on shares: here, or several at a time elsewhere.
 
-SEAL holds Python's lock, so threads gain nothing: an executor is one of processes or of machines. What travels is one
-product's input, a secret key among it, so they are this party's own (securevfl.runtime.executor). Little work stays
-here: a process takes longer to start. Plaintexts that several chunks could share are made anew on an executor.
+The kernel leaves Python's lock to other threads while it computes, so where it would have a pool of processes of its
+own it takes threads. SEAL holds that lock, so threads gain nothing: its executor is one of processes or of machines, as
+is any that somebody chose. What travels there is one product's input, a secret key among it, so they are this party's
+own (securevfl.runtime.executor). Little work stays here: a process takes longer to start. Plaintexts that several
+chunks could share are made anew in other processes.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ __all__ = ["WORTH", "Work"]
 T = TypeVar("T")
 
 WORTH = 2.0  # seconds of products that are worth an executor
+_WORTH_THREADS = 0.2  # and threads
 _WAITING = 8  # calls that are on an executor at a time, or wait there
 
 
@@ -30,12 +33,20 @@ class Work:
 
     def __init__(self, meter: Meter, scheme: ShareScheme, seconds: float) -> None:
         self._meter, self._scheme = meter, scheme
-        self._executor: Executor | None = meter.executor if seconds >= WORTH else None
+        given: Executor | None = meter.executor
+        threads = meter.executor.in_threads() if meter.executor is not None and scheme.unlocked else given
+        self.threads = threads is not given
+        self._executor = threads if seconds >= (_WORTH_THREADS if self.threads else WORTH) else None
 
     @property
     def away(self) -> bool:
-        """Whether it is done on an executor."""
-        return self._executor is not None
+        """Whether it is done in other processes."""
+        return self._executor is not None and not self.threads
+
+    @property
+    def here(self) -> bool:
+        """Whether it is done in the calling thread."""
+        return self._executor is None
 
     def in_order(self, op: str, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
         """Yield the results of calls, in order. On an executor a few are on their way while the first is waited for."""
@@ -58,7 +69,9 @@ class Work:
 
     def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
         """`ShareEvaluator.product` as a call for an executor."""
-        return partial(multiplied, self._scheme, evaluator.public, evaluator.coin, narrow(W), sealed)
+        if self.away:
+            return partial(multiplied, self._scheme, evaluator.public, evaluator.coin, narrow(W), sealed)
+        return lambda: evaluator.product(evaluator.prepare(W, once=True), sealed)
 
     def opening(self, holder: ShareHolder, reply: bytes) -> Callable[[], Words]:
         """`ShareHolder.open` as a call."""

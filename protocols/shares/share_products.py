@@ -18,6 +18,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from securevfl.crypto.masking.agreement import KeyPair
 from securevfl.crypto.prg import encode_context
@@ -200,6 +201,11 @@ class Products:
             calls = (work.multiplying(evaluators[name], factor(batch), sealed(name, batch)) for batch, name in asked)
             yield from work.in_order("compute", calls)
             return
+        if not work.here:
+            yield from self._in_threads(
+                work, evaluators, dict.fromkeys(batch for batch, _ in asked), factor, shelf, sealed
+            )
+            return
         meter, last, prepared = self.seat.meter, None, None
         for batch, name in asked:
             query, evaluator = sealed(name, batch), evaluators[name]
@@ -209,6 +215,35 @@ class Products:
                 once = shelf is None and len(evaluators) == 1
                 prepared = meter("encode", partial(evaluator.prepare, factor(batch), once=once))
             yield meter("compute", partial(evaluator.product, prepared, query))
+            if shelf is not None:
+                shelf.put(batch, prepared)
+
+    def _in_threads(
+        self,
+        work: Work,
+        evaluators: Evaluators,
+        batches: Collection[int],
+        factor: Callable[[int], Integers],
+        shelf: Shelf | None,
+        sealed: Sealed,
+    ) -> Iterator[tuple[bytes, Words]]:
+        """Compute the products of each batch in one piece, so that they share its plaintexts."""
+        once = shelf is None and len(evaluators) == 1
+
+        def call(batch: int) -> Callable[[], tuple[Any, list[tuple[bytes, Words]]]]:
+            queries = [(evaluator, sealed(name, batch)) for name, evaluator in evaluators.items()]
+            kept = None if shelf is None else shelf.get(batch)
+            W = factor(batch) if kept is None else None
+
+            def made() -> tuple[Any, list[tuple[bytes, Words]]]:
+                prepared = kept if W is None else queries[0][0].prepare(W, once=once)
+                return prepared, [evaluator.product(prepared, query) for evaluator, query in queries]
+
+            return made
+
+        results = work.in_order("compute", (call(batch) for batch in batches))
+        for batch, (prepared, products) in zip(batches, results, strict=True):
+            yield from products
             if shelf is not None:
                 shelf.put(batch, prepared)
 

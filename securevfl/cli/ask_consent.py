@@ -40,9 +40,7 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, sheet: Sheet) 
     accept: the digest that the command was given, which must be that of this sheet even if it was agreed to before.
     command: how to run it again.
     """
-    if accept == sheet.digest:
-        agreed.add(sheet)
-    if accept in (None, sheet.digest) and agreed.holds(sheet):
+    if agreed.takes(sheet, accept):
         return
     out = console(err=True)
     if accept is None and sys.stdin.isatty() and out.is_terminal:

@@ -24,6 +24,13 @@ class AgreedSheets:
         """Whether it was agreed to a sheet of this digest."""
         return any(line.split()[:1] == [digest] for line in self._lines())
 
+    def takes(self, sheet: Sheet, accept: str | None) -> bool:
+        """Whether its owner agrees to this text: by `accept`, which must be its digest if it came, else by having
+        agreed to it before. What `accept` names is recorded."""
+        if accept == sheet.digest:
+            self.add(sheet)
+        return accept in (None, sheet.digest) and self.holds(sheet)
+
     def add(self, sheet: Sheet) -> None:
         """Record that this text is agreed to from now on. StorageError if that cannot be written."""
         if not self.holds(sheet):

@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Generic, ParamSpec, TypeVar
 
@@ -142,6 +142,15 @@ class TimedExecutor(Executor):
             inner.add_done_callback(outcome.came)
         return outcome
 
+    def in_threads(self) -> TimedExecutor:
+        """Return as many threads of this process if the other executor is a `Pool`, their pieces counted with its own;
+        else this one, which somebody chose."""
+        if not isinstance(self._inner, Pool):
+            return self
+        threads = TimedExecutor(self._inner.threads, self.workers)
+        threads._mine = self._mine
+        return threads
+
     def makespan(self) -> float:
         """Seconds that this thread's pieces since its last call take on `workers` machines; forgets them."""
         pieces, self._mine.pieces = self._pieces(), []
@@ -159,12 +168,14 @@ class TimedExecutor(Executor):
 
 
 class Pool(Executor):
-    """An executor that is made when it is first given work, and anew when it breaks."""
+    """An executor that is made when it is first given work, and anew when it breaks; and as many threads of this
+    process, for work that leaves Python's lock to others."""
 
-    def __init__(self, make: Callable[[], Executor]) -> None:
+    def __init__(self, make: Callable[[], Executor], workers: int) -> None:
         self._make = make
         self._pool: Executor | None = None
         self._lock = threading.Lock()
+        self.threads = ThreadPoolExecutor(workers, "pool")  # starts them when they are given work
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         with self._lock:
@@ -178,6 +189,7 @@ class Pool(Executor):
                 return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.threads.shutdown(wait, cancel_futures=cancel_futures)
         if self._pool is None:
             return
         if cancel_futures:
@@ -196,7 +208,7 @@ def process_pool(workers: int) -> Pool:
         pool: Executor = ProcessPoolExecutor(max_workers=workers, initializer=_begin, initargs=(os.getpid(),))
         return pool
 
-    return Pool(made)
+    return Pool(made, workers)
 
 
 def _begin(parent: int) -> None:

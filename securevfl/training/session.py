@@ -70,8 +70,9 @@ def take_part(
     this party's sheet before anything of its data is told, and raises to take no part. again: whether a training that
     is over for this party, and not for all, may begin anew; ConfigError if not.
     """
-    key = run_key(job, party)
-    met = _met(job, party, channel, parties, checkpoints, ledger)
+    table = party.digest
+    key = _key(job, table)
+    met = _met(job, party, channel, parties, key, checkpoints, ledger)
     party, schedule, sizes = met.party, met.schedule, met.sizes
     start = _common_start(met.heard)
     if checkpoints is not None and start == FINISHED and (whole := checkpoints.final(key)) is not None:
@@ -91,7 +92,7 @@ def take_part(
     meter = Meter(channel.clock, channel.books, executor, workers)
     scores = None if ledger is None else ledger.scores
     chunks = None if ledger is None else ledger.chunks
-    desk = Desk(run, _own_folder(ahead, job, met.raw), chunks, scores, together=ledger is None)
+    desk = Desk(run, _own_folder(ahead, party, key), chunks, scores, together=ledger is None)
     seat = _seat(job, channel, met, meter, desk)
     save = None if checkpoints is None else partial(_save, checkpoints, key, len(schedule))
     before = channel.books.messages_sent()
@@ -105,7 +106,7 @@ def take_part(
         part = trainee.finish()
     finally:
         booking.settle(silent=channel.books.messages_sent() == before)
-    part.data = met.raw.digest.hex()
+    part.data = table.hex()
     part.baseline = [*_looked(met, part.columns), *part.baseline]
     if checkpoints is not None:
         checkpoints.finish(key, part)
@@ -155,8 +156,9 @@ def make_ahead(
 
     on_round(done, of) counts the rounds that it is done for. ConfigError for a method without any.
     """
-    met = _met(job, party, channel, parties, None, None)
-    desk = Desk(channel.session.hex(), _own_folder(folder, job, met.raw))
+    key = run_key(job, party)
+    met = _met(job, party, channel, parties, key, None, None)
+    desk = Desk(channel.session.hex(), _own_folder(folder, party, key))
     seat = _seat(job, channel, met, Meter(channel.clock, channel.books), desk)
     player = job.method.player(job, seat, met.party.X.shape[1], None)
     data = _data(job, met.party, met.schedule)
@@ -182,13 +184,14 @@ def _met(
     raw: Party,
     channel: Channel,
     parties: Sequence[str],
+    key: bytes,
     checkpoints: Checkpoints | None,
     ledger: DisclosureLedger | None,
 ) -> _Met:
-    """Meets the others, and checks that all fit together."""
+    """Meets the others, and checks that all fit together. key: that of this run, see `run_key`."""
     party = prepare(job, raw, raw.register)
     content = "" if ledger is None else ledger.tag(party)
-    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, run_key(job, raw), content))
+    heard = meet(channel, parties, _introduce(job, party, channel, checkpoints, key, content))
     roles = _check(job, channel.me, heard)
     roles = job.method.assigned(job, roles, {name: other.columns for name, other in heard.items() if other.columns})
     lead, tables = heard[roles.lead], [other for other in heard.values() if other.rows]
@@ -245,9 +248,9 @@ def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Se
     )
 
 
-def _own_folder(ahead: Path | None, job: Job, party: Party) -> Path | None:
+def _own_folder(ahead: Path | None, party: Party, key: bytes) -> Path | None:
     """Return the folder of work done ahead for this job and table; None without a folder `ahead`."""
-    return None if ahead is None else ahead / f"{party.name}.{run_key(job, party).hex()[:16]}"
+    return None if ahead is None else ahead / f"{party.name}.{key.hex()[:16]}"
 
 
 def _by_numbers(job: Job, raw: Party, said: Party) -> Party:
@@ -286,7 +289,12 @@ def _sizes(
 def run_key(job: Job, party: Party) -> bytes:
     """Return the key under which the states of a party are filed: a hash of the job and of the contents of the table it
     trains on, 32 bytes."""
-    return hashlib.sha256(job.digest + party.digest).digest()
+    return _key(job, party.digest)
+
+
+def _key(job: Job, table: bytes) -> bytes:
+    """Return `run_key` from the digest of the table, which takes long where there are many values."""
+    return hashlib.sha256(job.digest + table).digest()
 
 
 def _introduce(

@@ -31,6 +31,7 @@ from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Entry
 from securevfl.training.checkpoint import Checkpoints
+from tests.disclosure.door_watch import watched
 
 EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}
 ROWS = 120
@@ -94,11 +95,15 @@ class Transcript:
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(name: str, tmp_path: Path) -> None:
-    """In every kind, to every learner: counts as guards read them, and plain numbers."""
-    job, parties = example(name)
+def test_what_is_foreseen_is_debited_by_a_run_to_its_planned_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every kind, to every learner: counts as guards read them, and plain numbers. No message has more bits than its
+    entry says."""
+    (job, parties), left = example(name), watched(monkeypatch)
     own = kept(tmp_path, parties)
     vfl.simulate(job, parties, ledgers=own)
+    assert not [each for each in left if each.short]
     foreseen = job.method.counts(job, known_run(job, parties).sizes)
     for party, ledger in own.items():
         plan: Counter[Any] = Counter()

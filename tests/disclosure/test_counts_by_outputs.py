@@ -10,6 +10,7 @@ import securevfl as vfl
 from securevfl.audit.recording.views import Worlds
 from securevfl.methods import leak_kinds
 from securevfl.methods.known_run import known_run
+from tests.disclosure.door_watch import watched
 
 ROWS, HELD_OUT = 120, 0.25
 PROTOCOLS = {"open": vfl.Protocol(residual="open"), "sealed": vfl.Protocol(residual=vfl.Ckks())}
@@ -50,3 +51,28 @@ def test_every_count_is_of_all_outputs(protocol: str, optimizer: str, outputs: i
     else:
         assert counts["shop", "labels", "training"] * batches == told["shop", "labels", "training"]
     assert told["bank", "columns", "training"] == trained * 4 * outputs
+
+
+@pytest.mark.parametrize("metrics", ["pairs", "sum"])
+def test_entries_have_the_bits_of_all_outputs_where_shares_are_opened(
+    metrics: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Levels, labels, sums and weights, of one output and of three: as many numbers, of as many bits, as messages."""
+    X = np.random.default_rng(0).normal(size=(90, 4))
+    outputs = 3 if metrics == "pairs" else 1
+    y = np.digitize(X[:, 0], [-0.4, 0.4]) + (metrics == "sum")
+    job = vfl.Job(
+        model=vfl.GeneralLinear(loss="one_vs_rest" if metrics == "pairs" else "poisson"),
+        optimizer=vfl.FedSGD(lr=0.1),
+        protocol=vfl.Protocol(shares=vfl.Shares(open_weights=["shop"])),
+        batch_size="all",
+        epochs=1,
+        test_fraction=1 / 3,
+        accepts=[*leak_kinds()],
+    )
+    left = watched(monkeypatch)
+    vfl.simulate(job, [vfl.Party("bank", X[:, :2], y, aligned=True), vfl.Party("shop", X[:, 2:], aligned=True)])
+    assert not [each for each in left if each.short]
+    numbers = {each.kind.__name__: each.entry.numbers for each in left}
+    pairs = {"ShuffledWords": 30 * outputs} if metrics == "pairs" else {"MeasuredSum": 2}
+    assert numbers == {"OpenedWeights": 2 * outputs, "FarCount": 1} | pairs

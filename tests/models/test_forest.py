@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from securevfl.data.columns import columns_of
-from securevfl.data.forest import Forest, Lines, asked
+from securevfl.data.forest import Forest, Lines, _merged, asked
 from securevfl.data.preparation import Preparation, Prepared, fit
 from securevfl.methods.state import State
 
@@ -106,6 +106,27 @@ def test_constant_columns_are_never_asked_about() -> None:
     assert set(forest.columns.ravel().tolist()) == {1}
     idle = Forest.draw(X[:, :1], Prepared(["same"]).sources, KEY, trees=3, depth=2, bins=8)
     assert not idle.leaves(np.array([[9.0], [-9.0]])).any()
+
+
+def test_no_leaf_holds_a_row_fewer_than_the_fewest() -> None:
+    """Whatever the counts are: one row less than the fewest is too few, the fewest are enough."""
+    draw = np.random.default_rng(0)
+    for depth in (1, 2, 4):
+        for counts in draw.integers(0, 25, (40, 2**depth)):
+            into = _merged(counts, 20)
+            held = np.bincount(into, counts, minlength=2**depth)
+            enough = counts.sum() >= 20
+            assert (held[held > 0] >= 20).all() if enough else (held > 0).sum() <= 1
+    assert _merged(np.array([20, 19]), 20).tolist() == [0, 0]
+    assert _merged(np.array([20, 20]), 20).tolist() == [0, 1]
+
+
+def test_every_question_of_a_tree_is_drawn_by_itself() -> None:
+    """Columns of the same numbers have the same cuts, of which a tree takes one for each question."""
+    X = np.tile(np.arange(500.0)[:, None], 4)
+    forest = Forest.draw(X, Prepared(list("abcd")).sources, KEY, trees=40, depth=4, bins=255)
+    assert len(np.unique(forest.cuts)) > 90  # 120 of 254 on average, 40 if a tree had one place for all
+    assert (forest.sides.sum(axis=0) % 40 > 0).all()
 
 
 def test_small_leaves_count_as_a_neighbour() -> None:

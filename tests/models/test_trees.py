@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 import securevfl as vfl
 from securevfl.errors import ConfigError, DataError, LeakageError
 from securevfl.methods.state import State
+from securevfl.models import own_score
 from securevfl.models.inputs import Spread
 from securevfl.models.own_score import Boosted, out_of_fold
 from securevfl.models.trees import ForestInputs
@@ -154,6 +155,35 @@ def test_a_saved_part_predicts_and_has_no_training_row(tmp_path: Path) -> None:
     assert not len(score.trained)
     with pytest.raises(DataError, match="weights"):
         again.active.coefficients()
+
+
+def test_each_fold_is_fitted_to_the_others_with_the_weights_of_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is scored once, by trees that were fitted to other rows, and folds are dealt by the key."""
+    fits, place = list[tuple[list[int], list[float]]](), np.arange(53.0)
+    X, weights = place[:, None], 1 + place / 10
+
+    class Fitted:
+        """Says which rows it scores."""
+
+        @classmethod
+        def fit(cls, X: Any, targets: Any, *, classifies: bool, weights: Any) -> Fitted:
+            fits.append((X[:, 0].astype(int).tolist(), weights.tolist()))
+            return cls()
+
+        def __call__(self, X: Any) -> Any:
+            assert not set(X[:, 0].astype(int).tolist()) & set(fits[-1][0])
+            return X
+
+    monkeypatch.setattr(own_score, "Boosted", Fitted)
+    dealt = []
+    for key in (bytes(32), bytes(31) + b"1"):
+        fits.clear()
+        found, _ = out_of_fold(X, np.where(place % 3, 1.0, -1.0)[:, None], key, classifies=True, weights=weights)
+        np.testing.assert_array_equal(found, X)
+        assert [len(rows) for rows, _ in fits] == [42, 42, 42, 43, 43, 53]
+        assert all(own == weights[rows].tolist() for rows, own in fits)
+        dealt.append([sorted(rows) for rows, _ in fits])
+    assert dealt[0][:5] != dealt[1][:5]
 
 
 def test_the_own_score_is_out_of_fold_and_of_plain_numbers() -> None:

@@ -61,11 +61,15 @@ def meter(executor):
     return Meter(VirtualClock(Network()), Books(), executor, 2)
 
 
-def test_shares_made_by_other_processes_sum_to_the_product(pool, scheme):
+@pytest.mark.parametrize("chosen", [False, True], ids=["own pool", "chosen"])
+def test_shares_made_elsewhere_sum_to_the_product(pool, scheme, chosen):
+    """In threads, of the kernel on a pool of this process's own, and in other processes."""
     ring, (holder, evaluator) = ShareRing(41), keys(scheme)
     rng = np.random.default_rng(0)
     W, V = rng.integers(-500, 500, (300, 7)), rng.integers(0, 2**41, (300, 3), dtype=np.uint64)
-    work = Work(meter(pool), scheme, product_work.WORTH)
+    work = Work(meter(Counting(pool) if chosen else pool), scheme, product_work.WORTH)
+    assert work.away == (chosen or not scheme.unlocked)
+    assert not work.here
     (sealed,) = work.in_order("encrypt", [work.encrypting(holder, V, 7, 1)])
     ((reply, own),) = work.in_order("compute", [work.multiplying(evaluator, W, sealed)])
     (theirs,) = work.in_order("decrypt", [work.opening(holder, reply)])
@@ -93,8 +97,10 @@ def test_results_come_in_order_and_calls_as_late_as_they_can(monkeypatch, scheme
 
 
 def test_little_work_stays_here(pool, scheme):
-    assert not Work(meter(pool), scheme, product_work.WORTH / 2).away
-    assert not Work(meter(None), scheme, 1e9).away
+    for executor in (pool, Counting(pool)):
+        assert not Work(meter(executor), scheme, product_work.WORTH / 2).away
+        assert Work(meter(executor), scheme, product_work.WORTH / 20).here
+    assert Work(meter(None), scheme, 1e9).here
 
 
 def test_work_elsewhere_is_on_the_clock_and_in_the_books(pool, scheme):
@@ -124,16 +130,21 @@ def test_the_scheme_travels(scheme):
     assert pickle.loads(pickle.dumps(scheme)).bits == scheme.bits
 
 
-@pytest.mark.parametrize("parties", [2, 3])
-def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties):
+@pytest.mark.parametrize(("parties", "own"), [(2, False), (3, False), (2, True), (3, True)])
+def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties, own):
+    """own: on threads, in place of a pool of this process's own; else on an executor that somebody chose."""
     monkeypatch.setattr(product_work, "WORTH", 0.0)
+    monkeypatch.setattr(product_work, "_WORTH_THREADS", 0.0)
     tables = vfl.datasets.breast_cancer(parties)
     shares = vfl.Protocol(shares=vfl.Shares(chunk=3))
     job = vfl.Job(
         model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=0.3), protocol=shares, batch_size=200, epochs=6, test_fraction=0.2
     )
-    counting = Counting(pool)
-    runs = [vfl.simulate(job, tables, executor=executor, workers=2 if executor else 1) for executor in (counting, None)]
+    counting = Counting(pool.threads if own else pool)
+    if own:
+        monkeypatch.setattr(pool, "threads", counting)
+    chosen = pool if own else counting
+    runs = [vfl.simulate(job, tables, executor=executor, workers=2 if executor else 1) for executor in (chosen, None)]
     weights = [
         whole_weights(job, {name: part.state for name, part in run.parts.items()}, tables[0].name) for run in runs
     ]
@@ -141,5 +152,9 @@ def test_training_on_an_executor_gives_the_same_model(pool, monkeypatch, parties
         assert np.abs(theta - weights[1][name]).max() < 0.12
     assert abs(runs[0].metrics["auc"] - runs[1].metrics["auc"]) < 0.01
     batches, chunks, holders = 2, 2, 2
-    for function in (share_scheme.encrypted, share_scheme.multiplied, share_scheme.opened):
-        assert counting.done[function.__name__] >= holders * batches * chunks * 2
+    named = share_scheme.encrypted, share_scheme.multiplied, share_scheme.opened
+    asked = [function.__name__ for function in named] if not own else ["encrypt", "open"]
+    for name in asked:
+        assert counting.done[name] >= holders * batches * chunks * 2
+    if own:  # the products of a batch are one piece, whoever asks
+        assert counting.done["made"] >= parties * batches * chunks * 2

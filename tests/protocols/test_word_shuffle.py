@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,23 @@ def test_a_session_draws_a_new_order_for_each_shuffle() -> None:
     values = np.arange(500)
     one, other = Two(9, [split(values, 9)] * 2).outcomes()
     assert (one == other).mean() < 0.05
+
+
+def test_blocks_have_nothing_in_common_within_a_shuffle_and_across() -> None:
+    """Each output of a row goes its own way under masks of its own: the same order of two would put the row together
+    again, and the same masks would show how its words differ. Words are the same in all rows but for the order."""
+    rows, blocks, place = 100, 3, np.tile(np.arange(100, dtype=np.uint64), 3)
+    same = (np.full(300, 7, np.uint64), np.zeros(300, np.uint64))
+    session = Two(32, [split(place, 32), split(place, 32, seed=1), same, same], blocks)
+    orders = [each for found in session.outcomes()[:2] for each in found.reshape(blocks, rows)]
+    ring, masked = ShareRing(32), list[Any]()
+    for kind in (MaskedWords, ShuffledWords):
+        for message in session.received(kind)[2:]:
+            masked += list(ring.unpack(message.words, (blocks, rows)))
+    for found in (orders, masked):
+        pairs = [(one == other).mean() for one, other in combinations(found, 2)]
+        assert len(pairs) >= 15
+        assert max(pairs) < 0.15  # of 100 places 15 agree by chance once in 1e12
 
 
 def test_a_shuffle_serves_once() -> None:

@@ -102,7 +102,7 @@ def test_a_pool_of_our_own_is_made_anew() -> None:
         made.append(ProcessPoolExecutor(1, mp_context=get_context("forkserver")))
         return made[-1]
 
-    with Pool(make) as pool:
+    with Pool(make, 1) as pool:
         timed = TimedExecutor(pool, 2)
         kill(timed.submit(os.getpid).result())
         with pytest.raises(BrokenExecutor):

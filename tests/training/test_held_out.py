@@ -28,8 +28,9 @@ def job(**keys: Any) -> vfl.Job:
     return vfl.Job(**own | {"accepts": [*leak_kinds()]} | keys)
 
 
-def both(own: vfl.Job) -> tuple[list[vfl.Party], list[vfl.Party]]:
-    """A table, and one in which the held-out rows are others, their labels among them."""
+def both(own: vfl.Job, *beside: str) -> tuple[list[vfl.Party], list[vfl.Party]]:
+    """A table, and one in which the held-out rows are others, their labels among them, and columns `beside` of the
+    party with labels that no model sees, of numbers above 0."""
     generator = np.random.default_rng(0)
     X = generator.normal(size=(120, 5))
     y = X[:, 0] + X[:, 3] + generator.normal(size=120) * 0.5
@@ -38,7 +39,9 @@ def both(own: vfl.Job) -> tuple[list[vfl.Party], list[vfl.Party]]:
     helpers = [vfl.Helper(name, role) for name, role in own.method.helpers]
 
     def tables(X: np.ndarray, labels: np.ndarray) -> list[vfl.Party]:
-        bank = vfl.Party("bank", X[:, :3], labels, aligned=True)
+        extra = [1.0 + np.abs(X[:, [k]]) for k in range(len(beside))]
+        names = ["a", "b", "c", *beside]
+        bank = vfl.Party("bank", np.hstack([X[:, :3], *extra]), labels, columns=names, aligned=True)
         return [bank, vfl.Party("shop", X[:, 3:], aligned=True), *helpers]
 
     one = tables(X, labels)
@@ -49,8 +52,8 @@ def both(own: vfl.Job) -> tuple[list[vfl.Party], list[vfl.Party]]:
     return one, tables(other, others)
 
 
-def same(own: vfl.Job) -> None:
-    runs = [vfl.simulate(own, tables) for tables in both(own)]
+def same(own: vfl.Job, *beside: str) -> None:
+    runs = [vfl.simulate(own, tables) for tables in both(own, *beside)]
     for name, part in runs[0].parts.items():
         other = runs[1].parts[name]
         np.testing.assert_array_equal(part.mean, other.mean)
@@ -82,13 +85,22 @@ def test_no_bit_of_what_is_prepared(prepare: dict[str, Any]) -> None:
     same(job(prepare=prepare, **METHODS["FedSGD"] | {"batch_size": "all"}))
 
 
+@pytest.mark.parametrize("method", ["FedSGD", "FedBCD, steps of its own", "BlockNewton"])
+def test_no_bit_of_what_rows_bring_beside_their_columns(method: str) -> None:
+    """Means of exposures and of weights are those of the training rows."""
+    counts = {"model": vfl.GeneralLinear(loss="poisson", l2=1e-2), "exposure": "years", "weights": {"column": "heavy"}}
+    same(job(**METHODS[method] | counts), "years", "heavy")
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_no_weight_on_shares(scale: str) -> None:
     """Sums are rounded at random there, so that two runs on one table differ too: by as little."""
     own = job(scale=scale, epochs=1, batch_size="all", optimizer=vfl.FedSGD(lr=0.1), protocol=vfl.Protocol(shares={}))
-    found = []
+    found, sizes = [], []
     for tables in both(own):
         run = vfl.simulate(own, tables)
+        sizes.append({name: part.state["sizes"] for name, part in run.parts.items()})
         found.append(whole_weights(own, {name: part.state for name, part in run.parts.items()}, "bank"))
     for name, theta in found[0].items():
         np.testing.assert_allclose(theta, found[1][name], atol=1e-3)
+    assert sizes[0] == sizes[1]  # what rows hold, by which scores are limited, among them

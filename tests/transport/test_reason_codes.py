@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from securevfl.organisations.conversation import Venue
 from securevfl.organisations.predict import Predicted, predict_with
 from securevfl.organisations.reason_codes import GivenCodes, ReasonCodes, take
 from securevfl.organisations.scoring import score_rows
+from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
 from securevfl.training.explanations import shapley
 from tests.transport.test_predict import each
-from tests.transport.test_serve import held, serving
+from tests.transport.test_serve import held, limits, serving
 
 PARTIES = vfl.datasets.breast_cancer(3)
 TABLES = {party.name: party.X[:30] for party in PARTIES}
@@ -172,6 +174,33 @@ def test_codes_that_do_not_fit_are_refused(run: vfl.Run, tmp_path: Path) -> None
         with pytest.raises(ProtocolError, match="codes for each of 2 rows"):
             take("shop", Sent(message), 2, 2)  # type: ignore[arg-type]
     assert take("shop", Sent(ReasonCodes(("a", "b"), bytes(8))), 2, 2) == [["a", ""]] * 2  # type: ignore[arg-type]
+
+
+def test_names_go_in_an_order_that_no_order_of_columns_changes(run: vfl.Run) -> None:
+    """Names are told whole: in the order of the columns they would say which column a code is of, and how many share
+    one."""
+    columns = run.parts["shop"].columns
+    names = [f"R{(7 * j) % 10}" if j else "R1" for j in range(len(columns))]
+    told = {
+        tuple(GivenCodes(3, dict(zip(order, given, strict=True))).names())
+        for order, given in ((columns, names), (columns[::-1], names[::-1]), (columns, sorted(names)))
+    }
+    assert told == {tuple(sorted(set(names)))}
+
+
+@pytest.mark.parametrize("how", ["predicts", "serves"])
+def test_more_codes_than_were_agreed_are_refused_before_anybody_is_met(how: str, meet: Any, run: vfl.Run) -> None:
+    """Whichever way a party takes part: each begins with a look at what it is to give."""
+    meeting = meet(3)
+    peers, ledger = meeting.kit("shop") / "peers.toml", meeting.folder / "shop.ledger"
+    part, wrong = run.parts["shop"], codes_of(run, "shop", 4)
+    if how == "predicts":
+        begin = partial(predict_with, part, TABLES["shop"], peers, ids=range(30), ledger=ledger)
+    else:
+        own = limits(DisclosureLedger(ledger, "shop"))
+        begin = partial(Server, part, held(run, "shop"), Venue.of(peers), ledger=own)
+    with pytest.raises(ConfigError, match="at most 3 codes a row were expected"):
+        begin(giving=wrong)
 
 
 def explained(run: vfl.Run, X: Any, most: int, known: int = 1000) -> Any:

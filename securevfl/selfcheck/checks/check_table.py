@@ -35,6 +35,7 @@ from securevfl.protocols.spaces import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.selfcheck.checks import (
+    account_checks,
     alignment_checks,
     answers,
     bindings,
@@ -207,6 +208,7 @@ CHECKS: dict[str, Check] = {
     **answers.CHECKS,
     **bindings.CHECKS,
     **instance_checks.CHECKS,
+    **account_checks.CHECKS,
     **digests.CHECKS,
     **derived.CHECKS,
     **recompute_sums.CHECKS,

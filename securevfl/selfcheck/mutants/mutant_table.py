@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from securevfl.selfcheck.mutants.account_mutants import MUTANTS as ACCOUNTS
 from securevfl.selfcheck.mutants.alignment_mutants import MUTANTS as ALIGNMENT
 from securevfl.selfcheck.mutants.binding_mutants import MUTANTS as BOUND
 from securevfl.selfcheck.mutants.chosen_value_mutants import MUTANTS as CHOSEN
@@ -54,6 +55,7 @@ MUTANTS: list[Mutant] = [
     *KERNEL,
     *GRADIENTS,
     *INSTANCES,
+    *ACCOUNTS,
 ]
 
 

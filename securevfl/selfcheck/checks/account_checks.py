@@ -1,0 +1,272 @@
+"""What looks at columns and scores of new rows tell and are counted as, and what a party has agreed to.
+
+Kinds of findings beside those of `transcripts`:
+
+rounding    a sum over rows that is told closer than it may be
+groups      a group that is told of with too few rows
+count       what was told and not entered, or entered as less
+consent     a sheet that passes without its owner's word, a training that is begun or not against it
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.audit.transcripts import Outcome
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import ACTIVE, PARTNER, Roles
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import Sheet
+from securevfl.data import datasets
+from securevfl.data.party import Party
+from securevfl.disclosure.code_bits import code_bits
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import LeakageError
+from securevfl.job import Job
+from securevfl.methods.shares.shares_player import SharesPlayer
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.organisations import correlate, fairness_by_group, join
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import column_products, group_counts
+from securevfl.protocols.shares.column_products import LEVELS, RoundedProducts
+from securevfl.protocols.shares.group_counts import OUTCOMES, GroupCounts
+from securevfl.protocols.shares.opened_scores import QueriedRows, Scores
+from securevfl.protocols.shares.score_ledger import COMMITMENT
+from securevfl.protocols.shares.score_ledger import Ledger as ScoreLedger
+from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.shares_options import Shares
+from securevfl.runtime.channel import Channel, Event, Observer
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.door import Entry
+from securevfl.runtime.meter import Meter
+from securevfl.runtime.threads import run_threads
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.simulate import simulate
+from securevfl.transport.peers import Peers
+
+_N = 1000
+
+
+class _Looked(Observer):
+    """Bits that a party has told in words, and those that its door has entered."""
+
+    def __init__(self, me: str) -> None:
+        self.me, self.sent, self.entered = me, 0, 0
+
+    def __call__(self, event: Event) -> None:
+        if (event.me, event.direction) == (self.me, "send"):
+            message = event.message
+            self.sent += 8 * len(message.words) if isinstance(message, GroupCounts | RoundedProducts) else 0
+
+    def note(self, me: str, fact: object) -> None:
+        if me == self.me and isinstance(fact, Entry) and fact.kind == "columns":
+            self.entered += fact.numbers * fact.bits
+
+
+def _tables(columns: int = 3) -> list[Party]:
+    X = np.random.default_rng(0).normal(size=(2, _N, columns))
+    return [Party(name, own, ids=range(_N)) for name, own in zip(("bank", "shop"), X, strict=True)]
+
+
+def _seats(bank: Callable[[Seat], Any], shop: Callable[[Seat], Any]) -> Any:
+    """Return what the bank finds, of two sides of a protocol for two."""
+    roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
+
+    def side(own: Callable[[Seat], Any], channel: Channel) -> Any:
+        return own(Seat(channel, roles, Meter(channel.clock, channel.books), lane="look"))
+
+    return run_threads({"bank": partial(side, bank), "shop": partial(side, shop)}, WallClock)["bank"]
+
+
+def _off(outcome: Outcome, errors: Floats) -> None:
+    """Find errors of 40 numbers or more, in steps, that all lie on one side: those of a fair rounding do in one of
+    2^39 cases."""
+    if (errors < 1e-2).all() or (errors > -1e-2).all():
+        outcome.add("rounding", "bank", "sums over rows are cut, or exact: they are not rounded up or down at random")
+
+
+def _looks(outcome: Outcome, look: Callable[[DisclosureLedger, Observer], object], bits: float) -> None:
+    """Look twice, of a shop whose columns hold so many bits: what is told is entered at its door and in its ledger,
+    each time, and in bits."""
+    with tempfile.TemporaryDirectory() as folder:
+        ledger, seen = DisclosureLedger(Path(folder) / "shop", "shop"), _Looked("shop")
+        for _ in range(2):
+            look(ledger, seen)
+        entries = ledger.read().entries
+    if not 0 <= seen.sent - seen.entered < 16:
+        outcome.add("count", "shop", f"{seen.sent} bits were told, {seen.entered} entered at the door")
+    told = seen.sent / 2 / bits
+    if len(entries) != 2 or any(entry.told.share < told - 8 / bits for entry in entries):
+        outcome.add("count", "shop", "two looks are not two in the ledger, each with its share of the bits")
+
+
+def groups() -> Outcome:
+    """Check counts by group: rounded at random, of groups of 100 rows or more, entered as what they may tell."""
+    outcome, names = Outcome(), [f"g{k}" for k in range(10)]
+    marks = np.eye(10, dtype=np.int64)[np.arange(_N) % 10]
+    cells = np.eye(OUTCOMES, dtype=np.int64)[np.arange(_N) % 7 % 4]
+    _, counts = _seats(
+        lambda seat: group_counts.counted_by_group(seat, cells, 10),
+        lambda seat: group_counts.tell_groups(seat, marks, names),
+    )
+    _off(outcome, (counts - marks.T @ cells) / group_counts.STEP)
+    told = fairness_by_group.groups_told
+    for sizes in ((300, 200, 99), (300, 120, 1), (300, 200, 60, 50)):
+        found: NDArray[np.int64] = told(np.repeat(np.arange(len(sizes)), sizes))[1].sum(axis=0)
+        if (found < 100).any():
+            outcome.add("groups", "shop", f"a group of {found.min()} rows is told of")
+    bank, shop = _tables()
+    two = np.eye(2, dtype=np.int64)[np.arange(_N) % 2]
+
+    def look(ledger: DisclosureLedger, seen: Observer) -> None:
+        sides: dict[str, Callable[[Channel], Any]] = {
+            "bank": partial(fairness_by_group._ask, bank, cells, peer="shop"),
+            "shop": partial(fairness_by_group._give, shop, ["a", "b"], two, ledger, None, peer="bank"),
+        }
+        run_threads(sides, WallClock, observe=seen)
+
+    with mock.patch.object(fairness_by_group, "check_looks", return_value=None):
+        _looks(outcome, look, _N)
+    try:  # where each look is 2.8% of the bits, a second is one too many
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(2):
+                look(DisclosureLedger(Path(folder) / "shop", "shop"), _Looked("shop"))
+        outcome.add("count", "shop", "looks tell more of the bits of the groups than they may")
+    except LeakageError:
+        pass
+    return outcome
+
+
+def correlations() -> Outcome:
+    """Check correlations: rounded at random, and each look entered by itself."""
+    outcome, tables = Outcome(), _tables()
+    draw = np.random.default_rng(1)
+    X, Y = (draw.normal(size=(_N, 7)) for _ in range(2))
+    (R,) = _seats(
+        lambda seat: column_products.told_products(seat, [X], [7]),
+        lambda seat: column_products.told_products(seat, [Y], [7]),
+    )
+    _off(outcome, (R - X.T @ Y / _N) * LEVELS)
+
+    def look(ledger: DisclosureLedger, seen: Observer) -> None:
+        correlate.correlate(tables, ledgers={"shop": ledger}, observe=seen)
+
+    _looks(outcome, look, _N * 3 * 5.1)
+    return outcome
+
+
+def consent() -> Outcome:
+    """Check that a sheet passes by its digest, or by none where it was agreed to before, and never by another."""
+    outcome = Outcome()
+    one, other = Sheet("what is told"), Sheet("what else is told")
+    with tempfile.TemporaryDirectory() as folder:
+        agreed = AgreedSheets(DisclosureLedger(Path(folder) / "shop", "shop"))
+        asked = [agreed.takes(one, None), agreed.takes(one, other.digest), agreed.takes(one, one.digest)]
+        asked += [agreed.takes(one, None), agreed.takes(one, other.digest), agreed.takes(other, None)]
+    if asked != [False, False, True, True, False, False]:
+        outcome.add("consent", "shop", "a sheet passes, or does not, against what its owner has said of it")
+    return outcome
+
+
+def again() -> Outcome:
+    """Check that a training that is over is not begun again, unless its owner says so."""
+    outcome, came = Outcome(), list[tuple[bool, Any]]()
+    job = Job(model=Logistic(), optimizer=FedBCD(lr=0.1), batch_size=60, epochs=1, accepts=("columns",))
+    parties = [party.take(np.arange(120, dtype=np.intp)) for party in datasets.breast_cancer(parties=2)]
+    part = simulate(job, parties, workers=1).parts["shop"]
+    peers = Peers(active="bank", passives=("shop",), address={"bank": "localhost:1", "shop": "localhost:2"})
+
+    def meets(*terms: Any, kept: Callable[[], Any], **_: Any) -> Any:
+        found = kept()
+        came.append((found is not None, terms[3].args[0].keywords["again"]))
+        return part if found is None else found
+
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(join, "converse", meets):
+        save = Path(folder) / "shop.model.json"
+        part.save(save)
+        for anew in (False, True):
+            states = Checkpoints(Path(folder) / "states", "shop")
+            own = DisclosureLedger(Path(folder) / "ledger", "shop")
+            join.join(job, parties[1], peers, checkpoints=states, save=save, ledger=own, workers=1, again=anew)
+    if came != [(True, False), (False, True)]:
+        outcome.add("consent", "shop", "a training that is over is begun again, or is not, against its owner's word")
+    return outcome
+
+
+class _Kept(ScoreLedger):
+    """A ledger of scores that notes how many bits of a row it was to admit."""
+
+    bits = 0
+
+    def admit(self, question: Any, X: Floats, *, bits: int = 0, most: float = 0.0, me: str = "") -> None:
+        """Note the bits and refuse nothing."""
+        self.bits = bits
+
+
+def _scored(c: int, held: float, codes: int) -> tuple[Scores, _Kept]:
+    """Return a shop's side of scores of a model of c outputs, where its six columns hold so many bits and it gives so
+    many codes of a row; and its ledger."""
+    roles = Roles.of((("bank", ACTIVE), ("shop", PARTNER)))
+    ledger, options = _Kept(None), Shares(open_weights=("shop",))
+    numbers = Numbers(64, 0.5)
+    seat = SimpleNamespace(
+        me="shop", active="bank", outputs=c, roles=roles, parties=("bank", "shop"), desk=SimpleNamespace(together=False)
+    )
+    committed = SimpleNamespace(rows=bytes(COMMITMENT))
+    products = SimpleNamespace(seat=seat, others=("bank",), recv=lambda *_: committed, send=lambda *_, **__: None)
+    player: Any = SimpleNamespace(
+        _state=SimpleNamespace(visits=20),
+        _seat=seat,
+        _options=options,
+        _job=SimpleNamespace(
+            loss=Logistic().loss, accepts=(), reason_codes=codes, protocol=SimpleNamespace(shares=options)
+        ),
+        _plan=SimpleNamespace(numbers=numbers),
+        _sizes={"held": held},
+        _terms=SimpleNamespace(partner="shop", numbers=numbers, outputs=c, columns={"shop": 6}),
+        _met=SimpleNamespace(products=products),
+        _noted=lambda: b"model",
+        _ledger=ledger,
+        row_bits=held / 4,
+    )
+    return SharesPlayer._begin_scores(player, 1), ledger
+
+
+def scores() -> Outcome:
+    """Check that scores of a row, of all outputs, have no more bits than its columns leave, and are noted with all."""
+    outcome = Outcome()
+    for c, held, codes in ((1, 400.0, 0), (1, 16.0, 0), (3, 48.0, 0), (1, 28.0, 1)):
+        scoring, ledger = _scored(c, held, codes)
+        question, _ = scoring._agree(QueriedRows([b"1"], np.zeros((1, 6))))
+        bits = scoring._told_levels.bits
+        most = held / 4 - code_bits(6, codes)
+        if bits * c > most:
+            outcome.add("limits", "shop", f"{c} scores of {bits} bits a row are told, {most:.1f} are left")
+        if ledger.bits != bits * c:
+            outcome.add("count", "shop", f"{c} scores of {bits} bits are noted as {ledger.bits} bits")
+        below = scoring._asking.levels.bits - bits
+        h = np.arange(0, 2**40, 2**20 + 1, dtype=np.uint64)[:, None]
+        scoring._sums = SimpleNamespace(block=lambda *_, h=h: h)  # type: ignore[assignment]
+        made = scoring._made(0, np.zeros((len(h), 6)), question)
+        if made is None or (made % 2**below).any():
+            outcome.add("limits", "shop", "what is told is finer than the bits that it is noted with")
+    return outcome
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "counts by group": groups,
+    "correlations of columns": correlations,
+    "bits of scores": scores,
+    "consent": consent,
+    "trainings that are over": again,
+}

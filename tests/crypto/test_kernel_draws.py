@@ -1,0 +1,114 @@
+"""What encryption on the kernel draws serves once: over outputs, pieces, messages and keys, whichever engine it is."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from securevfl.base.arrays import Floats
+from securevfl.crypto.kernel import gradient, gradient_sizes
+from securevfl.crypto.kernel.ciphertexts import Answering, Opener
+from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
+from securevfl.crypto.kernel.ring_layout import choose
+from securevfl.crypto.kernel.shares import KernelShares
+from securevfl.crypto.lattice.layout import LEAST
+from securevfl.crypto.scheme import Shape
+
+N, C, D = 120, 70, 8
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message of several pieces."""
+    monkeypatch.setattr(gradient_sizes, "PIECE", 2)
+
+
+def gradient_messages() -> None:
+    """Two messages of two keys, whole and in pieces, and what is answered and opened."""
+    g, J = RNG.uniform(-1, 1, (N, C)), RNG.normal(size=(N, D))
+    for _ in range(2):
+        holder = KernelGradient().keygen(columns=D)
+        evaluator = KernelGradient().evaluator(holder.public)
+        assert len([piece for piece, _ in holder.encrypt_pieces(g, bound=1.0)]) > 1
+        product = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
+        holder.open(evaluator.blind(product)[0], Shape(N, C, D))
+
+
+def share_messages() -> None:
+    """Two messages of two keys, and what is answered."""
+    scheme, V = KernelShares(40), RNG.integers(0, 2**40, (N, C), dtype=np.uint64)
+    W = RNG.integers(-99, 99, (N, D))
+    for coin in (bytes(32), bytes(31) + b"\1"):
+        holder = scheme.keygen(coin)
+        evaluator = scheme.evaluator(holder.public, coin)
+        for _ in range(2):
+            evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=D))
+
+
+MESSAGES = [gradient_messages, share_messages]
+
+
+@pytest.mark.parametrize("messages", MESSAGES)
+def test_no_second_polynomial_serves_twice(messages: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ciphertexts c0 = m - a s with one a differ by their messages alone, and by errors of some bits."""
+    found, blocks, real = set[bytes](), [0], Opener.seal
+
+    def seal(self: Opener, layout: object, message: Floats, second: Floats, prg: object) -> bytes:
+        for block in range(second.shape[3]):
+            found.add(np.ascontiguousarray(second[:2, :8, :, block]).tobytes())
+        blocks[0] += second.shape[3]
+        return real(self, layout, message, second, prg)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Opener, "seal", seal)
+    messages()
+    assert blocks[0] > 8
+    assert len(found) == blocks[0]
+
+
+@pytest.mark.parametrize("messages", MESSAGES)
+def test_no_value_of_an_answer_has_the_mask_of_another(
+    messages: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of as many residues of 72 bits and more no two are equal, but once in 2^40."""
+    masks, real = list[Floats](), Answering._hidden
+
+    def hidden(self: Answering, *of: object) -> tuple[bytes, Floats]:
+        answer, mask = real(self, *of)  # type: ignore[arg-type]
+        masks.append(mask.reshape(len(mask), -1).T)
+        return answer, mask
+
+    monkeypatch.setattr(Answering, "_hidden", hidden)
+    messages()
+    whole = np.concatenate(masks)
+    assert len(whole) >= 2 * C * D
+    assert len(np.unique(whole, axis=0)) == len(whole)
+
+
+def test_no_value_of_an_opening_has_the_dither_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that is opened is dithered by itself: added up over residues, in any column, output or opening."""
+    shapes, drawn = list[tuple[int, ...]](), list[Floats]()
+    real, rounded = gradient.dither, KernelGradientHolder._rounded
+
+    def dither(prg: object, primes: object, bits: int, shape: tuple[int, ...]) -> Floats:
+        found = real(prg, primes, bits, shape)  # type: ignore[arg-type]
+        drawn.append(found.reshape(len(found), -1).T)
+        return found
+
+    def opened(self: KernelGradientHolder, prg: object, values: Floats) -> Floats:
+        shapes.append(values.shape[1:])
+        return rounded(self, prg, values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(gradient, "dither", dither)
+    monkeypatch.setattr(KernelGradientHolder, "_rounded", opened)
+    gradient_messages()
+    values = sum(int(np.prod(shape)) for shape in shapes)
+    whole = np.concatenate(drawn)
+    assert values >= 2 * C * D
+    assert len(np.unique(whole, axis=0)) == len(whole) == values
+
+
+def test_several_blocks_of_outputs_are_what_is_tried() -> None:
+    """What blocks of outputs share shows where there are several, and so in the layouts of these sizes."""
+    assert choose(N, C, D).output_blocks > 1
+    assert choose(N, C, D + LEAST, 8, 1).output_blocks > 1

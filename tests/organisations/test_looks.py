@@ -1,0 +1,129 @@
+"""Looks at tables before and after a training, whichever kind: debited before anything is told, limited, and rounded
+number by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.crypto.prg import Prg
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import LeakageError, TableError
+from securevfl.organisations import correlate, fairness_by_group
+from securevfl.protocols.shares import column_products, group_counts
+from securevfl.protocols.shares.column_products import RoundedProducts
+from securevfl.protocols.shares.group_counts import GroupCounts
+from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.threads import run_threads
+
+Ledgers = dict[str, DisclosureLedger]
+TOLD = (RoundedProducts, GroupCounts)
+
+
+def tables(rows: int) -> tuple[vfl.Party, vfl.Party]:
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 2, rows)
+    return vfl.Party("bank", draw.normal(size=(rows, 3)), y, ids=range(rows)), vfl.Party(
+        "shop", draw.normal(size=(rows, 2)), ids=range(rows)
+    )
+
+
+def columns(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None:
+    """A look at columns side by side, of which each tells 12 numbers."""
+    correlate.correlate(tables(rows), ledgers=ledgers, observe=observe)
+
+
+def groups(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None:
+    """A look at outcomes by group, of which the shop tells 12 numbers."""
+    bank, shop = tables(rows)
+    names, marks = fairness_by_group._groups(shop, np.arange(rows) % 3)
+    said = fairness_by_group._outcomes(bank, bank.y)  # type: ignore[arg-type]
+    roles: dict[str, Callable[..., Any]] = {
+        "bank": partial(fairness_by_group._ask, bank, said, peer="shop"),
+        "shop": partial(fairness_by_group._give, shop, names, marks, ledgers["shop"], None, peer="bank"),
+    }
+    run_threads(roles, WallClock, observe=observe)
+
+
+LOOKS = {"columns": (columns, 1000, column_products), "groups": (groups, 400, group_counts)}
+
+
+def kept(folder: Path) -> Ledgers:
+    return {name: DisclosureLedger(folder / name, name) for name in ("bank", "shop")}
+
+
+class Counted:
+    """Notes what each ledger has at the moment at which numbers leave."""
+
+    def __init__(self, ledgers: Ledgers) -> None:
+        self.ledgers, self.entered = ledgers, dict[str, int]()
+
+    def __call__(self, event: Event) -> None:
+        if event.direction == "send" and isinstance(event.message, TOLD):
+            self.entered[event.me] = sum(each.told.numbers for each in self.ledgers[event.me].read().entries)
+
+    def note(self, me: str, fact: object) -> None:
+        """Nothing is asked of entries at the door."""
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([("columns", 1000)] * 5, id="columns"),
+        pytest.param([("groups", 4000)] * 2, id="groups"),
+        pytest.param([("groups", 4000), ("columns", 1000), ("columns", 1000)], id="one after the other"),
+        pytest.param([("columns", 1000), ("columns", 4000), ("groups", 4000), ("columns", 1000)], id="in turn"),
+    ],
+)
+def test_numbers_are_debited_before_they_leave_and_limited_together(
+    looks: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    """All looks but the last go through, with their 12 numbers on disk before they leave; the last would come to more
+    than a peer may be told by looks of either kind, and tells nothing of the shop."""
+    own = kept(tmp_path)
+    seen = Counted(own)
+    for number, (name, rows) in enumerate(looks[:-1], 1):
+        LOOKS[name][0](rows, own, seen)  # type: ignore[arg-type]
+        assert sum(each.told.numbers for each in own["shop"].read().entries) == 12 * number
+        assert seen.entered.pop("shop") == 12 * number
+    name, rows = looks[-1]
+    with pytest.raises(LeakageError, match="3% of the bits of its columns at most"):
+        LOOKS[name][0](rows, own, seen)  # type: ignore[arg-type]
+    assert "shop" not in seen.entered
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_row_fewer_than_the_least_is_refused(name: str, tmp_path: Path) -> None:
+    look, rows, _ = LOOKS[name]
+    with pytest.raises(TableError, match=f"{rows:,} rows"):
+        look(rows - 1, kept(tmp_path))
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_each_number_is_rounded_by_itself(name: str, tmp_path: Path) -> None:
+    """Numbers that are rounded by one draw are rounded alike, so that their differences are exact."""
+    look, rows, module = LOOKS[name]
+    drawn = list[np.ndarray]()
+
+    class Recorded(Prg):
+        """Notes what it gives."""
+
+        __slots__ = ()
+
+        def array(self, *of: Any, **keys: Any) -> Any:
+            drawn.append(super().array(*of, **keys))
+            return drawn[-1]
+
+    with mock.patch.object(module, "Prg", Recorded):
+        look(10 * rows, kept(tmp_path))
+    words = np.concatenate([each.ravel() for each in drawn])
+    assert len(words) == 12 * (2 if name == "columns" else 1)
+    assert len(np.unique(words)) == len(words)

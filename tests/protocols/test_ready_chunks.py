@@ -1,0 +1,101 @@
+"""Work ahead is gone through if all parties have it, made together, for this state, and throw it away otherwise."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.protocols.shares.chunk_store import InMemory
+from securevfl.protocols.shares.ready_chunks import ChunkName, is_ready
+from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.protocols.shares.work_ahead import Ahead
+
+PARTIES = ("a", "b", "c", "d")
+NAME, OTHER = b"n" * 16, b"o" * 16
+VISITS = 3
+
+
+class Line:
+    """Says what the others have, and keeps what is sent."""
+
+    def __init__(self, names: dict[str, bytes]) -> None:
+        self.names, self.sent = names, dict[str, bytes]()
+
+    def send(self, to: str, message: ChunkName, lane: str) -> None:
+        self.sent[to] = message.name
+
+    def recv(self, sender: str, kind: type[ChunkName], lane: str) -> ChunkName:
+        return kind(self.names[sender])
+
+
+def ahead(visits: int = 0, r: dict[str, Any] | None = None) -> Ahead:
+    """A party that goes on from this state."""
+    own = Ahead.__new__(Ahead)
+    own._seat = SimpleNamespace(me="a")  # type: ignore[assignment]
+    own._names, own._ready = SpentNames(), InMemory()
+    own.go_on(visits, state() if r is None else r)
+    return own
+
+
+def state(name: str = "", at: tuple[int, ...] = ()) -> dict[str, Any]:
+    """States of two parties (k x d x c); with a name that of this party has another number at a place."""
+    made = {each: np.arange(24, dtype=np.uint64).reshape(2, 4, 3) for each in ("b", "c")}
+    if name:
+        made[name][at] += np.uint64(1)
+    return made
+
+
+def made(own: Ahead, number: int = 0) -> Ahead:
+    """The same with a chunk of its state."""
+    own._ready.put(number, NAME, own._visits, [b""] * VISITS, base=own._base())
+    return own
+
+
+@pytest.mark.parametrize("names", [(NAME, NAME, OTHER), (NAME, OTHER, NAME), (OTHER, NAME, NAME), (NAME, NAME, b"")])
+def test_a_chunk_that_one_of_all_has_not_is_thrown_away(names: tuple[bytes, ...]) -> None:
+    line, own = Line(dict(zip("bcd", names, strict=True))), made(made(ahead()), 1)
+    seat: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, lane="")
+    assert not is_ready(seat, own, 0, VISITS)
+    assert line.sent == dict.fromkeys("bcd", NAME)
+    assert own._ready.numbers == ()  # nor what rests on it
+
+
+def test_a_chunk_that_all_have_is_ready() -> None:
+    line, own = Line(dict.fromkeys("bcd", NAME)), made(ahead())
+    seat: Any = SimpleNamespace(me="a", parties=PARTIES, channel=line, lane="")
+    assert is_ready(seat, own, 0, VISITS)
+    assert own._ready.numbers == (0,)
+
+
+CHANGES: dict[str, Any] = {
+    "another visit": ahead(1),
+    "another first number": ahead(0, state("b", (0, 0, 0))),
+    "another last number": ahead(0, state("b", (1, 3, 2))),
+    "another number of the other party": ahead(0, state("c", (1, 0, 1))),
+    "a party less": ahead(0, {"b": state()["b"]}),
+    "parties exchanged": ahead(0, {"b": state("c", (0, 1, 0))["c"], "c": state()["b"]}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_chunk_of_another_state_is_not_ready(change: str) -> None:
+    there = made(ahead())
+    assert there.ready(0, VISITS) == NAME
+    assert CHANGES[change]._base() != there._base()
+    other = CHANGES[change]
+    other._ready = there._ready
+    assert other.ready(0, VISITS) == b""
+
+
+def test_a_chunk_that_was_begun_or_is_of_other_visits_is_not_ready() -> None:
+    own = made(ahead())
+    assert own.ready(0, VISITS - 1) == b""
+    assert own.ready(1, VISITS) == b""
+    own._ready.take(0, 0)
+    assert own.ready(0, VISITS) == b""
+    again = made(ahead())
+    again._names.spend(NAME)
+    assert again.ready(0, VISITS) == b""

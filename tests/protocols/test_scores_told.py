@@ -1,0 +1,75 @@
+"""What is noted of scores, and what goes with them, for several outputs and blocks, whoever asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from securevfl.protocols.shares.opened_scores import OpenedScores, ScoreShare, ShareKept
+from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
+from securevfl.protocols.shares.share_products import Products
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Leave
+from securevfl.selfcheck.checks import draws
+from tests.disclosure.door_watch import watched
+from tests.protocols.test_shares_predict import HALVES, Model, names
+
+
+@pytest.mark.parametrize(
+    ("widths", "outputs", "to"), [((5, 7, 3), 1, "a"), ((5, 7, 3), 3, "a"), ((5, 7), 3, "b"), ((5, 7, 3), 3, "c")]
+)
+def test_bits_of_all_outputs_are_noted_and_told(
+    widths: tuple[int, ...], outputs: int, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7 bits for each output of a row, in every ledger but that of who asks, and so many in what is opened."""
+    model = Model(*widths, outputs=outputs)
+    blocks, left = [model.columns(6, seed) for seed in (1, 2)], watched(monkeypatch)
+    ledgers = {name: Ledger(None) for name in model.names}
+    for own in ledgers.values():
+        own.trained(b"model", FEWEST_VISITS, [b"trained"])
+    model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
+    for name, own in ledgers.items():
+        bits = [noted[b"model".hex()] for noted in own._scored.values()]
+        assert bits == ([] if name == to else [7 * outputs] * 12)
+    opened = [each for each in left if each.kind is OpenedScores]
+    assert [(each.entry.to, each.entry.numbers, each.short) for each in opened] == [(to, 6 * outputs, False)] * 2
+
+
+def test_no_stream_is_made_twice_over_blocks_of_several_outputs() -> None:
+    """The masks of parts, products and dithers of one block serve no other, at any of three parties."""
+    model = Model(4, 2, 3, outputs=3)
+    block = model.columns(50)
+    with draws.watched() as drawn:
+        model.ask([block, block], [names(50), names(50, 50)], levels=HALVES)  # type: ignore[no-untyped-call]
+    assert len(drawn.streams) > 10
+    assert not drawn.outcome().findings
+
+
+@pytest.mark.parametrize("to", ["a", "b", "c"])
+def test_a_part_is_on_disk_before_anything_is_said_of_it(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds a part keeps it before it says so, or sends it, block after block: else a crash between would have
+    the question answered in two ways."""
+    model = Model(5, 7, 3)
+    ledgers, sent, send = (
+        {name: Ledger(tmp_path / name) for name in model.names},
+        list[tuple[str, int]](),
+        Products.send,
+    )
+    for own in ledgers.values():
+        own.trained(b"model", FEWEST_VISITS, [b"trained"])
+
+    def noted(self: Products, name: str, message: Message, told: Leave | None = None) -> None:
+        if isinstance(message, ShareKept | OpenedScores | ScoreShare):
+            answers = tmp_path / f"{self.seat.me}.answers"
+            sent.append((type(message).__name__, len(list(answers.iterdir())) if answers.exists() else 0))
+        send(self, name, message, told)
+
+    monkeypatch.setattr(Products, "send", noted)
+    blocks = [model.columns(6, seed) for seed in (1, 2)]
+    model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
+    for kind in {kind for kind, _ in sent}:
+        assert [kept for own, kept in sent if own == kind] == [1, 2]
+    assert {kind for kind, _ in sent} == {"ShareKept", "OpenedScores"} | ({"ScoreShare"} if to == "c" else set())
