@@ -113,7 +113,7 @@ class SweepPlan:
 class SecondsPlan:
     """Rows of batches, numbers of Z, rounds that are timed, the line at the first of these rows, methods."""
 
-    batches: tuple[int, ...] = (4096, 128)
+    batches: tuple[int, ...] = (4096, 1024, 128)
     width: int = 256
     rounds: int = 24
     mbps: float = 300.0

@@ -38,7 +38,13 @@ def celu_steps(part: Part) -> str:
             own = [pick(rows, method=method, step=step, target=target) for target in targets]
             shares = [share(row["rounds"], _plain(rows, row)) for row in own]
             cells.append(
-                [method, f"{step:g}", *(number(row["rounds"], 0) for row in own), shares[-1], number(own[0]["auc"], 4)]
+                [
+                    method,
+                    f"{step:g}",
+                    *(number(row["rounds"], 0) for row in own),
+                    shares[-1],
+                    number(own[0]["auc"], 4) if own[0]["auc"] else "diverged",
+                ]
             )
     head = ["method", "step", *(f"to {number(target, 2)}" for target in targets), "last, of plain", "best AUC"]
     return (
@@ -62,7 +68,7 @@ def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: floa
         if row is not None and method != "plain"
     )
     return (
-        f"**Each at its best step** takes to {number(target, 2)}: plain {number(plain['rounds'], 0)} rounds "
+        f"**Each at its best step**, on the rows reported, takes to {number(target, 2)}: plain {number(plain['rounds'], 0)} rounds "
         f"({plain['step']:g}), {words}.\n\n"
         "**Why more rounds at the step that is best for plain training**: it is too long then. AdaGrad divides by the "
         "root of all squares so far, local steps' too, so R uses of each exchange move the weights about as far as one "
@@ -149,7 +155,7 @@ def celu_seconds(part: Part) -> str:
         "### Seconds of a round\n"
         f"Z of {part['plan']['width']} numbers in 8 bytes or in 4, as the paper sends them, "
         f"{part['plan']['rtt_ms']:g} ms, a "
-        "line that is half duplex: the paper adds up both directions. At the rows of the table above the "
+        "line that is half duplex: the paper adds up both directions. At the rows of the tables above the "
         "line is as much "
         "slower as there are fewer rows, so that Z takes as long as in the paper, and computing as little.\n\n"
         + table(["rows", "Mbps", "method", "precision", "seconds", "MB", "times as fast as plain, double"], cells)
@@ -180,7 +186,8 @@ def celu_line(found: Mapping[str, Part]) -> str:
     head = ["rows", "AUC", "method", "precision", "step", "rounds", "seconds of a round", "seconds", "times as fast"]
     return (
         "### Seconds to an AUC\n"
-        "Rounds of the tables above, each method at the best of its steps there, times seconds of a round; times as "
+        "Rounds of the tables above, each method at the best of its steps there, picked on the "
+        "rows reported, times seconds of a round; times as "
         "fast as plain training in double precision. The paper has 2.47 times on Criteo.\n\n" + table(head, cells)
     )
 
