@@ -153,9 +153,13 @@ class DisclosureLedger:
 
         They mean nothing elsewhere, and are others after the ledger is lost.
         """
+        return self.named(f"{party.register.name} {party.content}".encode())
+
+    def named(self, content: bytes) -> str:
+        """32 hex digits that stand for this content in this ledger."""
         with self._changing() as change:
             salt = change.book.salt
-        return hmac.new(salt, f"{party.register.name} {party.content}".encode(), hashlib.sha256).hexdigest()[:32]
+        return hmac.new(salt, content, hashlib.sha256).hexdigest()[:32]
 
     def foresee(
         self, register: Register, told: Sequence[Disclosure], *, but: str = ""

@@ -70,8 +70,10 @@ class Method(Named, ABC, Generic[O]):
     stores: whether local predictions lie at a server (`securevfl.protocols.stored.stored_sum`). single: whether outputs
     and residuals can go in single precision. helpers: the parties without a table that its examples are run with, by
     name and role. brings: models and optimizers that are registered with it. replayed: whether its messages tell
-    nothing but declared outputs, so that the audit compares a run with one of made-up tables. leak_kinds: which leaks
-    its jobs may have and accept by name; it adds its own to these.
+    nothing but declared outputs, so that the audit compares a run with one of made-up tables. repeats: whether all that
+    a party tells of new rows follows from its part of the model and its columns of them, whatever others send, so that
+    the same rows asked again tell nothing more. leak_kinds: which leaks its jobs may have and accept by name; it adds
+    its own to these.
     """
 
     options: ClassVar[type[JobOptions]] = JobOptions
@@ -83,6 +85,7 @@ class Method(Named, ABC, Generic[O]):
     helpers: ClassVar[tuple[tuple[str, Role], ...]] = ()
     brings: ClassVar[tuple[type[Model] | type[Training], ...]] = ()
     replayed: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
     leak_kinds: ClassVar[tuple[LeakKind, ...]] = (
         RANK,
         FRESH_EQUATIONS,

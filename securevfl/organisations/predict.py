@@ -4,7 +4,8 @@
 2. all                   the method's own messages (`securevfl.methods`); the party that asks alone learns f
 
 What a party learns is what it learns in the evaluation of a training, for these rows. Passive parties enter the scores
-that they tell in their disclosure ledgers before step 2.
+that they tell in their disclosure ledgers before step 2; the same rows with the same columns count once, where a method
+tells the same of them again (`Method.repeats`).
 """
 
 from __future__ import annotations
@@ -229,7 +230,8 @@ def _meet(
         bits = job.method.score_bits(job) * part.outputs + (0 if giving is None else math.ceil(giving.bits(part)))
         eventlog.emit(part.name, "scores", {"to": asker, "rows": rows.count, "bits_of_a_row": bits})
         told = rows.count * (part.outputs + (giving is not None))
-        scores = Disclosure("scores", asker, tuple(others), told, 0)
+        basis = _question(part, rows, ledger, giving) if job.method.repeats else ""
+        scores = Disclosure("scores", asker, tuple(others), told, 0, basis)
         ledger.answer(part.run, channel.session.hex(), scores)
     roles = Roles.of((name, heard[name].role) for name in part.parties)
     desk = Desk(part.run, scores=ledger.scores)
@@ -237,6 +239,18 @@ def _meet(
     seat = Seat(channel, roles, meter, outputs=part.outputs, desk=desk, model=part.model)
     givers = {name: heard[name].codes for name in others if heard[name].codes}
     return job.method.player(job, seat, len(part.mean), part.state), givers
+
+
+def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, giving: GivenCodes | None) -> str:
+    """Name what a party tells of these rows: by its part of the model, and its ids and columns in their order.
+
+    It sees these itself, so what it tells again under one name are the same numbers, whatever another party does.
+    """
+    codes = "" if giving is None else repr((giving.most, sorted(giving.codes.items())))
+    content = hashlib.sha256(repr((part.run, part.asker, rows.count, rows.order.hex(), codes)).encode())
+    for _, X in rows.blocks():
+        content.update((np.ascontiguousarray(X, "<f8") + 0.0).tobytes())  # one zero
+    return f"scores {ledger.named(content.digest())}"
 
 
 def _asked(me: str, ids: list[Any] | None, X: Floats) -> AskedRows | None:

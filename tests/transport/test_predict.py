@@ -2,15 +2,31 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.errors import ConfigError, IdError, PartiesError, SecureVFLError, TableError, TransportError
-from securevfl.organisations.predict import predict_with
+from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import (
+    ConfigError,
+    IdError,
+    LeakageError,
+    PartiesError,
+    SecureVFLError,
+    TableError,
+    TransportError,
+)
+from securevfl.methods import METHODS
+from securevfl.organisations.predict import answer_rows, predict_with
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.threads import run_threads
 from securevfl.training import new_rows
+from securevfl.training.model_part import ModelPart
 
 
 def each(meeting: Any, ask: Callable[[str], Any]) -> dict[str, Any]:
@@ -125,3 +141,36 @@ def test_who_does_not_belong(meet: Any, run: vfl.Run, tables: dict[str, Any]) ->
         predict_with(run.parts["bank"], tables["bank"], meet(2).peers)
     with pytest.raises(TableError, match="rows of 10 columns were expected"):
         predict_with(run.parts["bank"], tables["bank"][:, :3], meet(3).peers)
+
+
+def told(folder: Path, parts: dict[str, ModelPart], X: dict[str, np.ndarray], ids: np.ndarray) -> int:
+    """Ask for these rows in a session of its own, over ledgers read anew; the scores that the shop's has then."""
+    ledgers = {name: DisclosureLedger(folder / name, name) for name in parts}
+
+    def answer(name: str, channel: Any) -> None:
+        rows = new_rows.rows_of_array(parts[name], X[name], ids)
+        answer_rows(parts[name], rows, channel, ledgers[name], on_block=lambda *_: None)
+
+    run_threads({name: partial(answer, name) for name in parts}, WallClock)
+    return told_to(ledgers["shop"].read().entries, "scores", "bank").count
+
+
+def test_the_same_rows_again_count_once_where_they_tell_the_same(tmp_path: Path) -> None:
+    """In every session, up to a limit that lets nothing more; other columns of one's own, rows or an order do not."""
+    job = vfl.Job(
+        model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.3), protocol=vfl.Protocol(sum="pairwise", residual="open")
+    )
+    parties = vfl.datasets.breast_cancer(3)
+    parts = vfl.simulate(job.model_copy(update={"epochs": 1}), parties).parts
+    X, ids = {party.name: np.array(party.X[:20]) for party in parties}, np.arange(20)
+    assert told(tmp_path, parts, X, ids) == 20
+    DisclosureLedger(tmp_path / "shop", "shop").set_limit("scores", Limit(20))
+    assert told(tmp_path, parts, X, ids) == 20
+    assert told(tmp_path, parts, X | {"bank": X["bank"] + 1}, ids) == 20  # what the shop tells stays as it is
+    X["shop"][3, 0] += 1e-9
+    with pytest.raises(LeakageError, match="20 scores were told before, with this run it would be 40"):
+        told(tmp_path, parts, X, ids)
+    DisclosureLedger(tmp_path / "shop", "shop").set_limit("scores", None)
+    assert told(tmp_path, parts, X, ids) == 40
+    assert told(tmp_path, parts, {name: own[::-1] for name, own in X.items()}, ids[::-1]) == 60
+    assert {name for name, kind in METHODS.items() if kind.repeats} == {"rounds", "shares"}

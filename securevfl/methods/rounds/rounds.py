@@ -62,6 +62,7 @@ class Rounds(Method[RoundsJob]):
     options: ClassVar[type[JobOptions]] = RoundsJob
     weighs: ClassVar[bool] = True
     bins: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
     single: ClassVar[bool] = True
 
     def trains(self, model: type[Model]) -> bool:
