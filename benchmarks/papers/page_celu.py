@@ -68,8 +68,8 @@ def _reasons(rows: list[Mapping[str, Any]], methods: Sequence[str], target: floa
         if row is not None and method != "plain"
     )
     return (
-        f"**Each at its best step**, on the rows reported, takes to {number(target, 2)}: plain {number(plain['rounds'], 0)} rounds "
-        f"({plain['step']:g}), {words}.\n\n"
+        f"**Each at its best step**, on the rows reported, takes to {number(target, 2)}: plain "
+        f"{number(plain['rounds'], 0)} rounds ({plain['step']:g}), {words}.\n\n"
         "**Why more rounds at the step that is best for plain training**: it is too long then. AdaGrad divides by the "
         "root of all squares so far, local steps' too, so R uses of each exchange move the weights about as far as one "
         "use at the root of R times the step: R = 5 does what plain training does at 2.2 times its step.\n\n"
