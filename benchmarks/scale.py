@@ -32,6 +32,7 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.bench.record import record
+from securevfl.cli.option_groups import MeetingOptions
 from securevfl.cli.parties import predict as predict_command
 from securevfl.data.row_order import write_rows
 from securevfl.data.store import open_table, store_table
@@ -145,7 +146,7 @@ def predict(folder: Path, name: str) -> dict[str, Any]:
         folder / f"{name}.json",
         data,
         kit / "peers.toml",
-        certs=kit,
+        meeting=MeetingOptions(certs=kit),
         out=folder / f"{name}.csv",
         ledger=folder / f"{name}.ledger",
         timeout=WAIT,

@@ -6,6 +6,8 @@ Factors may be of float32, which holds residues of 24 bits about zero, and are w
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,13 +24,9 @@ Residues = NDArray[np.float32] | Floats
 
 def multiplied(primes: Primes, left: Residues, right: Residues) -> Floats:
     """Residues (P, M, m, F) of left (P, M, m, B) times right (P, M, B, F), reduced."""
-    total = None
-    for start in range(0, left.shape[-1], primes.terms):
-        stretch = slice(start, start + primes.terms)
-        part = primes.reduce(_stretch(left[..., stretch], right[..., stretch, :]))
-        total = part if total is None else primes.reduce(total + part)
-    assert total is not None, "a product has at least one term"
-    return total
+    stretches = (slice(start, start + primes.terms) for start in range(0, left.shape[-1], primes.terms))
+    parts = (primes.reduce(_stretch(left[..., each], right[..., each, :])) for each in stretches)
+    return reduce(lambda total, part: primes.reduce(total + part), parts)
 
 
 def summed(primes: Primes, total: Floats | None, terms: int, left: Residues, right: Residues) -> tuple[Floats, int]:

@@ -16,6 +16,7 @@ that not all is made at a time.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -134,18 +135,16 @@ def choose(n: int, c: int, d: int, uses: int = 1, openings: int = 1) -> RingLayo
 
     uses: how many such V the plaintexts of W serve for; openings: how many products are asked with each V.
     """
-    best: tuple[float, RingLayout] | None = None
+    return min(_layouts(n, c, d), key=lambda layout: milliseconds(layout, d, uses, openings))
+
+
+def _layouts(n: int, c: int, d: int) -> Iterator[RingLayout]:
     r = 1
     while r <= MOST_OUTPUTS and r < 2 * c:
         for f in _shares(d, DEGREE // r):
             s = min(DEGREE // r // f, n)
-            layout = RingLayout(n, c, r, -(-n // -(-n // s)))
-            cost = milliseconds(layout, d, uses, openings)
-            if best is None or cost < best[0]:
-                best = cost, layout
+            yield RingLayout(n, c, r, -(-n // -(-n // s)))
         r *= 2
-    assert best is not None, "one output and one column always fit"
-    return best[1]
 
 
 def milliseconds(layout: RingLayout, d: int, uses: int = 1, openings: int = 1, *, line: float = LINE) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from securevfl.base.arrays import Floats
+from securevfl.errors import PartiesError
 from securevfl.protocols.base import MessageProtocol, Release
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.differentiable import Differentiable
@@ -28,6 +29,13 @@ class Batch:
     epoch: int
     X: Floats
     y: Floats | None = None
+
+    @property
+    def labels(self) -> Floats:
+        """The targets y (n x c), at a party that has them. Raises PartiesError at one that has none."""
+        if self.y is None:
+            raise PartiesError(f"batch {self.index}: labels were expected, this party has none; ask the one that leads")
+        return self.y
 
 
 @dataclass(frozen=True)

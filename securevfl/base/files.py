@@ -109,17 +109,18 @@ def _runs(process: int) -> bool:
     return True
 
 
-def check_writable(path: Path, *, folder: bool = False) -> None:
-    """ConfigError unless a file (or a folder with files) can be written there."""
-    path = _target(path)
-    if path.exists() and path.is_dir() != folder:
-        raise ConfigError(f"{path}: a {'folder' if folder else 'file'} was expected there; name another path")
-    place = path.absolute() if folder or _is_special(path) else path.absolute().parent
-    while not place.exists():
-        place = place.parent
-    wanted = os.W_OK if _is_special(place) else os.W_OK | os.X_OK
-    if not (place.is_dir() or _is_special(place)) or not os.access(place, wanted):
-        raise ConfigError(f"{path}: a place that can be written was expected, {place} is none; name another path")
+def check_writable(*paths: Path | None, folder: bool = False) -> None:
+    """ConfigError unless a file (or a folder with files) can be written at each of these places; None is none."""
+    for path in filter(None, paths):
+        path = _target(path)
+        if path.exists() and path.is_dir() != folder:
+            raise ConfigError(f"{path}: a {'folder' if folder else 'file'} was expected there; name another path")
+        place = path.absolute() if folder or _is_special(path) else path.absolute().parent
+        while not place.exists():
+            place = place.parent
+        wanted = os.W_OK if _is_special(place) else os.W_OK | os.X_OK
+        if not (place.is_dir() or _is_special(place)) or not os.access(place, wanted):
+            raise ConfigError(f"{path}: a place that can be written was expected, {place} is none; name another path")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from securevfl.base.files import check_writable
 from securevfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ PAPERS = "The tables of the papers are made in a checkout: python -m benchmarks.
 
 bench = typer.Typer(no_args_is_help=True, help="Measure homomorphic cost on this machine.", epilog=PAPERS)
 
+Engines = Annotated[str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks, seal.")]
 Bits = Annotated[int, typer.Option(help="Paillier key size, for phe too.")]
 JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help='Write {"schema", "machine", "rows"} here.')
@@ -35,9 +37,7 @@ _HEADS = (
 def he(
     sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows x columns of the batches.")] = "256x15,4096x100",
     against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines among phe, tenseal.")] = "",
-    engines: Annotated[
-        str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks, seal.")
-    ] = "paillier,ckks",
+    engines: Engines = "paillier,ckks",
     bits: Bits = 2048,
     json: JsonFile = None,
 ) -> None:
@@ -48,7 +48,7 @@ def he(
     from securevfl.bench import he as bench_he
     from securevfl.cli.show import console, table
 
-    _check_json(json)
+    check_writable(json)
     wanted = _sizes(sizes)
     with _status() as on_row:
         rows = bench_he.run(wanted, _names(engines), _names(against), bits=bits, on_row=on_row)
@@ -82,9 +82,7 @@ def sum_(
     parties: Annotated[int, typer.Option(min=2, help="How many vectors are added.")] = 3,
     size: Annotated[int, typer.Option(min=1, help="Floats a vector.")] = 4096,
     against: Annotated[str, typer.Option(metavar="NAMES", help="Baselines among phe.")] = "",
-    engines: Annotated[
-        str, typer.Option(metavar="NAMES", help="Engines among paillier, ckks, seal.")
-    ] = "paillier,ckks",
+    engines: Engines = "paillier,ckks",
     bits: Bits = 2048,
     json: JsonFile = None,
 ) -> None:
@@ -92,7 +90,7 @@ def sum_(
     from securevfl.bench import sums
     from securevfl.cli.show import console, table
 
-    _check_json(json)
+    check_writable(json)
     with _status() as on_row:
         rows = sums.run(parties, size, _names(engines), _names(against), bits=bits, on_row=on_row)
     _write(json, sums.SCHEMA, rows)
@@ -135,19 +133,14 @@ def shares(
 ) -> None:
     """Training on shares: a visit beside a sealed round, models beside floats, prediction."""
     from securevfl.bench import shares as bench_shares
-    from securevfl.cli.show import console
 
-    _check_json(json)
+    check_writable(json)
     names = list(bench_shares.TABLES) if tables is None else _names(tables)
-    if unknown := [name for name in names if name not in bench_shares.TABLES]:
-        known = ", ".join(bench_shares.TABLES)
-        raise ConfigError(f"--tables: some of {known} were expected, {', '.join(unknown)} came; correct them")
+    _check_tables(names, bench_shares.TABLES)
     with _status() as on_row:
         rows = bench_shares.run(data, _sizes(sizes), names, on_row, large=large)
     _write(json, bench_shares.SCHEMA, rows)
-    for row in rows:
-        figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
-        console().print(", ".join(figures), soft_wrap=True)
+    _print_lines(rows)
 
 
 @bench.command()
@@ -163,19 +156,14 @@ def trees(
 ) -> None:
     """Trees on shares beside boosting, their cost, and what trees that mix parties would give."""
     from securevfl.bench import trees as bench_trees
-    from securevfl.cli.show import console
 
-    _check_json(json)
+    check_writable(json)
     names = list(bench_trees.SMALL) if tables is None else _names(tables)
-    if unknown := [name for name in names if name not in bench_trees.SPLIT]:
-        known = ", ".join(bench_trees.SPLIT)
-        raise ConfigError(f"--tables: some of {known} were expected, {', '.join(unknown)} came; correct them")
+    _check_tables(names, bench_trees.SPLIT)
     with _status() as on_row:
         rows = bench_trees.run(data, names, on_row, trees=trees, seeds=seeds, shares=not floats)
     _write(json, bench_trees.SCHEMA, rows)
-    for row in rows:
-        figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
-        console().print(", ".join(figures), soft_wrap=True)
+    _print_lines(rows)
 
 
 @bench.command()
@@ -195,7 +183,7 @@ def rounds(
     from securevfl.cli.show import console, table
     from securevfl.runtime.clock import Network
 
-    _check_json(json)
+    check_writable(json)
     with _status() as on_row:
         rows = bench_rounds.run(
             data,
@@ -220,13 +208,28 @@ def start(
     from securevfl.bench import start as bench_start
     from securevfl.cli.show import console, table
 
-    _check_json(json)
+    check_writable(json)
     with _status() as on_row:
         rows = bench_start.run(repetitions, on_row)
     _write(json, bench_start.SCHEMA, rows)
     console().print(
         table(["start", "wall\ns", "processor\ns"], [[row["what"], row["wall_s"], row["cpu_s"]] for row in rows])
     )
+
+
+def _check_tables(names: Sequence[str], known: Iterable[str]) -> None:
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(
+            f"--tables: some of {', '.join(known)} were expected, {', '.join(unknown)} came; correct them"
+        )
+
+
+def _print_lines(rows: Sequence[dict[str, Any]]) -> None:
+    from securevfl.cli.show import console
+
+    for row in rows:
+        figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
+        console().print(", ".join(figures), soft_wrap=True)
 
 
 def _names(text: str) -> list[str]:
@@ -243,13 +246,6 @@ def _sizes(text: str) -> list[tuple[int, int]]:
     if not sizes:
         raise ConfigError("--sizes: at least one size as in 256x15 was expected, none came; add one")
     return sizes
-
-
-def _check_json(path: Path | None) -> None:
-    from securevfl.base.files import check_writable
-
-    if path is not None:
-        check_writable(path)
 
 
 def _write(path: Path | None, schema: str, rows: Sequence[dict[str, Any]]) -> None:

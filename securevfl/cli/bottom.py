@@ -15,14 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from securevfl.base.files import check_writable, writing_whole
+from securevfl.cli.party_options import IdColumn, LabelColumn
 from securevfl.errors import ConfigError, IdError
 
 Table = Annotated[Path, typer.Argument(metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
 Module = Annotated[str, typer.Option(metavar="FILE.PY:NAME", help="Your module, or the function that makes it.")]
 Weights = Annotated[Path, typer.Option(metavar="FILE", help="The module's numbers, .npz.")]
 Out = Annotated[Path, typer.Option(metavar="FILE", help="The table of its outputs, .csv.")]
-IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of ids.")]
-LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
 
 bottom = typer.Typer(no_args_is_help=True, help="Make columns of a network that you train alone, without labels.")
 ROWS = 4096  # written at a time

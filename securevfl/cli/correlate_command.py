@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from securevfl.cli.party_options import (
-    Certs,
-    Data,
-    IdColumn,
-    LabelColumn,
-    Ledger,
-    Listen,
-    Log,
-    Name,
-    Patience,
-    PeersFile,
-    Timeout,
-    Verbose,
-    events,
-)
+from securevfl.base.files import check_writable, write_whole
+from securevfl.cli.option_groups import MeetingOptions, expanded
+from securevfl.cli.party_options import Data, Digest, Html, IdColumn, Json, LabelColumn, Ledger, Name, PeersFile
 from securevfl.cli.stop import stoppable
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
-    app.command()(correlate)
+    app.command()(expanded(correlate))
 
 
 def correlate(
@@ -37,20 +24,11 @@ def correlate(
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
-    accept: Annotated[
-        str | None, typer.Option(metavar="DIGEST", help="You agree to the consent sheet of this digest.")
-    ] = None,
-    report_json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures here.")] = None,
-    page: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser here.")
-    ] = None,
-    certs: Certs = None,
-    listen: Listen = None,
+    accept: Digest = None,
+    report_json: Json = None,
+    page: Html = None,
     ledger: Ledger = None,
-    timeout: Timeout = 600.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Compare your columns of numbers with those of the others before a training: correlations and variance inflation.
 
@@ -58,33 +36,24 @@ def correlate(
     of their columns, rounded at random to 6 bits; your disclosure ledger counts them, and refuses beyond its limits.
     Your consent sheet is shown first, once all parties are there. Columns of others go by numbers, not by names.
     """
-    from securevfl.base.files import check_writable, write_whole
     from securevfl.cli.ask_consent import agree, check_digest
     from securevfl.cli.show import console, table
     from securevfl.consent.agreed_sheets import AgreedSheets
-    from securevfl.data.load import read_order
-    from securevfl.data.readers import read_party
+    from securevfl.data.load import read_in_order
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.organisations.correlate import correlate_with
 
     check_digest(accept)
-    for path in (report_json, page):
-        if path is not None:
-            check_writable(path)
-    own = read_party(party, data, id_column=id_column, label_column=label_column)
-    order = read_order(data, len(own))
-    own = own if order is None else own.take(order)
+    check_writable(report_json, page)
+    own = read_in_order(party, data, id_column=id_column, label_column=label_column)
     kept = DisclosureLedger.of(party, ledger)
-    with stoppable(), events(verbose, log):
+    with stoppable(), meeting.events():
         found = correlate_with(
             own,
             peers,
             ledger=kept,
             consent=partial(agree, AgreedSheets(kept), accept, "securevfl correlate"),
-            certs=certs,
-            listen=listen,
-            timeout=timeout,
-            patience=patience,
+            **meeting.keys,
         )
     if report_json is not None:
         write_whole(report_json, f"[{', '.join(map(str, found))}]\n".encode())

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from securevfl.base.files import check_writable, write_whole
+from securevfl.cli.party_options import Html, IdColumn, Json, LabelColumn
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
@@ -19,26 +22,21 @@ def describe(
     party: Annotated[
         str | None, typer.Option(metavar="NAME", help="What the page calls you; by default as the file.")
     ] = None,
-    id_column: Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of ids.")] = "id",
-    label_column: Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if any.")] = "y",
-    report_json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
-    page: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser here.")
-    ] = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    report_json: Json = None,
+    page: Html = None,
 ) -> None:
     """Describe each column of your own table before a training. Nothing is sent.
 
     How it was read, missing values, quartiles, far tails, columns that do not vary or repeat others, variance inflation
     among your columns, and with labels of two classes what each column says of them by itself.
     """
-    from securevfl.base.files import check_writable, write_whole
     from securevfl.cli.show import console, parted
     from securevfl.data.readers import read_party
     from securevfl.training.description import describe as described
 
-    for path in (report_json, page):
-        if path is not None:
-            check_writable(path)
+    check_writable(report_json, page)
     name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"
     found = described(read_party(name, data, id_column=id_column, label_column=label_column))
     if report_json is not None:

@@ -5,25 +5,13 @@ from __future__ import annotations
 import csv
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.cli.party_options import (
-    Certs,
-    Data,
-    IdColumn,
-    LabelColumn,
-    Ledger,
-    Listen,
-    Log,
-    Name,
-    Patience,
-    PeersFile,
-    Timeout,
-    Verbose,
-    events,
-)
+from securevfl.base.files import check_writable, write_whole
+from securevfl.cli.option_groups import MeetingOptions, expanded
+from securevfl.cli.party_options import Data, Digest, IdColumn, Json, LabelColumn, Ledger, Name, PeersFile
 from securevfl.cli.stop import stoppable
 from securevfl.errors import ConfigError, IdError, TableError
 
@@ -35,7 +23,7 @@ HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
 
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
-    app.command()(fairness)
+    app.command()(expanded(fairness))
 
 
 def fairness(
@@ -50,17 +38,10 @@ def fairness(
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
-    accept: Annotated[
-        str | None, typer.Option(metavar="DIGEST", help="You agree to the consent sheet of this digest.")
-    ] = None,
-    report_json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
-    certs: Certs = None,
-    listen: Listen = None,
+    accept: Digest = None,
+    report_json: Json = None,
     ledger: Ledger = None,
-    timeout: Timeout = 600.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Say how a model treats groups: rates of labels, of selected rows, of true and false positives, group by group.
 
@@ -69,35 +50,29 @@ def fairness(
     told counts of rows, rounded at random to 8, the other one nothing. Groups under 100 rows are put together. The
     other one's ledger lets all looks tell 3% of what its groups hold: a first takes some 1,000 to 3,000 rows.
     """
-    from securevfl.base.files import check_writable
     from securevfl.cli.ask_consent import agree, check_digest
     from securevfl.consent.agreed_sheets import AgreedSheets
-    from securevfl.data.load import read_order
-    from securevfl.data.readers import read_party
+    from securevfl.data.load import read_in_order
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.organisations.fairness_by_group import alone_by_group, ask_groups, give_groups
 
     check_digest(accept)
-    if report_json is not None:
-        check_writable(report_json)
+    check_writable(report_json)
     if predictions is None and group is None:
         raise ConfigError("--predictions or --group was expected, neither came; give what you have of the two")
-    own = read_party(party, data, id_column=id_column, label_column=label_column)
-    order = read_order(data, len(own))
-    own = own if order is None else own.take(order)
+    own = read_in_order(party, data, id_column=id_column, label_column=label_column)
     said = None if predictions is None else _said(own, predictions)
     groups = None if group is None else _texts(own, group)
     if said is not None and groups is not None:
         _show(alone_by_group(own, said, groups), report_json)
         return
-    keys: dict[str, Any] = {"certs": certs, "listen": listen, "timeout": timeout, "patience": patience}
-    with stoppable(), events(verbose, log):
+    with stoppable(), meeting.events():
         if said is not None:
-            found = ask_groups(own, said, peers, **keys)
+            found = ask_groups(own, said, peers, **meeting.keys)
         else:
             kept = DisclosureLedger.of(party, ledger)
             consent = partial(agree, AgreedSheets(kept), accept, "securevfl fairness")
-            names = give_groups(own, groups, peers, ledger=kept, consent=consent, **keys)  # type: ignore[arg-type]
+            names = give_groups(own, groups, peers, ledger=kept, consent=consent, **meeting.keys)  # type: ignore[arg-type]
             typer.echo(f"counts of {', '.join(names)} were told, rounded to 8 rows")
             return
     _show(found, report_json)
@@ -140,7 +115,6 @@ def _texts(own: Party, column: str) -> list[str]:
 def _show(found: dict[str, dict[str, float]], file: Path | None) -> None:
     import json
 
-    from securevfl.base.files import write_whole
     from securevfl.cli.show import console, table
 
     if file is not None:

@@ -6,24 +6,20 @@ from pathlib import Path
 
 import typer
 
-from securevfl.cli.party_options import Certs, Listen, Log, Name, Patience, PeersFile, Timeout, Verbose, events
+from securevfl.cli.option_groups import MeetingOptions, expanded
+from securevfl.cli.party_options import Name, PeersFile
 from securevfl.cli.stop import stoppable
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
-    app.command()(line)
+    app.command()(expanded(line))
 
 
 def line(
     party: Name,
     peers: PeersFile = Path("peers.toml"),
-    certs: Certs = None,
-    listen: Listen = None,
-    timeout: Timeout = 600.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Measure round trip, bandwidth and cost a message between all parties, and print what to simulate with.
 
@@ -31,12 +27,11 @@ def line(
     """
     from securevfl.cli.show import console, table
     from securevfl.display.progress import progress
-    from securevfl.organisations.conversation import Venue
     from securevfl.organisations.measure import measure_lines, slowest
     from securevfl.runtime.clock import Network
 
-    with stoppable(), events(verbose, log), progress("measuring") as on_turn:
-        lines = measure_lines(party, Venue.of(peers, certs, listen, timeout, patience), on_turn=on_turn)
+    with stoppable(), meeting.events(), progress("measuring") as on_turn:
+        lines = measure_lines(party, meeting.venue(peers), on_turn=on_turn)
 
     def measured(network: Network) -> tuple[float, float, float]:
         return network.mbps, network.rtt_ms, network.message_ms

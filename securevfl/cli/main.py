@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from securevfl.base.files import check_writable
 from securevfl.base.version import __version__
 from securevfl.cli import bottom as cli_bottom
 from securevfl.cli import certs_commands
@@ -231,7 +232,8 @@ def train(
 
     job = _load(job_file)
     new = _files(predict, job_file) if predict else {}
-    _check_writable([report_json, html, predictions], save)
+    check_writable(report_json, html, predictions)
+    check_writable(save, folder=True)
     parties, missing = _read(_files(data, job_file), id_column, label_column, job)
     parties = _helped(job, parties)
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
@@ -250,13 +252,6 @@ def train(
         from securevfl.cli.predictions import predict_files
 
         predict_files(run, new, predictions, id_column=id_column)
-
-
-def _check_writable(files: list[Path | None], folder: Path | None) -> None:
-    from securevfl.base.files import check_writable
-
-    for path in filter(None, (*files, folder)):
-        check_writable(path, folder=path is folder)
 
 
 def _show(job: Job, run: Run) -> None:
@@ -325,12 +320,10 @@ def audit(
     labels that follow all columns a little.
     """
     from securevfl.audit.stand_ins import with_stand_ins
-    from securevfl.base.files import check_writable
     from securevfl.cli.audit import audit_command
 
     job, made_up = _load(job_file), []
-    if html is not None:
-        check_writable(html)
+    check_writable(html)
     if size or (data and len(data) == 1):
         own, others = cli_alone.one_side(job, job_file, data, size, id_column=id_column, label_column=label_column)
         parties, made_up = with_stand_ins(job, own, others, classes or 2), list(others)

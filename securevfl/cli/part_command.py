@@ -8,11 +8,9 @@ from typing import Annotated
 
 import typer
 
+from securevfl.base.files import check_writable, write_whole
 from securevfl.cli.code_names import codes_in
-
-Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join has saved it.")]
-IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of ids.")]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser here.")]
+from securevfl.cli.party_options import Html, IdColumn, Json, Model
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +30,7 @@ def drift(
     alarms: Annotated[
         float, typer.Option(min=1e-6, max=0.5, help="Chance that any column is said to be shifted when none is.")
     ] = 0.01,
-    report_json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
+    report_json: Json = None,
     page: Html = None,
 ) -> None:
     """Say which of your columns have shifted since the training. Exit code 1 if any has. Nothing is sent.
@@ -40,14 +38,11 @@ def drift(
     PSI, Kolmogorov-Smirnov, missing values and unseen texts of each column, against what your part has kept of the
     training rows.
     """
-    from securevfl.base.files import check_writable, write_whole
     from securevfl.cli.show import console, table
     from securevfl.training import drift_page
     from securevfl.training.model_part import ModelPart
 
-    for path in (report_json, page):
-        if path is not None:
-            check_writable(path)
+    check_writable(report_json, page)
     part = ModelPart.load(model)
     found = drift_page.drift(part, data, scores=scores, id_column=id_column, alarms=alarms)
     if report_json is not None:
@@ -71,15 +66,12 @@ def scorecard(
 
     The sum over all parties' columns and the base, at the party with labels, is a row's score: see predict --points.
     """
-    from securevfl.base.files import check_writable, write_whole
     from securevfl.cli.show import console, table
     from securevfl.training.model_part import ModelPart
     from securevfl.training.scorecard import ScorecardScale
     from securevfl.training.scorecard import scorecard as made_of
 
-    for path in (out, page):
-        if path is not None:
-            check_writable(path)
+    check_writable(out, page)
     card = made_of([ModelPart.load(model)], ScorecardScale.read(points))
     if out is not None:
         write_whole(out, card.csv().encode())
@@ -108,15 +100,13 @@ def reasons(
     import io
     import sys
 
-    from securevfl.base.files import check_writable, write_whole
     from securevfl.data.readers import read_table
     from securevfl.disclosure.code_bits import code_bits
     from securevfl.training import explanations
     from securevfl.training.model_part import ModelPart
 
     part = ModelPart.load(model)
-    if out is not None:
-        check_writable(out)
+    check_writable(out)
     named = None if codes is None else codes_in(codes)
     table = read_table(data, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
     found = explanations.reasons(part, table.held, most=top, codes=named)
@@ -141,7 +131,6 @@ def export(
 
     Input X: your columns in the order that is printed, in double precision; output: what you add to f.
     """
-    from securevfl.base.files import check_writable
     from securevfl.training.model_part import ModelPart
     from securevfl.training.onnx_export import export_onnx
 

@@ -8,25 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from securevfl.base.files import check_writable
 from securevfl.cli.code_names import Codes, Reasons, given_codes
+from securevfl.cli.option_groups import MeetingOptions, expanded
 from securevfl.cli.party_options import (
     Ahead,
-    Certs,
     Data,
+    Digest,
     IdColumn,
     LabelColumn,
     Ledger,
-    Listen,
-    Log,
     Model,
     Name,
-    Patience,
     PeersByJob,
     PeersFile,
     SharedJob,
-    Timeout,
-    Verbose,
-    events,
     pool_of,
 )
 from securevfl.cli.stop import stoppable
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add these commands to the app."""
     for command in (align, prepare, join, predict, relay):
-        app.command()(command)
+        app.command()(expanded(command))
 
 
 def align(
@@ -52,12 +48,7 @@ def align(
     data: Data,
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
-    certs: Certs = None,
-    listen: Listen = None,
-    timeout: Timeout = 600.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Find the ids that all parties have, showing no others, and write the shared row order beside the data.
 
@@ -67,10 +58,10 @@ def align(
     from securevfl.data.row_order import write_rows
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately
-    from securevfl.organisations.conversation import Venue, converse
+    from securevfl.organisations.conversation import converse
     from securevfl.runtime.channel import Channel
 
-    venue = Venue.of(peers, certs, listen, timeout, patience)
+    venue = meeting.venue(peers)
     others = venue.peers
     _check_name(party, others)
     ids = read_ids(data, id_column=id_column)
@@ -92,7 +83,7 @@ def align(
 
     terms = {"parties": list(others.parties), "task": "align"}
     keeps = f"what was done is kept in {work}"
-    with stoppable(lambda: keeps), events(verbose, log), pool_of(len(ids)) as pool, progress("aligning") as on_progress:
+    with stoppable(lambda: keeps), meeting.events(), pool_of(len(ids)) as pool, progress("aligning") as on_progress:
         count = converse(party, venue, terms, talk, resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
 
@@ -104,13 +95,8 @@ def prepare(
     peers: PeersByJob = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
-    certs: Certs = None,
-    listen: Listen = None,
     ahead: Ahead = None,
-    timeout: Timeout = 600.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Do ahead what a training on shares needs, so that join takes minutes. Every party runs this, on its table.
 
@@ -118,16 +104,15 @@ def prepare(
     """
     from securevfl.display.progress import progress
     from securevfl.job import Job
-    from securevfl.organisations.conversation import Venue
     from securevfl.organisations.prepare import prepare as run
 
     job = Job.load(job_file)
     own = _own_table(job, party, data, id_column, label_column)
-    with events(verbose, log), progress("preparing") as on_round:
+    with meeting.events(), progress("preparing") as on_round:
         run(
             job,
             own,
-            Venue.of(_peers(job_file, peers), certs, listen, timeout, patience),
+            meeting.venue(_peers(job_file, peers)),
             ahead=_ahead(data, ahead),
             on_round=on_round,
         )
@@ -164,7 +149,6 @@ States = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where to keep your own states; by default FILE.states.")
 ]
 Every = Annotated[int, typer.Option(min=1, help="Rounds between two states.")]
-Accept = Annotated[str | None, typer.Option(metavar="DIGEST", help="You agree to the consent sheet of this digest.")]
 Again = Annotated[
     bool, typer.Option("--again", help="Train anew although this job is over on this table; counts once more.")
 ]
@@ -177,19 +161,14 @@ def join(
     peers: PeersByJob = None,
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
-    certs: Certs = None,
-    listen: Listen = None,
     save: SavedPart = None,
     checkpoints: States = None,
     every: Every = 10,
     ledger: Ledger = None,
     ahead: Ahead = None,
-    accept: Accept = None,
+    accept: Digest = None,
     again: Again = False,
-    timeout: Timeout = 600.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
 
@@ -216,15 +195,12 @@ def join(
     own = _helper(job, party) if data is None else _own_table(job, party, data, id_column, label_column)
     keeps = partial(_states_kept, states, run_key(job, own))
     agreed = AgreedSheets(DisclosureLedger.of(party, ledger))
-    with stoppable(keeps), events(verbose, log), progress(job.optimizer.label) as on_round:
+    with stoppable(keeps), meeting.events(), progress(job.optimizer.label) as on_round:
         part = run(
             job,
             own,
             _peers(job_file, peers),
-            certs=certs,
-            listen=listen,
-            timeout=timeout,
-            patience=patience,
+            **meeting.keys,
             checkpoints=states,
             save=save,
             ledger=ledger,
@@ -254,7 +230,6 @@ def _written(
     table: Path, party: str, save: Path | None, checkpoints: Path | None, every: int
 ) -> tuple[Path, Checkpoints]:
     """Return where the part of the model and the states go, which can be written there."""
-    from securevfl.base.files import check_writable
     from securevfl.training.checkpoint import Checkpoints
 
     save = table.with_name(f"{party}.model.json") if save is None else save
@@ -299,8 +274,6 @@ def predict(
     data: Data,
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
-    certs: Certs = None,
-    listen: Listen = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the party that asks gets its CSV; by default stdout.")
     ] = None,
@@ -311,10 +284,7 @@ def predict(
     reasons: Reasons = None,
     codes: Codes = None,
     ledger: Ledger = None,
-    timeout: Timeout = 600.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Predict new rows, one or many, with the other parties. Every party runs this with its own part and table.
 
@@ -322,10 +292,8 @@ def predict(
     column a class). With --reasons and --codes it is told, of each row, which of your columns cost it most, by names
     that you choose; your ledgers count that.
     """
-    from securevfl.base.files import check_writable
     from securevfl.cli.predictions import predictions
     from securevfl.display.progress import progress
-    from securevfl.organisations.conversation import Venue
     from securevfl.organisations.predict import predict_rows
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import rows_of_file
@@ -333,16 +301,15 @@ def predict(
 
     part, giving = ModelPart.load(model), given_codes(reasons, codes)
     scale = None if points is None else scale_of(part, points)
-    if out is not None:
-        check_writable(out)
+    check_writable(out)
     with progress("reading") as on_rows:
         rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
     writer = predictions(part, out, scale)
-    with stoppable(), events(verbose, log), writer as on_block, progress("predicting") as on_rows:
+    with stoppable(), meeting.events(), writer as on_block, progress("predicting") as on_rows:
         predict_rows(
             part,
             rows,
-            Venue.of(peers, certs, listen, timeout, patience),
+            meeting.venue(peers),
             on_block=on_block,
             on_rows=on_rows,
             ledger=ledger,
@@ -357,24 +324,18 @@ def predict(
 def relay(
     name: Annotated[str, typer.Option("--party", metavar="NAME", help="The hub's name in the file of peers.")],
     peers: PeersFile = Path("peers.toml"),
-    certs: Certs = None,
-    listen: Listen = None,
-    timeout: Timeout = 86_400.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
+    meeting: MeetingOptions = MeetingOptions(timeout=86_400.0),
 ) -> None:
     """Be a hub that is no party: pass on, sealed, what the parties of one run say to each other."""
-    from securevfl.organisations.conversation import Venue
     from securevfl.transport.relay import Relay
     from securevfl.transport.tls import Credentials
 
-    venue = Venue.of(peers, certs, listen, timeout, patience)
+    venue = meeting.venue(peers)
     others = venue.peers
     if name != others.hub or name in others.parties:
         raise PartiesError(f"--party: a hub that is no party was expected, {name} came; see hub in {peers}")
-    with stoppable(), events(verbose, log):
-        Relay(Credentials(venue.certs, name), others, listen=listen, patience=patience).run(timeout)
+    with stoppable(), meeting.events():
+        Relay(Credentials(venue.certs, name), others, listen=venue.listen, patience=venue.patience).run(venue.timeout)
 
 
 def _check_name(party: str, peers: Peers) -> None:

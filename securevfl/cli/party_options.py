@@ -41,6 +41,9 @@ Ahead = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder of work done ahead; by default FILE.ahead by the data.")
 ]
 Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join has saved it.")]
+Digest = Annotated[str | None, typer.Option(metavar="DIGEST", help="You agree to the consent sheet of this digest.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser here.")]
 Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line of JSON for each event.")]
 
 

@@ -12,22 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from securevfl.base.files import check_writable
 from securevfl.cli.code_names import Codes, Reasons, given_codes
-from securevfl.cli.party_options import (
-    Certs,
-    Data,
-    IdColumn,
-    Ledger,
-    Listen,
-    Log,
-    Model,
-    Patience,
-    PeersFile,
-    Timeout,
-    Verbose,
-    events,
-    pool_of,
-)
+from securevfl.cli.option_groups import MeetingOptions, PlaceOptions, expanded
+from securevfl.cli.party_options import Data, IdColumn, Ledger, Log, Model, PeersFile, pool_of
 from securevfl.cli.stop import stoppable
 
 if TYPE_CHECKING:
@@ -39,7 +27,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add these commands to the app."""
     for command in (serve, score):
-        app.command()(command)
+        app.command()(expanded(command))
 
 
 def serve(
@@ -47,8 +35,6 @@ def serve(
     data: Data,
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
-    certs: Certs = None,
-    listen: Listen = None,
     reasons: Reasons = None,
     codes: Codes = None,
     ledger: Ledger = None,
@@ -57,8 +43,7 @@ def serve(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve /health and /metrics there, as on 127.0.0.1:9464."),
     ] = None,
-    timeout: Timeout = 60.0,
-    patience: Patience = 60.0,
+    meeting: PlaceOptions = PlaceOptions(timeout=60.0),
     log: Log = None,
 ) -> None:
     """Stay up and answer requests of the party with labels for scores of your rows, until SIGTERM.
@@ -69,7 +54,6 @@ def serve(
     With --reasons and --codes it is told, too, which of your columns cost a row most, by the names that you choose.
     Events go to stderr, one line of JSON each, or to --log. SIGTERM lets a request that is being answered end first.
     """
-    from securevfl.organisations.conversation import Venue
     from securevfl.organisations.monitor import Monitor
     from securevfl.organisations.serve import Server
     from securevfl.runtime import eventlog
@@ -79,18 +63,18 @@ def serve(
 
     part, giving = ModelPart.load(model), given_codes(reasons, codes)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    folder = peers.parent if certs is None else certs
+    venue = meeting.venue(peers)
     with ExitStack() as stack:
         handler = eventlog.write_to(sys.stderr if log is None else log)
         stack.callback(eventlog.LOGGER.removeHandler, handler)
         shown = None
         if monitor is not None:
-            expires = certificates.show(folder / f"{part.name}.pem").valid_until.timestamp()
+            expires = certificates.show(venue.certs / f"{part.name}.pem").valid_until.timestamp()
             shown = stack.enter_context(Monitor(monitor, part.name, expires))
         server = Server(
             part,
             held,
-            Venue.of(peers, certs, listen, timeout, patience),
+            venue,
             most=most,
             ledger=ledger,
             on_request=None if shown is None else shown.count,
@@ -146,38 +130,30 @@ def score(
     data: Data,
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
-    certs: Certs = None,
-    listen: Listen = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the CSV goes; by default stdout.")] = None,
     ledger: Ledger = None,
-    timeout: Timeout = 600.0,
-    patience: Patience = 60.0,
-    verbose: Verbose = False,
-    log: Log = None,
+    meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Ask the parties that serve for scores of your rows; for the party with labels.
 
     Ids are compared by private set intersection: nobody learns of an id that it does not have. The CSV has the rows
     that all parties have: id, prediction and probability (of the positive class, or one column a class).
     """
-    from securevfl.base.files import check_writable
     from securevfl.cli.predictions import predictions
     from securevfl.display.progress import progress
-    from securevfl.organisations.conversation import Venue
     from securevfl.organisations.scoring import score_rows
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import HeldRows, rows_of_file
 
     part = ModelPart.load(model)
-    if out is not None:
-        check_writable(out)
+    check_writable(out)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    told, pool = events(verbose, log), pool_of(len(held.ids))
+    told, pool = meeting.events(), pool_of(len(held.ids))
     with stoppable(), told, predictions(part, out) as on_block, pool as own, progress("scoring") as on_rows:
         answered = score_rows(
             part,
             held,
-            Venue.of(peers, certs, listen, timeout, patience),
+            meeting.venue(peers),
             on_block=on_block,
             on_rows=on_rows,
             ledger=ledger,

@@ -39,6 +39,13 @@ def read_order(data: Path, rows: int) -> Rows | None:
     return read_rows(data, of=rows) if rows_path(data).exists() else None
 
 
+def read_in_order(name: str, data: Path, *, id_column: str, label_column: str) -> Party:
+    """Read a party's whole table into memory, its rows as an alignment has left them if it has."""
+    party = read_party(name, data, id_column=id_column, label_column=label_column)
+    order = read_order(data, len(party))
+    return party if order is None else party.take(order)
+
+
 def read_aligned(
     name: str, data: Path, job: Batched, *, id_column: str, label_column: str, on_rows: OnRows | None = None
 ) -> Party:
@@ -47,9 +54,7 @@ def read_aligned(
     The copy of a large table stays beside the data, for a run that goes on, until `forget`.
     """
     if not large(data):
-        party = read_party(name, data, id_column=id_column, label_column=label_column)
-        order = read_order(data, len(party))
-        return party if order is None else party.take(order)
+        return read_in_order(name, data, id_column=id_column, label_column=label_column)
     rows = ParquetSource(name, data, id_column=id_column, label_column=label_column).rows
     return store_table(
         name,

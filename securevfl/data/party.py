@@ -83,6 +83,13 @@ class Party:
         return self.y is not None
 
     @property
+    def labels(self) -> NDArray[Any]:
+        """The labels (n,) of a party that has them. Raises PartiesError at one that has none."""
+        if self.y is None:
+            raise PartiesError(f"party {self.name}: labels were expected, it has none; give y to the party that leads")
+        return self.y
+
+    @property
     def table(self) -> Columns:
         """The party's columns with their names and levels."""
         return Columns(self.X, self.columns, self.levels, self.dates, self.percents)

@@ -45,8 +45,7 @@ def weigh_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list
     if options is None:
         return list(parties)
     lead, found = parties[0], []
-    assert lead.y is not None, "the leading party has labels"
-    positive = positive_rows(job, lead.name, lead.y, train)
+    positive = positive_rows(job, lead.name, lead.labels, train)
     for party in parties:
         bins = _bins(party, train, options)
         found.append(_weighed(party, bins, bins.positives(positive), options))

@@ -21,10 +21,9 @@ def known_run(job: JobOptions, parties: Sequence[Party]) -> Known:
     """Sizes and schedule of a run of these parties, the leading one first. LabelError if the loss has no use for y."""
     parties = prepare_all(job, parties)
     lead, loss = parties[0], job.model.loss
-    assert lead.y is not None, "the leading party has labels"
     schedule = job.schedule(register_of(parties))
-    classes = classes_of(lead.name, loss, lead.y, job.positive)
-    check_split(loss, lead.y[schedule.train], lead.y[schedule.test], classes)
+    classes = classes_of(lead.name, loss, lead.labels, job.positive)
+    check_split(loss, lead.labels[schedule.train], lead.labels[schedule.test], classes)
     tables = [party for party in parties if party.columns]
     weighed = weigh_pooled(job, parties, schedule.flow)
     sizes = sizes_of(

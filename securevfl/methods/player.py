@@ -179,13 +179,13 @@ class BatchPlayer(Player):
 
         DivergenceError if the loss is that of no model; LabelError if a label is too far from the others to be sealed.
         """
-        assert batch.y is not None, "only a party with labels knows the loss"
+        y = batch.labels
         assert self._watch is not None, "it has begun"
         if self._booked is None:
-            self._booked = self._watch.see(self._round, f, batch.y)
-        g = self.loss.residual(f, batch.y)
+            self._booked = self._watch.see(self._round, f, y)
+        g = self.loss.residual(f, y)
         if self._job.protocol.seals:
-            self._watch.check_sealable(self._round, g, batch.y)
+            self._watch.check_sealable(self._round, g, y)
         return g
 
     def book(self, loss: float) -> None:

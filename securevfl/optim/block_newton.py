@@ -91,12 +91,11 @@ class BlockNewton(RoundsTraining):
         model, memory = _linear(party), _memory(party)
         P = Preconditioners(model, party.loss, link.me)
         for batch in party.batches():
-            assert batch.y is not None, "the active party has labels"
             own, others = P.of(batch), link.sum(batch)
             within = self.floor * memory.last(batch.index)
-            f = solve(model, party.loss, batch.X, batch.y, others, own, within=within)
+            f = solve(model, party.loss, batch.X, batch.labels, others, own, within=within)
             g = party.residual(f, batch)
-            loss = float(party.loss.value(f, batch.y).mean()) + model.penalty()
+            loss = float(party.loss.value(f, batch.labels).mean()) + model.penalty()
             told = memory.judge(batch.index, loss, self.tolerance)
             link.tell(told, step_pace.LANE)
             if told.stop:

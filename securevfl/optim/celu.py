@@ -201,8 +201,7 @@ class Held:
     @property
     def y(self) -> Floats:
         """The targets of the batch (n x c) at the active party."""
-        assert self.batch.y is not None, "the active party has labels"
-        return self.batch.y
+        return self.batch.labels
 
     @property
     def kept(self) -> dict[str, Floats]:

@@ -28,6 +28,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.models.kernel_model import Expansion, Floats32, KernelShare
 from securevfl.optim.base import Optimizer
+from securevfl.optim.curvature import bound
 from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.sums.phase_sums import PhaseSums
 
@@ -106,9 +107,7 @@ class FDSKL(Optimizer):
             phi = own.phi(batch.index, k)
             gram += phi.T @ phi
             rows += len(phi)
-        c = own.model.loss.curvature
-        assert c is not None, "its method checks that"
-        P: Floats32 = np.linalg.inv(c / rows * gram + self.rho * np.eye(D)).astype(np.float32)
+        P: Floats32 = np.linalg.inv(bound(own.model.loss) / rows * gram + self.rho * np.eye(D)).astype(np.float32)
         return P
 
 

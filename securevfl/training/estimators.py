@@ -322,9 +322,8 @@ class VerticalRegressor(RegressorMixin, _Vertical):  # type: ignore[misc]
     def predict(self, X: Any) -> Floats:
         """Predict the label of each row (m,)."""
         check_is_fitted(self)
-        f, classes = self._decision(X), self.run_.active.classes
-        assert classes is not None, "the leading party knows mean and deviation of the labels"
-        return np.asarray(self.run_.job.model.loss.mean(f, classes))
+        f = self._decision(X)
+        return np.asarray(self.run_.job.model.loss.mean(f, self.run_.active.label_classes))
 
 
 class _as_value_errors(warnings.catch_warnings):

@@ -118,6 +118,13 @@ class ModelPart:
         return job.method.asker(job, self.parties[0])
 
     @property
+    def label_classes(self) -> NDArray[Any]:
+        """The classes (or mean and deviation) of the labels. Raises DataError in the part of a party that has none."""
+        if self.classes is None:
+            raise DataError(f"{self.name}: classes of labels were expected in its part of the model, it has none")
+        return self.classes
+
+    @property
     def positive(self) -> str | None:
         """Which class, of two, its metrics and probabilities are of; None at parties without labels."""
         return positive_of(Job.from_dict(self.job).model.loss, self.classes)

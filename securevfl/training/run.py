@@ -146,8 +146,7 @@ class Run:
 
     def _judged(self, tables: Mapping[str, ArrayLike], y: ArrayLike) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
         """f (m x c) of other rows, their labels (m,), and the classes."""
-        f, classes = self.decision(tables), self.active.classes
-        assert classes is not None, "the leading party knows the classes"
+        f, classes = self.decision(tables), self.active.label_classes
         labels = check_labels(self.active.name, y, len(f))
         if self.job.model.loss.classifies and not np.isin(labels, classes).all():
             raise LabelError("labels of the classes of the training were expected, others came; leave those rows out")
@@ -160,8 +159,7 @@ class Run:
     def predict(self, tables: Mapping[str, ArrayLike]) -> NDArray[Any]:
         """Predict the likeliest class of each row, or the number itself in a regression (m,), for one unit of
         exposure."""
-        loss, classes, f = self.job.model.loss, self.active.classes, self.decision(tables)
-        assert classes is not None
+        loss, classes, f = self.job.model.loss, self.active.label_classes, self.decision(tables)
         if not loss.classifies:
             return np.asarray(loss.mean(f, classes))
         return np.asarray(classes[loss.proba(f).argmax(axis=1)])

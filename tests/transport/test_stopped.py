@@ -36,7 +36,7 @@ def write(party: vfl.Party, path: Path) -> None:
 
 @pytest.fixture
 def meeting(meet: Any) -> Any:
-    found = meet(2, job=meet.job(epochs=400, batch_size=64))
+    found = meet(2, job=meet.job(epochs=4000, batch_size=64))
     for party in vfl.datasets.breast_cancer(2):
         write(party, found.kit(party.name) / "own.csv")
     return found

@@ -85,9 +85,7 @@ def _of(worlds: Worlds, rows: Rows) -> EvaluatedRows:
         for name, X in tables.items()
     }
     f, own = run.decision(tables), run.decision(held)
-    assert worlds.active.y is not None, "the leading party has labels"
-    assert lead.classes is not None, "and their classes"
-    targets = loss.targets(np.asarray(worlds.active.y)[rows], lead.classes)
+    targets = loss.targets(worlds.active.labels[rows], lead.label_classes)
     label = targets > 0 if loss.classifies else np.zeros(f.shape, bool)
     less = 0.0 if loss.classifies else targets
     assert on_shares(job), "pairs are told on shares"

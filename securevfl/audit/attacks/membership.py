@@ -38,12 +38,9 @@ class Membership(Attack):
 def _auc(worlds: Worlds, run: Run) -> float:
     from sklearn.metrics import roc_auc_score
 
-    loss, y = worlds.job.model.loss, worlds.active.y
-    assert y is not None
+    loss = worlds.job.model.loss
     f = run.decision({party.name: party.X for party in worlds.parties if party.columns})
-    classes = run.active.classes
-    assert classes is not None, "the leading party has them"
-    losses = loss.value(f, loss.targets(y, classes))
+    losses = loss.value(f, loss.targets(worlds.active.labels, run.active.label_classes))
     return float(roc_auc_score(_members(worlds), -losses))
 
 

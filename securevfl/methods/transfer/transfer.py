@@ -322,8 +322,7 @@ class TransferPlayer(BatchPlayer):
             yield
 
     def _guest_side(self, exchange: TwoWayExchange, batch: Batch, eta: float) -> None:
-        assert batch.y is not None, "the guest has the labels"
-        y, gamma = batch.y[:, 0], self._model.gamma
+        y, gamma = batch.labels[:, 0], self._model.gamma
         reply = None
         self.updater.begin()
         for _ in range(self._optimizer.steps):
