@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -29,13 +29,15 @@ def main(words: Sequence[str] | None = None) -> None:
     options.add_argument("--data", type=Path, help="the folder of the real tables; needed without --quick")
     options.add_argument("--quick", action="store_true", help="everything small, on made-up tables")
     options.add_argument("--only", metavar="PART", help="one part of a paper's experiments")
+    options.add_argument("--splits", type=int, metavar="N", help="so many in place of those that a plan has")
     options.add_argument("--out", type=Path, help="where the rows go, results/<paper>.json of the package by default")
     given = options.parse_args(words)
     if given.paper != "page":
         if not given.quick and given.data is None:
             options.error("--data: the folder of the real tables was expected; name it, or add --quick")
         kept = given.out or (None if given.quick else RESULTS / f"{given.paper}.json")
-        run(given.paper, None if given.quick else given.data, quick=given.quick, only=given.only, out=kept)
+        data = None if given.quick else given.data
+        run(given.paper, data, quick=given.quick, only=given.only, splits=given.splits, out=kept)
         if given.quick or given.out is not None:
             return
     from benchmarks.papers import page
@@ -43,7 +45,15 @@ def main(words: Sequence[str] | None = None) -> None:
     page.write(RESULTS, PAGE)
 
 
-def run(paper: str, data: Path | None, *, quick: bool, only: str | None = None, out: Path | None = None) -> None:
+def run(
+    paper: str,
+    data: Path | None,
+    *,
+    quick: bool,
+    only: str | None = None,
+    splits: int | None = None,
+    out: Path | None = None,
+) -> None:
     """Run the parts of a paper and keep their rows, each as it is done; parts that are not run stay as they were.
 
     Runs of a part that is not done are kept beside `out`, in a file that goes once it is; they are not run again.
@@ -56,6 +66,8 @@ def run(paper: str, data: Path | None, *, quick: bool, only: str | None = None, 
         if only not in (None, name):
             continue
         plan = part.quick if quick else part.full
+        if splits is not None:
+            plan = with_splits(plan, splits)
         kept = None if out is None else out.with_name(f"{out.stem}-{name}{'-quick' if quick else ''}.jsonl")
         runs = Runs(partial(print, f"{name}:", file=sys.stderr, flush=True), kept)
         with threadpool_limits(1):
@@ -67,6 +79,16 @@ def run(paper: str, data: Path | None, *, quick: bool, only: str | None = None, 
             ordered = {key: known[key] for key in parts if key in known}
             out.write_text(json.dumps(ordered, indent=1, allow_nan=False) + "\n")
         runs.forget()
+
+
+def with_splits(plan: Any, splits: int) -> Any:
+    """The plan with so many splits, wherever it counts them."""
+    if isinstance(plan, tuple):
+        return tuple(with_splits(each, splits) for each in plan)
+    if not is_dataclass(plan):
+        return plan
+    values = {each.name: getattr(plan, each.name) for each in fields(plan)}
+    return type(plan)(**{k: splits if k == "splits" else with_splits(v, splits) for k, v in values.items()})
 
 
 if __name__ == "__main__":

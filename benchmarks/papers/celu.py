@@ -1,8 +1,10 @@
 """CELU-VFL (Fu et al. 2022): rounds and virtual time to an AUC with kept exchanges and without.
 
 rounds    Figures 4 and 5: rounds to shares of the way, some 1,000 rounds of AdaGrad on made-up clicks, by method
+steps     rounds to AUCs by step and method, in batches of 1,024 rows with Z of 256 numbers
 sweep     Table 2: rounds by R, W and xi at the step of the method `celu`
-long      rounds to AUCs over 1,000 rounds with Z of 256 numbers, at steps that are the same for all methods
+long      the same over 1,000 rounds of 128 rows, at the step that is best for plain training in `rounds`
+sealed    AUC of a linear model on a real table in the open and under CKKS (`celu_sealed`)
 seconds   Figure 6: virtual seconds of a round with Z of 256 numbers, by method, in 8 bytes a number and in 4, on a line
           that is half duplex, as the paper counts it: at the paper's 4,096 rows, and at the rows of `long` on a line
           that is as much slower, so that Z takes as long and computing counts as little as on the paper's machines
@@ -15,6 +17,7 @@ fedbcd           R steps on each exchange
 celu W=1         each exchange used R times, rows weighed, none kept beside the newest
 celu no xi       each exchange used R times, W of them kept, all rows in full
 celu             each exchange used R times, W of them kept, rows weighed by the cosine of how far they have turned
+celu R=2         the same, each exchange used twice
 celu, pipeline   the same with DEPTH exchanges in flight
 
 The step of a method is the one with the fewest rounds to all AUCs together on validation rows, which are never
@@ -24,17 +27,19 @@ reported; `one_*` is what it does at the step that is best for all methods toget
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.papers import celu_sealed
 from benchmarks.papers.study import (
     DIVERGED,
     Choice,
     Curve,
     Part,
     Rows,
+    Runs,
     choose,
     development,
     mean,
@@ -70,6 +75,7 @@ METHODS: dict[str, Callable[[float], Optimizer]] = {
     "celu W=1": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=1, xi=XI),
     "celu no xi": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W),
     "celu": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI),
+    "celu R=2": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=2, W=W, xi=XI),
     "celu, pipeline": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI, depth=DEPTH),
 }
 
@@ -107,7 +113,7 @@ class SweepPlan:
 class SecondsPlan:
     """Rows of batches, numbers of Z, rounds that are timed, the line at the first of these rows, methods."""
 
-    batches: tuple[int, ...] = (4096, 128)
+    batches: tuple[int, ...] = (4096, 1024, 128)
     width: int = 256
     rounds: int = 24
     mbps: float = 300.0
@@ -117,13 +123,13 @@ class SecondsPlan:
 
 @dataclass(frozen=True)
 class LongPlan:
-    """A setting of some 1,000 rounds, and the steps that all its methods take."""
+    """A setting, and the steps that all its methods take."""
 
     setting: Plan
-    steps: tuple[float, ...] = (0.02, 0.01)
+    steps: tuple[float, ...] = (0.02,)
 
 
-def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     """A row for each method and target."""
     torch().set_num_threads(1)
     parties = with_networks(clicks(plan.rows).parties(), plan.width)
@@ -132,16 +138,16 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     for method in plan.methods:
 
         def merit(lr: float, method: str = method) -> float:
-            on_row(f"{method}: step {lr:g}")
-            return toll(curve(inner, plan, METHODS[method](lr), 0), plan.targets, _cap(plan))
+            runs(f"{method}: step {lr:g}")
+            return toll(_kept(runs, inner, plan, method, lr, 0), plan.targets, _cap(plan))
 
         choices.append(choose(plan.grid, merit))
     together = one_step(choices)
     rows: Rows = []
     for method, choice in zip(plan.methods, choices, strict=True):
-        on_row(method)
+        runs(method)
         found = {
-            lr: [curve(parties, plan, METHODS[method](lr), split) for split in range(plan.splits)]
+            lr: [_kept(runs, parties, plan, method, lr, split) for split in range(plan.splits)]
             for lr in {choice.step, together}
         }
         for target in plan.targets:
@@ -155,7 +161,7 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     return rows
 
 
-def sweep(data: Path | None, plan: SweepPlan, on_row: Callable[[str], None]) -> Rows:
+def sweep(data: Path | None, plan: SweepPlan, runs: Runs) -> Rows:
     """Rounds to the targets by R, W and xi, one away from the usual values at a time, on the first split."""
     torch().set_num_threads(1)
     setting = plan.setting
@@ -165,14 +171,16 @@ def sweep(data: Path | None, plan: SweepPlan, on_row: Callable[[str], None]) -> 
     points += [usual | {"W": each} for each in plan.W] + [usual | {"xi": each} for each in plan.xi]
     rows: Rows = []
     for point in [each for number, each in enumerate(points) if each not in points[:number]]:
-        on_row(f"R = {point['R']}, W = {point['W']}, xi = {point['xi']}")
-        found = curve(parties, setting, CeluVFL(lr=plan.step, rule=AdaGrad(), **point), 0)
+        runs(f"R = {point['R']}, W = {point['W']}, xi = {point['xi']}")
+        what = {"setting": asdict(setting), "step": plan.step, "point": point}
+        optimizer = CeluVFL(lr=plan.step, rule=AdaGrad(), **point)
+        found: Curve = runs.once(what, partial(curve, parties, setting, optimizer, 0))
         rounds = {f"to_{target:g}": reached(found, target) for target in setting.targets}
         rows.append({**point, "step": plan.step, **rounds, "auc": found[-1][1] if found else None})
     return rows
 
 
-def longer(data: Path | None, plan: LongPlan, on_row: Callable[[str], None]) -> Rows:
+def longer(data: Path | None, plan: LongPlan, runs: Runs) -> Rows:
     """A row for each step, method and target."""
     torch().set_num_threads(1)
     setting = plan.setting
@@ -180,8 +188,8 @@ def longer(data: Path | None, plan: LongPlan, on_row: Callable[[str], None]) -> 
     rows: Rows = []
     for step in plan.steps:
         for method in setting.methods:
-            on_row(f"{method}: step {step:g}")
-            found = [curve(parties, setting, METHODS[method](step), split) for split in range(setting.splits)]
+            runs(f"{method}: step {step:g}")
+            found = [_kept(runs, parties, setting, method, step, split) for split in range(setting.splits)]
             for target in setting.targets:
                 rounds = [reached(each, target) for each in found]
                 row = {"method": method, "step": step, "target": target, "rounds": mean(rounds), "runs": rounds}
@@ -189,7 +197,7 @@ def longer(data: Path | None, plan: LongPlan, on_row: Callable[[str], None]) -> 
     return rows
 
 
-def seconds(data: Path | None, plan: SecondsPlan, on_row: Callable[[str], None]) -> Rows:
+def seconds(data: Path | None, plan: SecondsPlan, runs: Runs) -> Rows:
     """Virtual seconds and bytes of a round, once the first ones are over."""
     torch().set_num_threads(1)
     rows: Rows = []
@@ -200,7 +208,7 @@ def seconds(data: Path | None, plan: SecondsPlan, on_row: Callable[[str], None])
         small = Plan(rows=0, test=0.0, batch=batch, width=plan.width, epochs=-(-plan.rounds // 6), every=0)
         for precision in PRECISIONS:
             for method in plan.methods:
-                on_row(f"{batch} rows, {method}, {precision}")
+                runs(f"{batch} rows, {method}, {precision}")
                 job = job_of(replace(small, precision=precision), METHODS[method](0.01), 0)
                 done = simulate(job, parties, network=network)
                 at = [record["seconds"] for record in done.history]
@@ -209,6 +217,13 @@ def seconds(data: Path | None, plan: SecondsPlan, on_row: Callable[[str], None])
                 row = {"batch": batch, "mbps": mbps, "method": method, "precision": precision, "seconds": took}
                 rows.append(row | {"mb": done.costs.bytes / len(at) / 1e6})
     return rows
+
+
+def _kept(runs: Runs, parties: Sequence[Party], plan: Plan, method: str, step: float, split: int) -> Curve:
+    """One training, run once."""
+    what = {"setting": asdict(plan), "rows": len(parties[0]), "method": method, "step": step, "split": split}
+    found = runs.once(what, lambda: curve(parties, plan, METHODS[method](step), split))
+    return [(rounds, auc) for rounds, auc in found]
 
 
 def curve(parties: Sequence[Party], plan: Plan, optimizer: Optimizer, split: int) -> Curve:
@@ -254,11 +269,17 @@ def with_networks(parties: list[Party], width: int) -> list[Party]:
 SMALL = Plan(1600, 0.25, 64, 4, 1, 4, (0.3, 0.5), (0.01, 0.03), 1, ("plain", "celu, pipeline"))
 LONG = Plan(
     rows=131_000, test=0.02, batch=128, width=256, every=20, targets=(0.72, 0.74, 0.76, 0.78, 0.99), splits=1,
-    methods=("plain", "pipeline", "celu", "celu, pipeline"), precision="single",
+    methods=("plain", "celu, pipeline"), precision="single",
+)  # fmt: skip
+STEPS = Plan(
+    rows=230_000, test=0.03, batch=1024, width=256, every=10, targets=(0.74, 0.76, 0.78, 0.80, 0.99), splits=1,
+    methods=("plain", "celu R=2", "celu", "celu, pipeline"), precision="single",
 )  # fmt: skip
 PARTS = {
     "rounds": Part(Plan(), SMALL, run),
+    "steps": Part(LongPlan(STEPS, (0.01, 0.02, 0.045, 0.09)), LongPlan(SMALL, (0.02, 0.04)), longer),
     "long": Part(LongPlan(LONG), LongPlan(SMALL, (0.02,)), longer),
     "sweep": Part(SweepPlan(Plan()), SweepPlan(SMALL, (2,), (), ()), sweep),
+    "sealed": Part(celu_sealed.SealedPlan(), celu_sealed.SealedPlan(batch=256, epochs=1), celu_sealed.run),
     "seconds": Part(SecondsPlan(), SecondsPlan((100, 50), 4, 6, methods=("plain", "celu, pipeline")), seconds),
 }

@@ -178,6 +178,7 @@ def logistic(table: Table, parties: int, seed: int, epochs: int = 20) -> Baselin
         protocol=Protocol(residual="open"),
         batch_size=256,
         epochs=epochs,
+        seed=seed,
         accepts=("columns",),  # few to a party, and all of them in the open
     )
     started = time.process_time()

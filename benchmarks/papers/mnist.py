@@ -10,15 +10,26 @@ the first split.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.papers.study import DIVERGED, Curve, Rows, choose, development, mean, one_step, reached, spread, toll
+from benchmarks.papers.study import (
+    DIVERGED,
+    Curve,
+    Rows,
+    Runs,
+    choose,
+    development,
+    mean,
+    one_step,
+    reached,
+    spread,
+    toll,
+)
 from securevfl.base.extras import extra
 from securevfl.bench.tables import archive
 from securevfl.data.party import Party
@@ -55,22 +66,29 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Try:
+    """A value of eta0, the local steps that are taken with it, and splits."""
+
+    eta0: float
+    steps: tuple[int, ...]
+    splits: int
+
+
+@dataclass(frozen=True)
 class RulePlan:
-    """A setting of which grid and local steps are not used as they are: values of eta0, each for all algorithms, and
-    local steps."""
+    """A setting, of which grid, local steps and splits are not used, and what is tried with it."""
 
     setting: Plan
-    eta0: tuple[float, ...] = (0.3, 0.1)
-    steps: tuple[int, ...] = (1, 3, 5)
+    tries: tuple[Try, ...] = (Try(0.3, (1, 3, 5), 2), Try(0.1, (1, 5), 1))
 
 
 FULL = Plan()
-RULE = RulePlan(Plan(cap=300, every=5, splits=2))
+RULE = RulePlan(Plan(cap=300, every=5))
 QUICK = Plan(160, 1, 4, (1, 3), (0.05, 0.1, 0.2), 4, 40, (0.55, 0.6), 2, 1)
-RULE_QUICK = RulePlan(QUICK, steps=(1, 3))
+RULE_QUICK = RulePlan(QUICK, (Try(0.1, (1, 3), 1),))
 
 
-def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
+def run(data: Path | None, plan: Plan, runs: Runs) -> Rows:
     """A row for each algorithm and target. DataError if the pictures are missing."""
     torch().set_num_threads(1)
     parties = halves(data, plan.rows, partial(half, plan.width, plan.dense))
@@ -80,14 +98,14 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     for q, mode in kinds:
 
         def merit(eta: float, q: int = q, mode: str = mode) -> float:
-            on_row(f"mnist, Q = {q}, {mode}, eta0 = {eta:g}")
+            runs(f"mnist, Q = {q}, {mode}, eta0 = {eta:g}")
             return toll(curve(inner, optimizer(q, mode, eta), plan, 0), plan.targets, plan.cap)
 
         choices.append(choose(plan.grid, merit))
     together = one_step(choices)
     rows = []
     for (q, mode), choice in zip(kinds, choices, strict=True):
-        on_row(f"mnist, Q = {q}, {mode}")
+        runs(f"mnist, Q = {q}, {mode}")
         seen = {eta: _curves(parties, optimizer(q, mode, eta), plan) for eta in {choice.step, together}}
         for target in plan.targets:
             own, same = ([reached(each, target) for each in seen[eta]] for eta in (choice.step, together))
@@ -112,15 +130,18 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     return rows
 
 
-def at_one_rule(data: Path | None, plan: RulePlan, on_row: Callable[[str], None]) -> Rows:
+def at_one_rule(data: Path | None, plan: RulePlan, runs: Runs) -> Rows:
     """A row for each algorithm and target, all under one eta0 / sqrt(t + 1), which nothing was chosen by."""
     torch().set_num_threads(1)
     setting = plan.setting
     parties = halves(data, setting.rows, partial(half, setting.width, setting.dense))
     rows: Rows = []
-    for eta0, (q, mode) in product(plan.eta0, _kinds(plan.steps)):
-        on_row(f"mnist, Q = {q}, {mode}, eta0 = {eta0:g}")
-        found = _curves(parties, optimizer(q, mode, eta0), setting)
+    trainings = [(each, kind) for each in plan.tries for kind in _kinds(each.steps)]
+    for one, (q, mode) in trainings:
+        eta0, tried = one.eta0, replace(setting, splits=one.splits)
+        runs(f"mnist, Q = {q}, {mode}, eta0 = {eta0:g}")
+        what = {"setting": asdict(tried), "eta0": eta0, "q": q, "mode": mode}
+        found: list[Curve] = runs.once(what, partial(_curves, parties, optimizer(q, mode, eta0), tried))
         for target in setting.targets:
             rounds = [reached(each, target) for each in found]
             best = mean([max((auc for _, auc in each), default=0.0) for each in found])

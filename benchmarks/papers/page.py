@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.papers.page_cells import Part, Row
-from benchmarks.papers.page_celu import celu_line, celu_long, celu_rounds, celu_seconds
+from benchmarks.papers.page_celu import (
+    celu_line,
+    celu_long,
+    celu_rounds,
+    celu_sealed,
+    celu_seconds,
+    celu_steps,
+    celu_sweep,
+)
 from benchmarks.papers.page_fdml import fdml_auc, fdml_noise, fdml_order, fdml_slowness, fdml_stored, fdml_time
 from benchmarks.papers.page_fdskl import fdskl_errors, fdskl_scaling
 from benchmarks.papers.page_fedbcd import fedbcd_linear, fedbcd_mnist, fedbcd_rule
@@ -54,7 +62,17 @@ Section = Callable[[Part], str]
 
 PAPERS: dict[str, tuple[str, dict[str, Section]]] = {
     "fedbcd": ("FedBCD", {"linear": fedbcd_linear, "mnist": fedbcd_mnist, "rule": fedbcd_rule}),
-    "celu": ("CELU-VFL", {"rounds": celu_rounds, "long": celu_long, "seconds": celu_seconds}),
+    "celu": (
+        "CELU-VFL",
+        {
+            "rounds": celu_rounds,
+            "steps": celu_steps,
+            "long": celu_long,
+            "sweep": celu_sweep,
+            "sealed": celu_sealed,
+            "seconds": celu_seconds,
+        },
+    ),
     "fdml": (
         "FDML",
         {

@@ -35,6 +35,10 @@ def fairness(
     group: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Your column of groups; with labels too, nothing is sent.")
     ] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one."),
+    ] = None,
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
     label_column: LabelColumn = "y",
@@ -64,11 +68,11 @@ def fairness(
     said = None if predictions is None else _said(own, predictions)
     groups = None if group is None else _texts(own, group)
     if said is not None and groups is not None:
-        _show(alone_by_group(own, said, groups), report_json)
+        _show(alone_by_group(own, said, groups, positive=positive), report_json)
         return
     with stoppable(), meeting.events():
         if said is not None:
-            found = ask_groups(own, said, peers, **meeting.keys)
+            found = ask_groups(own, said, peers, positive=positive, **meeting.keys)
         else:
             kept = DisclosureLedger.of(party, ledger)
             consent = partial(agree, AgreedSheets(kept), accept, "securevfl fairness")

@@ -101,14 +101,20 @@ def groups_told(values: ArrayLike) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def ask_groups(
-    party: Party, said: ArrayLike, peers: Peers | str | Path = "peers.toml", **keys: Any
+    party: Party,
+    said: ArrayLike,
+    peers: Peers | str | Path = "peers.toml",
+    *,
+    positive: str | None = None,
+    **keys: Any,
 ) -> dict[str, dict[str, float]]:
     """Return figures by group (`securevfl.models.fairness.rates_of_counts`), at the party with labels of two classes.
 
-    said: the name of the class that each row was said to be of (n,), as predictions have it. keys: as `give_groups`,
+    said: the name of the class that each row was said to be of (n,), as predictions have it. positive: the class that
+    the job of the model names (`securevfl.models.positive`); the usual one if it names none. keys: as `give_groups`,
     but for its ledger.
     """
-    marks = _outcomes(party, said)
+    marks = _outcomes(party, said, positive)
     found: dict[str, dict[str, float]] = _meet(party, peers, partial(_ask, party, marks), **keys)
     return found
 
@@ -134,27 +140,36 @@ def give_groups(
     return names
 
 
-def alone_by_group(party: Party, said: ArrayLike, groups: ArrayLike) -> dict[str, dict[str, float]]:
-    """Return the figures by group of a party that has labels and groups: exact, of groups of 100 rows or more."""
+def alone_by_group(
+    party: Party, said: ArrayLike, groups: ArrayLike, *, positive: str | None = None
+) -> dict[str, dict[str, float]]:
+    """Return the figures by group of a party that has labels and groups: exact, of groups of 100 rows or more. The rest
+    as `ask_groups`."""
     names, marks = _groups(party, groups)
-    counts = marks.T @ _outcomes(party, said)
+    counts = marks.T @ _outcomes(party, said, positive)
     return {name: rates_of_counts(*own) for name, own in zip(names, counts.tolist(), strict=True)}
 
 
 def count_groups(
-    labelled: Party, said: ArrayLike, grouped: Party, groups: ArrayLike, *, observe: Observer | None = None
+    labelled: Party,
+    said: ArrayLike,
+    grouped: Party,
+    groups: ArrayLike,
+    *,
+    positive: str | None = None,
+    observe: Observer | None = None,
 ) -> dict[str, dict[str, float]]:
     """Return what `ask_groups` would, of two aligned tables that are in this process, by the same messages."""
     names, marks = _groups(grouped, groups)
     roles: dict[str, Callable[[Channel], Any]] = {
-        labelled.name: partial(_ask, labelled, _outcomes(labelled, said), peer=grouped.name),
+        labelled.name: partial(_ask, labelled, _outcomes(labelled, said, positive), peer=grouped.name),
         grouped.name: partial(_give, grouped, names, marks, None, None, peer=labelled.name),
     }
     found: dict[str, dict[str, float]] = run_threads(roles, WallClock, observe=observe)[labelled.name]
     return found
 
 
-def _outcomes(party: Party, said: ArrayLike) -> NDArray[np.int64]:
+def _outcomes(party: Party, said: ArrayLike, positive: str | None) -> NDArray[np.int64]:
     """Return marks (n x 4) of the rows: said and of the positive class, said but not of it, of it but not said,
     neither."""
     found = np.asarray(said).astype(str)
@@ -163,9 +178,9 @@ def _outcomes(party: Party, said: ArrayLike) -> NDArray[np.int64]:
             f"party {party.name}: labels of two classes and a prediction for each of {len(party):,} rows were "
             "expected; bring the table with labels, and predictions of all its rows"
         )
-    name = classes_of(party.name, LogisticLoss(), party.y)[1]
-    positive, selected = party.y == name, found == class_name(name)
-    cells = selected & positive, selected & ~positive, ~selected & positive, ~selected & ~positive
+    name = classes_of(party.name, LogisticLoss(), party.y, positive)[1]
+    of_it, selected = party.y == name, found == class_name(name)
+    cells = selected & of_it, selected & ~of_it, ~selected & of_it, ~selected & ~of_it
     return np.stack(cells, axis=1).astype(np.int64)
 
 

@@ -87,7 +87,7 @@ SMALLER = {
     "benchmarks/delay.py": "--rtt-ms 1 --epochs 1 --repeats 1 --residuals open",
     "benchmarks/psi.py": "--rows 300",
     "benchmarks/overlap.py": "--rtt-ms 1 --epochs 1 --repeats 1 --batch 64 --hidden 4 --width 2",
-    "benchmarks/full_batch.py": "--rows 600 --columns 3 4 --rounds 2",
+    "benchmarks/full_batch.py": "--rows 600 --columns 3 4 --rounds 6",
 }
 BENCH = {"he": "--sizes 32x3 --against phe", "sum": "--size 64"}
 NEEDS_TABLES = "tests/bench/test_bench_rounds.py::test_rows"  # bench rounds, on tables of its own

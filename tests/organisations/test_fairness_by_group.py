@@ -228,4 +228,11 @@ def test_the_command_at_a_party_that_has_both(tmp_path: Path) -> None:
     for name, rows in TOLD.items():
         hit, _, missed, _ = counts(np.isin(GROUP, rows))
         assert found[name]["true_positive"] == pytest.approx(hit / (hit + missed))
+    named = [*own, "--predictions", str(tmp_path / "out.csv"), "--json", str(tmp_path / "g.json"), "--positive"]
+    assert CliRunner().invoke(app, [*named, "0"]).exit_code == 0
+    other = json.loads((tmp_path / "g.json").read_text())
+    assert {name: 1 - each["rate"] for name, each in other.items()} == pytest.approx(
+        {name: each["rate"] for name, each in found.items()}
+    )
+    assert CliRunner().invoke(app, [*named, "none"]).exit_code == 2
     assert CliRunner().invoke(app, own[:5]).exit_code == 2

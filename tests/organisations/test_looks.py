@@ -45,7 +45,7 @@ def groups(rows: int, ledgers: Ledgers, observe: Observer | None = None) -> None
     """A look at outcomes by group, of which the shop tells 12 numbers."""
     bank, shop = tables(rows)
     names, marks = fairness_by_group._groups(shop, np.arange(rows) % 3)
-    said = fairness_by_group._outcomes(bank, bank.y)  # type: ignore[arg-type]
+    said = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
     roles: dict[str, Callable[..., Any]] = {
         "bank": partial(fairness_by_group._ask, bank, said, peer="shop"),
         "shop": partial(fairness_by_group._give, shop, names, marks, ledgers["shop"], None, peer="bank"),

@@ -1,6 +1,8 @@
 """The papers' experiments: every one runs small, the page is what the files give, steps are chosen as said."""
 
 import json
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -140,3 +142,43 @@ def test_a_command_that_was_stopped_takes_up_its_runs(tmp_path: Path, monkeypatc
     assert made == [0, 1, 2, 3]
     assert [row["error"] for row in json.loads(out.read_text())["errors"]["rows"]] == [0.0, 0.1, 0.2, 0.3]
     assert [file.name for file in tmp_path.iterdir()] == ["fdskl.json"]
+
+
+def test_what_was_run_is_what_a_command_runs() -> None:
+    """Settings in the files are those of the code, and rows are of all of them."""
+    pytest.importorskip("torch")
+    from benchmarks.papers.page import PAPERS
+
+    for file in sorted(RESULTS.glob("*.json")):
+        parts = import_module(f"benchmarks.papers.{file.stem}").PARTS
+        assert set(parts) == set(PAPERS[file.stem][1])
+        for name, part in json.loads(file.read_text()).items():
+            assert part["plan"] == json.loads(json.dumps(asdict(parts[name].full))), (file.stem, name)
+    found = json.loads((RESULTS / "fedbcd.json").read_text())["rule"]
+    tried = {(each["eta0"], q, each["splits"]) for each in found["plan"]["tries"] for q in each["steps"]}
+    assert {(row["eta0"], row["q"], len(row["runs"])) for row in found["rows"]} == tried
+    kept = json.loads((RESULTS / "celu.json").read_text())
+    for name in {"steps", "long"} & set(kept):
+        found = kept[name]
+        tried = {(step, method) for step in found["plan"]["steps"] for method in found["plan"]["setting"]["methods"]}
+        assert {(row["step"], row["method"]) for row in found["rows"]} == tried
+
+
+def test_so_many_splits_where_a_plan_counts_them() -> None:
+    from benchmarks.papers import fdskl, mnist
+    from benchmarks.papers.__main__ import with_splits
+
+    assert with_splits(fdskl.Plan(), 3) == fdskl.Plan(splits=3)
+    assert [each.splits for each in with_splits(mnist.RULE, 4).tries] == [4, 4]
+    assert with_splits(mnist.RULE, 4).setting.batch == mnist.RULE.setting.batch
+
+
+def test_each_split_of_a_baseline_is_run(tmp_path: Path) -> None:
+    from benchmarks.papers import fdskl
+    from benchmarks.papers.fdskl_baselines import BaselineOutcome
+    from benchmarks.papers.study import Runs
+
+    runs = Runs(lambda words: None, tmp_path / "runs.jsonl")
+    row = fdskl._row("made up", "SVC", lambda seed: BaselineOutcome(seed / 10, 1.0), 3, {"seed": 0}, runs)
+    assert row["error"] == pytest.approx(0.1)
+    assert row["error_sd"] == pytest.approx(0.1)

@@ -1,0 +1,105 @@
+"""What adds up to what: over parties that are told about together, groups of rows, sessions and threads."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import securevfl as vfl
+from securevfl.consent.booking import Booking
+from securevfl.disclosure.counts import Disclosure, earlier
+from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
+from securevfl.disclosure.limits import Limit, total
+from securevfl.errors import LeakageError
+from securevfl.runtime.door import Door, Entry
+
+
+def told(*about: str, count: int = 5, **keys: Any) -> Disclosure:
+    return Disclosure("columns", "bank", about, count, 20, **keys)
+
+
+@pytest.mark.parametrize(
+    ("own", "before", "adds"),
+    [
+        (("shop",), ("shop",), True),
+        (("shop",), ("shop", "telco"), True),
+        (("shop", "telco"), ("telco",), True),
+        (("shop", "telco"), ("telco", "mart"), True),
+        (("shop",), ("telco",), False),
+    ],
+)
+def test_numbers_about_any_party_that_both_are_about_add_up(
+    own: tuple[str, ...], before: tuple[str, ...], adds: bool
+) -> None:
+    assert earlier(told(*own), [told(*before)]) == (0.25 if adds else 0.0)
+    assert earlier(told(*own), [told(*before)] * 3) == (0.75 if adds else 0.0)
+
+
+def labels(count: int, **keys: Any) -> Disclosure:
+    return Disclosure("labels", "shop", ("bank",), count, 100, **keys)
+
+
+def test_counts_in_bins_add_to_the_equations_of_their_run() -> None:
+    """Groups of rows do not: no row is in both. Bins are of all rows."""
+    both = [("run", labels(30, group="bins")), ("run", labels(20))]
+    assert (total(both).count, total(both).runs) == (50, 1)
+    groups = [("run", labels(30)), ("run", labels(20, group="held out"))]
+    assert total(groups).count == 30
+    assert total([*both, ("another", labels(7))]).count == 57
+
+
+@pytest.mark.parametrize(("start", "counted"), [(0, 7), (2, 7), (3, 4), (4, 4), (5, 0)])
+def test_equations_of_visits_to_come_count_when_a_run_is_taken_up(start: int, counted: int) -> None:
+    """Those of a visit that is begun again too: up to 3 and up to 5 visits were opened before."""
+    booking = Booking.__new__(Booking)
+    booking._sitting, booking._start = ("run", "now"), start
+    entries = [LedgerEntry("t", "run", "", labels(count, visits=(0, end)), "before") for count, end in ((3, 3), (4, 5))]
+    assert sum(item.count for item in booking._before(entries)) == counted
+
+
+def test_sessions_of_one_run_come_to_its_limit_together(tmp_path: Path) -> None:
+    """A session is booked in place of itself alone: what other sessions of the run told counts."""
+    ledger, register = (
+        DisclosureLedger(tmp_path / "bank", "bank"),
+        vfl.Party("bank", [[1.0], [2.0]], ids=[1, 2]).register,
+    )
+    ledger.set_limit("scores", Limit(25))
+    scores = Disclosure("scores", "shop", ("bank",), 10, 0)
+    seen = list[int]()
+    for session in ("one", "two"):
+        for _ in range(2):
+            ledger.book(register, ("run", session), [scores], lambda before: seen.append(len(before)))
+    assert seen == [0, 0, 1, 1]
+    with pytest.raises(LeakageError, match="20 scores were told before, with this run it would be 30"):
+        ledger.book(register, ("run", "three"), [scores])
+
+
+def test_threads_tell_of_rows_of_their_own() -> None:
+    """While one thread tells of new rows, another that tells of training rows says so, and the first still does."""
+    door, inside, done = Door("bank"), threading.Event(), threading.Event()
+    notes = list[Entry]()
+    door._note = notes.append
+
+    def other() -> None:
+        assert inside.wait(60)
+        door.tell(Entry("shop", "columns", about=("bank",)))
+        with door.on("held out"):
+            door.tell(Entry("shop", "columns", about=("bank",)))
+        done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with door.on("new"):
+        inside.set()
+        assert done.wait(60)
+        door.tell(Entry("shop", "columns", about=("bank",)))
+        with door.on("bins"):
+            door.tell(Entry("shop", "columns", about=("bank",)))
+        door.tell(Entry("shop", "columns", about=("bank",)))
+    thread.join(60)
+    door.tell(Entry("shop", "columns", about=("bank",)))
+    assert [entry.group for entry in notes] == ["training", "held out", "new", "bins", "new", "training"]
+    assert door.group == "training"

@@ -1,0 +1,63 @@
+"""Every figure of two classes is of the positive one, whichever label it has and however labels are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import ClassError
+from securevfl.models import level_metrics, metrics
+from securevfl.models.fairness import by_group
+from securevfl.models.losses import LOSSES
+from securevfl.organisations.fairness_by_group import alone_by_group, count_groups
+
+N = 900
+DRAW = np.random.default_rng(3)
+POSITIVE = DRAW.random(N) < 0.3
+F = (2 * POSITIVE - 1 + DRAW.normal(size=N))[:, None]
+GROUPS = np.repeat(["east", "west"], [500, 400])
+
+Figures = Callable[[Any, Any, Any], Any]
+FIGURES: dict[str, Figures] = {
+    "metrics": lambda loss, y, classes: metrics.evaluate(loss, F, y, classes),
+    "by group": lambda loss, y, classes: by_group(loss, F, y, classes, GROUPS),
+    "of levels": lambda loss, y, classes: level_metrics.of_classes(loss, F, (y == classes[1])[:, None], classes),
+}
+
+
+@pytest.mark.parametrize("loss", ["logistic", "smooth_hinge"])
+@pytest.mark.parametrize("figures", FIGURES)
+def test_figures_are_those_of_the_second_class_whatever_it_is_called(figures: str, loss: str) -> None:
+    def found(first: Any, second: Any) -> Any:
+        classes = np.array([first, second])
+        return FIGURES[figures](LOSSES[loss], np.where(POSITIVE, classes[1], classes[0]), classes)
+
+    usual = found(0, 1)
+    for first, second in ((1, 0), ("a", "z"), ("z", "a"), (-1.0, 7.0), (7.0, -1.0)):
+        np.testing.assert_equal(found(first, second), usual)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "between two"])
+def test_rates_of_groups_are_those_of_the_class_that_is_named(alone: bool) -> None:
+    """Rows of the class are as many as the others' rest, and false positives are what is said of the others."""
+    y, said = POSITIVE.astype(int), (F[:, 0] > 0).astype(int)
+    bank = vfl.Party("bank", F, y, ids=range(N))
+    shop = vfl.Party("shop", F, ids=range(N))
+    count = partial(alone_by_group, bank, said, GROUPS) if alone else partial(count_groups, bank, said, shop, GROUPS)
+    near = 1e-12 if alone else 0.3  # counts of 100 rows and more, rounded to 8: six deviations
+    usual, named, other = (count(**keys) for keys in ({}, {"positive": "1"}, {"positive": "0"}))
+    for group in usual:
+        of = {
+            kind: np.array(list(found[group].values())[1:])
+            for kind, found in zip("uno", (usual, named, other), strict=True)
+        }
+        np.testing.assert_allclose(of["n"], of["u"], atol=near)
+        rate, selected, hit, false = of["n"]
+        np.testing.assert_allclose(of["o"], [1 - rate, 1 - selected, 1 - false, 1 - hit], atol=near)
+    with pytest.raises(ClassError, match="of the classes 0, 1 was expected"):
+        count(positive="yes")

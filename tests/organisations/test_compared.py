@@ -1,0 +1,162 @@
+"""What parties compare before they go on is compared whole: digests, names of trainings, tables and jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import Sheet
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, IdError, ProtocolError
+from securevfl.organisations import correlate, fairness_by_group, join, predict
+from securevfl.organisations.correlate import ShownTable
+from securevfl.organisations.fairness_by_group import GroupedTable
+from securevfl.organisations.predict import BroughtRows
+from securevfl.protocols.shares.share_products import Products
+from securevfl.training.model_part import ModelPart
+from securevfl.training.session import run_key
+
+ROWS = 1000
+PARTY = vfl.Party("bank", np.random.default_rng(0).normal(size=(ROWS, 2)), np.arange(ROWS) % 2, ids=range(ROWS))
+
+
+def changed(digest: bytes, place: int) -> bytes:
+    found = bytearray(digest)
+    found[place] ^= 1
+    return bytes(found)
+
+
+class Line:
+    """A line on which the other party says what it has, of this party's own order but for a byte."""
+
+    session, me = bytes(32), "bank"
+
+    def __init__(self, other: Callable[[bytes], Any], place: int) -> None:
+        self.other, self.place = other, place
+
+    def tell(self, entry: object) -> None:
+        """Nothing is asked of entries here."""
+
+    def send(self, to: str, message: Any, told: object) -> None:
+        self.order = message.order
+
+    def recv(self, sender: str, kind: type) -> Any:
+        return self.other(changed(self.order, self.place))
+
+
+def of_a_look_at_groups(place: int) -> None:
+    line: Any = Line(lambda order: GroupedTable(ROWS, 3, order), place)
+    fairness_by_group._greet(PARTY, 0, "shop", line)
+
+
+def of_a_look_at_columns(place: int) -> None:
+    line: Any = Line(lambda order: ShownTable(ROWS, 2, order), place)
+    correlate._tables(PARTY, SimpleNamespace(names=("a", "b")), ["bank", "shop"], line)  # type: ignore[arg-type]
+
+
+def of_rows_to_predict(place: int) -> None:
+    own = BroughtRows("run", 3, bytes(range(32)), "active")
+    predict._compare("bank", own, "shop", BroughtRows("run", 3, changed(own.order, place), "passive"))
+
+
+@pytest.mark.parametrize("meet", [of_a_look_at_groups, of_a_look_at_columns, of_rows_to_predict])
+@pytest.mark.parametrize("place", [0, 8, 16, 31])
+def test_rows_in_another_order_are_refused(place: int, meet: Callable[[int], None]) -> None:
+    with pytest.raises(IdError, match="different order"):
+        meet(place)
+
+
+@pytest.mark.parametrize("place", [0, 8, 32, 63])
+def test_parts_of_two_trainings_are_not_put_together(place: int) -> None:
+    runs = [bytes(32).hex(), changed(bytes(32).hex().encode(), place).decode()]
+    one, other = (BroughtRows(run, 3, b"", "active") for run in runs)
+    predict._compare("bank", one, "shop", one)
+    with pytest.raises(ConfigError, match="different trainings"):
+        predict._compare("bank", one, "shop", other)
+
+
+def job(**keys: Any) -> vfl.Job:
+    own = {"model": "logistic", "optimizer": vfl.FedSGD(lr=0.1), "protocol": "open", "batch_size": 500, "epochs": 1}
+    return vfl.Job(**own | {"accepts": ["columns", "rank"]} | keys)
+
+
+def table(**changes: Any) -> vfl.Party:
+    """The bank's table, or one that differs in one value, one label or one id."""
+    X, y, ids = PARTY.X.copy(), np.array(PARTY.y), list(range(ROWS))
+    X[-1, -1] += changes.get("value", 0.0)
+    y[-1] = (y[-1] + changes.get("label", 0)) % 2
+    ids[-1] += changes.get("id", 0)
+    return vfl.Party("bank", X, y, ids=ids)
+
+
+OTHERS: dict[str, tuple[vfl.Job, vfl.Party]] = {
+    "a value": (job(), table(value=1e-9)),
+    "a label": (job(), table(label=1)),
+    "an id": (job(), table(id=1)),
+    "a job": (job(seed=1), table()),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_states_and_parts_are_of_one_job_and_table(other: str, tmp_path: Path) -> None:
+    """Neither is taken up under another job, or on a table in which one entry is another."""
+    own, path = (job(), table()), tmp_path / "part.json"
+    assert run_key(*own) == run_key(job(), table()) != run_key(*OTHERS[other])
+    run = vfl.simulate(job(), [table(), vfl.Party("shop", PARTY.X, ids=range(ROWS))])
+    run.parts["bank"].save(path)
+    found = join._same(path, *own)
+    assert isinstance(found, ModelPart)
+    assert join._same(path, *OTHERS[other]) is None
+    assert join._same(path, job(), replace_name(table())) is None
+
+
+def replace_name(party: vfl.Party) -> vfl.Party:
+    return vfl.Party("lender", party.X, party.y, ids=range(ROWS))
+
+
+def test_a_sheet_is_agreed_to_by_every_digit_of_its_digest(tmp_path: Path) -> None:
+    agreed, sheet = AgreedSheets(DisclosureLedger(tmp_path / "ledger", "bank")), Sheet("tells nothing")
+    agreed.add(sheet)
+    assert agreed.holds(Sheet("tells nothing"))
+    assert not agreed.holds(Sheet("tells nothing."))
+    for other in (sheet.digest[:-1], sheet.digest[:8], "", f"{sheet.digest[:-1]}x", f"{sheet.digest}0"):
+        assert not agreed.knows(other)
+
+
+@pytest.mark.parametrize("vectors", [1, 2, 4, 6])
+def test_a_query_of_other_vectors_than_were_agreed_is_not_answered(
+    vectors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer as well as more: each vector more would be one product more of this party's columns."""
+    products, sent = Products.__new__(Products), list[Any]()
+    monkeypatch.setattr(Products, "_products", lambda *_: iter([(b"", np.zeros((5, vectors), np.uint64))]))
+    monkeypatch.setattr(Products, "send", lambda self, name, message, told=None: sent.append(message))
+    evaluators: Any = {"shop": None}
+    with pytest.raises(ProtocolError, match=f"a query of 3 vectors about batch 7 was expected, one of {vectors} came"):
+        products.answer(SimpleNamespace(), evaluators, {7: 3}, lambda batch: None)  # type: ignore[arg-type]
+    assert not sent
+
+
+@pytest.mark.parametrize("holder", ["a", "d"])
+def test_every_party_s_nonce_is_in_every_coin(holder: str) -> None:
+    """A coin that one party's nonce is not in may come again in a session where the others bring theirs again."""
+    products = Products.__new__(Products)
+
+    def coin(**others: bytes) -> bytes:
+        products._nonces = {name: name.encode() * 32 for name in "abcd"} | others
+        return products.coin(holder, 3, "steps")
+
+    own = coin()
+    found = {coin(**{name: changed(name.encode() * 32, place)}) for name in "abcd" for place in (0, 16, 31)}
+    assert len(found | {own}) == 13
+    assert (
+        len({own, products.coin(holder, 4, "steps"), products.coin(holder, 3, "sums"), products.coin("b", 3, "steps")})
+        == 4
+    )

@@ -1,0 +1,142 @@
+"""Figures of pages other than results.md: each section that has some says where they come from, and those that repeat
+results are compared with the files."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "papers" / "results"
+PAGES = "README", *(f"docs/{page}" for page in ("celu", "fdml", "fdskl", "neural", "rounds", "transfer"))
+
+FIGURE = re.compile(
+    r"(?<![\w.^-])(?:\d[\d,]*)?\.\d{2,}(?![\w.])"  # .95, 12.25
+    r"|\b\d[\d,.]* (?:%|x(?! \d)|ms|s|seconds|minutes|MB|GB|kB|MiB|rounds)(?!\w)"
+)
+# a program, a test or a page of figures by its name, or the words for what has none
+SOURCE = re.compile(
+    r"python (?:-m )?benchmarks\b|benchmarks/\w+\.py|securevfl bench|tests/[\w/]+\.py|(?:results|benchmarks)\.md"
+    r"|measured by hand",
+    re.IGNORECASE,
+)
+
+
+def sections(page: str) -> list[list[str]]:
+    """The blocks of each section: paragraphs, tables, and code."""
+    text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+    parts = re.split(r"^(?=#{1,4} )", re.sub(r"^```python\n.*?^```$", "", text, flags=re.M | re.S), flags=re.M)
+    return [part.strip().split("\n\n") for part in parts if part.strip()]
+
+
+def lost(page: str) -> list[str]:
+    """Blocks with figures that neither they, nor a block before them, nor the next one say the source of."""
+    found = []
+    for blocks in sections(page):
+        for number, block in enumerate(blocks):
+            figures = FIGURE.findall(re.sub(r"`[^`]*`", "", block))
+            near = "\n".join(blocks[: number + 2])
+            if figures and not block.startswith("```") and not SOURCE.search(re.sub(r"\s+", " ", near)):
+                found.append(f"{page}, {blocks[0].splitlines()[0]}: {', '.join(figures[:6])}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_sections_with_figures_say_where_they_come_from(page: str) -> None:
+    assert lost(page) == []
+
+
+def results(paper: str, part: str) -> list[dict[str, Any]]:
+    """The rows of a part of a paper's experiments."""
+    found: list[dict[str, Any]] = json.loads((RESULTS / f"{paper}.json").read_text(encoding="utf-8"))[part]["rows"]
+    return found
+
+
+def fdskl_errors() -> list[str]:
+    """The rows of the table of errors, and how many splits they are of."""
+    from benchmarks.papers.page_cells import number, pick, spread
+
+    rows, lines = results("fdskl", "errors"), []
+    for table in dict.fromkeys(row["dataset"] for row in rows):
+        own = [row for row in rows if row["dataset"] == table]
+        sides = [pick(own, method=f"the {side}") for side in ("labelled party alone", "other party's columns alone")]
+        machine = next(row for row in own if row["method"].startswith("SVC"))
+        cells = [
+            spread(pick(own, method="FDSKL, preconditioned"), "error", 4),
+            spread(pick(own, method="FDSKL, the paper's step"), "error", 4),
+            *(number(pick(own, method=method)["error"], 4) for method in ("centralised",)),
+            number(min(side["error"] for side in sides), 4),
+            number(machine["error"], 4),
+            *(number(pick(own, method=method)["error"], 4) for method in ("FD-SVRG (linear)", "logistic, FedBCD")),
+        ]
+        lines.append(f"| {table} | {' | '.join(cells)} |")
+    return lines
+
+
+def sealed_aucs() -> list[str]:
+    from benchmarks.papers.page_cells import number, pick
+
+    rows = results("celu", "sealed")
+    plain, sealed = (
+        [number(pick(rows, residual=residual, xi=xi)["auc"], 4) for xi in (None, 60.0)] for residual in ("open", "ckks")
+    )
+    return [
+        f"step {number(rows[0]['step'])}, {rows[0]['rounds']:g} rounds) the held-out AUC is {plain[0]} in the open and "
+        f"{sealed[0]} under CKKS, and with xi = 60 {plain[1]} and {sealed[1]}"
+    ]
+
+
+def kept_exchanges() -> list[str]:
+    from benchmarks.papers.page_cells import number, pick
+
+    rows = [row for row in results("celu", "steps") if row["target"] == 0.8]
+
+    def rounds(method: str, step: float) -> str:
+        return number(pick(rows, method=method, step=step)["rounds"], 0)
+
+    alone = [row["step"] for row in rows if row["method"] == "celu" and row["rounds"] is not None]
+    assert alone == [0.01, 0.02, 0.045]
+    assert all(row["rounds"] is None for row in rows if row["method"] == "celu, pipeline")
+    plain = [row for row in rows if row["method"] == "plain" and row["rounds"] is not None]
+    assert min(plain, key=lambda row: row["rounds"])["step"] == 0.045
+    return [
+        f"At .02 R = 5 takes {rounds('celu', 0.02)} rounds to an AUC of .80 and plain training "
+        f"{rounds('plain', 0.02)}; at .045, the best step for plain training, they take "
+        f"{rounds('celu', 0.045)} and {rounds('plain', 0.045)}",
+        *sealed_aucs(),
+    ]
+
+
+def convolutional_rounds() -> list[str]:
+    from benchmarks.papers.page_cells import number, pick, share
+
+    rows = [row for row in results("fedbcd", "rule") if row["target"] == 0.95]
+    plain = pick(rows, eta0=0.3, q=1)
+    s, p = (share(pick(rows, eta0=0.3, q=3, algorithm=f"FedBCD-{mode}")["rounds"], plain["rounds"]) for mode in "sp")
+    later = [number(pick(rows, eta0=0.1, q=5, algorithm=f"FedBCD-{mode}")["rounds"], 0) for mode in "sp"]
+    assert all(row["rounds"] is None for row in rows if (row["eta0"], row["q"]) in ((0.3, 5), (0.1, 1)))
+    return [
+        f"With eta0 = .3 and Q = 3, -s takes {s} and -p {p} of FedSGD's rounds to .95, and both diverge with Q = 5",
+        f"with .1 and Q = 5 they get there in {later[0]} and {later[1]} rounds, and FedSGD not within 300",
+    ]
+
+
+def noise() -> list[str]:
+    from benchmarks.papers.page_cells import number, pick
+
+    rows = results("fdml", "noise")
+    none, eight, two = (number(pick(rows, epsilon=epsilon)["auc"], 3) for epsilon in (None, 8.0, 2.0))
+    assert pick(rows, epsilon=1.0)["ended"] == 0
+    return [f"the held-out AUC is {none} without noise, {eight} at epsilon 8 and {two} at 2, and at 1 no run ends"]
+
+
+QUOTED = {"fdskl": fdskl_errors, "celu": kept_exchanges, "neural": convolutional_rounds, "fdml": noise}
+
+
+@pytest.mark.parametrize("page", QUOTED)
+def test_figures_that_repeat_results_are_those_of_the_files(page: str) -> None:
+    text = " ".join((ROOT / f"docs/{page}.md").read_text(encoding="utf-8").split())
+    for sentence in QUOTED[page]():
+        assert sentence in text
