@@ -7,6 +7,7 @@ of a float64, n max|A| 2^l < 2^53, and the products of the limbs, exact in float
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, RangeError
 
-__all__ = ["Factor", "Integers", "ShareRing", "Words", "narrow"]
+__all__ = ["Factor", "Integers", "Packing", "ShareRing", "Words", "narrow"]
 
 Words = NDArray[np.uint64]
 Integers = NDArray[Any]  # signed integers of any size
@@ -67,7 +68,17 @@ class ShareRing:
             octets = flat.astype("<u2").view(np.uint8).reshape(-1, 2)
             places = np.unpackbits(octets, axis=1, count=self.bits, bitorder="little")
             return np.packbits(places, bitorder="little").tobytes()
-        return b"".join((flat >> np.uint64(8 * at)).astype(f"<u{size}").tobytes() for at, size in self._planes)
+        packing = Packing(self, flat.shape)
+        packing.put(slice(None), flat)
+        return packing.packed()
+
+    def planes(self, octets: NDArray[np.uint8], shape: tuple[int, ...]) -> list[tuple[np.uint64, NDArray[Any]]]:
+        """Return the parts of elements of this shape in the octets they are packed in, each with the bits below it."""
+        count, parts = math.prod(shape), []
+        for at, size in self._planes:
+            plane = octets[at * count : (at + size) * count].view(f"<u{size}").reshape(shape)
+            parts.append((np.uint64(8 * at), plane))
+        return parts
 
     def unpack(self, data: bytes, shape: tuple[int, ...], where: tuple[Any, ...] = ()) -> Words:
         """Read the elements that `pack` wrote, or those of them at an index `where` into `shape`.
@@ -100,6 +111,23 @@ class ShareRing:
         octets[:, : packed.shape[1]] = packed
         words: Words = octets.reshape(-1).view("<u2").astype(np.uint64)
         return words
+
+
+class Packing:
+    """Elements (of a shape) that are packed some at a time, as `ShareRing.pack` packs all; of 16 bits or more."""
+
+    def __init__(self, ring: ShareRing, shape: tuple[int, ...]) -> None:
+        self._octets = np.empty(ring.size(math.prod(shape)), np.uint8)
+        self._planes = ring.planes(self._octets, shape)
+
+    def put(self, where: Any, words: Words) -> None:
+        """Pack the elements at an index `where` into the shape."""
+        for shift, plane in self._planes:
+            plane[where] = words >> shift if shift else words
+
+    def packed(self) -> bytes:
+        """Return all of them."""
+        return self._octets.tobytes()
 
 
 def narrow(integers: Integers) -> Integers:

@@ -26,11 +26,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Secret
 from securevfl.crypto.transfers import okvs
+from securevfl.crypto.transfers.bit_matrix import transposed
 from securevfl.crypto.transfers.linear_code import CODE_BITS, encode
 from securevfl.crypto.transfers.okvs import Words, digests
 
@@ -134,17 +134,4 @@ def _stream(prgs: Sequence[Prg], number: int, rows: int) -> Words:
     columns = np.empty((CODE_BITS, 8 * -(-octets // 8)), np.uint8)
     for column, prg in zip(columns, prgs, strict=True):
         prg.fill(column.view(np.uint64), number=number)
-    return _transposed(columns[:, :octets])[:rows]
-
-
-def _transposed(columns: NDArray[np.uint8]) -> Words:
-    """Row r of the result is bit r of every column: (512, k) octets to (8 k, 8) words, lowest bit first everywhere."""
-    count = columns.shape[1]
-    squares = columns.reshape(CODE_BITS // 8, 8, count).transpose(0, 2, 1).copy().view("<u8")[:, :, 0]
-    # an 8 x 8 square of bits in each word, transposed in three swaps (Warren, Hacker's Delight, section 7-3)
-    for shift, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0)):
-        swap = (squares ^ (squares >> np.uint64(shift))) & np.uint64(mask)
-        squares ^= swap ^ (swap << np.uint64(shift))
-    octets = squares.astype("<u8", copy=False).view(np.uint8).reshape(CODE_BITS // 8, count, 8)
-    rows = np.ascontiguousarray(octets.transpose(1, 2, 0)).reshape(8 * count, CODE_BITS // 8)
-    return rows.view("<u8").astype(np.uint64, copy=False)
+    return transposed(columns)[:rows]

@@ -27,7 +27,7 @@ import hashlib
 import hmac
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.scheme import Secret
 from securevfl.crypto.share_ring import Words
+from securevfl.crypto.transfers.bit_matrix import transposed
 from securevfl.crypto.transfers.row_hash import BLOCK_WORDS, RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 
@@ -48,6 +49,7 @@ MOST_ROWS = 1 << 22  # of one block
 _TAG = 16
 _LABEL = "transfers by rows"
 _AT_ONCE = 1024  # rows whose pads are made at a time
+_CHOSEN_AT_ONCE = 4096  # rows of which one pad each is made at a time
 _KEYS, _PADS = 1, 2  # purposes of tweaks
 
 Octets = NDArray[np.uint8]
@@ -91,9 +93,11 @@ class _End(Secret):
         self._blocks, self._rows = number + 1, first + rows
         return number, first
 
-    def _tags(self, number: int, corrections: bytes, columns: Octets) -> bytes:
+    def _tags(self, number: int, corrections: bytes | memoryview, columns: Iterable[Octets]) -> bytes:
         """h of each column, 16 bytes: GHASH under a key that U decides, plus the same constant for all."""
-        challenge = hashlib.sha256(self._coin + number.to_bytes(8, "little") + corrections).digest()
+        hashed = hashlib.sha256(self._coin + number.to_bytes(8, "little"))
+        hashed.update(corrections)
+        challenge = hashed.digest()
         ghash = AESGCM(challenge[:16])
         return b"".join(ghash.encrypt(challenge[16:28], b"", column.data) for column in columns)
 
@@ -126,19 +130,25 @@ class Chooser(_End):
         octets = _column_octets(rows, self._bits)
         r = np.frombuffer(os.urandom(octets), np.uint8)
         columns = _streams(self._first, number, octets)
-        corrections = (columns ^ _streams(self._second, number, octets) ^ r).tobytes()
-        check = self._tags(number, corrections, np.concatenate([r[None], columns]))
+        corrections = _streams(self._second, number, octets)
+        corrections ^= columns
+        corrections ^= r
+        check = self._tags(number, corrections.data.cast("B"), [r, *columns])
         bits = np.unpackbits(r, count=rows * self._bits, bitorder="little").reshape(rows, self._bits)
         choices = np.packbits(bits, axis=1, bitorder="little")[:, 0]
-        return corrections + check, Chosen(choices, self._pads(transposed(columns), start, choices))
+        return b"".join([corrections.data, check]), Chosen(choices, self._pads(transposed(columns), start, choices))
 
     def _pads(self, t: Words, start: int, choices: Octets) -> Words:
-        rows, bits = len(choices), self._bits
-        keys = self._hash(t[: rows * bits], tweaks(start * bits, rows * bits, _KEYS))
-        total = np.bitwise_xor.reduce(keys.reshape(rows, bits, BLOCK_WORDS), axis=1)
-        tweak = tweaks(start, rows, _PADS)
-        tweak[:, 1] |= choices.astype(np.uint64) << np.uint64(8)
-        return self._hash(total, tweak)[:, 0].copy()
+        pads, bits = np.empty(len(choices), np.uint64), self._bits
+        for first in range(0, len(choices), _CHOSEN_AT_ONCE):
+            some = choices[first : first + _CHOSEN_AT_ONCE]
+            rows, number = len(some), start + first
+            keys = self._hash(t[first * bits : (first + rows) * bits], tweaks(number * bits, rows * bits, _KEYS))
+            total = _xor(keys.reshape(rows, bits, BLOCK_WORDS))
+            tweak = tweaks(number, rows, _PADS)
+            tweak[:, 1] |= some.astype(np.uint64) << np.uint64(8)
+            pads[first : first + rows] = self._hash(total, tweak)[:, 0]
+        return pads
 
 
 class RowOfferer(_End):
@@ -167,17 +177,21 @@ class RowOfferer(_End):
                 f"{len(message)} came; both sides must use the same rows and bits"
             )
         octets = _column_octets(rows, self._bits)
-        corrections = message[: COLUMNS * octets]
+        corrections = memoryview(message)[: COLUMNS * octets]
         chosen = np.unpackbits(self._secret, bitorder="little").astype(bool)
         columns = _streams(self._seeds, number, octets)
-        columns[chosen] ^= np.frombuffer(corrections, np.uint8).reshape(COLUMNS, octets)[chosen]
+        received = np.frombuffer(corrections, np.uint8).reshape(COLUMNS, octets)
+        for column, came, taken in zip(columns, received, chosen * np.uint8(255), strict=True):
+            column ^= came & taken
         self._check(number, corrections, message[COLUMNS * octets :], columns, chosen)
         s = self._secret.view("<u8").astype(np.uint64)
         return Offered(self._hash, self._bits, start, transposed(columns)[: rows * self._bits], s)
 
-    def _check(self, number: int, corrections: bytes, check: bytes, columns: Octets, chosen: NDArray[np.bool_]) -> None:
-        zero = np.zeros((1, columns.shape[1]), np.uint8)
-        tags = np.frombuffer(self._tags(number, corrections, np.concatenate([zero, columns])), np.uint8)
+    def _check(
+        self, number: int, corrections: memoryview, check: bytes, columns: Octets, chosen: NDArray[np.bool_]
+    ) -> None:
+        zero = np.zeros(columns.shape[1], np.uint8)
+        tags = np.frombuffer(self._tags(number, corrections, [zero, *columns]), np.uint8)
         tags, sent = tags.reshape(-1, _TAG), np.frombuffer(check, np.uint8).reshape(-1, _TAG)
         expected = tags[1:] ^ np.where(chosen[:, None], sent[0] ^ tags[0], 0).astype(np.uint8)
         if not hmac.compare_digest(expected.tobytes(), sent[1:].tobytes()):
@@ -210,24 +224,26 @@ class Offered(Secret):
     def pads(self, first: int, last: int) -> Words:
         """Return the pads (2^b, last - first) of 64 bits of the rows from `first` up to `last` of this block."""
         out = np.empty((2**self._bits, last - first), np.uint64)
+        numbers = tweaks(self._start + first, min(_AT_ONCE, last - first), _PADS)
+        tweak = np.repeat(numbers[None], 2**self._bits, axis=0)
+        tweak[:, :, 1] |= (np.arange(2**self._bits, dtype=np.uint64) << np.uint64(8))[:, None]
         for start in range(first, last, _AT_ONCE):
             stop = min(start + _AT_ONCE, last)
-            out[:, start - first : stop - first] = self._some(start, stop)
+            out[:, start - first : stop - first] = self._some(start, stop, tweak[:, : stop - start])
+            tweak[:, :, 0] += np.uint64(_AT_ONCE)
         return out
 
-    def _some(self, first: int, last: int) -> Words:
+    def _some(self, first: int, last: int, numbered: Words) -> Words:
+        """Return the pads of some rows; `numbered` (2^b, rows, 2): the tweak of each."""
         bits, rows = self._bits, last - first
         q = self._q[first * bits : last * bits]
         tweak = tweaks((self._start + first) * bits, rows * bits, _KEYS)
         zeros, ones = (self._hash(each, tweak).reshape(rows, bits, BLOCK_WORDS) for each in (q, q ^ self._s))
         mixed = np.empty((2**bits, rows, BLOCK_WORDS), np.uint64)
-        mixed[0] = np.bitwise_xor.reduce(zeros, axis=1)
+        mixed[0] = _xor(zeros)
         for bit in range(bits):
             np.bitwise_xor(mixed[: 1 << bit], zeros[:, bit] ^ ones[:, bit], out=mixed[1 << bit : 2 << bit])
-        numbers = tweaks(self._start + first, rows, _PADS)
-        tweak = np.repeat(numbers[None], 2**bits, axis=0)
-        tweak[:, :, 1] |= (np.arange(2**bits, dtype=np.uint64) << np.uint64(8))[:, None]
-        return self._hash(mixed, tweak)[..., 0]
+        return self._hash(mixed, numbered)[..., 0]
 
 
 def _streams(prgs: Sequence[Prg], number: int, octets: int) -> Octets:
@@ -238,14 +254,9 @@ def _streams(prgs: Sequence[Prg], number: int, octets: int) -> Octets:
     return columns.view(np.uint8)
 
 
-def transposed(columns: Octets) -> Words:
-    """Row r of the result is bit r of every column: (128, k) octets to (8 k, 2) words, lowest bit first everywhere."""
-    count = columns.shape[1]
-    squares = columns.reshape(COLUMNS // 8, 8, count).transpose(0, 2, 1).copy().view("<u8")[:, :, 0]
-    # an 8 x 8 square of bits in each word, transposed in three swaps (Warren, Hacker's Delight, section 7-3)
-    for shift, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0)):
-        swap = (squares ^ (squares >> np.uint64(shift))) & np.uint64(mask)
-        squares ^= swap ^ (swap << np.uint64(shift))
-    octets = squares.astype("<u8", copy=False).view(np.uint8).reshape(COLUMNS // 8, count, 8)
-    rows = np.ascontiguousarray(octets.transpose(1, 2, 0)).reshape(8 * count, COLUMNS // 8)
-    return rows.view("<u8").astype(np.uint64, copy=False)
+def _xor(keys: Words) -> Words:
+    """XOR of the keys (rows, bits, 2) of each row."""
+    total = keys[:, 0].copy()
+    for bit in range(1, keys.shape[1]):
+        total ^= keys[:, bit]
+    return total

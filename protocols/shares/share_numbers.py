@@ -172,13 +172,14 @@ class LookUp:
             )
         return np.rint(np.ldexp(g, numbers.f_g + _DITHER)).astype(np.int32)
 
-    def entries(self, at: NDArray[np.uint8], prg: Prg) -> Integers:
-        """g (2^b x n) for j = 0, 1, ..: of row r at place at[r] + j, rounded at random by the next stream of `prg`."""
+    def entries(self, at: NDArray[np.uint8], prg: Prg, first: int = 0) -> Integers:
+        """g (2^b x n) for j = 0, 1, ..: of row first + r at place at[r] + j, rounded at random by the next stream of
+        `prg`."""
         numbers = self._numbers
         dither = prg.array(len(at), np.uint16).astype(np.int32)
         places = np.arange(numbers.entries, dtype=np.uint8)[:, None] + at
         places &= np.uint8(numbers.entries - 1)
-        values = np.take(self._tables, places + self._start)
+        values = np.take(self._tables, places + self._start[first : first + len(at)])
         values += dither
         values >>= _DITHER
         return values.astype(np.int64)

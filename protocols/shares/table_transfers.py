@@ -116,7 +116,9 @@ class PartnerTransfers(Transfers):
 def pads(stored: tuple[bytes, ...], ring: ShareRing) -> Words:
     """All pads (2^b x rows) of a visit, from what the active party has stored."""
     offered = Offered.restored(stored)
-    return ring.reduce(offered.pads(0, offered.rows))
+    found = offered.pads(0, offered.rows)
+    found &= ring.mask
+    return found
 
 
 def chosen(stored: tuple[bytes, ...], ring: ShareRing) -> tuple[NDArray[np.uint8], Words]:

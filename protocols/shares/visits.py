@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
+from securevfl.crypto.share_ring import Factor, Integers, Packing, ShareRing, Words, narrow
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.notes import SharedResidual
@@ -52,9 +52,12 @@ __all__ = ["SharedState", "SharesActive", "SharesPartner", "SharesPassive", "Vis
 
 _KEPT = 64  # batches whose factors are kept
 _STRETCH = 4096  # rows that are made into integers at a time
+_TABLES = 1024  # rows whose tables are made at a time
 _KAPPA = "sums of a training on shares"
 
 Places = NDArray[np.uint8]
+
+_NO_MASKS: Words = np.empty((0, 0), np.uint64)
 
 
 class MaskedPart(Message, frozen=True):
@@ -245,10 +248,11 @@ class SharesActive(Side):
         super().__init__(seat, terms, columns, ahead, state)
         self._tables = tables
         self._prg = Prg.fresh("rounding of table entries")
+        self._masks = _NO_MASKS
 
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
         partner, own = self._terms.partner, self._begin(chunk)
-        visit, masks = self._ready(chunk, 0)
+        visit = self._ready(chunk, 0)
         turn = self._recv(partner, Turn)  # 7
         self._same(partner, own, turn.chunk)
         for place in range(visits):
@@ -258,19 +262,30 @@ class SharesActive(Side):
                 self._same(name, own, part.chunk)
                 h = h + self._words(name, part.words, visit.batch, "a part")
             at = self._numbers.index(self._ring.reduce(h)).ravel() + self._places(turn.places, h.size)
-            entries = self._tables(visit.batch).entries(at, self._prg)
-            self._send(partner, Tables(self._ring.pack(entries.view(np.uint64) - masks)))  # 8
+            self._send(partner, Tables(self._masked(visit.batch, at)))  # 8
             done = visit
             if place + 1 < visits:
-                visit, masks = self._ready(chunk, place + 1)  # while the partner works
+                visit = self._ready(chunk, place + 1)  # while the partner works
             turn = self._recv(partner, Turn)  # 9, 7
             yield self._step(done, done.own + self._words(partner, turn.delta, done.batch, "delta"))
 
-    def _ready(self, chunk: int, place: int) -> tuple[VisitAhead, Words]:
-        """Return a visit's prepared values, and psi + pad (2^b x n c)."""
+    def _ready(self, chunk: int, place: int) -> VisitAhead:
+        """Return a visit's prepared values, with its masks made from them: psi + pad (2^b x n c)."""
         visit = self._ahead.take(chunk, place)
-        pads = self._seat.meter("transfer", lambda: table_transfers.pads(visit.transfer, self._ring))
-        return visit, pads + visit.own.ravel()
+        self._masks = self._seat.meter("transfer", lambda: table_transfers.pads(visit.transfer, self._ring))
+        self._masks += visit.own.ravel()
+        return visit
+
+    def _masked(self, batch: int, at: Places) -> bytes:
+        """Return the entries of a batch from these places on, less the masks, packed; the masks go."""
+        masks, self._masks = self._masks, _NO_MASKS
+        tables, packing = self._tables(batch), Packing(self._ring, masks.shape)
+        for start in range(0, len(at), _TABLES):
+            rows = slice(start, start + _TABLES)
+            entries = tables.entries(at[rows], self._prg, start).view(np.uint64)
+            entries -= masks[:, rows]
+            packing.put((slice(None), rows), entries)
+        return packing.packed()
 
     def _places(self, data: bytes, rows: int) -> Places:
         places = np.frombuffer(data, np.uint8)

@@ -2,12 +2,12 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from securevfl.crypto.transfers import linear_code, okvs, ot_extension
 from securevfl.crypto.transfers.base_ot import Offerer, choose
-from securevfl.crypto.transfers.ot_extension import CODE_BITS, Holder, PrfEvaluator, fresh_choices, target
+from securevfl.crypto.transfers.ot_extension import Holder, PrfEvaluator, fresh_choices, target
 
 
 def word(number: int) -> np.ndarray:
@@ -47,15 +47,6 @@ def test_the_code_is_linear_and_its_words_far_apart(one: int, other: int) -> Non
 
 def test_bits_beyond_the_message_are_not_read() -> None:
     np.testing.assert_array_equal(linear_code.encode(word(5 | 0xFFF << 116)), linear_code.encode(word(5)))
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 70))
-def test_columns_become_rows(count: int) -> None:
-    columns = np.frombuffer(os.urandom(CODE_BITS * count), np.uint8).reshape(CODE_BITS, count)
-    rows = ot_extension._transposed(columns)
-    slow = np.packbits(np.unpackbits(columns, axis=1, bitorder="little").T, axis=1, bitorder="little")
-    np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)
 
 
 def meet(keys: bytes, evaluators: int = 1) -> tuple[list[PrfEvaluator], Holder, bytes, int]:

@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 from itertools import pairwise
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import base_ot, ot_rows, row_hash
+from securevfl.crypto.transfers import base_ot, bit_matrix, ot_rows, row_hash
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer, fresh_secret, message_bytes, transposed
 from securevfl.crypto.transfers.row_hash import RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
@@ -61,16 +62,18 @@ def test_tweaks_broadcast_and_keys_matter():
 
 
 @settings(max_examples=30)
-@given(st.integers(1, 70))
-def test_columns_become_rows(count):
-    columns = np.frombuffer(os.urandom(COLUMNS * count), np.uint8).reshape(COLUMNS, count)
-    rows = transposed(columns)
+@given(st.integers(1, 70), st.sampled_from([64, 128, 512]), st.sampled_from([64, 1 << 16]))
+def test_columns_become_rows(octets, count, at_once):
+    """However many words are swapped at a time."""
+    columns = np.frombuffer(os.urandom(count * octets), np.uint8).reshape(count, octets)
+    with mock.patch.object(bit_matrix, "_AT_ONCE", at_once):
+        rows = transposed(columns)
     slow = np.packbits(np.unpackbits(columns, axis=1, bitorder="little").T, axis=1, bitorder="little")
     np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)
 
 
 @pytest.mark.parametrize("bits", [1, 5, 6, 7, 8])
-@pytest.mark.parametrize("rows", [1, 21, 256, 1500])
+@pytest.mark.parametrize("rows", [1, 21, 256, 5000])
 def test_the_chooser_has_the_pad_it_has_chosen_and_no_other(bits, rows):
     chooser, offerer = meet(bits)
     message, chosen = chooser.extend(rows)
@@ -283,7 +286,7 @@ class NoBlock(Chooser):
     """A mutant that leaves the random block out of what is hashed."""
 
     def _tags(self, number, corrections, columns):
-        return super()._tags(number, corrections, np.ascontiguousarray(columns[:, : -ot_rows._TAG]))
+        return super()._tags(number, corrections, [column[: -ot_rows._TAG] for column in columns])
 
 
 def fitting(chooser, choices=64):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Factor, ShareRing
+from securevfl.crypto.share_ring import Factor, Packing, ShareRing
 from securevfl.errors import ConfigError, RangeError
 
 
@@ -62,6 +62,11 @@ def test_packing_is_lossless_and_short(bits, count):
     short = bits < 16 and bits % 8
     assert len(data) == (-(-2 * count * bits // 8) if short else 2 * count * -(-bits // 8))
     np.testing.assert_array_equal(ring.unpack(data, (count, 2)), values)
+    if not short:
+        packing = Packing(ring, (count, 2))
+        for column in (1, 0):
+            packing.put((slice(None), slice(column, column + 1)), values[:, column : column + 1])
+        assert packing.packed() == data
     picked = np.arange(count) % 2
     np.testing.assert_array_equal(
         ring.unpack(data, (count, 2), (np.arange(count), picked)), values[np.arange(count), picked]

@@ -19,8 +19,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.audit.statistics import Battery, uniform
 from securevfl.audit.transcripts import Outcome
@@ -30,6 +32,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.crypto.transfers import base_ot, ot_rows, row_hash
+from securevfl.crypto.transfers.bit_matrix import transposed
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
 from securevfl.errors import CryptoError, LeakageError, ProtocolError
@@ -138,12 +141,13 @@ def transferred() -> Outcome:
     outcome, battery = Outcome(), Battery()
     chooser, offerer = _met()
     streams: list[Words] = []
-    transposed = ot_rows.transposed
-    ot_rows.transposed = lambda columns: streams.append(transposed(columns)) or streams[-1]  # type: ignore[func-returns-value]
-    try:
+
+    def noting(columns: NDArray[np.uint8]) -> Words:
+        streams.append(transposed(columns))
+        return streams[-1]
+
+    with mock.patch.object(ot_rows, "transposed", noting):
         message, chosen = chooser.extend(_ROWS)
-    finally:
-        ot_rows.transposed = transposed
     pads = offerer.extend(_ROWS, message).pads(0, _ROWS)
     t = streams[0][: _ROWS * _BITS]
     keys = chooser._hash(t, row_hash.tweaks(0, _ROWS * _BITS, ot_rows._KEYS)).reshape(_ROWS, _BITS, 2)
