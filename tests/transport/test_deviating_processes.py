@@ -123,7 +123,7 @@ def joins(running: list[Any], meeting: Any, name: str, deviation: str = "", ever
 
 
 @pytest.mark.parametrize(
-    ("accepts", "most"), [(["columns"], 75), (["columns", "fresh_equations"], 105)], ids=["by default", "accepted"]
+    ("accepts", "most"), [(["columns"], 45), (["columns", "fresh_equations"], 105)], ids=["by default", "accepted"]
 )
 def test_a_peer_that_breaks_off_and_asks_another_J_is_refused_before_it_has_all_residuals(
     meet: Any, running: list[Any], accepts: list[str], most: int
