@@ -273,7 +273,7 @@ LONG = Plan(
 )  # fmt: skip
 STEPS = Plan(
     rows=230_000, test=0.03, batch=1024, width=256, every=10, targets=(0.74, 0.76, 0.78, 0.80, 0.99), splits=1,
-    methods=("plain", "celu R=2", "celu", "celu, pipeline"), precision="single",
+    methods=("plain", "pipeline", "celu R=2", "celu", "celu, pipeline"), precision="single",
 )  # fmt: skip
 PARTS = {
     "rounds": Part(Plan(), SMALL, run),

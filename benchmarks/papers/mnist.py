@@ -79,7 +79,7 @@ class RulePlan:
     """A setting, of which grid, local steps and splits are not used, and what is tried with it."""
 
     setting: Plan
-    tries: tuple[Try, ...] = (Try(0.3, (1, 3, 5), 2), Try(0.1, (1, 5), 1))
+    tries: tuple[Try, ...] = (Try(0.3, (1, 3, 5), 2), Try(0.1, (1, 3, 5), 2))
 
 
 FULL = Plan()

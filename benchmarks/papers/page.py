@@ -54,6 +54,8 @@ def text(results: Path) -> str:
         parts += [f"\n{sections[name](part)}" for name, part in found.items() if name in sections]
         if paper == "celu" and {"long", "seconds"} <= found.keys():
             parts.append(f"\n{celu_line(found)}")
+        if lacking := [f"`--only {name}`" for name in sections if name not in found]:
+            parts.append(f"\nNot run to its end here: {', '.join(lacking)}.\n")
     return "".join(parts)
 
 

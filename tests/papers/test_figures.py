@@ -110,12 +110,12 @@ def kept_exchanges() -> list[str]:
 
 
 def convolutional_rounds() -> list[str]:
-    from benchmarks.papers.page_cells import number, pick, share
+    from benchmarks.papers.page_cells import pick, share
 
     rows = [row for row in results("fedbcd", "rule") if row["target"] == 0.95]
     plain = pick(rows, eta0=0.3, q=1)
     s, p = (share(pick(rows, eta0=0.3, q=3, algorithm=f"FedBCD-{mode}")["rounds"], plain["rounds"]) for mode in "sp")
-    later = [number(pick(rows, eta0=0.1, q=5, algorithm=f"FedBCD-{mode}")["rounds"], 0) for mode in "sp"]
+    later = [f"{pick(rows, eta0=0.1, q=5, algorithm=f'FedBCD-{mode}')['rounds']:g}" for mode in "sp"]
     assert all(row["rounds"] is None for row in rows if (row["eta0"], row["q"]) in ((0.3, 5), (0.1, 1)))
     return [
         f"With eta0 = .3 and Q = 3, -s takes {s} and -p {p} of FedSGD's rounds to .95, and both diverge with Q = 5",
