@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words
+from securevfl.crypto.share_ring import Factor, Integers, ShareRing, Words, narrow
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares import share_products
 from securevfl.protocols.shares.share_products import Products, Query
-from securevfl.protocols.shares.visits import SharedState
+from securevfl.protocols.shares.visits import RowSlices, SharedState
 from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.codec import Message
 
 __all__ = ["NewSums", "SumPart", "declares"]
 
 STRETCH = 16_384  # rows of one product
+_READ = 4096  # rows that are made into integers at a time
 
 
 class SumPart(Message, frozen=True):
@@ -68,13 +68,15 @@ class NewSums:
         peers = self._passives if seat.me == terms.partner else (terms.partner,) if seat.me in self._passives else ()
         self._kappas = [Prg(products.pair_keys[name], label) for name in peers]
 
-    def block(self, number: int, X: Floats) -> Words | None:
-        """Return this party's share (n x c) of H for block `number`, of which it has columns X (n x d).
+    def block(self, number: int, X: RowSlices) -> Words | None:
+        """Return this party's share (n x c) of H for block `number`, of which it has columns X (n x d), read some rows
+        at a time.
 
         None at other parties than the active one and its partner.
         """
         seat, ring = self._seat, self._ring
-        integers = self._terms.numbers.columns(X)
+        stretches = (X[at : at + _READ] for at in range(0, len(X), _READ))
+        integers = np.concatenate([narrow(self._terms.numbers.columns(rows)) for rows in stretches])
         h = Factor(ring, integers).times(self._own) + self._shares(number, integers)
         for prg in self._kappas:
             mask = ring.uniform(prg, h.shape)

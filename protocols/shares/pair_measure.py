@@ -32,7 +32,7 @@ from securevfl.protocols.shares import new_sums, word_shuffle
 from securevfl.protocols.shares.new_sums import NewSums
 from securevfl.protocols.shares.share_levels import Levels
 from securevfl.protocols.shares.share_products import Products
-from securevfl.protocols.shares.visits import SharedState
+from securevfl.protocols.shares.visits import RowSlices, SharedState
 from securevfl.protocols.shares.word_shuffle import Shuffle, shuffled
 from securevfl.protocols.shares.work_ahead import Terms
 
@@ -63,7 +63,7 @@ def pairs(
     terms: Terms,
     state: SharedState,
     number: int,
-    X: Floats,
+    X: RowSlices,
     levels: Levels,
     *,
     less: Floats | None = None,

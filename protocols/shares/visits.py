@@ -48,7 +48,16 @@ from securevfl.protocols.shares.work_ahead import Ahead, Terms, VisitAhead
 from securevfl.protocols.sums.base import Coalition
 from securevfl.runtime.codec import M, Message
 
-__all__ = ["SharedState", "SharesActive", "SharesPartner", "SharesPassive", "VisitColumns", "coalitions", "declares"]
+__all__ = [
+    "RowSlices",
+    "SharedState",
+    "SharesActive",
+    "SharesPartner",
+    "SharesPassive",
+    "VisitColumns",
+    "coalitions",
+    "declares",
+]
 
 _KEPT = 64  # batches whose factors are kept
 _STRETCH = 4096  # rows that are made into integers at a time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.methods import leak_kinds
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.far_count import FarTables
-from securevfl.protocols.shares.loss_measure import MeasuredTables
+from securevfl.protocols.shares.loss_measure import MeasuredSum, MeasuredTables
+from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.visits import Tables
+from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.protocols.shares.work_ahead import Ahead, VisitAhead
 from securevfl.runtime.channel import Event
 from securevfl.selfcheck.checks import draws
@@ -91,3 +95,30 @@ def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
     psi = np.concatenate([each.own.T for each in visits if each.own.size])  # two holders, each visit, each output
     assert len(psi) == 2 * 4 * outputs
     assert len(np.unique(psi)) == psi.size
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_path: Path) -> None:
+    """Pairs as sums, of evaluations on the way and at the end: on disk at the partner when it tells what it has."""
+    X = np.random.default_rng(0).normal(size=(ROWS, 4))
+    job = vfl.Job(
+        model=vfl.GeneralLinear(loss=loss),
+        optimizer=vfl.FedSGD(lr=0.1),
+        protocol=vfl.Protocol(shares=vfl.Shares()),
+        batch_size="all",
+        epochs=2,
+        evaluate_every=1,
+        test_fraction=0.25,
+        accepts=[*leak_kinds()],
+    )
+    ids = range(ROWS)
+    parties = [vfl.Party("bank", X[:, :2], np.arange(ROWS) % 2, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
+    ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in ("bank", "shop")}
+    noted = list[int]()
+
+    def watch(event: Event) -> None:
+        if event.direction == "send" and isinstance(event.message, ShuffledWords | MeasuredSum):
+            noted.append(max(Ledger(ledgers[event.me].scores)._measured.values(), default=0))
+
+    vfl.simulate(job, parties, ledgers=ledgers, observe=watch)
+    assert noted == [1, 2]

@@ -111,7 +111,7 @@ class Measures:
             self._model.terms(),
             state,
             state.visits,
-            self._model.features(data, rows.rows),
+            InputRows(self._model.features, data, rows.rows),
             self._levels(loss),
             less=None if own is None else own.less,
             marks=None if own is None else own.marks,
