@@ -26,8 +26,8 @@ from securevfl.protocols.shares import column_products, summed_products
 from securevfl.protocols.shares.column_products import LEVELS, ProductNumbers, RoundedProducts
 from securevfl.runtime.channel import Event, Observer
 from securevfl.runtime.door import Entry
+from tests.transport.at_once import each
 from tests.transport.conftest import meet as meet
-from tests.transport.test_predict import each
 
 N = 3000
 

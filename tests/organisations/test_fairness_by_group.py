@@ -24,8 +24,8 @@ from securevfl.protocols.shares.group_counts import STEP, GroupCounts, bits_told
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
 from tests.organisations.test_correlate import Seen
+from tests.transport.at_once import each
 from tests.transport.conftest import meet as meet
-from tests.transport.test_predict import each
 
 N = 4000
 DRAW = np.random.default_rng(4)

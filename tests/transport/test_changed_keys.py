@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.session import run_key
 from securevfl.transport import certs, requests
 from securevfl.transport.certs import show
+from tests.transport.at_once import at_each
 
 
 class Cut(Exception):
@@ -23,35 +23,18 @@ class Cut(Exception):
 
 def run(meeting: Any, cut_at: int | None = None) -> dict[str, Any]:
     """All parties join in threads; what each returned or raised."""
-    results: dict[str, Any] = {}
 
     def on_round(done: int, of: int) -> None:
         if done == cut_at:
             raise Cut
 
-    def play(party: vfl.Party) -> None:
-        kit = meeting.kit(party.name)
+    def play(party: vfl.Party, kit: Path) -> Any:
         states = Checkpoints(kit / "states", party.name, every=2)
-        try:
-            results[party.name] = join(
-                meeting.job,
-                party,
-                kit / "peers.toml",
-                timeout=20,
-                patience=5,
-                checkpoints=states,
-                on_round=on_round,
-            )
-        except Exception as error:
-            results[party.name] = error
+        return join(
+            meeting.job, party, kit / "peers.toml", timeout=20, patience=5, checkpoints=states, on_round=on_round
+        )
 
-    roles = [threading.Thread(target=play, args=(party,)) for party in vfl.datasets.breast_cancer(2)]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
-        assert not role.is_alive()
-    return results
+    return at_each(meeting, play)
 
 
 def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:

@@ -1,20 +1,18 @@
 """What a hub sees, and what it cannot do."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import securevfl as vfl
 from securevfl.errors import CryptoError, FrameError, TransportError
-from securevfl.organisations.join import join
 from securevfl.runtime.codec import decode_message, encode_message
 from securevfl.transport import certs, seal, session_wire
 from securevfl.transport.letters import Parcel
 from securevfl.transport.relay import route
 from securevfl.transport.seal import Seal, SealOffer
 from securevfl.transport.tls import Credentials
+from tests.transport.at_once import together
 
 
 class Conversation:
@@ -135,16 +133,7 @@ def run_through(meeting: Any, monkeypatch: pytest.MonkeyPatch) -> list[Parcel]:
         return route(endpoint, peers, neighbour, parcel, packet)
 
     monkeypatch.setattr(session_wire, "route", spying)
-    parties = vfl.datasets.breast_cancer(3)
-    roles = [
-        threading.Thread(target=join, args=(meeting.job, party, meeting.kit(party.name) / "peers.toml"))
-        for party in parties
-    ]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
-        assert not role.is_alive()
+    together(meeting)
     return [parcel for parcel in seen if {parcel.sender, parcel.receiver} == {"shop", "telco"}]
 
 

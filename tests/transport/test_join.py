@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.errors import ConfigError, DivergenceError, PartiesError, SecureVFLError, TransportError
+from securevfl.errors import ConfigError, DivergenceError, PartiesError, TransportError
 from securevfl.job import Job
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import to_toml, write_kit
@@ -21,49 +21,17 @@ from securevfl.training.session import run_key
 from securevfl.transport.peers import Peers
 from securevfl.transport.relay import Relay
 from securevfl.transport.tls import Credentials
-
-
-def together(meeting: Any, **jobs: vfl.Job) -> dict[str, Any]:
-    """Joins all parties from threads of this process; what each returned or raised."""
-    results: dict[str, Any] = {}
-
-    def play(party: vfl.Party) -> None:
-        try:
-            job = jobs.get(party.name, meeting.job)
-            results[party.name] = join(job, party, meeting.kit(party.name) / "peers.toml", timeout=20, patience=5)
-        except Exception as error:
-            results[party.name] = error
-
-    roles = [
-        threading.Thread(target=play, args=(party,)) for party in vfl.datasets.breast_cancer(len(meeting.peers.parties))
-    ]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
-        assert not role.is_alive()
-    return results
+from tests.transport.at_once import at_each, together
 
 
 def train(meeting: Any, parties: Sequence[vfl.Party], **options: Any) -> dict[str, Any]:
     """Joins these parties from threads of this process, with states, a model file and a patience of 2 s."""
-    results: dict[str, Any] = {}
 
-    def play(party: vfl.Party) -> None:
-        kit = meeting.kit(party.name)
+    def play(party: vfl.Party, kit: Path) -> Any:
         own = {"timeout": 10, "patience": 2, "save": kit / "part.json", "checkpoints": kit / "states"} | options
-        try:
-            results[party.name] = join(meeting.job, party, kit / "peers.toml", **own)
-        except SecureVFLError as error:
-            results[party.name] = error
+        return join(meeting.job, party, kit / "peers.toml", **own)
 
-    roles = [threading.Thread(target=play, args=(party,)) for party in parties]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
-        assert not role.is_alive()
-    return results
+    return at_each(meeting, play, parties)
 
 
 @pytest.mark.parametrize(
@@ -181,21 +149,9 @@ def test_who_is_missing_is_named(meet: Any) -> None:
 
 def test_an_error_at_one_party_ends_all(meet: Any) -> None:
     meeting = meet(3)
-    results: dict[str, Any] = {}
     parties = vfl.datasets.breast_cancer(3)
     parties[1] = parties[1].take(range(500))  # type: ignore[arg-type]
-
-    def play(party: vfl.Party) -> None:
-        try:
-            join(meeting.job, party, meeting.kit(party.name) / "peers.toml", timeout=20, patience=5)
-        except Exception as error:
-            results[party.name] = error
-
-    roles = [threading.Thread(target=play, args=(party,)) for party in parties]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
+    results = together(meeting, parties)
     assert set(results) == {"bank", "shop", "telco"}
     assert all("500" in str(error) and "align" in str(error) for error in results.values()), results
 

@@ -1,7 +1,5 @@
 """Prediction between parties: what the run in one process says, and clear words where parts or rows do not fit."""
 
-import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from securevfl.errors import (
     IdError,
     LeakageError,
     PartiesError,
-    SecureVFLError,
     TableError,
     TransportError,
 )
@@ -27,25 +24,7 @@ from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads
 from securevfl.training import new_rows
 from securevfl.training.model_part import ModelPart
-
-
-def each(meeting: Any, ask: Callable[[str], Any]) -> dict[str, Any]:
-    """What `ask` returns or raises at every party, all at the same time."""
-    results: dict[str, Any] = {}
-
-    def play(name: str) -> None:
-        try:
-            results[name] = ask(name)
-        except SecureVFLError as error:
-            results[name] = error
-
-    roles = [threading.Thread(target=play, args=(name,)) for name in meeting.peers.parties]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
-        assert not role.is_alive()
-    return results
+from tests.transport.at_once import each
 
 
 def asked(meeting: Any, run: vfl.Run, tables: dict[str, Any], **options: Any) -> dict[str, Any]:

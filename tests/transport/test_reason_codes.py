@@ -25,7 +25,7 @@ from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.score_ledger import FEWEST_VISITS, Ledger
 from securevfl.training.explanations import shapley
-from tests.transport.test_predict import each
+from tests.transport.at_once import each
 from tests.transport.test_serve import held, limits, serving
 
 PARTIES = vfl.datasets.breast_cancer(3)

@@ -3,8 +3,6 @@
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +11,12 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.errors import SecureVFLError
 from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join
 from securevfl.organisations.prepare import prepare
 from securevfl.protocols.shares.chunk_store import OnDisk
 from securevfl.training.model_part import ModelPart
+from tests.transport.at_once import at_each
 
 pytestmark = pytest.mark.long
 
@@ -26,25 +24,6 @@ pytestmark = pytest.mark.long
 def told(owner: str, kind: Any, learner: str) -> int:
     """How much the owner's ledger says that it has told."""
     return told_to(DisclosureLedger.of(owner, None).read().entries, kind, learner).count
-
-
-def each(meeting: Any, work: Callable[[vfl.Party, Path], Any]) -> dict[str, Any]:
-    """What `work` returns or raises at every party, all at the same time."""
-    results: dict[str, Any] = {}
-
-    def play(party: vfl.Party) -> None:
-        try:
-            results[party.name] = work(party, meeting.kit(party.name))
-        except SecureVFLError as error:
-            results[party.name] = error
-
-    roles = [threading.Thread(target=play, args=(party,)) for party in vfl.datasets.breast_cancer(2)]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
-        assert not role.is_alive()
-    return results
 
 
 @pytest.fixture
@@ -133,7 +112,7 @@ def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tm
     def train(party: vfl.Party, kit: Path) -> Any:
         return join(job, party, kit / "peers.toml", ahead=kit / "ahead", **own)
 
-    assert set(each(meeting, ahead).values()) == {None}
+    assert set(at_each(meeting, ahead).values()) == {None}
     for name in meeting.peers.parties:
         shutil.copytree(meeting.kit(name) / "ahead", tmp_path / f"{name}.backup")
     prepared = {path.read_bytes()[:16].hex() for path in (tmp_path / "bank.backup").glob("*/*.ready")}
@@ -141,7 +120,7 @@ def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tm
 
     (folder,) = (meeting.kit("shop") / "ahead").iterdir()
     other = OnDisk(folder)  # of another process
-    refused = {name: str(error) for name, error in each(meeting, train).items()}
+    refused = {name: str(error) for name, error in at_each(meeting, train).items()}
     assert "another process has it" in refused["shop"]
     assert refused["bank"].startswith("shop has stopped: ")
     other.close()
@@ -149,11 +128,11 @@ def test_work_ahead_that_is_put_back_at_both_parties_serves_nobody(meet: Any, tm
     def spent(name: str) -> list[str]:
         return DisclosureLedger.of(name, None).chunks.read_text().split()
 
-    assert all(isinstance(part, ModelPart) for part in each(meeting, train).values())
+    assert all(isinstance(part, ModelPart) for part in at_each(meeting, train).values())
     assert set(spent("bank")) == set(spent("shop")) == prepared
     for name in meeting.peers.parties:
         shutil.rmtree(meeting.kit(name) / "ahead")
         shutil.copytree(tmp_path / f"{name}.backup", meeting.kit(name) / "ahead")
-    assert all(isinstance(part, ModelPart) for part in each(meeting, train).values())
+    assert all(isinstance(part, ModelPart) for part in at_each(meeting, train).values())
     for name in meeting.peers.parties:
         assert len(set(spent(name))) == len(spent(name)) == 4

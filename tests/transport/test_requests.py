@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,12 @@ from typer.testing import CliRunner, Result
 import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.errors import ConfigError, CryptoError, TransportError
-from securevfl.organisations.join import join
 from securevfl.transport import pem
 from securevfl.transport.certs import Identity, check_peer, init, issue, server_name, show
 from securevfl.transport.requests import grant, read_request, request
 from securevfl.transport.revocation import revoke, revoked_on
 from securevfl.transport.tls import Credentials
+from tests.transport.at_once import together
 
 NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
 
@@ -292,28 +291,6 @@ def test_a_kit_without_a_key(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "own" / "bank.key", kits / "bank" / "bank.key")
     assert run(*make).exit_code == 0
     assert Credentials(kits / "bank", "bank").party == "bank"
-
-
-def together(meeting: Any) -> dict[str, Any]:
-    """Joins all parties from threads of this process; what each returned or raised."""
-    results: dict[str, Any] = {}
-
-    def play(party: vfl.Party) -> None:
-        try:
-            results[party.name] = join(
-                meeting.job, party, meeting.kit(party.name) / "peers.toml", timeout=20, patience=5
-            )
-        except Exception as error:
-            results[party.name] = error
-
-    parties = vfl.datasets.breast_cancer(len(meeting.peers.parties))
-    roles = [threading.Thread(target=play, args=(party,)) for party in parties]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
-        assert not role.is_alive()
-    return results
 
 
 @pytest.mark.parametrize("hub", [None, "bank"])

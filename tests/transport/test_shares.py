@@ -4,8 +4,7 @@ import csv
 import io
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLError
+from securevfl.errors import ConfigError, LeakageError, PartiesError
 from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join
 from securevfl.organisations.predict import predict_with
@@ -26,6 +25,7 @@ from securevfl.runtime import eventlog
 from securevfl.selfcheck.whole_weights import whole_weights
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
+from tests.transport.at_once import at_each
 
 
 def at(kit: Path) -> Venue:
@@ -37,27 +37,6 @@ def a_job(**keys: Any) -> vfl.Job:
     own |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=3)), "test_fraction": 0.2, "seed": 3}
     own["accepts"] = ("small_metrics", "scores")
     return vfl.Job(**(own | keys))
-
-
-def each(meeting: Any, work: Callable[[vfl.Party, Path], Any]) -> dict[str, Any]:
-    """What `work` returns or raises at every party, all at the same time."""
-    results: dict[str, Any] = {}
-
-    def play(party: vfl.Party) -> None:
-        try:
-            results[party.name] = work(party, meeting.kit(party.name))
-        except SecureVFLError as error:
-            results[party.name] = error
-
-    roles = [
-        threading.Thread(target=play, args=(party,)) for party in vfl.datasets.breast_cancer(len(meeting.peers.parties))
-    ]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
-        assert not role.is_alive()
-    return results
 
 
 def opened(parts: dict[str, ModelPart]) -> Any:
@@ -109,7 +88,7 @@ def test_processes_train_the_model_of_simulate_though_killed(
 def prepared(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     meeting = meet(2, None, a_job())
-    results = each(
+    results = at_each(
         meeting,
         lambda party, kit: prepare(meeting.job, party, at(kit), ahead=kit / "ahead"),
     )
@@ -118,7 +97,7 @@ def prepared(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def trained(meeting: Any, **keys: Any) -> dict[str, Any]:
-    return each(
+    return at_each(
         meeting,
         lambda party, kit: join(
             meeting.job, party, kit / "peers.toml", ahead=kit / "ahead", timeout=20, patience=5, **keys
@@ -150,7 +129,7 @@ def test_a_party_without_what_it_prepared_has_all_make_it_anew(prepared: Any) ->
 
 def test_a_job_without_work_ahead_has_nothing_to_prepare(meet: Any) -> None:
     meeting = meet(2)
-    results = each(
+    results = at_each(
         meeting,
         lambda party, kit: prepare(meeting.job, party, at(kit), ahead=kit / "a"),
     )
@@ -163,7 +142,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     ledgers = {name: tmp_path / f"{name}.ledger" for name in ("bank", "shop")}
     log = tmp_path / "log"
     handler = eventlog.write_to(log)
-    parts = each(
+    parts = at_each(
         meeting,
         lambda party, kit: join(
             meeting.job, party, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5
@@ -181,7 +160,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
             keys: dict[str, Any] = {"ledger": ledgers[party.name], "timeout": 20, "patience": 5, "giving": giving}
             return predict_with(parts[party.name], X, kit / "peers.toml", ids=own, **keys)
 
-        return each(meeting, predict)
+        return at_each(meeting, predict)
 
     rows = list(range(40))
     found = ask(rows)
@@ -202,7 +181,7 @@ def test_scores_between_organisations_are_limited_and_logged(meet: Any, tmp_path
     assert [sum(own.values()) for own in noted._codes.values()] == pytest.approx([np.log2(15 * 14)] * 20)
     with pytest.raises(ConfigError, match="open_weights"):
         GivenCodes(1, {each: each for each in tables["bank"].columns}).check(parts["bank"])
-    without = each(
+    without = at_each(
         meeting,
         lambda party, kit: predict_with(
             parts[party.name], party.X[:5], kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5
@@ -215,7 +194,7 @@ def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) ->
     """Shop asks, and does not know what the classes are called; the bank's ledger keeps count of it."""
     meeting = meet(3, None, a_job(protocol=vfl.Protocol(shares=vfl.Shares(chunk=6, scores_to="telco"))))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in meeting.peers.parties}
-    parts = each(
+    parts = at_each(
         meeting,
         lambda party, kit: join(
             meeting.job, party, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5
@@ -227,7 +206,7 @@ def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) ->
         own = parts[party.name], party.X[:60] + 1e-6, kit / "peers.toml"
         return predict_with(*own, ids=ids, ledger=ledgers[party.name], timeout=20, patience=5)
 
-    found = each(meeting, ask)
+    found = at_each(meeting, ask)
     assert found["bank"] is None
     assert found["shop"] is None
     labels = vfl.datasets.breast_cancer(3)[0].y
@@ -235,7 +214,7 @@ def test_scores_go_to_the_party_that_the_job_names(meet: Any, tmp_path: Path) ->
     right = found["telco"].label == (labels[:60] == labels.max())
     assert right.mean() > 0.9
     np.testing.assert_array_equal(found["telco"].classes, [0, 1])
-    refused = each(meeting, lambda party, kit: ask(party.take(np.arange(569)[::-1]), kit))
+    refused = at_each(meeting, lambda party, kit: ask(party.take(np.arange(569)[::-1]), kit))
     assert "scored once" in str(refused["bank"])
     with pytest.raises(PartiesError, match="for telco"):
         score_rows(parts["bank"], None, at(meeting.kit("bank")), on_block=print)  # type: ignore[arg-type]
@@ -249,13 +228,13 @@ def test_a_model_of_rows_without_ids_scores_none_since_any_may_be_of_its_trainin
         own = vfl.Party(party.name, party.X, party.y, aligned=True)
         return join(meeting.job, own, kit / "peers.toml", ledger=ledgers[party.name], timeout=20, patience=5)
 
-    parts = each(meeting, train)
+    parts = at_each(meeting, train)
 
     def ask(party: vfl.Party, kit: Path) -> Any:
         given = {"ids": party.ids, "ledger": ledgers[party.name], "timeout": 20, "patience": 5}
         return predict_with(parts[party.name], party.X, kit / "peers.toml", **given)
 
-    assert any("this one's had none" in str(error) for error in each(meeting, ask).values())
+    assert any("this one's had none" in str(error) for error in at_each(meeting, ask).values())
 
 
 def test_a_run_that_ends_before_the_last_state_goes_on_to_the_same_scores(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +23,12 @@ from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.work_ahead import Ahead
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import HeldRows, rows_of_array
+from tests.transport.at_once import at_each
 
 PARTIES = vfl.datasets.breast_cancer(2)
 LINE: dict[str, Any] = {"timeout": 20, "patience": 5}
 LEVEL = 0.5  # between the levels that scores of new rows are told in, each rounded at random
 NEW = 1e-6  # what makes rows of the training new ones
-
-
-def both(meeting: Any, work: Callable[[vfl.Party, Path], Any]) -> dict[str, Any]:
-    """What `work` returns at either party, both at the same time."""
-    found: dict[str, Any] = {}
-
-    def play(party: vfl.Party) -> None:
-        found[party.name] = work(party, meeting.kit(party.name))
-
-    roles = [threading.Thread(target=play, args=(party,)) for party in PARTIES]
-    for role in roles:
-        role.start()
-    for role in roles:
-        role.join(240)
-        assert not role.is_alive()
-    return found
 
 
 def held(part: ModelPart, rows: slice) -> HeldRows:
@@ -64,7 +48,10 @@ def test_trees_are_prepared_trained_asked_and_served(
         model=vfl.Trees(trees=4, depth=2), protocol=protocol, test_fraction=0.2, accepts=("small_metrics", "scores")
     )
     meeting = meet(2, None, job)
-    both(meeting, lambda party, kit: prepare(job, party, Venue.of(kit / "peers.toml", **LINE), ahead=kit / "ahead"))
+    at_each(
+        meeting,
+        lambda party, kit: prepare(job, party, Venue.of(kit / "peers.toml", **LINE), ahead=kit / "ahead"),
+    )
     assert len([*tmp_path.rglob("chunk-*.ready")]) == 2
     files = {name: next((meeting.kit(name) / "ahead").rglob("inputs.json")) for name in ("bank", "shop")}
     drawn = {name: State.read(json.loads(file.read_text())) for name, file in files.items()}
@@ -79,7 +66,7 @@ def test_trees_are_prepared_trained_asked_and_served(
             assert isinstance(found, ModelPart)
             return found
 
-        parts = both(meeting, train)
+        parts = at_each(meeting, train)
     assert not made
     for name, part in parts.items():
         for key in ("cuts", "columns", "sides", "merged"):
@@ -92,7 +79,7 @@ def test_trees_are_prepared_trained_asked_and_served(
         ids, own = [f"new {row}" for row in range(30)], ledgers[party.name].path
         return predict_with(parts[party.name], party.X[:30] + NEW, kit / "peers.toml", ids=ids, ledger=own, **LINE)
 
-    asked = both(meeting, ask)
+    asked = at_each(meeting, ask)
     assert asked["shop"] is None
     np.testing.assert_allclose(asked["bank"].decision, expected[:30], atol=2 * LEVEL)
 
