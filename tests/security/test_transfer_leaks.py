@@ -20,7 +20,7 @@ from securevfl.data.party import register_of
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.methods.sizes import sizes_of
-from securevfl.methods.transfer.exchange import Moments
+from securevfl.methods.transfer.exchange import SecondMoments
 from securevfl.models import taylor, taylor_steps
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.transfer import Transfer
@@ -163,7 +163,7 @@ class Exchange(Observer):
         self.moments: dict[str, Floats] = {}
 
     def __call__(self, event: Event) -> None:
-        if event.direction == "recv" and isinstance(event.message, Moments):
+        if event.direction == "recv" and isinstance(event.message, SecondMoments):
             self.moments[event.me] = np.asarray(event.message.upper, np.float64)
 
     def note(self, me: str, fact: object) -> None:

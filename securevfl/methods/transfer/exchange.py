@@ -29,7 +29,7 @@ from securevfl.runtime.codec import Numbers
 from securevfl.runtime.door import Entry, Telling
 
 
-class Moments(Telling, frozen=True):
+class SecondMoments(Telling, frozen=True):
     """The upper half of a symmetric matrix (d x d), which the other party's local steps bend by."""
 
     upper: Numbers
@@ -89,8 +89,8 @@ class TwoWayExchange(Link):
         channel, upper = self._seat.channel, taylor.upper(moments)
         kind: Literal["labels", "columns"] = "labels" if channel.me == self._seat.active else "columns"
         told = channel.tell(Entry(self._peer, kind, upper.size, about=(channel.me,)))
-        channel.send(self._peer, Moments(upper), self._lane, told=told)  # 3
-        other = np.asarray(channel.recv(self._peer, Moments, self._lane).upper, np.float64)  # 3
+        channel.send(self._peer, SecondMoments(upper), self._lane, told=told)  # 3
+        other = np.asarray(channel.recv(self._peer, SecondMoments, self._lane).upper, np.float64)  # 3
         if other.shape != upper.shape or not np.isfinite(other).all():
             raise ProtocolError(
                 f"{channel.me}: {self._peer} was expected to send {upper.size} finite moments, {other.shape} came; "

@@ -36,7 +36,7 @@ from securevfl.methods.rounds.rounds_options import ResidualGoesDown
 from securevfl.methods.sizes import evaluated, evaluations, scores
 from securevfl.methods.state import State
 from securevfl.methods.training_data import TrainingData
-from securevfl.methods.transfer.exchange import AskedMatrix, Moments, ScoreMatrix, TwoWayExchange
+from securevfl.methods.transfer.exchange import AskedMatrix, ScoreMatrix, SecondMoments, TwoWayExchange
 from securevfl.models import taylor
 from securevfl.models.base import Model
 from securevfl.models.taylor_steps import GuestQuadratic, HostQuadratic, Quadratic
@@ -118,8 +118,12 @@ class TransferLearning(Method[TransferJob]):
                 found.append(replace(item, sender=cast[item.sender], receiver=cast[item.receiver], reveals=reveals))
         if job.model.moments(job.optimizer.steps):
             found += [
-                Declared(Moments, ACTIVE, PASSIVE, Reveal("plain", "Phi^T Phi of an exchange: Phi, but for its sign")),
-                Declared(Moments, PASSIVE, ACTIVE, Reveal("plain", "the mean of u^T u, of the host's representations")),
+                Declared(
+                    SecondMoments, ACTIVE, PASSIVE, Reveal("plain", "Phi^T Phi of an exchange: Phi, but for its sign")
+                ),
+                Declared(
+                    SecondMoments, PASSIVE, ACTIVE, Reveal("plain", "the mean of u^T u, of the host's representations")
+                ),
             ]
         return list(dict.fromkeys(found))
 
