@@ -44,15 +44,20 @@ class Secret:
 
 
 class Shape(NamedTuple):
-    """What a key holder has agreed to open: J^T g for g (rows x outputs) and J (rows x columns)."""
+    """What a key holder has agreed to open: J^T g for g (rows x outputs) and J (rows x columns).
+
+    word: the bits of each value that are opened, if J and g are whole numbers and only so many are agreed; g then has
+    one output. None opens whole values.
+    """
 
     rows: int
     outputs: int
     columns: int
+    word: int | None = None
 
     def check(self, rows: int, outputs: int, columns: int) -> None:
         """ShapeMismatch unless a message names this shape, and it is one."""
-        if (rows, outputs, columns) != self or min(self) < 1:
+        if (rows, outputs, columns) != self[:3] or min(self[:3]) < 1:
             raise ShapeMismatch(
                 f"J^T g of {self.rows} rows, {self.outputs} outputs and {self.columns} columns was agreed, "
                 f"{rows} rows, {outputs} outputs and {columns} columns are asked for; nothing is opened"
@@ -77,7 +82,8 @@ class KeyHolder(Secret, ABC):
     def open(self, blinded: bytes, shape: Shape) -> bytes:
         """Decrypts what `Evaluator.blind` made. The plaintexts are uniform to the holder.
 
-        Beside the columns agreed it opens the checks that the evaluator adds to them, as many as both know.
+        Beside the columns agreed it opens the checks that the evaluator adds to them, as many as both know. Where words
+        are agreed it opens no more than these, `LinearScheme.opened_bits` in all, whatever the evaluator sent.
         ShapeMismatch, before anything is decrypted, if it is not a product of the shape that was agreed.
         """
 
@@ -111,8 +117,8 @@ class Evaluator(ABC):
         """
 
     @abstractmethod
-    def unblind(self, opened: bytes, mask: Any) -> Floats:
-        """J^T g (d x c) from the holder's answer and the mask.
+    def unblind(self, opened: bytes, mask: Any, word: int | None = None) -> Floats:
+        """J^T g (d x c) from the holder's answer and the mask; within two where words of log2(2n) bits were agreed.
 
         OpeningMismatch if the answer is not what the product decrypts to, by secret combinations of columns beside it.
         """
@@ -139,6 +145,10 @@ class LinearScheme(ABC):
     @abstractmethod
     def checks(self) -> int:
         """How many values are opened beside each column of J^T g, at most, to check it by."""
+
+    @abstractmethod
+    def opened_bits(self, rows: int, columns: int, word: int) -> int:
+        """Return the bits that are opened of J^T g (rows x columns) in words of so many bits, checks included."""
 
     @property
     @abstractmethod

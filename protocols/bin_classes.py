@@ -11,8 +11,11 @@ in the place of g:
 Under encryption a passive party learns its k counts, linear equations about the labels of all n rows, and nothing else:
 what is opened is dithered (`securevfl.crypto.lattice.lattice_product`), and rounded to whole numbers here. k is what
 all know, room for the bins that a job allows; columns of J that are not needed are 0, so nobody learns how many bins a
-column has. The counts that leave the key holder are no more than k, whatever a passive party asks for. In the clear it
-learns y.
+column has. In the clear it learns y.
+
+A party that deviates may multiply rows by other numbers than 0 and 1, as by 1, 2, 4 .., and a number of many bits would
+name the label of many rows. So the key holder opens words: of each of k counts, whatever a passive party asks for, the
+log2(2n) bits that a count of n rows needs, and no other bit of it. These bits are what the ledger counts.
 """
 
 from __future__ import annotations
@@ -29,12 +32,17 @@ from securevfl.protocols.seat import Seat
 
 LANE = "evidence"
 
-_OFF = 0.2  # how far from a whole number of rows an opened count may be
+_OFF = 0.4  # how far from a whole number of rows an opened count may be: a word is a quarter off where bins hold all
+
+
+def word_bits(rows: int) -> int:
+    """Return the bits of the word that tells a count among so many rows."""
+    return (2 * rows - 1).bit_length()
 
 
 def tell(seat: Seat, residual: ResidualProtocol, later: NDArray[np.bool_]) -> None:
     """Act as the active party: `later` marks rows (n,) of the positive class. Returns when all have what they asked."""
-    role = residual.active(seat, Agreement(group="bins"))
+    role = residual.active(seat, _agreed(len(later)))
     role.publish(np.where(later, 1.0, -1.0)[:, None], epoch=0, to=seat.passives)  # 1
     role.close()
 
@@ -44,7 +52,7 @@ def ask(seat: Seat, residual: ResidualProtocol, bins: Rows, rows: NDArray[np.int
 
     rows: how many rows each bin has. ProtocolError if what comes back are no counts of rows.
     """
-    role = residual.passive(seat, Agreement(group="bins"))
+    role = residual.passive(seat, _agreed(len(bins)))
     J: Floats = made(bins)  # type: ignore[assignment]  # where it is tall, products take it all the same
     with seat.channel.door.on("bins"):
         opened = role.reply().gradient(FixedJacobian(), Batch(0, 0, J))[:, 0]  # 2
@@ -57,3 +65,7 @@ def ask(seat: Seat, residual: ResidualProtocol, bins: Rows, rows: NDArray[np.int
             'numbers came; do both hold the same rows, and not too many for the engine? Use residual = "paillier"'
         )
     return found.astype(np.intp)
+
+
+def _agreed(rows: int) -> Agreement:
+    return Agreement(group="bins", word=word_bits(rows))

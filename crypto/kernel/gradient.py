@@ -39,9 +39,10 @@ from securevfl.crypto.kernel.keys import keypair
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.kernel.ring_layout import RingLayout, choose
 from securevfl.crypto.kernel.sampling import dither, uniform
+from securevfl.crypto.lattice import opened_words
 from securevfl.crypto.lattice.layout import LEAST, MOST
-from securevfl.crypto.lattice.profile import BLINDED, OPENED, SEALED
-from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork
+from securevfl.crypto.lattice.profile import BLINDED, SEALED
+from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
@@ -81,6 +82,9 @@ class KernelGradient(LinearScheme):
     @property
     def checks(self) -> int:
         return MOST
+
+    def opened_bits(self, rows: int, columns: int, word: int) -> int:
+        return opened_words.opened_bits(columns, word)
 
     @property
     def rotates(self) -> bool:
@@ -160,8 +164,7 @@ class KernelGradientHolder(KeyHolder):
             opened.append(levels.T.ravel())
             view = view[answer_size(primes, replace(layout, c=width), wide) :]
         self._widest = max(self._widest, d)
-        head = OPENED.pack(b"SGO1", self._fingerprint, c * d, c * (wide - d))
-        return head + np.concatenate(opened).astype("<i4").tobytes()
+        return answer(b"SGO1", self._fingerprint, np.concatenate(opened), shape, parameters.levels)
 
     def _rounded(self, prg: Prg, values: Floats) -> Floats:
         """(w + D) / 2^drop, rounded, of residues of w (P, *shape): exact dither first, floats after."""

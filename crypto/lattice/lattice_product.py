@@ -60,12 +60,12 @@ import tenseal.sealapi as seal
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.headers import header, sized
-from securevfl.crypto.lattice import sealio
+from securevfl.crypto.lattice import opened_words, sealio
 from securevfl.crypto.lattice.lattice_rows import SLOT, Blocks, Sums, encode, multiply
 from securevfl.crypto.lattice.layout import MOST, Layout, choose
 from securevfl.crypto.lattice.polynomial_ring import dither_residues, fraction_of_modulus, uniform_residues
-from securevfl.crypto.lattice.profile import BLINDED, ENGINE, OPENED, PUBLIC, SEALED, Parameters, fingerprint
-from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork
+from securevfl.crypto.lattice.profile import BLINDED, ENGINE, PUBLIC, SEALED, Parameters, fingerprint
+from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
 from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
@@ -99,6 +99,9 @@ class LatticeScheme(LinearScheme):
     @property
     def checks(self) -> int:
         return MOST
+
+    def opened_bits(self, rows: int, columns: int, word: int) -> int:
+        return opened_words.opened_bits(columns, word)
 
     @property
     def rotates(self) -> bool:
@@ -178,8 +181,7 @@ class LatticeHolder(KeyHolder):
                 view = view[sealio.packed_size(primes, len(where)) :]
                 opened.append(self._open_one(first, second, where))
         self._widest = max(self._widest, d)
-        head = OPENED.pack(b"SLO3", self._fingerprint, c * d, c * (width - d))
-        return head + np.concatenate(opened).astype("<i4").tobytes()
+        return answer(b"SLO3", self._fingerprint, np.concatenate(opened), shape, parameters.levels)
 
     def _open_one(self, first: sealio.Residues, second: sealio.Residues, where: np.ndarray[Any, Any]) -> Floats:
         """(w + D) / 2^drop, rounded, at the wanted positions: exact dither first, floats after."""

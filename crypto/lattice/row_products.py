@@ -18,14 +18,26 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Here, Stretch, Tall, TallPart
 from securevfl.crypto.headers import header, sized
+from securevfl.crypto.lattice import opened_words
 from securevfl.crypto.lattice.lattice_checks import combinations, fits, tolerance
-from securevfl.crypto.lattice.layout import Blocked
+from securevfl.crypto.lattice.layout import LEAST, Blocked
 from securevfl.crypto.lattice.profile import OPENED, FixedPoint
 from securevfl.crypto.lattice.row_encoding import Encoding, Norms, merged, norms
-from securevfl.crypto.scheme import ROOM, Evaluator, Secret
+from securevfl.crypto.scheme import ROOM, Evaluator, Secret, Shape
 from securevfl.errors import CryptoError, OpeningMismatch, RangeError
 
-__all__ = ["BlocksOf", "Mask", "PreparedRows", "Product", "RowEvaluator", "RowWork", "Scale", "SumsOf", "kept_bytes"]
+__all__ = [
+    "BlocksOf",
+    "Mask",
+    "PreparedRows",
+    "Product",
+    "RowEvaluator",
+    "RowWork",
+    "Scale",
+    "SumsOf",
+    "answer",
+    "kept_bytes",
+]
 
 
 class BlocksOf(Protocol):
@@ -68,6 +80,20 @@ def kept_bytes(stretch: Stretch, slot: str) -> int:
     """Return how many bytes the kept plaintexts of a stretch take."""
     kept = stretch.kept.get(slot)
     return 0 if kept is None else int(kept.nbytes)
+
+
+def answer(magic: bytes, key: bytes, values: Floats, shape: Shape, levels: float) -> bytes:
+    """Return what a key holder opens of its values, columns and then checks of each output, as the shape agreed says.
+
+    Of values that are not agreed to be whole no more leaves than the words of the columns and LEAST checks.
+    """
+    outputs, columns, word = shape.outputs, shape.columns, shape.word
+    if word is None:
+        body = values.astype("<i4").tobytes()
+        return OPENED.pack(magic, key, outputs * columns, len(values) - outputs * columns) + body
+    if outputs != 1:
+        raise RangeError(f"words are opened of one output, {outputs} were agreed; open whole values")
+    return OPENED.pack(magic, key, columns, LEAST) + opened_words.cut(values[: columns + LEAST], levels, word)
 
 
 L = TypeVar("L", bound=Blocked)
@@ -259,21 +285,26 @@ class RowEvaluator(Evaluator, Generic[L, B, S]):
         """Return the columns and outputs of opened values, in their order: of each pair all columns of one output
         first."""
 
-    def unblind(self, opened: bytes, mask: Mask[L]) -> Floats:
-        layout, width, levels = mask.scale.layout, mask.scale.width, self._parameters.levels
+    def unblind(self, opened: bytes, mask: Mask[L], word: int | None = None) -> Floats:
+        layout, levels, rho, within = mask.scale.layout, self._parameters.levels, mask.scale.rho, mask.scale.within
+        if word is not None:
+            rho = rho[:, :LEAST]
+            within = within[:LEAST] + opened_words.error(rho, levels, word)
+        width, per = sum(rho.shape), 4 if word is None else opened_words.size(word)
         count, checks = header(self.name, OPENED, self.opened, opened, self._fingerprint)
-        sent = tuple(layout.c * each for each in mask.scale.rho.shape)
+        sent = tuple(layout.c * each for each in rho.shape)
         if (count, checks) != sent:
             raise CryptoError(
                 f"{self.name}: {count} opened values and {checks} checks came, {sent[0]} and {sent[1]} were sent; "
                 "it is not the answer"
             )
-        sized(self.name, self.opened, opened, OPENED.size + 4 * (count + checks))
+        sized(self.name, self.opened, opened, OPENED.size + per * (count + checks))
         if mask.spent:
             raise CryptoError(f"{self.name}: this mask has been used; a mask serves for one opening")
         mask.spent = True
-        values = np.frombuffer(opened, "<i4", offset=OPENED.size).astype(np.float64)
-        rest = values - np.concatenate(mask.masks) * levels
+        body = opened[OPENED.size :]
+        values = np.frombuffer(body, "<i4") if word is None else opened_words.read(body, levels, word)
+        rest = values - np.concatenate(mask.masks)[: len(values)] * levels
         rest -= levels * np.rint(rest / levels)
         result, start = np.empty((width, layout.c)), 0
         for columns, outputs in self._places(layout, width):
@@ -281,7 +312,7 @@ class RowEvaluator(Evaluator, Generic[L, B, S]):
             stop = start + shape[0] * shape[1]
             result[columns, outputs] = rest[start:stop].reshape(shape).T
             start = stop
-        if not fits(result, mask.scale.rho, levels, mask.scale.within):
+        if not fits(result, rho, levels, within):
             raise OpeningMismatch(
                 f"{self.name}: what was opened does not fit the checks beside it: it is not what was decrypted, "
                 "or g is no residual; nothing of it is used"

@@ -57,6 +57,10 @@ class PaillierScheme(LinearScheme):
     def checks(self) -> int:
         return CHECKS
 
+    def opened_bits(self, rows: int, columns: int, word: int) -> int:
+        slots = layout(self.bits, rows)
+        return columns * word + CHECKS * (slots.width - slots.residual_bits)
+
     @property
     def rotates(self) -> bool:
         return False
@@ -103,7 +107,10 @@ class PaillierHolder(KeyHolder):
         else:
             plaintexts = spread(self._executor, decrypt, self._key.parts_for_workers(), ciphertexts)
         opened = Header(MessageKind.OPENED, public.fingerprint, header.sizes, header.bound)
-        return write(opened, _windows(plaintexts, slots, c, d + CHECKS), _window_size(slots))
+        windows = _windows(plaintexts, slots, c, d + CHECKS)
+        if shape.word is not None:
+            windows = _words(windows, slots, d, shape.word)
+        return write(opened, windows, _window_size(slots))
 
 
 @dataclass(frozen=True, repr=False)
@@ -225,15 +232,18 @@ class PaillierEvaluator(Evaluator):
             return rerandomise(n, ciphertexts)
         return spread(self._executor, rerandomise, n, ciphertexts)
 
-    def unblind(self, opened: bytes, mask: PaillierMask) -> Floats:
+    def unblind(self, opened: bytes, mask: PaillierMask, word: int | None = None) -> Floats:
         header, body, promised = read(opened, MessageKind.OPENED, self._public.fingerprint)
         if (header.sizes, header.bound) != (mask.header.sizes, mask.header.bound):
             raise CryptoError("the opened values and the mask belong to different products; keep them in order")
         n, c, width = header.sizes[0], header.sizes[1], header.sizes[2] + CHECKS
         slots = layout(self._public.bits, n)
         windows = numbers(body, promised, c * width, _window_size(slots))
-        full, half = (1 << slots.width) - 1, 1 << (slots.width - 1)
-        targets = [((v - r) & full) - half for v, r in zip(windows, mask.windows, strict=True)]
+        if word is None:
+            full, half = (1 << slots.width) - 1, 1 << (slots.width - 1)
+            targets = [((v - r) & full) - half for v, r in zip(windows, mask.windows, strict=True)]
+        else:
+            targets = _whole(windows, mask.windows, slots, width - CHECKS, word)
         if not all(mask.checks.fits(targets[k * width : (k + 1) * width]) for k in range(c)):
             raise OpeningMismatch(
                 "paillier: what was opened does not fit the checks beside it: it is not what was decrypted, "
@@ -257,3 +267,25 @@ def _windows(plaintexts: Sequence[int], slots: PackedLayout, c: int, d: int) -> 
     """Return the target slot of each result, column of g by column of g."""
     full, outputs, share = (1 << slots.width) - 1, slots.opened_count(d), slots.share(d)
     return [plaintexts[k * outputs + j // share] >> slots.target(j, d) & full for k in range(c) for j in range(d)]
+
+
+def _words(windows: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
+    """Cut the windows of one output down to what whole numbers need.
+
+    J and g are whole, so below the scale of g there is nothing; of the d columns `word` bits above it are left, and of
+    the checks, which are as wide as columns may be, all of these.
+    """
+    above = [window >> slots.residual_bits for window in windows]
+    return [value & (1 << word) - 1 for value in above[:d]] + above[d:]
+
+
+def _whole(words: Sequence[int], masks: Sequence[int], slots: PackedLayout, d: int, word: int) -> list[int]:
+    """Return the results of one output, at the scale of g, from words and the windows of their masks."""
+    sizes = [word] * d + [slots.width - slots.residual_bits] * CHECKS
+    found = []
+    for value, mask, bits in zip(words, masks, sizes, strict=True):
+        half = 1 << bits - 1
+        offset = 1 << slots.width - 1 - slots.residual_bits  # of every slot, see `PackedLayout.offset`
+        rest = (value - (mask >> slots.residual_bits) - offset + half) % (2 * half)
+        found.append(rest - half << slots.residual_bits)
+    return found

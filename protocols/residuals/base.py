@@ -46,7 +46,8 @@ class Agreement:
     local steps where it does. kept: how many exchanges a passive party may hold replies of at a time; a newer one
     than these closes the oldest. shares_outputs: of which kind the passive parties' Jacobians are (`Jacobian`), and so
     whether g (n x c) goes down as it is or as n c rows of one output. tells, group: what the numbers that are opened
-    follow from, and whether they are counts in bins.
+    follow from, and whether they are counts in bins. word: the bits of each number that are opened where g and the
+    Jacobian are whole, None for whole numbers.
     """
 
     openings: int = 1
@@ -54,10 +55,11 @@ class Agreement:
     shares_outputs: bool = True
     tells: Literal["labels", "columns"] = "labels"
     group: Group = "training"
+    word: int | None = None
 
     def entry(self, to: str, numbers: int, about: str) -> Entry:
         """Return the entry for so many numbers that `to` learns of what `about` has sealed, or sent as it is."""
-        return Entry(to, self.tells, numbers, about=(about,), group=self.group)
+        return Entry(to, self.tells, numbers, self.word or 64, about=(about,), group=self.group)
 
 
 class Reply(ABC):
@@ -168,6 +170,11 @@ class ResidualProtocol(MessageProtocol):
         these, before the first epoch.
         """
         return ""
+
+    def counted_bits(self, rows: int, counts: int, word: int) -> int:
+        """Return the bits that a passive party is told of `rows` marks by so many counts in words of so many bits,
+        whatever it asks."""
+        return rows
 
     @property
     def seals(self) -> bool:

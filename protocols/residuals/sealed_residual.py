@@ -152,6 +152,9 @@ class SealedResidual(Encrypted, ResidualProtocol):
         )
         return text if run >= DISTANCE else f"{text}; 2^-{DISTANCE} is meant, so use fewer epochs or larger batches"
 
+    def counted_bits(self, rows: int, counts: int, word: int) -> int:
+        return self.engine.scheme().opened_bits(rows, counts, word)
+
     @property
     def label(self) -> str:
         return self.engine.name
@@ -233,7 +236,8 @@ class SealedActive(ActiveResidual):
         """ProtocolError, before anything is opened, if it is wider than the party's part of the model."""
         rows, outputs = exchange.shape
         try:
-            return exchange.holder.open(blinded, Shape(rows, outputs, self._seat.parameters[passive] // outputs))
+            columns = self._seat.parameters[passive] // outputs
+            return exchange.holder.open(blinded, Shape(rows, outputs, columns, self._agreement.word))
         except ShapeMismatch as error:
             raise ProtocolError(f"{passive} asks for another product than its gradient: {error}; ask it why") from error
 
@@ -302,7 +306,7 @@ class SealedPassive(PassiveResidual):
                 self._shelf.put(batch.index, prepared)
         opened = self.opened(exchange, blinded)
         try:
-            found = evaluator.unblind(opened, r)
+            found = evaluator.unblind(opened, r, self.agreement.word)
         except OpeningMismatch as error:
             raise ProtocolError(
                 f"{self.me}: {self._seat.active} was expected to open what it decrypts of exchange {exchange}: "

@@ -48,8 +48,9 @@ class Woe(Config):
         """Room for the bins of one column."""
         return self.bins + 1
 
-    def equations(self, columns: int) -> int:
-        """Linearly independent counts of so many columns: those of a column add up to the same number in each."""
+    def counts(self, columns: int) -> int:
+        """Return how many counts tell the classes in all bins of so many columns: one of all rows, and of each column
+        all but one, as those of a column add up to the same number in each."""
         return columns * self.bins + 1
 
 
@@ -165,6 +166,7 @@ class BinRows:
 
     def __init__(self, places: Floats, slots: int) -> None:
         self._places = places.astype(np.intp) + np.arange(places.shape[1]) * slots
+        self.slots = slots
         self.shape = len(places), places.shape[1] * slots
 
     def __len__(self) -> int:
@@ -181,9 +183,41 @@ class BinRows:
         """How many rows each slot has (k slots,)."""
         return np.bincount(self._places.ravel(), minlength=self.shape[1])
 
+    @property
+    def asked(self) -> AskedBins:
+        """The bins whose counts tell those of all."""
+        return AskedBins(self)
+
     def positives(self, later: NDArray[np.bool_]) -> NDArray[np.intp]:
         """How many rows of each slot are marked (k slots,)."""
         return np.bincount(self._places[later].ravel(), minlength=self.shape[1])
+
+
+class AskedBins:
+    """The 0/1 matrix of all rows, and of every bin but the last of each column: its counts tell those of the last."""
+
+    def __init__(self, bins: BinRows) -> None:
+        self._bins = bins
+        slots = np.arange(bins.shape[1])
+        self._kept = slots[slots % bins.slots < bins.slots - 1]
+        self.shape = len(bins), 1 + len(self._kept)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        own = self._bins[rows]
+        return np.concatenate([np.ones((len(own), 1)), own[:, self._kept]], axis=1)
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """How many rows each count is of."""
+        return np.concatenate([[len(self)], self._bins.rows[self._kept]])
+
+    def every(self, counts: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the counts of all slots (k slots,) from those that were asked."""
+        others = counts[1:].reshape(-1, self._bins.slots - 1)
+        return np.concatenate([others, (counts[0] - others.sum(axis=1))[:, None]], axis=1).ravel()
 
 
 def weighed(

@@ -51,7 +51,7 @@ class Sizes:
     are parties without a table. `resumed`: these are the sizes of the rest of a run, whose weights are no zeros.
     `openings`: gradients that each passive party has opened in a visit, on average, if residuals are sealed.
 
-    Where columns become weights of evidence `bins` holds how many independent counts each passive party is told;
+    Where columns become weights of evidence `bins` holds how many counts each passive party is told;
     `label_bits` is what a label holds at most, less than 1 where the labels are at hand, and `alone` says how many rows
     the counts of a party single out, where its table is.
     """

@@ -1,11 +1,10 @@
-"""How much counts of the positive class in bins tell of labels, in bits.
+"""How much labels hold, in bits, which what counts of the positive class in bins tell is a share of.
 
-For labels that are independent of each other a count of m of them has a variance of at most m / 4, and a whole number
-of variance v an entropy of at most log2(2 pi e (v + 1 / 12)) / 2 (Cover and Thomas 2006, problem 8.7). So counts of k
-bins of n rows tell k times as many bits at most, for m = n, while the n labels hold n times the entropy of one. From as
-many bits on as they hold the counts may determine all of them; integers of two values are found by lattice reduction
-far below as many equations as unknowns (`securevfl.audit.attacks.two_values`). Rows of rare bins together, or a bin of
-one class, are found before: this is an average.
+A count is told as a word of log2(2n) bits (`securevfl.protocols.bin_classes`), which tells as many bits of labels at
+most, whatever a party has multiplied these by. The n labels hold n times the entropy of one. From as many bits on as
+they hold the words may determine all of them; integers of two values are found by lattice reduction far below as many
+equations as unknowns (`securevfl.audit.attacks.two_values`). Rows of rare bins together, or a bin of one class, are
+found before: this is an average.
 """
 
 from __future__ import annotations
@@ -20,11 +19,6 @@ from securevfl.base.tall import Rows, Stretch, gram
 from securevfl.disclosure.leverage import ALONE
 
 _NONE = 1e-9  # of the largest eigenvalue: below it is rounding
-
-
-def told_bits(equations: int, rows: int) -> int:
-    """Return the most bits that `equations` independent counts can tell of the labels of `rows` rows."""
-    return math.ceil(equations * 0.5 * math.log2(2 * math.pi * math.e * (rows / 4 + 1 / 12)))
 
 
 def label_entropy(later: NDArray[np.bool_]) -> float:

@@ -12,6 +12,7 @@ from securevfl.data.evidence import BinRows, Woe, weighed
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared
 from securevfl.data.schedule import Rows
+from securevfl.errors import ProtocolError
 from securevfl.methods.sizes import positive_rows
 from securevfl.options import JobOptions
 from securevfl.protocols import bin_classes
@@ -29,13 +30,20 @@ def weigh(job: JobOptions, party: Party, train: Rows, seat: Seat) -> Party:
     if options is None or residual is None:
         return party
     bins = _bins(party, train, options)
-    widths = {name: seat.columns[name] * options.slots for name in seat.passives}
+    widths = {name: options.counts(seat.columns[name]) for name in seat.passives}
     own = replace(seat, lane=LANE, outputs=1, residual_bound=1.0, parameters=widths)
     if party.y is not None:
         positive = positive_rows(job, party.name, party.y, train)
         bin_classes.tell(own, residual, positive)
         return _weighed(party, bins, bins.positives(positive), options)
-    return _weighed(party, bins, bin_classes.ask(own, residual, bins, bins.rows), options)
+    asked = bins.asked
+    found = asked.every(bin_classes.ask(own, residual, asked, asked.rows))
+    if (found < 0).any() or (found > bins.rows).any():
+        raise ProtocolError(
+            f"{party.name}: counts that add up to one number in every column were expected of {seat.active}, others "
+            "came; do both hold the same rows?"
+        )
+    return _weighed(party, bins, found, options)
 
 
 def weigh_pooled(job: JobOptions, parties: Sequence[Party], train: Rows) -> list[Party]:

@@ -62,7 +62,7 @@ def sizes_of(
         tables=dict(tables or {}),
         enough=dict(enough or {}),
         partition=schedule.name,
-        bins={} if woe is None else {name: woe.equations(d) for name, d in columns.items() if name != active},
+        bins={} if woe is None else {name: woe.counts(d) for name, d in columns.items() if name != active},
         label_bits=1.0
         if woe is None or labels is None
         else label_entropy(positive_rows(job, active, labels, schedule.train)),

@@ -72,6 +72,9 @@ class _MeteredScheme(LinearScheme):
     def checks(self) -> int:
         return self._inner.checks
 
+    def opened_bits(self, rows: int, columns: int, word: int) -> int:
+        return self._inner.opened_bits(rows, columns, word)
+
     @property
     def rotates(self) -> bool:
         return self._inner.rotates
@@ -120,8 +123,8 @@ class _MeteredEvaluator(Evaluator):
     def blind(self, product: Any) -> tuple[bytes, Any]:
         return self._meter("mask", lambda: self._inner.blind(product))
 
-    def unblind(self, opened: bytes, mask: Any) -> Floats:
-        return self._meter("mask", lambda: self._inner.unblind(opened, mask))
+    def unblind(self, opened: bytes, mask: Any, word: int | None = None) -> Floats:
+        return self._meter("mask", lambda: self._inner.unblind(opened, mask, word))
 
 
 class _MeteredSums(AdditiveScheme):

@@ -215,6 +215,9 @@ class WitnessedResidual(ResidualProtocol):
     def strength(self) -> str:
         return self.inner.strength
 
+    def counted_bits(self, rows: int, counts: int, word: int) -> int:
+        return self.inner.counted_bits(rows, counts, word)
+
     @property
     def seals(self) -> bool:
         return self.inner.seals

@@ -123,7 +123,7 @@ class Rounds(Method[RoundsJob]):
         opened = sizes.batches * times * sum(sizes.parameters.values())
         columns = (sizes.batches * times + (job.prepare.woe is not None)) * len(sizes.passives) * sizes.outputs
         woe = job.prepare.woe
-        slots = 0 if woe is None else woe.slots * sum(sizes.columns[name] for name in sizes.passives)
+        slots = 0 if woe is None else sum(woe.counts(sizes.columns[name]) for name in sizes.passives)
         told = job.protocol.residual.openings(opened, sizes.epochs, columns=columns, once=slots)
         return f"{told}; {slots:,} of these values are counts in bins, some of them empty" if told and slots else told
 

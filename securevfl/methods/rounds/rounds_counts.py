@@ -12,13 +12,13 @@ from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.exposure import ROWS, held
 from securevfl.disclosure.label_auc import expected_label_auc
-from securevfl.disclosure.label_bits import told_bits
 from securevfl.disclosure.leverage import measure
 from securevfl.methods.base import Known, O, Told
 from securevfl.methods.rounds.rounds_options import RoundsJob
 from securevfl.methods.sizes import evaluated, evaluations, scores
 from securevfl.models.base import BlockModel
 from securevfl.options import JobOptions
+from securevfl.protocols.bin_classes import word_bits
 from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.runtime.door import Group
 
@@ -60,16 +60,15 @@ def labels_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
 
 
 def _bins_told(job: JobOptions, sizes: Sizes) -> list[Disclosure]:
-    """Return the bits that counts of the positive class in bins tell of the labels of all training rows."""
+    """Return the bits that words about the positive class in bins can tell of the labels of all training rows."""
     found, hold = [], round(sizes.rows * sizes.label_bits)
-    if job.prepare.woe is None:
+    if job.prepare.woe is None or job.protocol.residual is None:
         return []
-    for name, equations in sizes.bins.items():
+    for name, asked in sizes.bins.items():
         table = sizes.tables.get(name, "")
         basis = f"classes in bins ({job.prepare.woe}), columns {table}, batches {sizes.partition}" if table else ""
-        told = told_bits(equations, sizes.rows)
-        numbers = sizes.columns[name] * job.prepare.woe.slots
-        found.append(Disclosure("labels", name, (sizes.active,), told, hold, basis, "bins", numbers))
+        told = job.protocol.residual.counted_bits(sizes.rows, asked, word_bits(sizes.rows))
+        found.append(Disclosure("labels", name, (sizes.active,), told, hold, basis, "bins", asked))
     return found
 
 
@@ -209,8 +208,9 @@ def _bins(job: JobOptions, party: str, known: Known | None) -> list[str]:
     told = next(item for item in _bins_told(job, sizes) if item.learner == party)
     return [
         f"{what}:",
-        f"{sizes.bins[party]} counts of {sizes.rows:,} labels, at most {told.count:,} bits of the {told.of:,} that",
-        f"these hold ({told.share:.3f}); a bin of one class is the labels of its rows",
+        f"{sizes.bins[party]} words of {word_bits(sizes.rows)} bits and checks, {told.count:,} bits of the {told.of:,} "
+        "that the labels of",
+        f"{sizes.rows:,} rows hold ({told.share:.3f}), whatever it asks; a bin of one class is the labels of its rows",
     ]
 
 

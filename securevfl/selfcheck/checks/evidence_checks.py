@@ -16,16 +16,25 @@ from securevfl.errors import LeakageError
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.bin_classes import LANE
+from securevfl.protocols.bin_classes import LANE, word_bits
 from securevfl.protocols.engines import Ckks
+from securevfl.protocols.residuals.sealed_residual import Opened
+from securevfl.runtime.channel import Event
 from securevfl.training.simulate import simulate
 
 _TOLD = Woe(bins=2, rows=40)
+_ENGINE = Ckks()
+_HEAD = 64  # bytes of an opening at most that are no words
+
+
+def _opened(event: Event) -> int:
+    """Return the bytes of counts that a message opens."""
+    return len(event.message.values) if event.lane.startswith(LANE) and isinstance(event.message, Opened) else 0
 
 
 def _job(woe: Woe, **keys: Any) -> Job:
     own: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 90, "epochs": 1}
-    own |= {"protocol": Protocol(residual=Ckks()), "prepare": Preparation(woe=woe), "accepts": ("columns",)}
+    own |= {"protocol": Protocol(residual=_ENGINE), "prepare": Preparation(woe=woe), "accepts": ("columns",)}
     return Job(**(own | keys))
 
 
@@ -38,7 +47,12 @@ def counts() -> Outcome:
     declared."""
     transcript, _ = record(_job(_TOLD, accepts=("columns", "rank")), _tables())
     outcome = check_transcript(transcript)
+    width = {party.name: party.X.shape[1] for party in _tables()}
     for name in transcript.roles.others(transcript.roles.lead):
+        opened = sum(_opened(event) for event in transcript.received if event.me == name)
+        bits = _ENGINE.scheme().opened_bits(len(_tables()[0]), _TOLD.counts(width[name]), word_bits(len(_tables()[0])))
+        if opened > 2 * bits / 8 + _HEAD:
+            outcome.add("words", name, f"was sent more of its counts than the {bits} bits that words have")
         told = [each for each in transcript.witness.gradients[name] if each.lane == LANE]
         if len(told) != 1:
             outcome.add("output", name, f"was told its bins {len(told)} times, once was expected")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.selfcheck.mutants.mutant import Mutant, patched
 from securevfl.training import session
 
+_agreed = bin_classes._agreed
 _tell, _ask, _number_bins = bin_classes.tell, bin_classes.ask, bins.number_bins
 
 
@@ -23,6 +25,10 @@ def _tells_in_the_clear(seat: Any, residual: Any, later: Any) -> None:
 
 def _asks_in_the_clear(seat: Any, residual: Any, bins: Any, rows: Any) -> Any:
     return _ask(seat, OpenResidual(), bins, rows)
+
+
+def _opens_whole(rows: int) -> Any:
+    return replace(_agreed(rows), word=None)
 
 
 def _a_row_apart(column: str, values: Any, gaps: bool, options: Any) -> Any:
@@ -46,6 +52,13 @@ MUTANTS = [
         "classes in bins",
         "declared",
         patched((bin_classes, "tell", _tells_in_the_clear), (bin_classes, "ask", _asks_in_the_clear)),
+    ),
+    Mutant(
+        "bins: opened whole",
+        "counts are opened as whole numbers, which name many labels each to a party that weighs rows",
+        "classes in bins",
+        "words",
+        patched((bin_classes, "_agreed", _opens_whole)),
     ),
     Mutant(
         "bins: a row of its own",
