@@ -164,7 +164,8 @@ class TransferLearning(Method[TransferJob]):
         return [job.protocol.residual]
 
     def title(self, job: TransferJob, roles: Roles) -> str:
-        return f"{job.protocol.residual.name} vectors both ways, gradients opened"
+        shown = " and second moments shown" if job.model.moments(job.optimizer.steps) else ""
+        return f"{job.protocol.residual.name} vectors both ways, gradients opened{shown}"
 
     def strength(self, job: TransferJob) -> str:
         return job.protocol.residual.strength
@@ -197,7 +198,10 @@ class TransferLearning(Method[TransferJob]):
             else "y Phi of every row, whose sign is the label, and the guest's representations"
         )
         if job.model.moments(job.optimizer.steps):
-            told += ";\nPhi but for its sign, in every exchange: with it the host scores its own rows itself"
+            told += (
+                ";\nPhi but for its sign, in every exchange: with it the host scores its own rows itself, and one\n"
+                "gradient ranks labels about as well as two"
+            )
         return [
             ("learns", told),
             ("keeps", "its network, and so its own representations, which follow the labels"),
