@@ -79,11 +79,14 @@ class RulePlan:
     """A setting, of which grid, local steps and splits are not used, and what is tried with it."""
 
     setting: Plan
-    tries: tuple[Try, ...] = (Try(0.3, (1, 3, 5), 2), Try(0.1, (1, 3, 5), 2))
+    tries: tuple[Try, ...]
 
 
 FULL = Plan()
-RULE = RulePlan(Plan(cap=300, every=5))
+RULE = RulePlan(
+    Plan(rows=20_000, width=64, dense=256, cap=300, every=20, targets=(0.90, 0.93, 0.95, 0.97)),
+    (Try(0.1, (1, 3, 5), 1),),
+)
 QUICK = Plan(160, 1, 4, (1, 3), (0.05, 0.1, 0.2), 4, 40, (0.55, 0.6), 2, 1)
 RULE_QUICK = RulePlan(QUICK, (Try(0.1, (1, 3), 1),))
 
