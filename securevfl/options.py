@@ -188,10 +188,10 @@ class JobOptions(Config):
         """How often in a run each parameter of a passive party gives a new equation about the residuals of a batch.
 
         A Jacobian that stays gives the same ones every epoch unless rows are reshuffled; one that moves with the
-        weights, or whose rows are weighed anew, gives others in every local step.
+        weights, or whose rows are weighed anew, gives others in every local step that has an opening of its own.
         """
         if self.moves:
-            return self.epochs * self.optimizer.steps
+            return self.epochs * self.model.openings(self.optimizer.steps)
         return self.epochs if self.reshuffle else 1
 
     @property

@@ -63,18 +63,26 @@ CODED = ("SEX", "EDUCATION", "MARRIAGE")
 
 @dataclass(frozen=True)
 class Plan:
-    """Shared rows (as many are held out), units, local steps, the grid, shares of the host's AUC to reach, local steps
-    at most, splits, and whether CKKS trains too."""
+    """Shared rows (as many are held out), units, local steps with an opening each, local steps on one opening, the
+    grid, shares of the host's AUC to reach, local steps at most, splits, whether CKKS trains too, and whether networks
+    are linearised between exchanges, so that a round has one opening."""
 
     table: str
     rows: int = 3000
     units: int = 8
     local_steps: tuple[int, ...] = (1, 5, 10)
+    linearised: tuple[int, ...] = (5, 10)
     grid: tuple[float, ...] = (4.0, 8.0, 16.0)
     targets: tuple[float, ...] = (0.97, 1.0, 1.02)
     most: int = 48
     splits: int = 3
     sealed: bool = True
+    one_opening: bool = False
+
+    def ways(self) -> list[tuple[Plan, int]]:
+        """The plan with an opening a step and with one in all, and the local steps of each."""
+        one = replace(self, one_opening=True)
+        return [*((self, q) for q in self.local_steps), *((one, q) for q in self.linearised)]
 
 
 @dataclass(frozen=True)
@@ -109,24 +117,25 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
     inner = [development(own, _job(plan, 1, 1.0, OpenResidual(), 1)) for own in tables]
     inner_goals, reported = ([_goals(own, plan) for own in each] for each in (inner, tables))
     choices: list[Choice] = []
-    for q in plan.local_steps:
+    for way, q in plan.ways():
 
-        def merit(eta: float, q: int = q) -> float:
-            on_row(f"Q = {q}, step {eta:g}")
+        def merit(eta: float, way: Plan = way, q: int = q) -> float:
+            on_row(f"{_named(way, q)}, step {eta:g}")
             return sum(
-                toll(curve(own, plan, q, eta, goals[-1]), goals, plan.most)
+                toll(curve(own, way, q, eta, goals[-1]), goals, plan.most)
                 for own, goals in zip(inner, inner_goals, strict=True)
             )
 
         choices.append(choose(plan.grid, merit))
     together = one_step(choices)
     rows = []
-    for q, choice in zip(plan.local_steps, choices, strict=True):
-        on_row(f"Q = {q}")
-        own, same = (_finish(tables, reported, plan, q, eta) for eta in (choice.step, together))
+    for (way, q), choice in zip(plan.ways(), choices, strict=True):
+        on_row(_named(way, q))
+        own, same = (_finish(tables, reported, way, q, eta) for eta in (choice.step, together))
         for number, target in enumerate(plan.targets):
             row = {
                 "q": q,
+                "one_opening": way.one_opening,
                 "target": target,
                 "aucs": [goals[number] for goals in reported],
                 **choice.row(),
@@ -142,18 +151,24 @@ def run(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
 
 
 def small(data: Path | None, plan: SmallPlan, on_row: Callable[[str], None]) -> Rows:
-    """Rounds and bytes under CKKS for each Q and target at the step of the plan."""
+    """Rounds, bytes and seconds under CKKS for each way and target at the step of the plan."""
     own = plan.setting
     tables = [_tables(data, own.table, own.rows, split) for split in range(own.splits)]
     goals, rows = [_goals(each, own) for each in tables], []
-    for q in own.local_steps:
-        on_row(f"Q = {q}, step {plan.step:g}")
-        found = _finish(tables, goals, replace(own, most=own.most * q), q, plan.step)
+    for way, q in own.ways():
+        on_row(f"{_named(way, q)}, step {plan.step:g}")
+        found = _finish(tables, goals, replace(way, most=own.most * q), q, plan.step)
         for number, target in enumerate(own.targets):
             rounds = [reached(each, goal[number]) for each, goal in zip(found["curves"], goals, strict=True)]
-            row = {"q": q, "target": target, "rounds": mean(rounds), "rounds_sd": spread(rounds)}
-            rows.append(row | {"ckks_mb": _times(found["a_round"]["ckks_mb"], mean(rounds))})
+            row = {"q": q, "one_opening": way.one_opening, "target": target}
+            row |= {"rounds": mean(rounds), "rounds_sd": spread(rounds)}
+            row |= {key: _times(found["a_round"][key], mean(rounds)) for key in ("ckks_mb", "ckks_s")}
+            rows.append(row)
     return rows
+
+
+def _named(way: Plan, q: int) -> str:
+    return f"Q = {q}{' on one opening' if way.one_opening else ''}"
 
 
 def _times(each: float, rounds: float | None) -> float | None:
@@ -206,7 +221,7 @@ def curve(parties: Sequence[Party], plan: Plan, q: int, eta: float, last: float)
 
 def _job(plan: Plan, q: int, eta: float, residual: ResidualProtocol, rounds: int, **keys: Any) -> Job:
     return Job(
-        model=Transfer(units=plan.units, hidden=(), gamma=GAMMA, l2=L2),
+        model=Transfer(units=plan.units, hidden=(), gamma=GAMMA, l2=L2, linearised=plan.one_opening),
         optimizer=FedBCD(local_steps=q, lr=eta),
         protocol=Protocol(residual=residual),
         batch_size="all",
@@ -303,15 +318,15 @@ def made_up(rows: int) -> list[Party]:
 PARTS = {
     "credit": Part(
         Plan("paper", targets=(0.94, 0.97, 0.985)),
-        Plan("paper", 60, 2, (1, 3), (1.0, 4.0), (0.9, 0.95), 6, 1),
+        Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1),
         run,
     ),
     "small": Part(
         SmallPlan(Plan("paper", targets=(0.94, 0.97, 0.985), most=80)),
-        SmallPlan(Plan("paper", 60, 2, (1, 3), (1.0, 4.0), (0.9, 0.95), 6, 1), 2.0),
+        SmallPlan(Plan("paper", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1), 2.0),
         small,
     ),
-    "fate": Part(Plan("fate"), Plan("fate", 60, 2, (1, 3), (1.0, 4.0), (0.9, 0.95), 6, 1, False), run),
+    "fate": Part(Plan("fate"), Plan("fate", 60, 2, (1, 3), (3,), (1.0, 4.0), (0.9, 0.95), 6, 1, False), run),
     "overlap": Part(OverlapPlan(), OverlapPlan((40, 80), rounds=4, splits=1), overlap),
     "step": Part(StepPlan(), StepPlan(40, (2,)), one_local_step),
 }

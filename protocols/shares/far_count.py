@@ -9,10 +9,13 @@
    A        adds the sum of its masks: how many are beyond
 
 A learns the count; everything else that either receives is uniform. A party that deviates puts other entries into its
-tables and learns their sum, which is 11 bits of its choice about the rows that are counted.
+tables and learns their sum, which is 11 bits of its choice about the rows that are counted. So B tells a count only as
+often as its ledger lets these rows be counted (score_ledger.py), and after that an empty one, which ends nothing.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +55,7 @@ class FarTables(Message, frozen=True):
 
 
 class FarCount(Telling, frozen=True):
-    """The sum of the partner's shares, a word of 11 bits."""
+    """The sum of the partner's shares, a word of 11 bits, or nothing where these rows were counted often enough."""
 
     total: bytes
 
@@ -74,12 +77,21 @@ def declares() -> list[Declared]:
 
 
 def counted(
-    products: Products, transfers: Transfers | None, terms: Terms, state: SharedState, number: int, X: Floats
+    products: Products,
+    transfers: Transfers | None,
+    terms: Terms,
+    state: SharedState,
+    number: int,
+    X: Floats,
+    *,
+    allowed: Callable[[], bool],
 ) -> int | None:
-    """One party's side, with its columns X (n x d); the count of sums that are far at the active party, None elsewhere.
+    """One party's side, with its columns X (n x d); the count of sums that are far at the active party, None elsewhere
+    and where the partner tells none.
 
-    transfers: at the two holders, those of the session. number: no two of a session are equal. ProtocolError if a peer
-    sends something of another size.
+    transfers: at the two holders, those of the session. number: no two of a session are equal. allowed: whether the
+    partner may tell one more count of these rows, which it notes. ProtocolError if a peer sends something of another
+    size.
     """
     seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
     h = NewSums(products, terms, state, "range", number, len(X)).block(0, X)  # 1
@@ -94,8 +106,9 @@ def counted(
         entries = words(seat.active, products.recv(seat.active, FarTables).entries, _RING, shape)  # 4
         total = (entries[chi, np.arange(h.size)] + pad).sum(dtype=np.uint64)
         about = tuple(name for name in seat.parties if name != seat.active)
-        told = seat.channel.tell(Entry(seat.active, "losses", 1, BITS, about=about))
-        products.send(seat.active, FarCount(_RING.pack(_RING.reduce(total[None]))), told)  # 5
+        more = allowed()
+        told = seat.channel.tell(Entry(seat.active, "losses", int(more), BITS, about=about))
+        products.send(seat.active, FarCount(_RING.pack(_RING.reduce(total[None])) if more else b""), told)  # 5
         return None
     places = _places(terms.partner, products.recv(terms.partner, FarPlaces).places, h.size, numbers)  # 3
     mask = _RING.uniform(Prg.fresh("masks of a count"), h.size)
@@ -103,7 +116,9 @@ def counted(
     far = (np.abs(numbers.knots) > numbers.reach / 2).astype(np.uint64)
     entries = far[at] - mask - table_transfers.pads(stored, _RING)
     products.send(terms.partner, FarTables(_RING.pack(_RING.reduce(entries))))  # 4
-    (theirs,) = words(terms.partner, products.recv(terms.partner, FarCount).total, _RING, (1,))  # 5
+    if not (opened := products.recv(terms.partner, FarCount).total):
+        return None
+    (theirs,) = words(terms.partner, opened, _RING, (1,))  # 5
     return int(_RING.reduce(theirs + mask.sum(dtype=np.uint64)))
 
 

@@ -16,7 +16,8 @@ trained are products of its columns with chosen labels. So, for each peer and at
 - a model is scored after its last visit, and after ten visits or more;
 - a row comes with the columns that it came with before: whoever asks commits to them, by a digest under a key of its
   own ledger, before it is answered;
-- a row is measured once for each hundred of the rows that it is measured with, in all runs, unless it has agreed.
+- a row is measured once for each hundred of the rows that it is measured with, in all runs, unless it has agreed, and
+  counted among those near the end of the table as often.
 
 These are limits, not proofs, and a peer that does not follow the protocol may commit to what it likes. Rows are kept as
 keyed hashes of their ids, a line of JSON for each block of rows, on disk before the answer is given
@@ -72,6 +73,7 @@ class Ledger:
         self._asked: Counter[str] = Counter()  # how often, by question
         self._alike: dict[tuple[str, str], tuple[int, int]] = {}  # rows asked, those like training rows
         self._measured: Counter[tuple[str, str]] = Counter()  # by peer and row
+        self._counted: Counter[tuple[str, str]] = Counter()  # by peer and row
         self._sets: dict[str, list[str]] = {}  # rows that are measured together
         self._codes: dict[tuple[str, str], dict[str, float]] = {}  # bits by model and own columns, by peer and row
         self._answers: dict[str, bytes] = {}
@@ -184,6 +186,16 @@ class Ledger:
             self._file.add({"peer": peer, "measured": name} | ({} if name in self._sets else {"rows": rows}))
         eventlog.emit(me, "measured", {"peer": peer, "rows": len(rows)})
 
+    def count(self, peer: str, ids: Iterable[bytes]) -> bool:
+        """Note that `peer` is told one more count of these rows, and return whether it may be; where not, nothing is
+        noted."""
+        rows = self._digests(ids)
+        with self._file.locked():
+            if max((self._counted[peer, row] for row in rows), default=0) >= _most(rows):
+                return False
+            self._file.add({"peer": peer, "counted": rows})
+        return True
+
     def keep(self, question: ScoreQuestion, answer: bytes) -> None:
         """Keep what this party answers, or its part of the answer, on disk before it is given."""
         self._answers[question.name] = answer
@@ -252,7 +264,7 @@ class Ledger:
         return float(share * rows + _CHANCE * ((share * (1 - share) * rows) ** 0.5 + 1))
 
     def _check_measures(self, peer: str, rows: Sequence[str], times: int) -> None:
-        most = max(1, len(rows) // ROWS_PER_MEASURE)
+        most = _most(rows)
         so_far = max((self._measured[peer, row] for row in rows), default=0)
         if so_far + times > most:
             raise LeakageError(
@@ -274,6 +286,8 @@ class Ledger:
         if "measured" in line:
             rows = self._sets.setdefault(line["measured"], line.get("rows", []))
             self._measured.update((line["peer"], row) for row in rows)
+        elif "counted" in line:
+            self._counted.update((line["peer"], row) for row in line["counted"])
         elif "codes" in line:
             for row, own in zip(line["rows"], line["of"], strict=True):
                 known = self._codes.setdefault((line["peer"], row), {})
@@ -289,6 +303,11 @@ class Ledger:
             self._trained[line["model"]].update(line["rows"])
             self._columns[line["model"]].update(line["columns"])
             self._visits[line["model"]] = int(line["visits"])
+
+
+def _most(rows: Sequence[str]) -> int:
+    """How often so many rows may be measured, or counted, together."""
+    return max(1, len(rows) // ROWS_PER_MEASURE)
 
 
 def _salt(each: bytes) -> bytes:

@@ -64,6 +64,10 @@ class Model(Named, ABC):
         """How many numbers a row a passive party's part has, for f with c outputs."""
         return outputs
 
+    def openings(self, steps: int) -> int:
+        """How many gradients a party has opened for so many local steps on one exchange, where its Jacobian moves."""
+        return steps
+
     @abstractmethod
     def parameters(self, columns: int, outputs: int) -> int:
         """p, the weights of a passive party with so many columns (d), for c outputs."""

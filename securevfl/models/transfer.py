@@ -36,6 +36,8 @@ class Transfer(Model):
     """Widths of the layers before it."""
     gamma: float = Field(default=0.05, ge=0)
     """Weight of the squared distance of a row's two representations."""
+    linearised: bool = False
+    """Local steps take both networks as linear in their weights around an exchange, so one opening serves them all."""
 
     @property
     def loss(self) -> Loss:
@@ -46,6 +48,13 @@ class Transfer(Model):
     def residual_bound(self) -> float:
         """What no number that is sealed exceeds: tanh is below 1."""
         return taylor.bound(1.0, self.gamma)
+
+    def openings(self, steps: int) -> int:
+        return 1 if self.linearised else steps
+
+    def moments(self, steps: int) -> int:
+        """How many numbers each party shows the other in an exchange for so many local steps, beside what is opened."""
+        return self.units * (self.units + 1) // 2 if self.linearised and steps > 1 else 0
 
     def widths(self, columns: int) -> tuple[int, ...]:
         """Return the widths of all layers, that of the columns first."""

@@ -9,9 +9,13 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import DivergenceError
+from securevfl.methods.shares.shares_measures import Measures
+from securevfl.protocols.seat import Desk
 from securevfl.protocols.shares.far_count import BITS, FarCount
+from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Event
+from securevfl.training import session
 
 
 def job(lr: float, **keys: Any) -> vfl.Job:
@@ -58,3 +62,23 @@ def test_counts_are_said_and_counted() -> None:
     parties = vfl.datasets.breast_cancer()
     sheet = vfl.explain(job(0.1), parties)
     assert "3 counts of rows near the table's end, one a chunk" in sheet
+
+
+@pytest.mark.parametrize("accepts", [[], ["small_metrics"]])
+def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
+    accepts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """398 training rows are counted three times, of five chunks, and in no later run; the training goes on."""
+    monkeypatch.setattr(session, "Desk", lambda *given, together: Desk(*given))  # as between organisations
+    ledger = Ledger(tmp_path / "scores")
+    monkeypatch.setattr(Measures, "check", lambda *_: None)
+    monkeypatch.setattr(Measures, "_note_measure", lambda *_: None)
+    kept = Measures.__init__
+
+    def with_ledger(self: Measures, job: Any, seat: Any, model: Any, _: Ledger) -> None:
+        kept(self, job, seat, model, ledger)
+
+    monkeypatch.setattr(Measures, "__init__", with_ledger)
+    for told in (3, 0):
+        _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)
+        assert [bool(each.total) for each in opened] == [bool(accepts) or number < told for number in range(5)]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Sparse
-from securevfl.models import taylor
+from securevfl.models import taylor, taylor_steps
+from securevfl.models.taylor_steps import GuestQuadratic, HostQuadratic, Quadratic
 
 N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
 
@@ -87,6 +88,43 @@ def test_products_of_what_the_other_sends_are_the_gradients_and_the_loss(both: d
     found = guest[:].T @ back + taylor.guest_own(JA, UA, GAMMA)
     np.testing.assert_allclose(found[:-1], by_steps(lambda t: objective(y, further, XA, XB, t, b), a)[0], atol=1e-8)
     np.testing.assert_allclose(found[-1], objective(y, further, XA, XB, a, b)[0], atol=1e-12)
+
+
+def test_local_steps_on_one_opening_are_those_of_a_linear_network(both: dict[str, Floats]) -> None:
+    """Where u is linear in the weights the quadratic is the objective itself, at any weights."""
+    XA, XB, a, b, y = (both[name] for name in ("XA", "XB", "a", "b", "y"))
+    rows, labels = np.vstack([XA, both["more"]]), np.append(y, both["further"])
+
+    def linear(X: Floats, theta: Floats) -> Floats:
+        return X @ theta.reshape(COLUMNS, D)
+
+    def loss(a: Floats, b: Floats) -> Floats:
+        UA, UB, phi = linear(XA, a), linear(XB, b), labels @ linear(rows, a) / len(labels)
+        f = UB @ phi
+        return np.array([(-y * f / 2 + f**2 / 8 + GAMMA * ((UA - UB) ** 2).sum(axis=1)).mean()])
+
+    UB, phi = linear(XB, b), labels @ linear(rows, a) / len(labels)
+    JA, JB = (Rows(by_steps(lambda t, X=X: linear(X, t).T, a)) for X in (XA, XB))
+    mean = by_steps(lambda t: labels @ linear(rows, t) / len(labels), a)
+    S, M = (taylor_steps.whole(taylor.upper(each), D) for each in (UB.T @ UB / N, np.outer(phi, phi)))
+    cases: list[tuple[Quadratic, Callable[[Floats], Floats], Floats, Floats]] = []
+    for X, own, objective, kind, further in (
+        (XA, a, lambda t: loss(t, b), GuestQuadratic, {"moments": S, "mean": mean}),
+        (XB, b, lambda t: loss(a, t), HostQuadratic, {"moments": M}),
+    ):
+        J, gradient = (JA if X is XA else JB), by_steps(objective, own)[0]
+        cases.append((kind(J, linear(X, own), own, gradient, GAMMA, **further), objective, X, own))
+    for quadratic, objective, X, own in cases:
+        moved = own + np.random.default_rng(2).normal(size=len(own))
+        found = quadratic.gradient(moved, linear(X, moved))
+        assert found is not None
+        np.testing.assert_allclose(found, by_steps(objective, moved)[0], atol=1e-7)
+        hessian = by_steps(lambda t, f=objective: by_steps(f, t, 1e-3)[0], own, 1e-3)
+        assert quadratic.longest(1e9) == pytest.approx(1 / np.linalg.eigvalsh(hessian)[-1], rel=0.05)
+        assert quadratic.longest(1e-3) == 1e-3
+        off = linear(X, moved) - linear(X, own)
+        assert quadratic.gradient(moved, linear(X, moved) + 0.4 * off) is not None
+        assert quadratic.gradient(moved, linear(X, moved) + 0.6 * off) is None
 
 
 def test_rows_are_the_same_however_they_are_read(both: dict[str, Floats]) -> None:

@@ -20,7 +20,9 @@ from securevfl.data.party import register_of
 from securevfl.disclosure.counts import Disclosure
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.methods.sizes import sizes_of
-from securevfl.models import taylor
+from securevfl.methods.transfer.exchange import SecondMoments
+from securevfl.models import taylor, taylor_steps
+from securevfl.models.metrics import area_under_curve
 from securevfl.models.transfer import Transfer
 from securevfl.protocols.notes import Learned
 from securevfl.protocols.residuals.defences import Gaussian
@@ -151,6 +153,66 @@ def test_scores_of_many_evaluations_tell_the_representations_of_held_out_rows() 
     guess = np.linalg.lstsq(phis, told, rcond=1e-3)[0].T
     assert len(phis) == 13
     assert explained(guess, run.held_out) > 0.4
+
+
+class Exchange(Observer):
+    """Keeps what both parties learn of the first exchange: opened gradients, and the other's moments."""
+
+    def __init__(self) -> None:
+        self.learned: dict[str, list[Learned]] = {"bank": [], "shop": []}
+        self.moments: dict[str, Floats] = {}
+
+    def __call__(self, event: Event) -> None:
+        if event.direction == "recv" and isinstance(event.message, SecondMoments):
+            self.moments[event.me] = np.asarray(event.message.upper, np.float64)
+
+    def note(self, me: str, fact: object) -> None:
+        if isinstance(fact, Learned):
+            self.learned[me].append(fact)
+
+
+def of_one_exchange(who: str, openings: int, linearised: bool) -> tuple[Floats, Floats]:
+    """The other's vector by rows (d x n), least squares from all that a party is told in one exchange of eight local
+    steps or, if `openings` is less, from so many of their openings; and the moments that it is told."""
+    told, tables = Exchange(), parties(400)
+    own = job(6, vfl.FedBCD(lr=4.0, local_steps=8), 1, "open", 0.005, test_fraction=0.0)
+    model = own.model.model_copy(update={"linearised": linearised})
+    vfl.simulate(own.model_copy(update={"model": model}), tables, observe=told)
+    facts = [fact for fact in told.learned[who] if len(fact.J.dense) == taylor.length(400, 6)][:openings]
+    A, b = np.vstack([fact.J.dense.T for fact in facts]), np.concatenate([fact.gradient for fact in facts])
+    moments = told.moments.get(who, np.zeros(21))
+    if linearised:
+        A, b = A[:, :2400], b - A[:, 2400:] @ moments
+    return np.linalg.lstsq(A, b, rcond=1e-6)[0][:2400].reshape(6, 400), moments
+
+
+def test_one_opening_and_moments_tell_labels_less_than_an_opening_a_step() -> None:
+    """Phi is all that the moments hold, and one opened gradient has told its direction before them.
+
+    Over four seeds: AUC .95 to .96 by eight openings, .95 by one and the moments, .89 to .93 by one alone.
+    """
+    bank = parties(400)[0]
+    schedule = job(6, vfl.FedSGD(lr=4.0), 1, "open", 0.005, test_fraction=0.0).schedule(register_of(parties(400)))
+    assert bank.y is not None
+    positive, found = bank.y[schedule.flow] == 1, {}
+    for openings, linearised in ((8, False), (1, True), (1, False)):
+        vector, moments = of_one_exchange("shop", openings, linearised)
+        units, _, rows = np.linalg.svd(vector, full_matrices=False)
+        auc = area_under_curve(positive, rows[0])
+        found[openings, linearised] = max(auc, 1 - auc), units[:, 0], moments
+    phi = np.linalg.eigh(taylor_steps.whole(found[1, True][2], 6))[1][:, -1]
+    assert abs(found[1, False][1] @ phi) > 0.95  # before any moments
+    assert found[1, False][0] < found[1, True][0] < found[8, False][0]
+
+
+def test_one_opening_and_moments_tell_representations_less_than_an_opening_a_step() -> None:
+    """The guess by one opening, stretched to the moments that were told, explains less than eight openings do."""
+    U = received(job(6, vfl.FedBCD(lr=1e-9), 1, "open", 0.005, test_fraction=0.0), parties(400)).trained
+    each, _ = of_one_exchange("bank", 8, False)
+    one, moments = of_one_exchange("bank", 1, True)
+    own, S = np.linalg.cholesky(one @ one.T / 400), np.linalg.cholesky(taylor_steps.whole(moments, 6))
+    stretched = S @ np.linalg.solve(own, one)
+    assert max(explained(one.T, U), explained(stretched.T, U)) < explained(each.T, U)
 
 
 def counted(own: vfl.Job, tables: Sequence[vfl.Party]) -> dict[str, Disclosure]:

@@ -40,17 +40,18 @@ def job(residual: Any = "open", **keys: Any) -> vfl.Job:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("optimizer", "rounds"),
+    ("optimizer", "rounds", "linearised"),
     [
-        (vfl.FedSGD(lr=1.0), 50),
-        (vfl.FedBCD(lr=0.5, local_steps=3), 6),
-        (vfl.FedPBCD(lr=0.5, local_steps=3, mu=0.1), 6),
+        (vfl.FedSGD(lr=1.0), 50, False),
+        (vfl.FedBCD(lr=0.5, local_steps=3), 6, False),
+        (vfl.FedPBCD(lr=0.5, local_steps=3, mu=0.1), 6, False),
+        (vfl.FedBCD(lr=0.5, local_steps=8), 6, True),
     ],
 )
-def test_sealed_training_gives_the_open_model(optimizer: Any, rounds: int) -> None:
-    open_, sealed = (
-        vfl.simulate(job(residual, optimizer=optimizer, epochs=rounds), tables(60)) for residual in ("open", "ckks")
-    )
+def test_sealed_training_gives_the_open_model(optimizer: Any, rounds: int, linearised: bool) -> None:
+    own: dict[str, Any] = {"optimizer": optimizer, "epochs": rounds}
+    own["model"] = Transfer(units=3, l2=1e-3, linearised=linearised)
+    open_, sealed = (vfl.simulate(job(residual, **own), tables(60)) for residual in ("open", "ckks"))
     for name in ("bank", "shop"):
         one, other = (run.parts[name].state["theta"] for run in (open_, sealed))
         assert np.linalg.norm(one - other) <= 1e-3 * np.linalg.norm(one)

@@ -90,7 +90,9 @@ class Rounds(Method[RoundsJob]):
             "kept exchanges": own
             | {"optimizer": CeluVFL(R=3, W=2, xi=60, lr=0.1), "protocol": Protocol(residual=Ckks())}
             | {"accepts": ("fresh_equations",)},
-            "evidence": own | {"protocol": Protocol(residual=Ckks()), "prepare": Preparation(woe=Woe(bins=2, rows=20))},
+            "evidence": own
+            | {"protocol": Protocol(residual=Ckks()), "prepare": Preparation(woe=Woe(bins=2, rows=20))}
+            | {"accepts": ("rank",)},
             "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
         }
         return linear | (neural if installed("torch") else {})

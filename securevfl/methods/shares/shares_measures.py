@@ -142,13 +142,23 @@ class Measures:
         return {"loss": found.loss * self._seat.outputs}
 
     def count_far(self, data: TrainingData, state: SharedState | None, visit: Visit) -> None:
-        """Count, of some rows of the last visit, those whose sums come near the end of the table; warn of many."""
+        """Count, of some rows of the last visit, those whose sums come near the end of the table, as often as the
+        partner's ledger lets them be counted; warn of many."""
         rows, met = visit.rows[: COUNTED // self._seat.outputs], self._model.met()
         if len(rows) < FEWEST or state is None:
             return
         self._seat.channel.clock.stage = Stage.EVALUATE
         X = self._model.features(data, rows)
-        found = counted(met.products, met.transfers, self._model.terms(), state, state.visits, X)
+        limited = not (self._seat.desk.together or "small_metrics" in self._job.accepts)
+        found = counted(
+            met.products,
+            met.transfers,
+            self._model.terms(),
+            state,
+            state.visits,
+            X,
+            allowed=lambda: not limited or self._ledger.count(self._seat.active, data.ids(rows)),
+        )
         if found is not None:
             self._warn(found / (len(rows) * self._seat.outputs))
 

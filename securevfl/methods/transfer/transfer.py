@@ -5,6 +5,7 @@
 
     1. guest -> host   [[b_i]], [[Phi^T Phi]] under the guest's key     host -> guest   [[u_i^B]], [[mean u^T u]]
     2. each, Q times   J^T v for a J of its own, blinded; the other opens it; its own parameter gradient, a local step
+    or, where networks are linearised, the first step so, and the others by one symmetric matrix (d x d) of the other's
 
 Both directions are the encrypted vector-Jacobian product of a residual protocol, in which each party is once the one
 that seals: `securevfl.models.taylor` has v and J. Q local steps on one exchange are those of FedBCD (Liu et al. 2019,
@@ -22,14 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE, Roles
-from securevfl.base.tall import Sparse, made
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.methods.base import J, Known, MessageProtocol, Method, Told
 from securevfl.methods.player import AskedRows, BatchPlayer, OwnRows, Player, Round
@@ -37,18 +36,18 @@ from securevfl.methods.rounds.rounds_options import ResidualGoesDown
 from securevfl.methods.sizes import evaluated, evaluations, scores
 from securevfl.methods.state import State
 from securevfl.methods.training_data import TrainingData
+from securevfl.methods.transfer.exchange import AskedMatrix, ScoreMatrix, SecondMoments, TwoWayExchange
 from securevfl.models import taylor
 from securevfl.models.base import Model
+from securevfl.models.taylor_steps import GuestQuadratic, HostQuadratic, Quadratic
 from securevfl.models.transfer import DenseNetwork, Transfer
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.update import Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.engines import Ckks
-from securevfl.protocols.link import Link
-from securevfl.protocols.residuals.base import Agreement, Batch, Reply, ResidualProtocol
+from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.residuals.open_residual import OpenResidual, Residual
 from securevfl.protocols.residuals.sealed_residual import Opened
 from securevfl.protocols.seat import Seat
@@ -96,6 +95,8 @@ class TransferLearning(Method[TransferJob]):
         return {
             "transfer ckks": own | {"protocol": Protocol(residual=Ckks())},
             "transfer open": own | {"protocol": Protocol(residual=OpenResidual())},
+            "transfer linearised": own
+            | {"model": Transfer(units=4, linearised=True), "protocol": Protocol(residual=Ckks())},
         }
 
     def declares(self, job: TransferJob, roles: Roles) -> list[Declared]:
@@ -115,18 +116,29 @@ class TransferLearning(Method[TransferJob]):
                 elif reveals.kind == "ciphertext":
                     reveals = Reveal("ciphertext", cast[reveals.what])
                 found.append(replace(item, sender=cast[item.sender], receiver=cast[item.receiver], reveals=reveals))
+        if job.model.moments(job.optimizer.steps):
+            found += [
+                Declared(
+                    SecondMoments, ACTIVE, PASSIVE, Reveal("plain", "Phi^T Phi of an exchange: Phi, but for its sign")
+                ),
+                Declared(
+                    SecondMoments, PASSIVE, ACTIVE, Reveal("plain", "the mean of u^T u, of the host's representations")
+                ),
+            ]
         return list(dict.fromkeys(found))
 
     def counts(self, job: TransferJob, sizes: Sizes) -> list[Disclosure]:
         (host,), guest, n = sizes.passives, sizes.active, sizes.smallest_batch
-        visits, steps, d = sizes.epochs * sizes.batches, job.optimizer.steps, job.model.units
+        visits, d = sizes.epochs * sizes.batches, job.model.units
+        steps, moments = job.model.openings(job.optimizer.steps), job.model.moments(job.optimizer.steps)
         seals, p = job.protocol.residual.seals, job.model.parameters(sizes.columns[guest], 1)
-        a_row = -(-(p + 1) * steps * visits // sizes.rows) if seals else d * sizes.epochs
+        opened = ((p + 1) * steps + moments) * visits
+        a_row = -(-opened // sizes.rows) if seals else d * sizes.epochs
         scored = evaluations(job, sizes) * (1 if seals else d)  # a score, or the representation that it is made of
         asked: dict[Group, int] = {"held out": scored} if sizes.held_out else {}
         asked["training"] = a_row + (0 if sizes.held_out else scored)
-        vectors = sizes.epochs * sizes.rows * d + visits * (d * (d + 1) // 2)
-        numbers = {"training": (p + 1) * steps * visits if seals else vectors, "held out": 0}
+        vectors = sizes.epochs * sizes.rows * d + visits * (d * (d + 1) // 2 + moments)
+        numbers = {"training": opened if seals else vectors, "held out": 0}
         where, rows = evaluated(job, sizes)
         size = min(BLOCK, rows // evaluations(job, sizes))
         numbers[where] += (
@@ -138,7 +150,8 @@ class TransferLearning(Method[TransferJob]):
         ]
         if seals:
             asks = sizes.parameters[host]
-            labels = Disclosure("labels", host, (guest,), asks * job.equations, n, numbers=asks * steps * visits)
+            equations, numbers_told = asks * job.equations + moments * sizes.epochs, (asks * steps + moments) * visits
+            labels = Disclosure("labels", host, (guest,), equations, n, numbers=numbers_told)
             return [labels, *found, *scores(job, sizes)]
         return [
             Disclosure("labels", host, (guest,), n, n, "every exchange", numbers=vectors),
@@ -151,7 +164,8 @@ class TransferLearning(Method[TransferJob]):
         return [job.protocol.residual]
 
     def title(self, job: TransferJob, roles: Roles) -> str:
-        return f"{job.protocol.residual.name} vectors both ways, gradients opened"
+        shown = " and second moments shown" if job.model.moments(job.optimizer.steps) else ""
+        return f"{job.protocol.residual.name} vectors both ways, gradients opened{shown}"
 
     def strength(self, job: TransferJob) -> str:
         return job.protocol.residual.strength
@@ -159,11 +173,11 @@ class TransferLearning(Method[TransferJob]):
     def openings(self, job: TransferJob, sizes: Sizes) -> str:
         model = job.model
         values = sum(model.parameters(d, 1) for d in sizes.columns.values()) + 1
-        times = sizes.batches * job.optimizer.steps
+        times = sizes.batches * job.model.openings(job.optimizer.steps)
         return job.protocol.residual.openings(times * values, sizes.epochs, columns=times * len(sizes.columns))
 
     def tells(self, job: TransferJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
-        sealed, steps = job.protocol.residual.seals, job.optimizer.steps
+        sealed, steps = job.protocol.residual.seals, job.model.openings(job.optimizer.steps)
         p = "p" if known is None else str(job.model.parameters(known.sizes.columns[party], 1))
         n = "n" if known is None else str(known.sizes.smallest_batch)
         if roles.role(party) == ACTIVE:
@@ -174,6 +188,8 @@ class TransferLearning(Method[TransferJob]):
                 if sealed
                 else "the host's representations of every row"
             )
+            if job.model.moments(job.optimizer.steps):
+                told += ";\nthe mean of u^T u of the host's representations, in every exchange"
             return [("learns", told)]
         told = (
             f"its own gradient, {p} numbers in each of {steps} steps an exchange, all of them new: equations about\n"
@@ -181,6 +197,11 @@ class TransferLearning(Method[TransferJob]):
             if sealed
             else "y Phi of every row, whose sign is the label, and the guest's representations"
         )
+        if job.model.moments(job.optimizer.steps):
+            told += (
+                ";\nPhi but for its sign, in every exchange: with it the host scores its own rows itself, and one\n"
+                "gradient ranks labels about as well as two"
+            )
         return [
             ("learns", told),
             ("keeps", "its network, and so its own representations, which follow the labels"),
@@ -194,87 +215,6 @@ class TransferLearning(Method[TransferJob]):
 
     def ideal(self, job: J) -> J:
         return job.model_copy(update={"protocol": Protocol(residual=OpenResidual()), "max_label_auc": None})
-
-
-class AskedMatrix:
-    """A matrix that a party asks a product with, as a residual protocol sees it: it moves with the weights."""
-
-    static_jacobian = False
-    shares_outputs = False
-
-    def __init__(self, matrix: Sparse) -> None:
-        self._matrix = matrix
-
-    @property
-    def parameters(self) -> int:
-        return self._matrix.shape[1]
-
-    def vjp(self, X: Floats, g: Floats) -> Floats:
-        return self._matrix.backward(g)[:, 0]
-
-    def jacobian(self, X: Floats) -> Jacobian:
-        return Jacobian(made(self._matrix), shares_outputs=False)
-
-
-class TwoWayExchange(Link):
-    """Both directions between two parties: each seals a vector for the other and asks products of the other's."""
-
-    def __init__(self, residual: ResidualProtocol, seat: Seat, lane: str, asks: dict[str, int], openings: int) -> None:
-        """asks: how many numbers each party may ask for in one opening; who asks none is sent no vector."""
-        (self._peer,) = (name for name in seat.parties if name != seat.me)
-        self._sealer, self._asker = None, None
-        for asker, most in asks.items():
-            (sealer,) = (name for name in seat.parties if name != asker)
-            cast = Roles.labelled(sealer, [asker])
-            tells: Literal["labels", "columns"] = "labels" if sealer == seat.roles.lead else "columns"
-            agreement = Agreement(openings, shares_outputs=False, tells=tells, group=seat.channel.door.group)
-            own = replace(seat, roles=cast, lane=f"{seat.lane}/{lane}/{sealer}", parameters={asker: most}, outputs=1)
-            if sealer == seat.me:
-                self._sealer = residual.active(own, agreement)
-            else:
-                self._asker = residual.passive(own, agreement)
-
-    def publish(self, v: Floats, epoch: int) -> None:
-        """Seals a vector (m,) for the other."""
-        assert self._sealer is not None, "who publishes is asked"
-        self._sealer.publish(v[:, None], epoch=epoch, to=[self._peer])
-
-    def reply(self) -> Reply:
-        """Return the vector that the other party has sealed for this one."""
-        assert self._asker is not None, "who is answered asks"
-        return self._asker.reply()
-
-    def close(self) -> None:
-        """End the exchange in good order: tell the other party that nothing more is asked, and wait for it to say the
-        same."""
-        if self._asker is not None:
-            self._asker.close()
-        if self._sealer is not None:
-            self._sealer.close()
-
-
-class ScoreMatrix(Sparse):
-    """(m d x m): J^T of the representations of m rows, unit by unit, is Phi u_j for every row."""
-
-    def __init__(self, phi: Floats, rows: int) -> None:
-        self._phi, self._rows = phi, rows
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._rows * len(self._phi), self._rows
-
-    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
-        columns = self.columns(start, stop)
-        unit, row = np.divmod(np.arange(start, stop), self._rows)
-        found = np.zeros((stop - start, len(columns)))
-        found[np.arange(stop - start), np.searchsorted(columns, row)] = self._phi[unit]
-        return columns, found
-
-    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
-        return np.unique(np.arange(start, min(stop, start + self._rows)) % self._rows)
-
-    def backward(self, g: Floats) -> Floats:
-        return (self._phi @ g.reshape(len(self._phi), self._rows))[:, None]
 
 
 class TransferPlayer(BatchPlayer):
@@ -309,7 +249,8 @@ class TransferPlayer(BatchPlayer):
             self.updater = Updater(self._optimizer.update, self.network)
         seat, (host,) = self._seat, self._seat.passives
         asks = {host: seat.parameters[host], seat.active: self._model.parameters(seat.columns[seat.active], 1) + 1}
-        with TwoWayExchange(self._job.protocol.residual, seat, "training", asks, self._optimizer.steps) as exchange:
+        openings = self._model.openings(self._optimizer.steps)
+        with TwoWayExchange(self._job.protocol.residual, seat, "training", asks, openings) as exchange:
             yield from self.rounds(self._work(exchange))
 
     def _work(self, exchange: TwoWayExchange) -> Iterator[None]:
@@ -325,27 +266,47 @@ class TransferPlayer(BatchPlayer):
         y, gamma = batch.labels[:, 0], self._model.gamma
         reply = None
         self.updater.begin()
-        for _ in range(self._optimizer.steps):
+        for _ in range(self._model.openings(self._optimizer.steps)):
             phi, U, own = self._phi, self.network.forward(batch.X), self.network.derivatives(batch.X)
             if reply is None:
                 exchange.publish(taylor.from_guest(y, phi, U, gamma), batch.epoch)
                 reply = exchange.reply()
-            J = taylor.GuestJacobian(own, self._slope(), phi, y, U, gamma)
+            slope = self._slope()
+            J = taylor.GuestJacobian(own, slope, phi, y, U, gamma)
             found = reply.gradient(AskedMatrix(J), batch) + taylor.guest_own(own, U, gamma)
             self.book(float(found[-1]))
-            self.updater.step(found[:-1], eta)
+            if self._model.moments(self._optimizer.steps):
+                S = exchange.show(np.outer(phi, phi))
+                self._steps_on(
+                    GuestQuadratic(own, U, self.network.theta, found[:-1], gamma, moments=S, mean=slope), batch, eta
+                )
+            else:
+                self.updater.step(found[:-1], eta)
             self._phi = self._mean()
 
     def _host_side(self, exchange: TwoWayExchange, batch: Batch, eta: float) -> None:
         gamma, reply = self._model.gamma, None
         self.updater.begin()
-        for _ in range(self._optimizer.steps):
+        for _ in range(self._model.openings(self._optimizer.steps)):
             U, own = self.network.forward(batch.X), self.network.derivatives(batch.X)
             if reply is None:
                 exchange.publish(taylor.from_host(U), batch.epoch)
                 reply = exchange.reply()
             found = reply.gradient(AskedMatrix(taylor.HostJacobian(own, U)), batch) + taylor.host_own(own, U, gamma)
-            self.updater.step(found, eta)
+            if self._model.moments(self._optimizer.steps):
+                phis = exchange.show(U.T @ U / len(U))
+                self._steps_on(HostQuadratic(own, U, self.network.theta, found, gamma, moments=phis), batch, eta)
+            else:
+                self.updater.step(found, eta)
+
+    def _steps_on(self, quadratic: Quadratic, batch: Batch, eta: float) -> None:
+        """Take the local steps of an exchange on one opened gradient, as far as the quadratic holds."""
+        eta = quadratic.longest(eta)
+        for _ in range(self._optimizer.steps):
+            gradient = quadratic.gradient(self.network.theta, self.network.forward(batch.X))
+            if gradient is None:
+                return
+            self.updater.step(gradient, eta)
 
     def _mean(self) -> Floats:
         """Phi (d,) over the guest's labelled rows."""
