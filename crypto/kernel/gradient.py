@@ -164,7 +164,7 @@ class KernelGradientHolder(KeyHolder):
             opened.append(levels.T.ravel())
             view = view[answer_size(primes, replace(layout, c=width), wide) :]
         self._widest = max(self._widest, d)
-        return answer(b"SGO1", self._fingerprint, np.concatenate(opened), shape, parameters.levels)
+        return answer(b"SGO1", self._fingerprint, np.concatenate(opened), shape._replace(columns=d), parameters.levels)
 
     def _rounded(self, prg: Prg, values: Floats) -> Floats:
         """(w + D) / 2^drop, rounded, of residues of w (P, *shape): exact dither first, floats after."""

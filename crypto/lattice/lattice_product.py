@@ -181,7 +181,7 @@ class LatticeHolder(KeyHolder):
                 view = view[sealio.packed_size(primes, len(where)) :]
                 opened.append(self._open_one(first, second, where))
         self._widest = max(self._widest, d)
-        return answer(b"SLO3", self._fingerprint, np.concatenate(opened), shape, parameters.levels)
+        return answer(b"SLO3", self._fingerprint, np.concatenate(opened), shape._replace(columns=d), parameters.levels)
 
     def _open_one(self, first: sealio.Residues, second: sealio.Residues, where: np.ndarray[Any, Any]) -> Floats:
         """(w + D) / 2^drop, rounded, at the wanted positions: exact dither first, floats after."""

@@ -8,8 +8,10 @@ parameters) are kept beside theta, so that a part on disk goes on with the modul
 from __future__ import annotations
 
 import hashlib
+import operator
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AT_ONCE = 2048  # rows that go through a module together
+TRACED = 2 * AT_ONCE  # rows of which the way through a module is remembered
+
+
+@dataclass(frozen=True, repr=False)
+class Traced:
+    """Some rows' way through a module, to go back by: the weights (p,), what was fed if anything was, and the outputs
+    (n x c)."""
+
+    flat: Tensor
+    fed: tuple[Tensor, ...]
+    H: Tensor
+
+    def back(self, g: Tensor, by: Tensor) -> Floats:
+        """Return the derivatives that g (n x c) gives by the weights, or by what was fed."""
+        (found,) = torch().autograd.grad(self.H, by, g, retain_graph=True)
+        own: Floats = found.to(torch().float64).numpy()
+        return own
 
 
 class TorchPart(Summand):
@@ -42,6 +61,7 @@ class TorchPart(Summand):
         self._who, self._source, self._shape, self._fed = who, source, (columns, outputs), fed
         self._l2 = l2
         self._lock = threading.RLock()  # a party may compute in two threads, a module in one at a time
+        self._last: tuple[tuple[Floats, ...], list[Traced]] | None = None
         self._take(b"")
 
     def _take(self, seed: bytes) -> None:
@@ -71,7 +91,7 @@ class TorchPart(Summand):
                 f"{self._who}: {expected} weights were expected by its module, an array of shape {theta.shape} came; "
                 "bring the module of the training"
             )
-        self._theta = theta
+        self._theta, self._last = theta, None
 
     @property
     def parameters(self) -> int:
@@ -106,21 +126,13 @@ class TorchPart(Summand):
 
     def forward(self, X: Floats) -> Floats:
         """H (n x c)."""
-        with self._lock, torch().no_grad():
-            weights = self._weights(self._flat())
-            return np.concatenate([self._run(weights, x).to(torch().float64).numpy() for x in self._pieces(X)])
+        return self._values(X)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
         """J^T g (p,), summed over the rows, by going back through the module."""
-        total = np.zeros(self.parameters)
         with self._lock:
-            for start, x in enumerate(self._pieces(X)):
-                flat = self._flat().requires_grad_()
-                H = self._run(self._weights(flat), x)
-                own = torch().tensor(g[start * AT_ONCE :][: len(x)], dtype=self._dtype)
-                (gradient,) = torch().autograd.grad(H, flat, own)
-                total += gradient.to(torch().float64).numpy()
-        return total
+            total: Floats = np.sum([each.back(own, each.flat) for each, own in self._traced(g, X)], axis=0)
+            return total
 
     def jacobian(self, X: Floats) -> Jacobian:
         """J (n c x p) at the weights as they are, made when its rows are read if it is large."""
@@ -136,6 +148,39 @@ class TorchPart(Summand):
             weights = self._weights(torch().tensor(theta, dtype=self._dtype))
             x = next(self._pieces(X, len(X)))
             return (by_layers if self._layered else by_torch)(self._module, weights, self._others, x)
+
+    def _values(self, *inputs: Floats) -> Floats:
+        """Return the module's outputs (n x c). The way through it is remembered of a batch, which a round goes back on,
+        and not of the many rows of an evaluation."""
+        with self._lock:
+            if len(inputs[0]) <= TRACED:
+                return np.concatenate([each.H.detach().to(torch().float64).numpy() for each in self._ways(*inputs)])
+            with torch().no_grad():
+                weights = self._weights(self._flat())
+                found = [self._run(weights, *each) for each in zip(*map(self._pieces, inputs), strict=True)]
+                return np.concatenate([each.to(torch().float64).numpy() for each in found])
+
+    def _traced(self, g: Floats, *inputs: Floats) -> Iterator[tuple[Traced, Tensor]]:
+        """Yield, for some rows at a time, their way through the module and their rows of g."""
+        yield from zip(self._ways(*inputs), self._pieces(g), strict=True)
+
+    def _ways(self, *inputs: Floats) -> Iterator[Traced]:
+        """Yield the way through the module for some rows at a time. A step asks for outputs and for derivatives of the
+        same rows at the same weights: they take one way."""
+        asked = (self.theta, *inputs)
+        if (last := self._last) is not None and len(last[0]) == len(asked) and all(map(operator.is_, last[0], asked)):
+            yield from last[1]
+            return
+        self._last, found = None, []
+        for x, *fed in zip(*map(self._pieces, inputs), strict=True):
+            flat = self._flat().requires_grad_()
+            z = tuple(each.requires_grad_() for each in fed)
+            way = Traced(flat, z, self._run(self._weights(flat), x, *z))
+            if len(inputs[0]) <= TRACED:
+                found.append(way)
+            yield way
+        if found:
+            self._last = asked, found
 
     def _flat(self) -> Tensor:
         return torch().tensor(self.theta, dtype=self._dtype)

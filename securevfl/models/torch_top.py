@@ -11,14 +11,13 @@ sum. With more than one passive party, one that is sent its residual in the clea
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.models.torch_model import TorchModel, torch
-from securevfl.models.torch_part import AT_ONCE, TorchPart
+from securevfl.models.torch_part import TorchPart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,37 +31,20 @@ class TorchTop(TorchPart):
     ) -> None:
         super().__init__(who, source, columns, outputs, l2=l2, fed=fed)
         self._bound = bound
-        self._last: tuple[tuple[Floats, ...], list[tuple[Floats, Floats]]] | None = None
 
     def joined(self, X: Floats, others: Floats) -> Floats:
-        with self._lock, torch().no_grad():
-            weights = self._weights(self._flat())
-            found = [self._run(weights, x, z) for x, z in zip(self._pieces(X), self._pieces(others), strict=True)]
-            return np.concatenate([each.to(torch().float64).numpy() for each in found])
+        return self._values(X, others)
 
     def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        total: Floats = np.sum([by_theta for by_theta, _ in self._back(X, others, g)], axis=0)
-        return total
+        with self._lock:
+            total: Floats = np.sum([each.back(own, each.flat) for each, own in self._traced(g, X, others)], axis=0)
+            return total
 
     def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
         """dL/dZ (n x K w), every number clipped to the bound agreed."""
-        return np.concatenate([by_z for _, by_z in self._back(X, others, g)]).clip(-self._bound, self._bound)
-
-    def _back(self, X: Floats, others: Floats, g: Floats) -> list[tuple[Floats, Floats]]:
-        """Return, for some rows at a time, the derivatives that g gives by theta (p,) and by each row that was fed. A
-        round asks for both, one after the other: they are made once."""
-        asked = (self.theta, X, others, g)
-        if (last := self._last) is not None and all(map(operator.is_, last[0], asked)):
-            return last[1]
-        found = []
         with self._lock:
-            for start, (x, z) in enumerate(zip(self._pieces(X), self._pieces(others), strict=True)):
-                flat, z = self._flat().requires_grad_(), z.requires_grad_()
-                own = torch().tensor(g[start * AT_ONCE :][: len(x)], dtype=self._dtype)
-                by_theta, by_z = torch().autograd.grad(self._run(self._weights(flat), x, z), (flat, z), own)
-                found.append((by_theta.to(torch().float64).numpy(), by_z.to(torch().float64).numpy()))
-        self._last = asked, found
-        return found
+            by_fed = [each.back(own, each.fed[0]) for each, own in self._traced(g, X, others)]
+            return np.concatenate(by_fed).clip(-self._bound, self._bound)
 
 
 class TorchSlot(TorchPart):

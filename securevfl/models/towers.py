@@ -69,8 +69,11 @@ class Embedded(nn.Module):  # type: ignore[misc]
         return self.first + torch().where((code >= 0) & (code < self.rows), code, 0)
 
     def forward(self, x: Tensor) -> Any:
-        numbers = x[:, self.numbers]
-        return torch().cat([numbers, self.table(self.places(x)).flatten(1)], dim=1)
+        return self.at(x, self.places(x))
+
+    def at(self, x: Tensor, places: Tensor) -> Any:
+        """Return the row of numbers where the places of the codes are known."""
+        return torch().cat([x[:, self.numbers], self.table(places).flatten(1)], dim=1)
 
 
 class WideDeep(nn.Module):  # type: ignore[misc]
@@ -88,8 +91,9 @@ class WideDeep(nn.Module):  # type: ignore[misc]
         self.tower = tower(self.embedded.width, hidden, outputs)
 
     def forward(self, x: Tensor) -> Any:
-        deep = self.tower(self.embedded(x))
-        wide = self.wide.table(self.wide.places(x)).sum(dim=1)
+        places = self.embedded.places(x)
+        deep = self.tower(self.embedded.at(x, places))
+        wide = self.wide.table(places).sum(dim=1)
         if self.weights is not None:
             wide = wide + self.weights(x[:, self.wide.numbers])
         return torch().cat([deep[:, :1] + wide, deep[:, 1:]], dim=1)

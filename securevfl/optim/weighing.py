@@ -26,10 +26,17 @@ def cosines(then: Floats, now: Floats, xi: float) -> Floats:
     """
     if then.shape[1] == 1:
         then, now = np.sign(then), np.sign(now)
-    lengths = np.linalg.norm(then, axis=1) * np.linalg.norm(now, axis=1)
-    both = ~(then.any(axis=1) | now.any(axis=1))
-    w: Floats = np.where(both, 1.0, (then * now).sum(axis=1) / np.where(lengths > 0, lengths, 1.0))
+    lengths = np.sqrt(_products(then, then)) * np.sqrt(_products(now, now))
+    flat = lengths == 0
+    w = _products(then, now) / np.where(flat, 1.0, lengths)
+    w[flat] = np.where(then[flat].any(axis=1) | now[flat].any(axis=1), 0.0, 1.0)
     return np.where(w >= np.cos(np.radians(xi)), np.minimum(w, 1.0), 0.0)
+
+
+def _products(a: Floats, b: Floats) -> Floats:
+    """Row by row, the inner products (n,) of two arrays (n x k)."""
+    found: Floats = np.einsum("ij,ij->i", a, b)
+    return found
 
 
 class Weighed:

@@ -123,7 +123,7 @@ class TestLinearScheme:
     @pytest.mark.parametrize("value", [1.01, -1.01, math.inf, math.nan])
     def test_out_of_range(self, linear, value):
         with pytest.raises(RangeError):
-            linear.holder.encrypt(np.array([[0.5], [value]]), bound=1.0)
+            linear.holder.encrypt(np.array([[0.5, 0.5], [0.5, value]]), bound=1.0)
 
     @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
     def test_jacobian_must_be_finite(self, linear, value):

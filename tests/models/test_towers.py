@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import securevfl as vfl  # noqa: E402
 from securevfl.bench.tables import READERS, adult  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
+from securevfl.models import torch_part  # noqa: E402
 from securevfl.models.torch_part import TorchPart  # noqa: E402
 from securevfl.models.torch_top import TorchTop  # noqa: E402
 
@@ -77,6 +78,36 @@ def test_a_top_feeds_its_derivatives_down_and_makes_them_once_a_round(name: str,
     after, other = top.gradient(ROWS, fed, g), top.gradient(ROWS, fed, 2 * g)
     assert not np.allclose(before, after)
     np.testing.assert_allclose(other, 2 * after)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_step_goes_through_a_module_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs, weights of rows and derivatives are of one way through, unless weights or rows are others or many."""
+    ways: list[str] = []
+
+    def counted(module: torch.nn.Module) -> vfl.TorchModel:
+        module.register_forward_hook(lambda *_: ways.append("through"))
+        return vfl.TorchModel(module)
+
+    def steps(rows: np.ndarray) -> tuple[list[np.ndarray], int]:
+        shop = TorchPart("shop", counted(MODULES[name]()), 4, 2, l2=0.0)
+        bank = TorchTop("bank", counted(TOPS[name](1)), 4, 1, l2=0.0, fed=2, bound=9.0)
+        for part in (shop, bank):
+            part.theta = 0.3 * np.random.default_rng(part.parameters).normal(size=part.parameters)
+        ways.clear()
+        Z, f = shop.forward(rows), bank.joined(rows, fed)
+        found = [Z, f, shop.vjp(rows, fed), bank.down(rows, fed, g), bank.gradient(rows, fed, 2 * g)]
+        return found, len(ways)
+
+    fed = np.random.default_rng(3).normal(size=(9, 2))
+    g = np.random.default_rng(4).normal(size=(9, 1))
+    found, through = steps(ROWS)
+    assert through == 2
+    monkeypatch.setattr(torch_part, "TRACED", len(ROWS) - 1)
+    again, through = steps(ROWS)
+    assert through == 5
+    for one, other in zip(found, again, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_wide_alone_is_a_number_for_each_code_and_a_weight_for_each_number() -> None:

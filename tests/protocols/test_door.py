@@ -48,6 +48,22 @@ PUBLIC = {
 }
 
 
+# How many bits the receiver of a number can make it hold, where it deviates, and what of them the giver counts. Whoever
+# adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
+IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
+    "Common", "FarCount", "GroupCounts", "Matches", "MeasuredSum", "OpenedScores", "Points", "ReasonCodes",
+    "RoundedProducts", "ShuffledWords", "Slots", "Tags",
+}  # fmt: skip
+IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
+    "Labels", "MaskPartial", "Opened", "OpenedWeights", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
+    "Push", "Residual", "Restored", "SecondMoments",
+}  # fmt: skip
+NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
+    "Abort", "AlignmentHello", "Begin", "BroughtRows", "Committed", "Found", "GroupedTable", "Meeting", "OwnKey",
+    "Pace", "Position", "Question", "Reached", "SeedShares", "ShownTable", "StoredKey", "Through", "Verdict", "Wanted",
+}  # fmt: skip
+
+
 def empty(kind: type[Message]) -> Message:
     """A message of this kind that holds nothing."""
     hints = get_type_hints(kind)
@@ -67,6 +83,15 @@ def _empty(hint: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_kind_that_tells_something_says_so_by_its_type(kind: type[Message]) -> None:
     assert issubclass(kind, Telling) == (kind in TELLS)
+
+
+def test_every_kind_that_tells_something_says_how_its_bits_are_counted() -> None:
+    named = [*IN_BITS, *IN_NUMBERS, *NOT_OF_ROWS]
+    assert sorted(named) == sorted(kind.__name__ for kind in TELLS)
+    for kind in TELLS:  # words and counts are bytes; a message of reals is counted in numbers
+        hints = get_type_hints(kind)
+        reals = any("float" in str(hint) or "ndarray" in str(hint) for hint in hints.values())
+        assert not (reals and kind.__name__ in IN_BITS), kind.__name__
 
 
 def test_what_is_public_is_a_closed_list() -> None:

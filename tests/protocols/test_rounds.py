@@ -10,6 +10,7 @@ from securevfl.methods.run_messages import declared_of
 from securevfl.optim.base import Training
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
+from securevfl.protocols.sums.pairwise_sum import PairMasked
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Stage
 from securevfl.runtime.codec import encode_frame
@@ -151,3 +152,25 @@ def test_steps_by_curvature_give_the_same_model_over_every_sum_and_residual(
     own, plain = run(sums, residual), run(vfl.DirectSum(), "open")
     np.testing.assert_allclose(weights(own), weights(plain), atol=TOLERANCE)
     assert own.metrics["auc"] > 0.99
+
+
+@pytest.mark.parametrize("sums", [each for each in SUMS if each.hides_parts and "aillier" not in str(each)], ids=str)
+def test_no_round_of_many_is_hidden_by_the_mask_of_another(sums: SumProtocol) -> None:
+    """Weights that do not move send the same outputs in each of 14 rounds: what is random never comes again."""
+    tables = [party.take(np.arange(40, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=4)]
+    events: list[Event] = []
+    optimizer = vfl.FedSGD(lr=1e-30)
+    job = job_of(sums, "open", optimizer, batch_size="all", epochs=14)
+    run = vfl.simulate(job, tables, observe=events.append)
+    declared = declared_of(job.method, job, run.roles)
+    uniform = {item.message for item in declared if item.reveals.kind in ("uniform", "ciphertext")} | {PairMasked}
+    sent = defaultdict[tuple[object, ...], list[bytes]](list)
+    for event in events:
+        if event.direction == "send" and type(event.message) in uniform:
+            held = [getattr(event.message, name) for name in event.message.__struct_fields__]
+            octets = [each.tobytes() if isinstance(each, np.ndarray) else each for each in held]
+            found = b"".join(each for each in octets if isinstance(each, bytes))
+            if len(found) >= 64:  # less may come again by chance
+                sent[event.me, event.peer, event.lane, type(event.message)].append(found)
+    assert any(len(messages) >= 14 for messages in sent.values())
+    assert all(len(set(messages)) == len(messages) for messages in sent.values())

@@ -228,3 +228,21 @@ def test_the_active_party_knows_the_width_of_every_passive_party() -> None:
         vfl.simulate(job(vfl.Ckks()), parties)
     assert widths == [{party.name: party.X.shape[1] for party in parties if not party.active}]
     assert math.prod(widths[0].values()) > 0
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_one_entry_of_a_first_gradient_names_fourteen_labels(engine: Engine) -> None:
+    """While weights are zero a residual is -1/2 or 1/2, and who weighs rows by powers of two reads them off one number.
+    It is counted as one equation: the threat model says so."""
+    scheme, rows = engine.scheme(), 14
+    holder = scheme.keygen(columns=1)
+    evaluator = scheme.evaluator(holder.public)
+    labels = np.random.default_rng(3).random(rows) < 0.5
+    sealed = holder.encrypt(np.where(labels, -0.5, 0.5)[:, None], bound=1.0)
+    J = 2.0 ** -np.arange(rows)[:, None]
+    blinded, mask = evaluator.blind(evaluator.transpose_product(evaluator.prepare(J), sealed))
+    left, read = float(evaluator.unblind(holder.open(blinded, Shape(rows, 1, 1)), mask)[0, 0]), list[bool]()
+    for step in J[:, 0] / 2:
+        read.append(left < 0)
+        left += step if left < 0 else -step
+    assert read == labels.tolist()

@@ -14,6 +14,7 @@ from securevfl.consent.leaks import leaks
 from securevfl.crypto.lattice import opened_words
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.lattice.profile import OPENED
+from securevfl.crypto.paillier.paillier_bytes import _HEAD as HEAD
 from securevfl.crypto.scheme import Shape
 from securevfl.data.evidence import BinRows, Woe
 from securevfl.data.party import register_of
@@ -223,3 +224,7 @@ def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
         assert len(sent[0]) == OPENED.size + len(values)
         whole = np.frombuffer(values, "<u2")
         assert (whole < 1 << word).all()
+    else:
+        size = (len(sent[0]) - HEAD.size) // 9  # 7 counts and two checks
+        numbers = [int.from_bytes(sent[0][at:][:size], "big") for at in range(HEAD.size, len(sent[0]), size)]
+        assert max(numbers[:7]) < 1 << word
