@@ -4,6 +4,7 @@ rounds    Figures 4 and 5: rounds to shares of the way, some 1,000 rounds of Ada
 steps     rounds to AUCs by step and method, in batches of 1,024 rows with Z of 256 numbers
 sweep     Table 2: rounds by R, W and xi at the step of the method `celu`
 long      the same over 1,000 rounds of 128 rows, at the step that is best for plain training in `rounds`
+small     the same over 1,000 rounds of 1,024 rows, at steps as small as so many rounds allow
 sealed    AUC of a linear model on a real table in the open and under CKKS (`celu_sealed`)
 seconds   Figure 6: virtual seconds of a round with Z of 256 numbers, by method, in 8 bytes a number and in 4, on a line
           that is half duplex, as the paper counts it: at the paper's 4,096 rows, and at the rows of `long` on a line
@@ -11,14 +12,15 @@ seconds   Figure 6: virtual seconds of a round with Z of 256 numbers, by method,
 
 Two parties, a top model at the active one, residuals in the open. Methods:
 
-plain            one step on each exchange (FedSGD)
-pipeline         the same with DEPTH batches in flight: overlap without reuse
-fedbcd           R steps on each exchange
-celu W=1         each exchange used R times, rows weighed, none kept beside the newest
-celu no xi       each exchange used R times, W of them kept, all rows in full
-celu             each exchange used R times, W of them kept, rows weighed by the cosine of how far they have turned
-celu R=2         the same, each exchange used twice
-celu, pipeline   the same with DEPTH exchanges in flight
+plain               one step on each exchange (FedSGD)
+pipeline            the same with DEPTH batches in flight: overlap without reuse
+fedbcd              R steps on each exchange
+celu W=1            each exchange used R times, rows weighed, none kept beside the newest
+celu no xi          each exchange used R times, W of them kept, all rows in full
+celu                each exchange used R times, W of them kept, rows weighed by the cosine of how far they have turned
+celu R=2            the same, each exchange used twice
+celu, pipeline      the same with DEPTH exchanges in flight
+celu, 2 in flight   the same with two: the next outputs leave before the residual has come
 
 The step of a method is the one with the fewest rounds to all AUCs together on validation rows, which are never
 reported; `one_*` is what it does at the step that is best for all methods together.
@@ -66,6 +68,7 @@ from securevfl.runtime.clock import Network
 from securevfl.training.simulate import simulate
 
 R, W, XI, DEPTH = 5, 5, 60.0, 3
+TWO = "celu, 2 in flight"
 Precision = Literal["double", "single"]
 PRECISIONS: tuple[Precision, ...] = ("double", "single")
 METHODS: dict[str, Callable[[float], Optimizer]] = {
@@ -77,6 +80,7 @@ METHODS: dict[str, Callable[[float], Optimizer]] = {
     "celu": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI),
     "celu R=2": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=2, W=W, xi=XI),
     "celu, pipeline": lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI, depth=DEPTH),
+    TWO: lambda lr: CeluVFL(lr=lr, rule=AdaGrad(), R=R, W=W, xi=XI, depth=2),
 }
 
 
@@ -118,7 +122,7 @@ class SecondsPlan:
     rounds: int = 24
     mbps: float = 300.0
     rtt_ms: float = 20.0
-    methods: tuple[str, ...] = ("plain", "pipeline", "celu", "celu, pipeline")
+    methods: tuple[str, ...] = ("plain", "pipeline", "celu", "celu, pipeline", TWO)
 
 
 @dataclass(frozen=True)
@@ -275,10 +279,15 @@ STEPS = Plan(
     rows=230_000, test=0.03, batch=1024, width=256, every=10, targets=(0.74, 0.76, 0.78, 0.80, 0.99), splits=1,
     methods=("plain", "pipeline", "celu R=2", "celu", "celu, pipeline"), precision="single",
 )  # fmt: skip
+FINE = Plan(
+    rows=1_035_000, test=0.01, batch=1024, width=256, every=10, targets=(0.76, 0.78, 0.80, 0.81, 0.82, 0.99), splits=1,
+    methods=("plain", "pipeline", "celu", TWO), precision="single",
+)  # fmt: skip
 PARTS = {
     "rounds": Part(Plan(), SMALL, run),
     "steps": Part(LongPlan(STEPS, (0.01, 0.02, 0.045, 0.09)), LongPlan(SMALL, (0.02, 0.04)), longer),
     "long": Part(LongPlan(LONG), LongPlan(SMALL, (0.02,)), longer),
+    "small": Part(LongPlan(FINE, (0.005, 0.02)), LongPlan(SMALL, (0.01,)), longer),
     "sweep": Part(SweepPlan(Plan()), SweepPlan(SMALL, (2,), (), ()), sweep),
     "sealed": Part(celu_sealed.SealedPlan(), celu_sealed.SealedPlan(batch=256, epochs=1), celu_sealed.run),
     "seconds": Part(SecondsPlan(), SecondsPlan((100, 50), 4, 6, methods=("plain", "celu, pipeline")), seconds),

@@ -16,6 +16,7 @@ from benchmarks.papers.page_celu import (
     celu_rounds,
     celu_sealed,
     celu_seconds,
+    celu_small,
     celu_steps,
     celu_sweep,
 )
@@ -70,6 +71,7 @@ PAPERS: dict[str, tuple[str, dict[str, Section]]] = {
             "rounds": celu_rounds,
             "steps": celu_steps,
             "long": celu_long,
+            "small": celu_small,
             "sweep": celu_sweep,
             "sealed": celu_sealed,
             "seconds": celu_seconds,

@@ -105,7 +105,33 @@ def kept_exchanges() -> list[str]:
         f"At .02 R = 5 takes {rounds('celu', 0.02)} rounds to an AUC of .80 and plain training "
         f"{rounds('plain', 0.02)}; at .045, the best step for plain training, they take "
         f"{rounds('celu', 0.045)} and {rounds('plain', 0.045)}",
+        *small_steps(),
         *sealed_aucs(),
+    ]
+
+
+def small_steps() -> list[str]:
+    from benchmarks.papers.page_cells import pick
+
+    def rounds(step: float, target: float) -> list[str]:
+        found = (pick(results("celu", "small"), step=step, target=target, method=name) for name in methods)
+        return [f"{row['rounds']:g}" for row in found]
+
+    methods = "celu", "celu, 2 in flight", "plain"
+    celu, two, plain = rounds(0.005, 0.8)
+    line = results("celu", "seconds")
+    took = [
+        pick(line, method=name, precision=precision, batch=1024)["seconds"] * float(number)
+        for name, precision, number in (
+            ("celu", "single", celu),
+            ("celu, 2 in flight", "single", two),
+            ("plain", "double", plain),
+        )
+    ]
+    return [
+        f"at .005 R = 5 reaches .80 in {celu} rounds, with two in flight in {two} and plain training in {plain}",
+        f"that is {took[2] / took[0]:.1f} and {took[2] / took[1]:.1f} times faster than plain training in double",
+        "At .02 they take {}, {} and {} rounds to .82".format(*rounds(0.02, 0.82)),
     ]
 
 
