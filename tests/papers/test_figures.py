@@ -142,9 +142,15 @@ def convolutional_rounds() -> list[str]:
     plain = pick(rows, q=1)["rounds"]
     s, p, five = (pick(rows, q=q, algorithm=f"FedBCD-{mode}")["rounds"] for q, mode in ((3, "s"), (3, "p"), (5, "s")))
     assert all(row["rounds"] is None for row in rows if (row["q"], row["algorithm"]) == (5, "FedBCD-p"))
+    small = [row for row in results("fedbcd", "mnist") if row["target"] == 0.95]
+    sgd, three, last = (
+        pick(small, q=q, algorithm=name) for q, name in ((1, "FedSGD"), (3, "FedBCD-p"), (5, "FedBCD-s"))
+    )
     return [
         f"FedSGD takes {plain:g} rounds to an AUC of .95, -s with Q = 3 {s:g} ({share(s, plain)}) and with Q = 5 "
         f"{five:g} ({share(five, plain)}), -p with Q = 3 {p:g} ({share(p, plain)}); -p with Q = 5 diverges",
+        f"FedSGD takes {sgd['rounds']:g} rounds to .95 with eta0 = {sgd['step']:g}, -p with Q = 3 {three['rounds']:g} "
+        f"with {three['step']:g} and -s with Q = 5 {last['rounds']:.1f} with {last['step']:g}".replace("0.", "."),
     ]
 
 
