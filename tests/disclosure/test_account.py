@@ -15,12 +15,14 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.recording.views import fields
+from securevfl.consent import booking
 from securevfl.data.party import Helper, register_of
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.disclosure.limits import Limit
+from securevfl.disclosure.limits import KINDS, Limit
 from securevfl.errors import LeakageError
 from securevfl.methods import METHODS, leak_kinds
 from securevfl.methods.known_run import known_run
+from securevfl.protocols.residuals.exchanges import Exchanges
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import Opened
 from securevfl.protocols.shares.opened_scores import OpenedScores
@@ -145,6 +147,15 @@ def test_numbers_in_the_transcript_are_those_in_the_ledgers(residual: str, outpu
     assert told.count == (30 * outputs if residual == "open" else 3 * outputs)
 
 
+@pytest.fixture
+def barely_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more is entered ahead than a visit, however fast visits are: sessions as short as a test's come to the end of
+    what was entered when they began, and must enter more."""
+    monkeypatch.setattr(booking, "LEASE", 1)
+    monkeypatch.setattr(booking.Booking, "_pace", lambda own, visit: 0)
+
+
+@pytest.mark.usefixtures("barely_ahead")
 def test_no_number_is_opened_before_it_is_on_disk_nor_after_cuts_and_repeats(tmp_path: Path) -> None:
     """At every message, of three tries at one run and another job: opened so far is never above what the file has."""
     parties = tables()
@@ -239,8 +250,11 @@ def test_the_same_job_counts_each_time_unless_the_peer_is_trusted(tmp_path: Path
         vfl.simulate(sealed(), parties, ledgers=others)
 
 
-def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path) -> None:
-    """However often a run on kept exchanges is taken up, its ledger has as much as was opened."""
+def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a run on kept exchanges is taken up, its ledger has as much as was opened. What was opened of an
+    exchange before is taken off what its peer may ask for after, whether or not it asks."""
+    begin, used = Exchanges.begin, list[int]()
+    monkeypatch.setattr(Exchanges, "begin", lambda *own, **more: used.append(more["used"]) or begin(*own, **more))
     parties = tables(2)
     options = EXAMPLES["kept exchanges"] | {
         "epochs": 6,
@@ -260,8 +274,11 @@ def test_kept_exchanges_are_taken_up_with_what_is_left_of_them(tmp_path: Path) -
 
     for at in (4, 6, 8, 10, 0):
         states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=1) for each in parties}
+        used.clear()
+        had = transcript.numbers["bank", "shop", "labels"] // 3
         with suppress(Cut):
             vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=cut_at(at), observe=transcript)
+        assert bool(sum(used)) == bool(had)
     opened = transcript.numbers["bank", "shop", "labels"]
     assert sum(n for like, n in entered(own["bank"]).items() if like[0] == "labels") == opened
     assert opened <= 3 * 4 * 18  # p R visits: a cut after a saved round grants no opening anew
@@ -316,13 +333,16 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
 
 class Plain(Observer):
     """Counts numbers that stand in messages as they are, in whatever kind of message, by giver and receiver: floats of
-    arrays, and words of levels; and holds them at every message against what the giver's door has let through.
+    arrays, and words of levels; and holds them at every message against what the giver's door has let through, and
+    that, as it is let through, against the giver's ledger on disk.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ledgers: dict[str, DisclosureLedger]) -> None:
         self.sent: Counter[tuple[str, str]] = Counter()
         self.entered: Counter[tuple[str, str]] = Counter()
         self.short: list[str] = []
+        self._ledgers = ledgers
+        self._through: dict[str, Counter[Any]] = {name: Counter() for name in ledgers}
 
     def __call__(self, event: Event) -> None:
         if event.direction != "send":
@@ -335,6 +355,11 @@ class Plain(Observer):
     def note(self, me: str, fact: object) -> None:
         if isinstance(fact, Entry):
             self.entered[me, fact.to] += fact.numbers
+            if fact.kind in KINDS and me in fact.about:
+                like = fact.kind, fact.to, fact.about, fact.group
+                self._through[me][like] += fact.numbers
+                if (let := self._through[me][like]) > (debited := entered(self._ledgers[me])[like]):
+                    self.short.append(f"{me} to {fact.to}: {fact.kind} of {fact.group}, {let} of {debited} on disk")
 
 
 def _numbers(message: Message, value: object) -> int:
@@ -345,11 +370,13 @@ def _numbers(message: Message, value: object) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("barely_ahead")
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_in_every_method_no_number_is_opened_that_was_not_debited(name: str, tmp_path: Path) -> None:
     """Cut after a round, taken up again, and the job repeated under another seed."""
     job, parties = example(name)
-    own, plain = kept(tmp_path, parties), Plain()
+    own = kept(tmp_path, parties)
+    plain = Plain(own)
 
     def cut(done: int, of: int) -> None:
         raise Cut

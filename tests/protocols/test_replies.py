@@ -13,6 +13,7 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.errors import CryptoError, LimitError, ProtocolError, TransportError
+from securevfl.protocols.base import Release
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
@@ -298,19 +299,23 @@ def test_more_gradients_than_agreed_are_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("openings", "gives_up"), [(1, False), (3, False), (3, True)], ids=["one", "three", "after it was closed"]
+    ("openings", "gives_up", "used"),
+    [(1, False, 0), (3, False, 0), (3, True, 0), (3, False, 2)],
+    ids=["one", "three", "after it was closed", "after a resume"],
 )
-def test_a_party_that_asks_for_more_is_refused_and_the_run_ends_at_once(openings: int, gives_up: bool) -> None:
+def test_a_party_that_asks_for_more_is_refused_and_the_run_ends_at_once(
+    openings: int, gives_up: bool, used: int
+) -> None:
     gs, Js = drawn(1)
     began = time.monotonic()
 
     def publish(role: ActiveResidual, channel: Channel) -> None:
-        role.publish(gs[0], epoch=0, to=["shop"])
+        role.publish(gs[0], epoch=0, to=["shop"], again=Release(0, used) if used else None)
         channel.recv("shop", Opened)  # the training thread waits for something else
 
     def ask(role: PassiveResidual, channel: Channel) -> None:
         reply = role.reply()
-        for _ in range(openings - gives_up):
+        for _ in range(openings - used - gives_up):
             check(reply, Js[0], gs[0], static=False)
         if gives_up:
             reply.close()
