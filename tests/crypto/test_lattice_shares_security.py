@@ -13,20 +13,15 @@ import struct
 import gmpy2
 import numpy as np
 import pytest
-import tenseal.sealapi as seal
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from securevfl.crypto.lattice import bfv_product, sealio, share_layout
-from securevfl.crypto.lattice.bfv import expanded, nearest
 from securevfl.crypto.lattice.bfv_product import (
     BfvParameters,
     LatticeShareEvaluator,
     LatticeShareHolder,
     PreparedPlaintexts,
 )
-from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, uniform_residues
-from securevfl.crypto.prg import Prg
+from securevfl.crypto.lattice.polynomial_ring import NOISE_STD
 from securevfl.crypto.share_scheme import common_coin
 
 PARAMETERS = BfvParameters(56)
@@ -344,74 +339,3 @@ def test_purposes_and_chunks_have_keys_of_their_own():
     for i, first in enumerate(seconds):
         for second in seconds[i + 1 :]:
             assert (first != second).mean() > 0.999
-
-
-def test_a_second_polynomial_is_uniform_below_each_prime():
-    second = expanded(Prg(os.urandom(32), "a"), BFV.key_primes, 60000)
-    for row, p in zip(second, BFV.key_primes, strict=True):
-        assert (row < p).all()
-        counts = np.bincount((row.astype(float) * 16 / p).astype(int), minlength=16)
-        assert ((counts - 3750) ** 2 / 3750).sum() < 80
-
-
-# --- a share of the mask, exactly ------------------------------------------------------------------------------------
-
-
-@settings(max_examples=50)
-@given(st.lists(st.integers(0, Q - 1), min_size=1, max_size=20), st.integers(8, 56))
-def test_a_share_of_the_mask_is_rounded_exactly(values, bits):
-    residues = np.array([[x % p for x in values] for p in BFV.primes], np.uint64)
-    slow = [(2 ** (bits + 1) * x + Q) // (2 * Q) % 2**bits for x in values]
-    assert nearest(residues, BFV.primes, bits).tolist() == slow
-
-
-def test_values_next_to_a_half_are_rounded_exactly_too():
-    near = [(half * pow(T, -1, Q)) % Q for half in ((Q + k) // 2 for k in (-3, -1, 1, 3))]
-    residues = np.array([[x % p for x in near] for p in BFV.primes], np.uint64)
-    assert nearest(residues, BFV.primes, 56).tolist() == [(2 * T * x + Q) // (2 * Q) % T for x in near]
-
-
-def test_floats_would_be_off_at_this_size():
-    """Why the share is computed in integers: as a float fraction of q most low bits are lost."""
-    from securevfl.crypto.lattice.polynomial_ring import fraction_of_modulus
-
-    residues = uniform_residues(BFV.primes, 2000)
-    floats = np.rint(fraction_of_modulus(residues, BFV.primes) * 2.0**56).astype(np.uint64) & np.uint64(T - 1)
-    assert (floats != nearest(residues, BFV.primes, 56)).mean() > 0.5
-
-
-def test_seal_rounds_what_it_decrypts_as_integers_do():
-    """The holder's share, over uniform values: SEAL's decryption against the exact rounding of c0 + c1 s."""
-    holder, evaluator = pair(holder=KnowingHolder)
-    sealed = holder.encrypt(words(1, 1), columns=1000)
-    reply, _ = evaluator.product(evaluator.prepare(np.ones((1, 1000), int)), sealed)
-    c1, c0 = answer(reply, 1000)
-    where = PARAMETERS.layout(1, 1, 1, 1).wanted(1000, 0, 0)
-    product = negacyclic(crt(c1), holder.secret)
-    exact = [(2 * T * ((a + product[at]) % Q) + Q) // (2 * Q) % T for at, a in zip(where, crt(c0), strict=True)]
-    assert holder.open(reply).ravel().tolist() == exact
-
-
-def test_the_context_that_makes_keys_is_of_no_ciphertext():
-    assert BFV._maker.key_parms_id() != BFV.holding.seal.key_parms_id()
-    assert math.log2(math.prod(BFV.key_primes)) <= 109
-    assert seal.CoeffModulus.MaxBitCount(N, seal.SEC_LEVEL_TYPE.TC128) == 109
-
-
-@pytest.mark.parametrize(("n", "c", "d"), [(256, 16, 15), (15, 16, 256), (4096, 16, 100), (1, 1, 5000), (5000, 300, 1)])
-def test_the_layout_is_no_dearer_than_any_other_of_its_kind(n, c, d):
-    """`choose` looks at equal parts only; no s and p of all does better by more than a fiftieth."""
-
-    def cost(s, p, uses):
-        layout = share_layout.Layout(N, n, c, s, p)
-        if layout.columns < 1:
-            return math.inf
-        P, B, F = layout.output_blocks, layout.sample_blocks, layout.column_blocks(d)
-        each = B * share_layout.UP + F * share_layout.DOWN + B * F * share_layout.PRODUCT
-        return P * each + B * F * share_layout.PREPARE / uses
-
-    for uses in (1, 10):
-        chosen = share_layout.choose(N, n, c, d, uses)
-        steps = sorted({*range(1, min(n, N) + 1, max(1, min(n, N) // 300)), n if n <= N else N})
-        best = min(cost(s, p, uses) for s in steps for p in {1, 2, 4, 8, 16, min(c, N)} if p <= c and s * p <= N)
-        assert cost(chosen.s, chosen.p, uses) <= 1.02 * best

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -14,24 +11,19 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.audit.recording.views import fields
 from securevfl.consent import booking
 from securevfl.data.party import Helper, register_of
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
-from securevfl.disclosure.limits import KINDS, Limit
+from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError
 from securevfl.methods import METHODS, leak_kinds
 from securevfl.methods.known_run import known_run
 from securevfl.protocols.residuals.exchanges import Exchanges
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.residuals.sealed_residual import Opened
-from securevfl.protocols.shares.opened_scores import OpenedScores
-from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.protocols.stored.shown_labels import Labels
 from securevfl.protocols.sums.direct_sum import Part
-from securevfl.runtime.channel import Event, Observer
-from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry
+from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.door_watch import watched
 
@@ -329,119 +321,3 @@ def test_a_run_that_patience_ends_has_debited_what_it_told(mode: str, tmp_path: 
             assert sum(n for each in own.values() for n in entered(each).values()) < sum(
                 item.of_party(party).numbers for item in foreseen for party in item.about
             )
-
-
-class Plain(Observer):
-    """Counts numbers that stand in messages as they are, in whatever kind of message, by giver and receiver: floats of
-    arrays, and words of levels; and holds them at every message against what the giver's door has let through, and
-    that, as it is let through, against the giver's ledger on disk.
-    """
-
-    def __init__(self, ledgers: dict[str, DisclosureLedger]) -> None:
-        self.sent: Counter[tuple[str, str]] = Counter()
-        self.entered: Counter[tuple[str, str]] = Counter()
-        self.short: list[str] = []
-        self._ledgers = ledgers
-        self._through: dict[str, Counter[Any]] = {name: Counter() for name in ledgers}
-
-    def __call__(self, event: Event) -> None:
-        if event.direction != "send":
-            return
-        pair = event.me, event.peer
-        self.sent[pair] += sum(_numbers(event.message, value) for value in fields(event.message))
-        if self.sent[pair] > self.entered[pair]:
-            self.short.append(f"{pair}: {type(event.message).__name__}, {self.sent[pair]} of {self.entered[pair]}")
-
-    def note(self, me: str, fact: object) -> None:
-        if isinstance(fact, Entry):
-            self.entered[me, fact.to] += fact.numbers
-            if fact.kind in KINDS and me in fact.about:
-                like = fact.kind, fact.to, fact.about, fact.group
-                self._through[me][like] += fact.numbers
-                if (let := self._through[me][like]) > (debited := entered(self._ledgers[me])[like]):
-                    self.short.append(f"{me} to {fact.to}: {fact.kind} of {fact.group}, {let} of {debited} on disk")
-
-
-def _numbers(message: Message, value: object) -> int:
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return value.size
-    levels = isinstance(message, ShuffledWords | OpenedScores) and isinstance(value, bytes)
-    return 8 * len(value) // WIDEST if levels and isinstance(value, bytes) else 0
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("barely_ahead")
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_in_every_method_no_number_is_opened_that_was_not_debited(name: str, tmp_path: Path) -> None:
-    """Cut after a round, taken up again, and the job repeated under another seed."""
-    job, parties = example(name)
-    own = kept(tmp_path, parties)
-    plain = Plain(own)
-
-    def cut(done: int, of: int) -> None:
-        raise Cut
-
-    for seed, on_round in ((0, cut), (0, None), (1, None)):
-        states = {each.name: Checkpoints(tmp_path / each.name, each.name, every=1) for each in parties}
-        with suppress(Cut):
-            again = job.model_copy(update={"seed": seed})
-            vfl.simulate(again, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=plain)
-    assert not plain.short, plain.short[:3]
-    for party, ledger in own.items():
-        opened = sum(numbers for (giver, _), numbers in plain.sent.items() if giver == party)
-        assert opened <= sum(entered(ledger).values())
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import securevfl as vfl
-from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.runtime.channel import Event, Observer
-from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry
-from securevfl.training.checkpoint import Checkpoints
-folder = Path(sys.argv[1])
-parties = [each.take(range(120)) for each in vfl.datasets.breast_cancer()]
-own = {each.name: DisclosureLedger(folder / f"{each.name}.ledger", each.name) for each in parties}
-states = {each.name: Checkpoints(folder / each.name, each.name, every=100) for each in parties}
-job = vfl.Job(
-    model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="ckks"), epochs=2,
-    batch_size=60, accepts=["columns", "fresh_equations"],
-)
-def observe(event):
-    if event.me == "bank" and event.direction == "send" and type(event.message).__name__ == "Opened":
-        with open(folder / "opened", "a") as file:
-            file.write("x")
-def on_round(done, of):
-    if done == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-vfl.simulate(job, parties, ledgers=own, checkpoints=states, on_round=on_round, observe=observe)
-"""
-
-
-def test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has(tmp_path: Path) -> None:
-    """Killed twice at once after two rounds; the bank's file has what each try opened, and what it had leased."""
-    p, ends = 15, []
-    for _ in range(5):
-        ends.append(
-            subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, check=False).returncode
-        )
-        bank = DisclosureLedger(tmp_path / "bank.ledger", "bank")
-        opened = p * len((tmp_path / "opened").read_bytes())
-        assert sum(n for like, n in entered(bank).items() if like[0] == "labels") >= opened
-        if ends[-1] != -signal.SIGKILL:
-            break
-    assert ends[:2] == [-signal.SIGKILL] * 2
-    assert ends[-1] == 1  # refused before residuals of a batch of 60 were opened to 60 equations
-    assert told_to(bank.read().entries, "labels", "shop").count < 60 + p
-
-
-def test_ledgers_of_the_schema_before_are_read(tmp_path: Path) -> None:
-    parties = tables(2)
-    own = kept(tmp_path, parties)
-    vfl.simulate(sealed(), parties, ledgers=own)
-    path = own["bank"].path
-    head, _, body = path.read_bytes().partition(b"\n")
-    path.write_bytes(head.replace(b"ledger/2", b"ledger/1") + b"\n" + body)
-    assert told_to(own["bank"].read().entries, "labels", "shop").count == 3

@@ -1,29 +1,20 @@
 """The disclosure ledger: entered before anything is told, once a run, whole under cuts, crashes and other processes."""
 
-import signal
 import stat
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl.consent.booking import Booking
 from securevfl.data.ids import id_keys
 from securevfl.data.register import Register
-from securevfl.disclosure import ledger as ledger_module
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, default_ledger, told_to
-from securevfl.disclosure.limits import Limit, ToldTotal, total
-from securevfl.errors import ConfigError, DataError, LeakageError, StorageError
+from securevfl.disclosure.ledger import DisclosureLedger, told_to
+from securevfl.disclosure.limits import Limit, ToldTotal
+from securevfl.errors import LeakageError
 from securevfl.runtime.channel import Event
 from securevfl.runtime.door import Door
 from securevfl.training.checkpoint import Checkpoints
@@ -252,206 +243,3 @@ def test_a_run_is_entered_before_it_tells_anything(tmp_path: Path) -> None:
 
     vfl.simulate(job(), parties, ledgers=own, observe=observe)
     assert missing == []
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import securevfl as vfl
-from securevfl.disclosure.ledger import DisclosureLedger
-parties = vfl.datasets.breast_cancer()
-own = {each.name: DisclosureLedger(Path(sys.argv[1]) / f"{each.name}.ledger", each.name) for each in parties}
-job = vfl.Job(
-    model=vfl.Logistic(), optimizer=vfl.FedBCD(lr=0.1), protocol=vfl.Protocol(residual="open"), epochs=4,
-    batch_size=128, accepts=["columns"],
-)
-vfl.simulate(job, parties, ledgers=own, on_round=lambda done, of: os.kill(os.getpid(), signal.SIGKILL))
-"""
-
-
-def test_a_killed_process_leaves_the_whole_run_entered(tmp_path: Path) -> None:
-    assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)]).returncode == -signal.SIGKILL
-    shop = DisclosureLedger(tmp_path / "shop.ledger", "shop")
-    assert told(shop, "columns", "bank").count >= 4
-    assert told(DisclosureLedger(tmp_path / "bank.ledger", "bank"), "labels", "shop").share == 1.0
-
-
-BOOKS = """
-import sys, time
-from pathlib import Path
-from securevfl.disclosure.counts import Disclosure
-from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.data.register import Register
-path, name, times = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-print(flush=True)
-sys.stdin.readline()
-for k in range(times):
-    told = Disclosure("columns", "bank", ("shop",), 1, 10)
-    DisclosureLedger(path, "shop").book(Register.of_numbers(100), (f"{name} {k}", ""), [told])
-"""
-
-
-def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    path, times = tmp_path / "new" / "shop.ledger", 25
-    running = [
-        subprocess.Popen([sys.executable, "-c", BOOKS, str(path), name, str(times)], stdin=-1, stdout=-1, text=True)
-        for name in ("a", "b")
-    ]
-    for each in running:
-        assert each.stdout is not None
-        each.stdout.readline()  # it has started
-    for each in running:
-        assert each.stdin is not None
-        print("go", file=each.stdin, flush=True)
-    assert [each.wait(120) for each in running] == [0, 0]
-    assert told(DisclosureLedger(path, "shop"), "columns", "bank") == ToldTotal(
-        2 * times, pytest.approx(5.0), 2 * times
-    )
-    assert {each.name for each in path.parent.iterdir()} == {"shop.ledger", "shop.ledger.lock"}
-
-
-def test_of_jobs_at_once_that_fit_the_limit_only_alone_one_goes(tmp_path: Path) -> None:
-    for k in range(10):
-        path = tmp_path / f"{k}.ledger"
-        DisclosureLedger(path, "shop").set_limit("columns", Limit(8))
-        together, went = threading.Barrier(4), []
-
-        def run(name: int, path: Path = path, together: threading.Barrier = together, went: list[int] = went) -> None:
-            together.wait()
-            with suppress(LeakageError):
-                DisclosureLedger(path, "shop").book(REGISTER, (str(name), ""), [columns(5)])
-                went.append(name)
-
-        threads = [threading.Thread(target=run, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert len(went) == 1
-        assert told(DisclosureLedger(path, "shop"), "columns", "bank").count == 5
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> DisclosureLedger:
-    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
-    for run in range(5):
-        ledger.book(REGISTER, (f"run {run}", ""), [columns(3), columns(2, learner="telco")])
-    return ledger
-
-
-def test_a_damaged_file_is_refused_wherever_the_damage_is(full: DisclosureLedger) -> None:
-    whole = full.path.read_bytes()
-    generator = np.random.default_rng(0)
-    for cut in [0, 1, 18, 40, *generator.integers(50, len(whole), 20).tolist(), len(whole) - 1]:
-        full.path.write_bytes(whole[:cut])
-        with pytest.raises(DataError, match=r"shop\.ledger: a whole ledger was expected.*put a copy of it back"):
-            full.read()
-    for at in generator.integers(20, len(whole), 60).tolist():
-        spoilt = bytearray(whole)
-        spoilt[at] ^= 1
-        full.path.write_bytes(bytes(spoilt))
-        with pytest.raises(DataError, match="a whole ledger was expected"):
-            full.book(REGISTER, ("another", ""), [columns(1)])
-        assert full.path.read_bytes() == bytes(spoilt)
-    full.path.write_bytes(whole)
-    assert told(full, "columns", "bank").count == 15
-
-
-def test_files_of_others_and_of_other_versions_are_told_apart(full: DisclosureLedger, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the ledger of bank was expected, it is shop's"):
-        DisclosureLedger(full.path, "bank").read()
-    assert DisclosureLedger.find(full.path).party == "shop"
-    full.path.write_bytes(full.path.read_bytes().replace(b"ledger/2", b"ledger/9", 1))
-    with pytest.raises(DataError, match="another version wrote this one"):
-        full.read()
-    with pytest.raises(DataError, match=r"a ledger was expected there \(No such file"):
-        DisclosureLedger.find(tmp_path / "none.ledger")
-    (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="a place to keep the ledger was expected"):
-        DisclosureLedger(tmp_path / "file" / "shop.ledger", "shop").book(REGISTER, ("run", ""), [columns(1)])
-
-
-def test_a_write_that_fails_leaves_the_file_as_it_was(full: DisclosureLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = full.path.read_bytes()
-
-    def no_room(path: Path, data: bytes) -> None:
-        raise StorageError(path, OSError(28, "No space left on device"))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ledger_module, "write_whole", no_room)
-        with pytest.raises(StorageError, match="make room"):
-            full.book(REGISTER, ("another", ""), [columns(1)])
-    assert full.path.read_bytes() == whole
-    full.book(REGISTER, ("another", ""), [columns(1)])
-
-
-def test_what_a_check_raises_goes_through_and_enters_nothing(full: DisclosureLedger) -> None:
-    whole = full.path.read_bytes()
-
-    def check(before: Sequence[LedgerEntry]) -> None:
-        assert sum(item.told.count for item in before) == 20  # of four runs, as the fifth is this one
-        raise LeakageError("no")
-
-    with pytest.raises(LeakageError, match="no"):
-        full.book(REGISTER, ("run 4", ""), [columns(1)], check)
-    assert full.path.read_bytes() == whole
-
-
-def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: DisclosureLedger) -> None:
-    scores = Disclosure("scores", "bank", ("shop",), 700, 0)
-    full.answer("run 2", "session a", scores)
-    full.answer("another training", "session b", scores)
-    entries = full.read().entries
-    assert [entry.table for entry in entries[-2:]] == [REGISTER.name, "model another training"]
-    assert told_to(full.foresee(REGISTER, [])[0], "scores", "bank") == ToldTotal(700, 0.0, 1)
-    full.set_limit("scores", Limit(1000))
-    with pytest.raises(LeakageError, match=r"lets bank be told 1,000 scores at most.*evaluate or predict less"):
-        full.answer("run 2", "session c", scores)
-
-
-def test_secrets_and_marks_stay_in_the_file(full: DisclosureLedger) -> None:
-    book = full.read()
-    assert repr(book.salt) not in repr(book)
-    other = DisclosureLedger(full.path.with_name("other.ledger"), "shop")
-    other.book(REGISTER, ("run", ""), [columns(1)])
-    mine, theirs = (each.read().tables[REGISTER.name].marks for each in (full, other))
-    parts = [{marks[at : at + 8] for at in range(0, len(marks), 8)} for marks in (mine, theirs)]
-    assert len(parts[0]) == len(parts[1]) == 500
-    assert not parts[0] & parts[1]  # two ledgers cannot be compared
-
-
-def test_the_default_place_is_among_the_user_s_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", "/somewhere")
-    assert default_ledger("shop") == Path("/somewhere/securevfl/shop.ledger")
-    monkeypatch.delenv("XDG_DATA_HOME")
-    assert default_ledger("shop") == Path.home() / ".local/share/securevfl/shop.ledger"
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "a", "b"]), st.integers(1, 9))))
-def test_totals_take_each_basis_once_and_add_up_the_sessions_of_a_run(told: list[tuple[int, str, int]]) -> None:
-    found = total((f"run {run}", columns(count, basis=basis)) for run, basis, count in told)
-    bases = {basis or run: 0 for run, basis, _ in told}
-    for run, basis, count in told:
-        bases[basis or run] = max(bases[basis], count) if basis else bases[run] + count
-    assert found.count == sum(bases.values())
-    assert found.share == pytest.approx(found.count / 10)
-    assert found.runs == len({run for run, _, _ in told})
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "nan", "inf", "%", "-5%", "1e999"])
-def test_limits_that_make_no_sense_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"--limit columns={text}: a whole number, a percentage"):
-        Limit.parse("columns", text)
-
-
-def test_limits_as_they_are_written() -> None:
-    so_far = ToldTotal(30, 0.301, 2)
-    assert Limit.parse("labels", "25%") == ("labels", Limit(0.25, share=True))
-    assert Limit.parse("scores", "none") == ("scores", None)
-    assert not Limit(0.25, share=True).allows(so_far)
-    assert Limit.parse("labels", Limit(0.25, share=True).needed(so_far))[1].allows(so_far)  # type: ignore[union-attr]
-    assert Limit.parse("labels", Limit(3).needed(so_far))[1].allows(so_far)  # type: ignore[union-attr]
-    assert (Limit(40).left(so_far), Limit(20).left(so_far), Limit(0.5, share=True).left(so_far)) == ("10", "0", "20%")
-    for less, more in pairwise([ToldTotal(1, 0.1, 1), ToldTotal(1, 0.2, 1), ToldTotal(2, 0.2, 9)]):
-        assert more.exceeds(less)
-        assert not less.exceeds(more)

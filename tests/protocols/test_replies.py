@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 
@@ -12,8 +11,7 @@ import pytest
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.errors import CryptoError, LimitError, ProtocolError, TransportError
-from securevfl.protocols.base import Release
+from securevfl.errors import LimitError
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
@@ -24,7 +22,7 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.open_residual import OpenResidual
-from securevfl.protocols.residuals.sealed_residual import Blinded, Closed, Opened, SealedActive, SealedResidual
+from securevfl.protocols.residuals.sealed_residual import Blinded, Closed, SealedActive, SealedResidual
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
@@ -283,143 +281,3 @@ def test_a_reply_that_is_given_up_is_closed_and_one_that_is_spent_needs_no_word(
     events = play(SEALED, Agreement(kept=2), published(gs), {"shop": ask})
     closed = [event.message.exchange for event in events if isinstance(event.message, Closed) and event.me == "bank"]
     assert closed == [0, None]
-
-
-def test_more_gradients_than_agreed_are_not_asked_for() -> None:
-    gs, Js = drawn(1)
-
-    def ask(role: PassiveResidual, channel: Channel) -> None:
-        reply = role.reply()
-        for _ in range(2):
-            check(reply, Js[0], gs[0], static=False)
-        with pytest.raises(LimitError, match="shop: the 2 gradients agreed of exchange 0 are spent"):
-            reply.gradient(Given(Js[0], static=False), batch(0))
-
-    play(SEALED, Agreement(openings=2), published(gs), {"shop": ask})
-
-
-@pytest.mark.parametrize(
-    ("openings", "gives_up", "used"),
-    [(1, False, 0), (3, False, 0), (3, True, 0), (3, False, 2)],
-    ids=["one", "three", "after it was closed", "after a resume"],
-)
-def test_a_party_that_asks_for_more_is_refused_and_the_run_ends_at_once(
-    openings: int, gives_up: bool, used: int
-) -> None:
-    gs, Js = drawn(1)
-    began = time.monotonic()
-
-    def publish(role: ActiveResidual, channel: Channel) -> None:
-        role.publish(gs[0], epoch=0, to=["shop"], again=Release(0, used) if used else None)
-        channel.recv("shop", Opened)  # the training thread waits for something else
-
-    def ask(role: PassiveResidual, channel: Channel) -> None:
-        reply = role.reply()
-        for _ in range(openings - used - gives_up):
-            check(reply, Js[0], gs[0], static=False)
-        if gives_up:
-            reply.close()
-        channel.send("bank", Blinded(0, b"anything"), "/opening")
-        with pytest.raises(TransportError, match="bank has stopped: bank: shop asked about exchange 0"):
-            channel.recv("bank", Opened, "/opening")
-        raise ProtocolError("shop was stopped")
-
-    with pytest.raises(LimitError, match=f"the {openings} gradients agreed or which is closed to it"):
-        play(SEALED, Agreement(openings=openings), publish, {"shop": ask})
-    assert time.monotonic() - began < SOON
-
-
-def test_an_exchange_of_another_party_is_refused() -> None:
-    gs, Js = drawn(2)
-
-    def publish(role: ActiveResidual, channel: Channel) -> None:
-        role.publish(gs[0], epoch=0, to=["shop"])
-        role.publish(gs[1], epoch=0, to=["telco"])
-
-    def shop(role: PassiveResidual, channel: Channel) -> None:
-        check(role.reply(), Js[0], gs[0])
-
-    def telco(role: PassiveResidual, channel: Channel) -> None:
-        role.reply()
-        channel.send("bank", Blinded(0, b"anything"), "/opening")
-        channel.recv("bank", Opened, "/opening")
-
-    with pytest.raises(LimitError, match="telco asked about exchange 0"):
-        play(SEALED, Agreement(), publish, {"shop": shop, "telco": telco})
-
-
-def test_an_error_of_the_serving_thread_is_the_runs_at_once() -> None:
-    gs, _ = drawn(1)
-    began = time.monotonic()
-
-    def publish(role: ActiveResidual, channel: Channel) -> None:
-        role.publish(gs[0], epoch=0, to=["shop"])
-        channel.recv("shop", Opened)
-
-    def ask(role: PassiveResidual, channel: Channel) -> None:
-        role.reply()
-        channel.send("bank", Blinded(0, b"no ciphertext of anything"), "/opening")
-        channel.recv("bank", Opened, "/opening")
-
-    with pytest.raises(CryptoError):
-        play(SEALED, Agreement(), publish, {"shop": ask})
-    assert time.monotonic() - began < SOON
-
-
-@pytest.mark.parametrize("who", ["bank", "shop"])
-def test_a_party_that_stops_in_mid_exchange_ends_the_others_and_its_threads(who: str) -> None:
-    gs, _ = drawn(1)
-
-    def publish(role: ActiveResidual, channel: Channel) -> None:
-        role.publish(gs[0], epoch=0, to=["shop"])
-        if who == "bank":
-            raise ProtocolError("bank gives up")
-        channel.recv("shop", Opened)
-
-    def ask(role: PassiveResidual, channel: Channel) -> None:
-        role.reply()
-        if who == "shop":
-            raise ProtocolError("shop gives up")
-        channel.recv("bank", Opened)
-
-    with pytest.raises(ProtocolError, match=f"{who} gives up"):
-        play(SEALED, Agreement(), publish, {"shop": ask})
-    until = time.monotonic() + SOON
-    while any(thread.name == "bank: openings" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def test_the_active_party_waits_for_a_party_that_holds_too_many_and_gives_up_in_time() -> None:
-    gs, _ = drawn(4)
-    begun = threading.Event()
-
-    def publish(role: ActiveResidual, channel: Channel) -> None:
-        for g in gs:
-            role.publish(g, epoch=0, to=["shop"])
-            begun.set()
-
-    def ask(role: PassiveResidual, channel: Channel) -> None:
-        assert begun.wait(SOON)
-        role.reply()
-        channel.recv("bank", Opened, timeout=SOON)
-
-    with pytest.raises(TransportError, match="shop was expected to keep at most 1 replies, more are open after 1 s"):
-        play(SEALED, Agreement(), publish, {"shop": ask}, timeout=1.0)
-
-
-def test_a_party_that_never_closes_is_named() -> None:
-    gs, _ = drawn(1)
-    begun = threading.Event()
-
-    def publish(role: ActiveResidual, channel: Channel) -> None:
-        role.publish(gs[0], epoch=0, to=["shop"])
-        begun.set()
-
-    def ask(role: PassiveResidual, channel: Channel) -> None:
-        assert begun.wait(SOON)
-        role.reply()
-        channel.recv("bank", Opened, timeout=SOON)
-
-    with pytest.raises(TransportError, match="bank: shop had more to ask 1 s after the last residual"):
-        play(SEALED, Agreement(), publish, {"shop": ask}, timeout=1.0)

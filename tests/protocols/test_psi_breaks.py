@@ -1,0 +1,187 @@
+"""Alignments that break and go on: what is kept of them, and what is not done twice."""
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.crypto.transfers import okvs
+from securevfl.data.row_order import read_rows, rows_path, write_rows
+from securevfl.errors import DataError, TransportError
+from securevfl.organisations.align import FolderJournal
+from securevfl.protocols.alignment import psi, psi_transfers, psi_work
+from securevfl.protocols.alignment.psi_many import Common, Slots, Store
+from securevfl.protocols.alignment.psi_transfers import Corrections, Offer, Question
+from securevfl.protocols.alignment.psi_work import Points, TwiceBlinded
+from securevfl.runtime.channel import Event
+from securevfl.runtime.codec import Message
+from tests.protocols.test_psi import NAMES, Stop, cut_small, play
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_small(monkeypatch, 8)
+
+
+class Cut:
+    """Lets a party send `messages` messages, then cuts it off."""
+
+    def __init__(self, messages: int) -> None:
+        self.left = messages
+
+    def __call__(self, message: Message) -> Message:
+        if not self.left:
+            raise Stop
+        self.left -= 1
+        return message
+
+
+@pytest.mark.parametrize(
+    ("parties", "transfers"), [(2, False), (3, False), (2, True), pytest.param(3, True, marks=pytest.mark.slow)]
+)
+def test_going_on_after_a_break_at_any_message(
+    parties: int, transfers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_small(monkeypatch, 16)
+    sets = [list(range(k, 20 + k)) for k in range(parties)]
+    common = list(range(parties - 1, 20))
+    for cut in NAMES[:parties]:
+        for messages in range(0, 100, (parties - 1) * (2 if transfers else 1)):
+            folder = tmp_path / f"{parties}-{cut}-{messages}"
+            try:
+                play(sets, journals=folder, twist={cut: Cut(messages)}, transfers=transfers)
+                break
+            except (Stop, TransportError):
+                rows = play(sets, journals=folder, transfers=transfers)
+            assert [sorted(own[r] for r in taken) for own, taken in zip(sets, rows, strict=True)] == [common] * parties
+            assert not list(folder.iterdir())
+        assert messages >= 4
+
+
+def sent(events: list[Event], kind: type[Message]) -> list[Message]:
+    return [event.message for event in events if event.direction == "send" and isinstance(event.message, kind)]
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_what_has_been_done_is_not_done_again(
+    parties: int, small_chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = [list(range(k, 40 + k)) for k in range(parties)]
+    first: list[Event] = []
+    last = psi.Matches if parties == 2 else Common
+
+    def stop(message: Message) -> Message:
+        if isinstance(message, last):
+            raise Stop
+        return message
+
+    with pytest.raises((Stop, TransportError)):
+        play(sets, journals=tmp_path, twist={"bank": stop}, observe=first.append)
+    for file in tmp_path.glob("*/*"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    monkeypatch.setattr(okvs, "encode", None)
+    monkeypatch.setattr(psi_work.Blinder, "blind", None)
+    again: list[Event] = []
+    play(sets, journals=tmp_path, observe=again.append)
+    assert len(sent(first, Points)) == 2 * 5
+    assert not sent(again, Points) + sent(again, TwiceBlinded) + sent(again, Slots)
+    assert {m.seed for m in sent(again, Store)} == {m.seed for m in sent(first, Store)}  # type: ignore[attr-defined]
+
+
+def test_transfers_that_were_done_are_not_done_again(
+    small_chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = [list(range(k, 40 + k)) for k in range(3)]
+    first: list[Event] = []
+
+    def stop(message: Message) -> Message:
+        if isinstance(message, Common):
+            raise Stop
+        return message
+
+    with pytest.raises((Stop, TransportError)):
+        play(sets, journals=tmp_path, twist={"bank": stop}, observe=first.append, transfers=True)
+    monkeypatch.setattr(okvs, "encode", None)
+    monkeypatch.setattr(psi_transfers, "choose", None)
+    again: list[Event] = []
+    rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
+    assert sorted(sets[0][row] for row in rows[0]) == list(range(2, 40))
+    assert len(sent(first, Corrections)) == 2 * -(-okvs.slots(40) // 32)
+    assert not sent(again, Corrections) + sent(again, Slots) + sent(again, Offer)
+    assert {m.seed for m in sent(again, Question)} == {m.seed for m in sent(first, Question)}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("who", ["bank", "shop"])
+def test_other_ids_after_a_break_take_fresh_transfers(who: str, small_chunks: None, tmp_path: Path) -> None:
+    sets = [list(range(k, 20 + k)) for k in range(2)]
+    first: list[Event] = []
+    with pytest.raises((Stop, TransportError)):
+        play(sets, journals=tmp_path, twist={"shop": Cut(3)}, observe=first.append, transfers=True)
+    sets[NAMES.index(who)] = list(range(5, 25))
+    again: list[Event] = []
+    rows = play(sets, journals=tmp_path, observe=again.append, transfers=True)
+    assert [sets[0][row] for row in rows[0]] == [sets[1][row] for row in rows[1]]
+    before = {m.rows for m in sent(first, Corrections)}  # type: ignore[attr-defined]
+    assert before
+    assert not before & {m.rows for m in sent(again, Corrections)}  # type: ignore[attr-defined]
+    assert sent(again, Offer)
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+@pytest.mark.parametrize("who", ["bank", "shop"])
+def test_other_ids_after_a_break_start_afresh(who: str, parties: int, small_chunks: None, tmp_path: Path) -> None:
+    sets = [list(range(k, 20 + k)) for k in range(parties)]
+    first: list[Event] = []
+    with pytest.raises((Stop, TransportError)):
+        play(sets, journals=tmp_path, twist={"shop": Cut(3)}, observe=first.append)
+    sets[NAMES.index(who)] = list(range(5, 25))
+    again: list[Event] = []
+    rows = play(sets, journals=tmp_path, observe=again.append)
+    assert [sets[0][row] for row in rows[0]] == [sets[1][row] for row in rows[1]]
+    before = {m.points for m in sent(first, Points)}  # type: ignore[attr-defined]
+    assert before
+    assert not before & {m.points for m in sent(again, Points)}  # type: ignore[attr-defined]
+
+
+def test_a_folder_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(DataError, match="chmod 700"):
+        FolderJournal(folder)
+
+
+def test_a_journal_leaves_other_files_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o700)
+    (folder / "notes.txt").write_text("mine")
+    journal = FolderJournal(folder)
+    journal.append("secrets", b"one")
+    journal.append("mine", b"two")
+    journal.append("mine", b"three")
+    assert FolderJournal(folder).whole("mine") == b"twothree"
+    journal.clear()
+    assert [file.name for file in folder.iterdir()] == ["notes.txt"]
+
+
+def test_the_row_order_is_kept_beside_the_data(tmp_path: Path) -> None:
+    data = tmp_path / "shop.csv"
+    rows = np.array([3, 0, 2])
+    assert write_rows(data, rows) == rows_path(data) == tmp_path / "shop.csv.rows.npy"
+    np.testing.assert_array_equal(read_rows(data, of=4), rows)
+    with pytest.raises(DataError, match="has changed"):
+        read_rows(data, of=3)
+    write_rows(data, np.array([1, 1]))
+    with pytest.raises(DataError, match="different row numbers"):
+        read_rows(data, of=3)
+    rows_path(data).write_bytes(b"no numpy file")
+    with pytest.raises(DataError, match="align again"):
+        read_rows(data, of=3)
+    with pytest.raises(DataError, match="align first"):
+        read_rows(tmp_path / "none.csv", of=3)
+
+
+def test_kept_secrets_show_nothing() -> None:
+    kept = psi_work.Secrets(b"n" * 16, False, b"s" * 32, b"scalar" * 5, {"shop": b"pair key" * 4})
+    assert repr(kept) == str(kept) == "<Secrets, secret>"

@@ -1,0 +1,118 @@
+"""Messages of an alignment that are altered on their way, and how each ends it."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from securevfl.errors import CryptoError, ProtocolError
+from securevfl.protocols.alignment import psi, psi_work
+from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Tags
+from securevfl.protocols.alignment.psi_transfers import Choices, Corrections, Offer, Question
+from securevfl.protocols.alignment.psi_work import AlignmentHello, Begin, Points, TwiceBlinded
+from securevfl.runtime.codec import Message
+from tests.protocols.test_psi import Twist, play
+
+
+def once(kind: type[Message], change: Callable[[Message], Message]) -> Twist:
+    return lambda message: change(message) if isinstance(message, kind) else message
+
+
+def points_with(tail: bytes, kind: type[Message] = Points) -> Twist:
+    return once(kind, lambda m: kind(m.points[: -len(tail)] + tail))  # type: ignore[attr-defined, call-arg]
+
+
+NO_POINT = b"\xff" * 32
+TAMPERED = [
+    (2, "bank", points_with(NO_POINT)),
+    (2, "shop", points_with(NO_POINT)),
+    (3, "bank", points_with(NO_POINT)),
+    (3, "shop", points_with(NO_POINT, TwiceBlinded)),
+    (3, "shop", points_with(bytes(32), TwiceBlinded)),
+    (3, "telco", once(psi_work.PairKey, lambda m: psi_work.PairKey(bytes(32)))),
+    (3, "telco", once(psi_work.PairKey, lambda m: psi_work.PairKey(b"short"))),
+]
+
+
+@pytest.mark.parametrize(("parties", "cheat", "twist"), TAMPERED)
+def test_points_that_are_none_are_refused(parties: int, cheat: str, twist: Twist) -> None:
+    with pytest.raises(CryptoError):
+        play([list(range(20))] * parties, twist={cheat: twist})
+
+
+@pytest.mark.parametrize(
+    ("cheat", "twist"),
+    [
+        ("bank", once(Offer, lambda m: Offer(bytes(32)))),
+        ("bank", once(Offer, lambda m: Offer(m.public[:-1]))),
+        ("shop", points_with(NO_POINT, Choices)),
+        ("shop", points_with(b"\x01" + bytes(31), Choices)),
+    ],
+)
+def test_base_transfers_without_points_are_refused(cheat: str, twist: Twist) -> None:
+    with pytest.raises(CryptoError, match="base transfers"):
+        play([list(range(20))] * 2, twist={cheat: twist}, transfers=True)
+
+
+def shorter(kind: type[Message]) -> Twist:
+    return once(kind, lambda m: kind(next(iter(msgspec.structs.astuple(m)))[:-1]))
+
+
+def other(kind: type[Message], **changes: object) -> Twist:
+    return once(kind, lambda m: msgspec.structs.replace(m, **changes))
+
+
+BROKEN = [
+    *[(2, cheat, shorter(Points)) for cheat in ("bank", "shop")],
+    *[(2, cheat, once(Points, lambda m: Points(m.points + b"\xff" * 32))) for cheat in ("bank", "shop")],
+    *[(2, cheat, once(Points, lambda m: Points(m.points[::-1]))) for cheat in ("bank", "shop")],
+    (2, "shop", once(TwiceBlinded, lambda m: TwiceBlinded(m.points[:-32]))),
+    (2, "shop", once(TwiceBlinded, lambda m: TwiceBlinded(m.points[:32] * 20))),
+    (2, "bank", shorter(psi.Matches)),
+    (2, "bank", once(psi.Matches, lambda m: psi.Matches(m.bits + b"\x00"))),
+    (2, "shop", other(AlignmentHello, rows=0)),
+    (2, "shop", other(AlignmentHello, rows=-5)),
+    (2, "bank", other(Begin, rows=0)),
+    (2, "bank", other(Begin, nonce=b"")),
+    (2, "bank", other(Begin, resumes=True)),
+    (2, "bank", other(Begin, first=2)),
+    (2, "bank", other(Begin, second=-1)),
+    (3, "bank", other(Begin, first=2)),
+    (3, "bank", other(Begin, second=-1)),
+    (3, "shop", shorter(TwiceBlinded)),
+    (3, "shop", shorter(Slots)),
+    (3, "shop", other(Store, slots=3)),
+    (3, "shop", other(Store, seed=b"")),
+    (3, "bank", other(Common, rows=21)),
+    (3, "bank", other(Common, rows=-1)),
+    (3, "bank", shorter(Tags)),
+    (3, "bank", once(Tags, lambda m: Tags(m.tags[:-16] + b"\xff" * 16))),
+    (3, "bank", once(Tags, lambda m: Tags(m.tags[:16] * 20))),
+]
+
+
+BROKEN_TRANSFERS = [
+    ("shop", shorter(Choices)),
+    ("bank", shorter(Corrections)),
+    ("bank", other(Question, slots=3)),
+    ("bank", other(Question, seed=b"")),
+    ("bank", other(Begin, second=-1)),
+    ("bank", other(Begin, nonce=b"")),
+    ("bank", other(Common, rows=21)),
+    ("shop", other(AlignmentHello, rows=0)),
+    ("shop", other(Store, slots=3)),
+    ("shop", shorter(Slots)),
+    ("bank", once(Tags, lambda m: Tags(m.tags[:-16] + b"\xff" * 16))),
+]
+
+
+@pytest.mark.parametrize(("cheat", "twist"), BROKEN_TRANSFERS)
+def test_what_breaks_the_flow_of_large_sets_is_refused(cheat: str, twist: Twist) -> None:
+    with pytest.raises(ProtocolError):
+        play([list(range(20))] * 2, twist={cheat: twist}, transfers=True)
+
+
+@pytest.mark.parametrize(("parties", "cheat", "twist"), BROKEN)
+def test_what_breaks_the_protocol_is_refused(parties: int, cheat: str, twist: Twist) -> None:
+    with pytest.raises(ProtocolError):
+        play([list(range(20))] * parties, twist={cheat: twist})

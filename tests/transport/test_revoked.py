@@ -1,0 +1,122 @@
+"""Lists of revoked certificates: who signs them, and who is refused by them."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from securevfl.errors import ConfigError, CryptoError, TransportError
+from securevfl.transport import pem
+from securevfl.transport.certs import Identity, check_peer, init, issue, show
+from securevfl.transport.revocation import revoke, revoked_on
+from securevfl.transport.tls import Credentials
+from tests.transport.at_once import together
+from tests.transport.test_requests import mode
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    init(tmp_path / "authority")
+    return tmp_path / "authority"
+
+
+def test_a_list_is_signed_and_grows(authority: Path, tmp_path: Path) -> None:
+    old, other = issue(authority, "bank").read_bytes(), issue(authority, "shop").read_bytes()
+    clean = (authority / "ca.pem").read_bytes()
+    since = datetime.now(UTC) - timedelta(minutes=5)
+    ca = revoke(authority, "bank", since).read_bytes()
+    assert mode(authority / "ca.pem") == 0o644
+    assert show(authority / "ca.pem").name == "securevfl"
+    with pytest.raises(TransportError, match=f"bank was revoked by its authority on {since:%Y-%m-%d %H:%M} UTC"):
+        check_peer(old, ca, "bank")
+    check_peer(old, clean, "bank")
+    check_peer(other, ca, "shop")
+    with pytest.raises(ConfigError, match=r"peers would refuse it: .* was revoked"):
+        Identity(authority / "bank.pem", authority / "bank.key", authority / "ca.pem")
+    new = issue(authority, "bank", replace=True).read_bytes()
+    check_peer(new, ca, "bank")
+    init(tmp_path / "old")
+    shutil.copy(issue(tmp_path / "old", "stray"), authority / "stray.pem")  # of another authority
+    for party in ("*", "shop.old-", "ba", "none", "ca", "stray"):
+        with pytest.raises(ConfigError, match="has no certificate of"):
+            revoke(authority, party)
+    both = revoke(authority, "shop").read_bytes()
+    (only,) = pem.revocation_lists(both)
+    assert len(list(only)) == 2
+    assert only.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == 2
+    issuer = pem.parse(both)
+    assert revoked_on(pem.parse(old), issuer, both) == since.replace(microsecond=0)
+    assert revoked_on(pem.parse(new), issuer, both) is None
+    with pytest.raises(TransportError, match="shop was revoked"):
+        check_peer(other, both, "shop")
+
+
+def test_a_list_of_somebody_else_is_no_list(authority: Path, tmp_path: Path) -> None:
+    issue(authority, "bank")
+    init(tmp_path / "other")  # the same name, another key
+    issue(tmp_path / "other", "bank")
+    theirs = revoke(tmp_path / "other", "bank").read_bytes()
+    mixed = (authority / "ca.pem").read_bytes() + theirs[theirs.index(b"-----BEGIN X509 CRL") :]
+    with pytest.raises(ConfigError, match="of none of its authorities"):
+        check_peer((authority / "bank.pem").read_bytes(), mixed, "bank")
+    check_peer((authority / "bank.pem").read_bytes(), (authority / "ca.pem").read_bytes() + theirs, "bank")
+    spoilt = theirs.replace(b"-----BEGIN X509 CRL-----\n", b"-----BEGIN X509 CRL-----\nAAAA")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        check_peer((tmp_path / "other" / "bank.pem").read_bytes(), spoilt, "bank")
+
+
+@pytest.mark.parametrize(
+    ("gone", "hub"), [pytest.param("shop", None, marks=pytest.mark.slow), ("bank", None), ("telco", "shop")]
+)
+def test_who_was_revoked_is_refused_by_name(meet: Any, tmp_path: Path, gone: str, hub: str | None) -> None:
+    """Called (bank), calling (shop), or at the other side of a hub."""
+    meeting = meet(2, addressed=["bank"]) if hub is None else meet(3, hub)
+    revoke(tmp_path / "authority", gone)
+    careful = "bank" if gone != "bank" else "shop"
+    shutil.copyfile(tmp_path / "authority" / "ca.pem", meeting.kit(careful) / "ca.pem")
+    told = together(meeting)
+    assert all(isinstance(each, TransportError) for each in told.values()), told
+    assert f"the certificate of {gone} was revoked by its authority on" in str(told[careful])
+    assert "was revoked" in str(told[gone])
+    if gone == "shop":  # who calls is refused before a word is taken
+        assert str(told[gone]).startswith("bank refused shop: the certificate of shop was revoked")
+
+
+def test_a_stolen_key_cannot_show_the_new_certificate(
+    meet: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting = meet(2, addressed=["bank"])
+    authority = tmp_path / "authority"
+    revoke(authority, "bank")
+    new = pem.parse(issue(authority, "bank", replace=True).read_bytes()).public_bytes(serialization.Encoding.DER)
+    shutil.copyfile(authority / "ca.pem", meeting.kit("shop") / "ca.pem")
+    honest = Credentials.__init__
+
+    def thief(self: Credentials, folder: Path, party: str) -> None:
+        honest(self, folder, party)
+        if party == "bank":
+            self.certificate = new
+
+    monkeypatch.setattr(Credentials, "__init__", thief)
+    told = together(meeting)
+    assert isinstance(told["shop"], CryptoError)
+    assert "does not belong to the certificate that was shown" in str(told["shop"])
+    assert isinstance(told["bank"], TransportError)
+
+
+def test_a_key_file_is_read_once(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    issue(authority, "bank")
+    seen: list[str] = []
+    read = Path.read_bytes
+
+    def counted(self: Path) -> bytes:
+        seen.append(self.name)
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    Credentials(authority, "bank")
+    assert sorted(seen) == ["bank.key", "bank.pem", "ca.pem"]
