@@ -100,6 +100,12 @@ def test_functions_are_short_and_take_few_arguments() -> None:
     assert (long, wide) == ([], [])
 
 
+def test_no_file_of_the_package_or_of_its_tests_has_more_than_400_lines() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files_below(PACKAGE)}
+    lengths |= {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files_below(ROOT / "tests")}
+    assert not {str(path): lines for path, lines in lengths.items() if lines > 400}
+
+
 def test_a_name_of_a_class_is_one_thing() -> None:
     found = several((name, path) for path in files_below(PACKAGE) for name in classes(path))
     assert not found
