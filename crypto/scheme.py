@@ -13,12 +13,15 @@ of J it has secret combinations of them opened, by which it finds values that th
 
 *Encrypted sum* (`AdditiveScheme`): adders encrypt and add under the holder's public key, the holder decrypts the sum.
 
-What crosses a line is always bytes. A secret key never leaves its holder object: it has no accessor, no repr and
-does not pickle. `Prepared` depends on J and the parameters alone, so it outlives a change of keys.
+What crosses a line is always bytes. A message begins with a magic of four letters, the last of which counts versions of
+its format, and with the fingerprint of the key it is under; every engine checks these, and the length, before it reads
+on (`header`, `sized`). A secret key never leaves its holder object: it has no accessor, no repr and does not pickle.
+`Prepared` depends on J and the parameters alone, so it outlives a change of keys.
 """
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -26,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Tall
-from securevfl.errors import ShapeMismatch
+from securevfl.errors import CryptoError, KeyMismatch, ShapeMismatch
 
 ROOM = 1 << 30  # bytes of plaintexts that are kept
 
@@ -214,3 +217,22 @@ class AdditiveScheme(ABC):
     @abstractmethod
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
         """Make the other side, from the holder's public bytes."""
+
+
+def header(engine: str, shape: struct.Struct, magic: bytes, message: bytes, key: bytes) -> tuple[Any, ...]:
+    """Return the fields after magic and key, once these are what they should be; else CryptoError or KeyMismatch."""
+    kind = magic.decode()
+    if len(message) < shape.size or message[:4] != magic:
+        raise CryptoError(f"{engine}: a {kind} message was expected, {len(message)} bytes of another came")
+    fields = shape.unpack_from(message)
+    if fields[1] != key:
+        raise KeyMismatch(f"{engine}: a {kind} message of another key came; exchange public keys again")
+    return fields[2:]
+
+
+def sized(engine: str, magic: bytes, message: bytes, expected: int) -> None:
+    """CryptoError unless a message has so many bytes."""
+    if len(message) != expected:
+        raise CryptoError(
+            f"{engine}: {magic.decode()} message has {len(message)} bytes, expected {expected}; it was altered"
+        )

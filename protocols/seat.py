@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
@@ -56,31 +57,31 @@ class Seat:
     exact: bool = True
     reals: Reals = DOUBLES
 
-    @property
+    @cached_property
     def me(self) -> str:
         return self.channel.me
 
-    @property
+    @cached_property
     def parties(self) -> tuple[str, ...]:
         """Everyone, in the order of the cast."""
         return self.roles.parties
 
-    @property
+    @cached_property
     def active(self) -> str:
         """The name of the one party that has the labels."""
         return self.roles.the(ACTIVE)
 
-    @property
+    @cached_property
     def passives(self) -> tuple[str, ...]:
         """The names of the parties that have columns alone."""
         return self.roles.having(PASSIVE)
 
-    @property
+    @cached_property
     def collector(self) -> str:
         """The name of the party that a sum is for."""
         return self.roles.the(COLLECTOR)
 
-    @property
+    @cached_property
     def contributors(self) -> tuple[str, ...]:
         """Whose parts are in a sum."""
         return self.roles.having(CONTRIBUTOR)

@@ -29,7 +29,6 @@ from typing import ClassVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.headers import header, sized
 from securevfl.crypto.kernel import check, gradient_sizes
 from securevfl.crypto.kernel.bit_packing import pack, packed_size, unpack
 from securevfl.crypto.kernel.ciphertexts import Answering, Opener, answer_size, column_groups
@@ -45,7 +44,7 @@ from securevfl.crypto.lattice.profile import BLINDED, SEALED
 from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 __all__ = ["KernelGradient", "KernelGradientEvaluator", "KernelGradientHolder"]

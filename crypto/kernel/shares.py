@@ -30,7 +30,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from securevfl.crypto.headers import header, sized
 from securevfl.crypto.kernel import check
 from securevfl.crypto.kernel.bit_packing import pack, packed_size, unpack
 from securevfl.crypto.kernel.ciphertexts import Answering, Opener, answer_size, column_groups
@@ -42,6 +41,7 @@ from securevfl.crypto.kernel.sampling import NOISE_STD, uniform
 from securevfl.crypto.kernel.transform import transform
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
+from securevfl.crypto.scheme import header, sized
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolder, ShareScheme
 from securevfl.errors import ConfigError, CryptoError, RangeError

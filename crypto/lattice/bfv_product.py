@@ -33,13 +33,13 @@ from typing import Any, ClassVar
 import numpy as np
 import tenseal.sealapi as seal
 
-from securevfl.crypto.headers import header, sized
 from securevfl.crypto.lattice import sealio, share_layout
 from securevfl.crypto.lattice.bfv import Bfv, expanded, nearest
 from securevfl.crypto.lattice.layout import Layout
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, uniform_residues
 from securevfl.crypto.lattice.sealio import Residues
 from securevfl.crypto.prg import Prg
+from securevfl.crypto.scheme import header, sized
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolder, ShareScheme
 from securevfl.errors import ConfigError, CryptoError, RangeError

@@ -59,14 +59,13 @@ import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.headers import header, sized
 from securevfl.crypto.lattice import opened_words, sealio
 from securevfl.crypto.lattice.lattice_rows import SLOT, Blocks, Sums, encode, multiply
 from securevfl.crypto.lattice.layout import MOST, Layout, choose
 from securevfl.crypto.lattice.polynomial_ring import dither_residues, fraction_of_modulus, uniform_residues
 from securevfl.crypto.lattice.profile import BLINDED, ENGINE, PUBLIC, SEALED, Parameters, fingerprint
 from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
-from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 PIECE = 16  # sample blocks in a message, where g goes in several

@@ -17,13 +17,12 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Here, Stretch, Tall, TallPart
-from securevfl.crypto.headers import header, sized
 from securevfl.crypto.lattice import opened_words
 from securevfl.crypto.lattice.lattice_checks import combinations, fits, tolerance
 from securevfl.crypto.lattice.layout import LEAST, Blocked
 from securevfl.crypto.lattice.profile import OPENED, FixedPoint
 from securevfl.crypto.lattice.row_encoding import Encoding, Norms, merged, norms
-from securevfl.crypto.scheme import ROOM, Evaluator, Secret, Shape
+from securevfl.crypto.scheme import ROOM, Evaluator, Secret, Shape, header, sized
 from securevfl.errors import CryptoError, OpeningMismatch, RangeError
 
 __all__ = [

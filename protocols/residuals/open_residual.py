@@ -33,8 +33,7 @@ from securevfl.protocols.residuals.base import (
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import carried, check_bits
-from securevfl.runtime.codec import Numbers
+from securevfl.runtime.codec import Numbers, carried, check_bits
 from securevfl.runtime.door import Telling
 
 
@@ -90,7 +89,7 @@ class OpenActive(ActiveResidual):
     def publish(self, g: Floats, *, epoch: int, to: Collection[str], again: Release | None = None) -> None:
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take(None if again is None else again.number))
-        exchange, sent = next(self._exchanges), carried(g, self._reals)
+        exchange, sent = next(self._exchanges), carried(g, self._reals.bits)
         for passive in to:
             entry = self._agreement.entry(passive, g.size, self._channel.me)
             told = self._channel.tell(replace(entry, bits=self._reals.bits))
@@ -104,7 +103,7 @@ class OpenPassive(PassiveResidual):
 
     def receive(self) -> Reply:
         residual = self.seat.channel.recv(self.seat.active, Residual, self._lane)  # 1
-        check_bits(self.seat.active, residual.g, self.seat.reals)
+        check_bits(self.seat.active, residual.g, self.seat.reals.bits)
         return OpenReply(residual.exchange, np.asarray(residual.g, np.float64))
 
 

@@ -18,7 +18,8 @@ from securevfl.errors import PeerLost
 from securevfl.protocols.base import MessageProtocol
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Phases, Space
+from securevfl.protocols.spaces import Circle, Phases, Space
+from securevfl.runtime.door import Entry, Leave
 
 TOTAL = Reveal("output", "the sum of the parts; of a linear model these span their columns over a run")
 
@@ -102,3 +103,19 @@ class SumProtocol(MessageProtocol):
     def hides_parts(self) -> bool:
         """Whether the active party is kept from seeing single parts (given two or more)."""
         return True
+
+
+def part_of_sum(seat: Seat, values: Floats | Phases, space: Space, about: Sequence[str] = ()) -> Leave:
+    """Enters this party's part of a sum as told to the collector. about: whose columns the sum is of, all
+    contributors' by default, as where it hides who gave what.
+    """
+    circle = isinstance(space, Circle)
+    return seat.channel.tell(
+        Entry(
+            seat.collector,
+            "phases" if circle else "columns",
+            values.size,
+            space.bits,
+            tuple(about) or seat.contributors,
+        )
+    )

@@ -29,10 +29,9 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.encrypted import Encrypted
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
-from securevfl.protocols.giving import part_of_sum
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Circle, Phases, Space
-from securevfl.protocols.sums.base import TOTAL, Coalition, SumProtocol, SumRole
+from securevfl.protocols.sums.base import TOTAL, Coalition, SumProtocol, SumRole, part_of_sum
 from securevfl.protocols.sums.topology import Topology, one_pass
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling

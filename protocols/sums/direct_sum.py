@@ -20,11 +20,10 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import part_of_sum
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Circle, Phases, Reals, Space, carried, check_bits
-from securevfl.protocols.sums.base import Coalition, SumProtocol, SumRole
-from securevfl.runtime.codec import Numbers
+from securevfl.protocols.spaces import Circle, Phases, Reals, Space
+from securevfl.protocols.sums.base import Coalition, SumProtocol, SumRole, part_of_sum
+from securevfl.runtime.codec import Numbers, carried, check_bits
 from securevfl.runtime.door import Telling
 
 
@@ -76,7 +75,7 @@ class DirectSumRole(SumRole):
 
     def contribute(self, values: Floats | Phases, space: Space) -> None:
         if isinstance(space, Reals):
-            message: Part | PhasePart = Part(carried(values, space))
+            message: Part | PhasePart = Part(carried(values, space.bits))
         else:
             message = PhasePart(values.astype(np.uint32))
         told = part_of_sum(self._seat, values, space, (self._seat.me,))
@@ -89,7 +88,7 @@ class DirectSumRole(SumRole):
             values = self._seat.channel.recv(passive, kind, self._seat.lane).values  # 1
             check_shape(passive, values, shape)
             if isinstance(space, Reals):
-                check_bits(passive, values, space)
+                check_bits(passive, values, space.bits)
             total += values
         return total & np.uint32(2**space.bits - 1) if isinstance(space, Circle) else total
 

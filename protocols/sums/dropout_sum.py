@@ -56,10 +56,9 @@ from securevfl.crypto.masking.shamir import SHARE_BYTES, Share, combine_many, sp
 from securevfl.crypto.prg import KEY_BYTES, derive_key, encode_context
 from securevfl.errors import PeerLost, ProtocolError, TransportError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import part_of_sum
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Phases, Space
-from securevfl.protocols.sums.base import SumRole
+from securevfl.protocols.sums.base import SumRole, part_of_sum
 from securevfl.protocols.sums.sum_keys import exchange_keys, session
 from securevfl.protocols.sums.sum_residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.runtime.clock import Kind

@@ -39,10 +39,9 @@ from securevfl.crypto.masking.sum_trees import SumTree
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import part_of_sum
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Phases, Space
-from securevfl.protocols.sums.base import TOTAL, Coalition, SumProtocol, SumRole
+from securevfl.protocols.sums.base import TOTAL, Coalition, SumProtocol, SumRole, part_of_sum
 from securevfl.protocols.sums.dropout_sum import DROPOUT_MESSAGES, DropoutCollector, DropoutMember
 from securevfl.protocols.sums.sum_keys import SumPublic, exchange_keys
 from securevfl.protocols.sums.sum_residues import Residues, from_residues, pack, residue_type, to_residues, unpack

@@ -34,10 +34,9 @@ from securevfl.crypto.masking.sum_trees import SumTree, smallest_coalition
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import part_of_sum
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Phases, Space
-from securevfl.protocols.sums.base import TOTAL, Coalition, SumProtocol, SumRole
+from securevfl.protocols.sums.base import TOTAL, Coalition, SumProtocol, SumRole, part_of_sum
 from securevfl.protocols.sums.sum_residues import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.sums.topology import Topology, two_passes
 from securevfl.runtime.codec import Message

@@ -137,6 +137,7 @@ class BatchPlayer(Player):
         self._job = job
         self._channel = seat.channel
         self.loss = job.loss
+        self._seals = job.protocol.seals
         self._visit: Visit | None = None
         self._booked: float | None = None
         self._watch: Divergence | None = None
@@ -184,7 +185,7 @@ class BatchPlayer(Player):
         if self._booked is None:
             self._booked = self._watch.see(self._round, f, y)
         g = self.loss.residual(f, y)
-        if self._job.protocol.seals:
+        if self._seals:
             self._watch.check_sealable(self._round, g, y)
         return g
 

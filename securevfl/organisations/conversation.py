@@ -29,9 +29,8 @@ from securevfl.errors import (
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.giving import sizes
 from securevfl.runtime import eventlog
-from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Kind, WallClock
+from securevfl.runtime.clock import Books, Kind, WallClock
 from securevfl.runtime.door import Telling
 from securevfl.transport.expiry import ends_soon
 from securevfl.transport.peers import Peers, split_address

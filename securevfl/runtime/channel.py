@@ -19,8 +19,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 from securevfl.errors import FrameError, ProtocolError, TransportError
-from securevfl.runtime.books import Books
-from securevfl.runtime.clock import Clock, Kind, Stamp
+from securevfl.runtime.clock import Books, Clock, Kind, Stamp
 from securevfl.runtime.codec import Frame, M, Message, decode_frame, decode_message, encode_frame
 from securevfl.runtime.door import Door, Entry, Leave, Telling
 

@@ -27,7 +27,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -323,3 +323,45 @@ class _Line:
         spans.insert(place, (start, start + seconds))
         del spans[0 : len(spans) > SPANS]
         return start
+
+
+@dataclass
+class Tally:
+    """Seconds and calls of one operation, or bytes and messages of one kind."""
+
+    amount: float = 0.0
+    count: int = 0
+
+    def add(self, amount: float) -> None:
+        self.amount += amount
+        self.count += 1
+
+
+@dataclass
+class Books:
+    """One party's books. `ops` by (stage, operation) in seconds; `traffic` by (stage, message) in bytes sent.
+
+    Several threads of the party may write.
+    """
+
+    ops: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
+    traffic: dict[tuple[Stage, str], Tally] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def did(self, stage: Stage, op: str, seconds: float) -> None:
+        with self._lock:
+            self.ops.setdefault((stage, op), Tally()).add(seconds)
+
+    def sent(self, stage: Stage, message: str, nbytes: int) -> None:
+        with self._lock:
+            self.traffic.setdefault((stage, message), Tally()).add(nbytes)
+
+    def seconds(self, stage: Stage) -> float:
+        """Seconds of all operations of a stage."""
+        return sum(tally.amount for (own, _), tally in self.ops.items() if own == stage)
+
+    def bytes_sent(self, stage: Stage | None = None) -> int:
+        return int(sum(t.amount for (p, _), t in self.traffic.items() if stage in (None, p)))
+
+    def messages_sent(self, stage: Stage | None = None) -> int:
+        return sum(t.count for (p, _), t in self.traffic.items() if stage in (None, p))

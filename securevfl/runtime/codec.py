@@ -25,6 +25,23 @@ Numbers = NDArray[np.float64 | np.float32]
 """Floating-point numbers of a message, in 8 bytes or in 4 as was agreed."""
 
 
+def carried(values: NDArray[Any], bits: int) -> Numbers:
+    """Round numbers to so many bits each, 32 or 64, as they go in the clear; too large ones become infinite."""
+    if bits == 64:
+        return values.astype(np.float64)
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def check_bits(sender: str, values: NDArray[Any], bits: int) -> None:
+    """ProtocolError unless numbers that came in the clear have as many bits each as was agreed."""
+    if 8 * values.itemsize != bits:
+        raise ProtocolError(
+            f"{sender} was expected to send numbers of {bits} bits, {8 * values.itemsize} came; do both run "
+            "the same job?"
+        )
+
+
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """The base class of every protocol message."""
 

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Tall
 from securevfl.crypto.scheme import ROOM, Adder, AdditiveScheme, Evaluator, KeyHolder, LinearScheme, Shape, SumHolder
-from securevfl.runtime.books import Books
-from securevfl.runtime.clock import Clock, Kind
+from securevfl.runtime.clock import Books, Clock, Kind
 from securevfl.runtime.executor import TimedExecutor
 
 T = TypeVar("T")

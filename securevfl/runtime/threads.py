@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from securevfl.errors import SecureVFLError, TransportError
-from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel, Event, Inbox
-from securevfl.runtime.clock import Clock, Kind, Stamp
+from securevfl.runtime.clock import Books, Clock, Kind, Stamp
 from securevfl.runtime.codec import SESSION_BYTES
 
 T = TypeVar("T")

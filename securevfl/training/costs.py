@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from securevfl.display import html
-from securevfl.runtime.books import Books
-from securevfl.runtime.clock import Kind, Path, Stage
+from securevfl.runtime.clock import Books, Kind, Path, Stage
 
 
 @dataclass(frozen=True)

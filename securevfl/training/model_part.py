@@ -27,8 +27,7 @@ from securevfl.models.positive import positive_of
 from securevfl.models.shapley import Explained, explained
 from securevfl.models.tree_view import TreeViews, trees_of
 from securevfl.models.trees import ForestInputs
-from securevfl.runtime.books import Books
-from securevfl.runtime.clock import Kind, Stage
+from securevfl.runtime.clock import Books, Kind, Stage
 from securevfl.runtime.clock import Path as CriticalPath
 
 SCHEMA = "securevfl.part/4"

@@ -8,8 +8,7 @@ from typing import Any
 
 from securevfl.base.files import write_json
 from securevfl.base.version import __version__
-from securevfl.runtime.books import Books, Tally
-from securevfl.runtime.clock import Network, Stage
+from securevfl.runtime.clock import Books, Network, Stage, Tally
 from securevfl.training.run import Run
 
 SCHEMA = "securevfl.report/3"

@@ -40,6 +40,7 @@ class Trainee:
         saved: Saved | None,
     ) -> None:
         self._job = job
+        self._every = job.evaluation_interval
         self._party = party
         self._seat = seat
         self._data = data
@@ -113,12 +114,12 @@ class Trainee:
 
     def _after(self, done: Round) -> bool:
         """All that happens between two rounds; whether to stop."""
-        every, stop = self._job.evaluation_interval, False
+        stop = False
         self.rounds = done.number
         record = {"round": float(done.number), "epoch": float(done.epoch)}
         if done.loss is not None:
             record["batch_loss"] = done.loss
-        if every and done.number % every == 0:
+        if self._every and done.number % self._every == 0:
             measured, stop = self._evaluate_and_decide()
             record |= measured
         if self._leads:

@@ -18,8 +18,7 @@ import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.display import progress as progress_module
 from securevfl.models.metrics import area_under_curve
-from securevfl.runtime.books import Books
-from securevfl.runtime.clock import Stage
+from securevfl.runtime.clock import Books, Stage
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "data"

@@ -19,8 +19,7 @@ from securevfl.crypto.share_scheme import common_coin
 from securevfl.errors import CryptoError
 from securevfl.protocols.shares import product_work
 from securevfl.protocols.shares.product_work import Work
-from securevfl.runtime.books import Books
-from securevfl.runtime.clock import Kind, Network, Stage, VirtualClock
+from securevfl.runtime.clock import Books, Kind, Network, Stage, VirtualClock
 from securevfl.runtime.executor import process_pool
 from securevfl.runtime.meter import Meter
 from securevfl.selfcheck.whole_weights import whole_weights

@@ -6,9 +6,8 @@ import time
 import pytest
 
 from securevfl.errors import CryptoError, ProtocolError, TransportError
-from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel, Inbox
-from securevfl.runtime.clock import Kind, Network, Stamp, VirtualClock, WallClock
+from securevfl.runtime.clock import Books, Kind, Network, Stamp, VirtualClock, WallClock
 from securevfl.runtime.codec import Message, encode_frame
 from securevfl.runtime.second_thread import Beside
 from securevfl.runtime.threads import run_threads

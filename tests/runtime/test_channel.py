@@ -5,9 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.errors import FrameError, ProtocolError, TransportError
-from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel, Inbox
-from securevfl.runtime.clock import Kind, Network, Stage, Stamp, VirtualClock
+from securevfl.runtime.clock import Books, Kind, Network, Stage, Stamp, VirtualClock
 from securevfl.runtime.codec import Message, encode_frame
 from securevfl.runtime.threads import run_threads
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from securevfl.errors import TransportError
-from securevfl.runtime.books import Books
 from securevfl.runtime.channel import Channel, Inbox
-from securevfl.runtime.clock import Clock, Kind, Network, Stamp, VirtualClock, WallClock
+from securevfl.runtime.clock import Books, Clock, Kind, Network, Stamp, VirtualClock, WallClock
 from securevfl.runtime.codec import Message, encode_frame
 from securevfl.runtime.threads import run_threads
 

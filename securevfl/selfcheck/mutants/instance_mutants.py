@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from securevfl.crypto import headers, share_scheme
+from securevfl.crypto import scheme, share_scheme
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel_shares
 from securevfl.crypto.lattice import bfv, lattice_product, row_products
@@ -134,7 +134,7 @@ def _beside_parts(owner: Any, name: str, secret: Callable[..., bytes]) -> Callab
     return apply
 
 
-_half_header = edited(headers, "header", ("fields[1] != key", "fields[1][:8] != key[:8]"))[2]
+_half_header = edited(scheme, "header", ("fields[1] != key", "fields[1][:8] != key[:8]"))[2]
 
 
 MUTANTS = [

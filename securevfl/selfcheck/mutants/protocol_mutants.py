@@ -9,10 +9,10 @@ import numpy as np
 
 from securevfl.crypto.scheme import Shape
 from securevfl.protocols.declared import Reveal
-from securevfl.protocols.giving import part_of_sum
 from securevfl.protocols.residuals import exchanges, sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
 from securevfl.protocols.residuals.sealed_residual import SealedG
+from securevfl.protocols.sums.base import part_of_sum
 from securevfl.protocols.sums.cipher_sum import CipherAdder, CipherHolder, PartialSum
 from securevfl.protocols.sums.direct_sum import DirectSum, DirectSumRole
 from securevfl.selfcheck.mutants.mutant import Mutant, patched
