@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import CryptoError
 
-__all__ = ["KEY_BYTES", "Prg", "Unsigned", "derive_key", "encode_context"]
+__all__ = ["KEY_BYTES", "Prg", "Unsigned", "derive_key", "encode_context", "random_words"]
 
 KEY_BYTES = 32
 Unsigned = TypeVar("Unsigned", np.uint16, np.uint32, np.uint64)
@@ -57,6 +57,11 @@ def derive_key(key: bytes, *context: str | bytes | int) -> bytes:
     if len(key) != KEY_BYTES:
         raise CryptoError(f"key: expected {KEY_BYTES} bytes, got {len(key)}; derive one with HKDF or os.urandom(32)")
     return HKDFExpand(SHA256(), KEY_BYTES, encode_context("securevfl", *context)).derive(key)
+
+
+def random_words(count: int) -> NDArray[np.uint64]:
+    """Draw `count` uniform words of 64 bits: a keystream under a fresh key from the operating system."""
+    return Prg.fresh("words").array(count, np.uint64)
 
 
 class Prg(Secret):

@@ -9,7 +9,6 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Stretch, Tall
-from securevfl.errors import ProtocolError
 
 
 @dataclass(frozen=True)
@@ -33,31 +32,11 @@ class Jacobian:
 
     def vjp(self, g: Floats) -> Floats:
         """J^T g for plain g (n x c)."""
-        return gradient_of(self.matrix.T @ facing(g, self.shares_outputs), self.shares_outputs)
-
-    def agreed(self, me: str, shares_outputs: bool) -> Floats | Tall:
-        """Return the matrix, if it is of the kind agreed. ProtocolError if not."""
-        if self.shares_outputs != shares_outputs:
-            kinds = {True: "that all outputs share", False: "of all outputs together"}
-            raise ProtocolError(
-                f"{me}: a Jacobian {kinds[shares_outputs]} was agreed, the model has one {kinds[self.shares_outputs]}; "
-                "agree on what the passive parties' models are"
-            )
-        return self.matrix
+        return self.matrix.T @ g if self.shares_outputs else (self.matrix.T @ g.reshape(-1, 1))[:, 0]
 
 
 def _rows(stretch: Stretch) -> Floats:
     return np.concatenate([block for _, block in stretch.blocks()])
-
-
-def facing(g: Floats, shares_outputs: bool) -> Floats:
-    """g (n x c) as a matrix of that kind multiplies it: as it is, or its n c numbers in one column."""
-    return g if shares_outputs else g.reshape(-1, 1)
-
-
-def gradient_of(product: Floats, shares_outputs: bool) -> Floats:
-    """Return the product of such a matrix with `facing` as a gradient: (d x c) as it is, or (p x 1) as (p,)."""
-    return product if shares_outputs else product[:, 0]
 
 
 class Differentiable(Protocol):

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from securevfl.base.arrays import Floats
-from securevfl.base.tall import makespan
 from securevfl.protocols.base import Release
 from securevfl.protocols.giving import verdict
 from securevfl.protocols.notes import Summed
@@ -78,7 +77,7 @@ class ActiveLink(Link):
 
     def ahead(self, batch: Batch) -> Floats:
         """Return the sum on the batch of a later round, whose parts are on their way."""
-        self._channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
+        self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
         total: Floats = self._sums.collect_all((len(batch.X), self._outputs), self._space)
         self._channel.note(Summed(batch.index))
         return total
@@ -117,7 +116,7 @@ class PassiveLink(Link):
     def contribute(self, H: Floats, batch: Batch) -> None:
         """Send this party's H_k (n x c) to the sum."""
         self.rounds += 1
-        self._seat.channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
+        self._seat.channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
         self._sums.contribute(H, self._seat.reals)
         self._seat.channel.note(Summed(batch.index))
 

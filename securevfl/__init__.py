@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.models.trees import Trees as Trees
     from securevfl.optim.adagrad import AdaGrad as AdaGrad
     from securevfl.optim.adam import Adam as Adam
+    from securevfl.optim.base import Sgd as Sgd
     from securevfl.optim.block_descent import BlockDescent as BlockDescent
     from securevfl.optim.block_newton import BlockNewton as BlockNewton
     from securevfl.optim.celu import CeluVFL as CeluVFL
@@ -59,7 +60,6 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.optim.momentum import Momentum as Momentum
     from securevfl.optim.pipeline import Pipeline as Pipeline
     from securevfl.optim.proximal import Proximal as Proximal
-    from securevfl.optim.sgd import Sgd as Sgd
     from securevfl.organisations.correlate import correlate as correlate
     from securevfl.organisations.correlate import correlate_with as correlate_with
     from securevfl.organisations.fairness_by_group import ask_groups as ask_groups

@@ -14,7 +14,7 @@ from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.models.exposure_column import OffsetLoss
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.models.positive import class_name
 from securevfl.models.weights import WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS

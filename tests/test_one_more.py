@@ -30,9 +30,8 @@ from securevfl.methods import METHODS
 from securevfl.methods.base import Method
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
+from securevfl.optim.base import Rule, Sgd
 from securevfl.optim.rules import RULES
-from securevfl.optim.sgd import Sgd
-from securevfl.optim.update import Rule
 from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES

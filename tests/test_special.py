@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special as oracle
 
-from securevfl.base.special import log_sum_exp, logistic, normal_cdf, normal_quantile, softmax
+from securevfl.base.special import normal_cdf, normal_quantile
+from securevfl.models.loss import log_sum_exp, logistic, softmax
 from securevfl.models.metrics import area_under_curve
 
 GENERATOR = np.random.default_rng(0)

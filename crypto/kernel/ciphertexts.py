@@ -3,26 +3,163 @@
 A query holds messages m of an output block at the points of its layout: c0 = m + e - a' s, a' expanded from a seed. An
 answer holds c1 of products with (b u + e0, a u + e1) added, u, e0, e1 fresh, and of c0 the wanted coefficients alone,
 under a mask uniform modulo q. Why that hides what it should is said in docs/proof.md.
+
+*Draws.* Everything comes from a `Prg`, under a key from the operating system or, where both parties must find the same,
+from a coin or seed. Uniform values are drawn by rejection, so how long that takes depends on words that are thrown away
+and on none that is kept. An error is the bits set in 42 less 21, which is distributed as those set in 21 bits less
+those in 21 others: a centred binomial distribution with standard deviation sqrt(10.5), as SEAL draws it.
+
+*Bytes.* Residues travel in as many bytes as their primes need, primes of 20 bits two and two in five bytes. What
+travels lies in [0, p). A residue of a peer that is not below its prime is refused, as is a message of another length,
+so that every residue has one form alone.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.crypto.kernel.bit_packing import pack, packed_size, unpack
-from securevfl.crypto.kernel.keys import multiplier
-from securevfl.crypto.kernel.product import multiplied, summed
-from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes
+from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes, multiplied, summed
 from securevfl.crypto.kernel.ring_layout import GROUP, RingLayout
-from securevfl.crypto.kernel.sampling import errors, ternary, uniform
-from securevfl.crypto.kernel.transform import transform
+from securevfl.crypto.kernel.transform import multiplier, transform
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Secret
+from securevfl.errors import CryptoError
 
-__all__ = ["Answering", "Opener", "answer_size", "column_groups"]
+__all__ = [
+    "NOISE_STD",
+    "Answering",
+    "Opener",
+    "answer_size",
+    "column_groups",
+    "dither",
+    "errors",
+    "pack",
+    "packed_size",
+    "ternary",
+    "uniform",
+    "unpack",
+]
+
+
+NOISE_STD = 10.5**0.5
+_HALF = 21  # half the bits of an error
+_WORD = 32  # bits of which a residue is drawn
+_LIMB = 24  # bits of a part of a long integer
+_THREES = 255  # the greatest multiple of three that a byte counts up to
+
+
+def uniform(prg: Prg, primes: Primes, shape: tuple[int, ...]) -> Floats:
+    """(P, *shape) residues about zero, each exactly uniform modulo its prime: from the next streams of `prg`, in order.
+
+    A word of 32 bits serves if it is below the greatest multiple of the prime that 32 bits hold. Two who have the same
+    `prg` find the same residues.
+    """
+    words = prg.array((len(primes), math.prod(shape)), np.uint32)
+    most = np.array([2**_WORD // p * p - 1 for p in primes.values], np.uint32)
+    left = np.flatnonzero(words > most[:, None])
+    while len(left):
+        words.reshape(-1)[left] = drawn = prg.array(len(left), np.uint32)
+        left = left[drawn > most[left // words.shape[1]]]
+    return primes.reduce(words.astype(np.float64)).reshape(len(primes), *shape)
+
+
+def ternary(prg: Prg, shape: tuple[int, ...]) -> Floats:
+    """Values -1, 0 and 1 (any shape), each a third of the time: bytes below 255 modulo 3."""
+    count, found = math.prod(shape), np.empty(0, np.uint8)
+    while len(found) < count:
+        drawn = (count - len(found)) * 256 // _THREES + 64
+        octets = prg.array(-(-drawn // 8), np.uint64).view(np.uint8)
+        found = np.concatenate([found, octets[octets < _THREES]])
+    return (found[:count] % np.uint8(3)).astype(np.float64).reshape(shape) - 1.0
+
+
+def dither(prg: Prg, primes: Primes, bits: int, shape: tuple[int, ...]) -> Floats:
+    """(P, *shape) residues of D: three integers uniform below 2^bits, a multiple of 24, less their mean."""
+    limbs = prg.array((bits // _LIMB, 3, *shape), np.uint32) & np.uint32(2**_LIMB - 1)
+    sums = limbs.sum(axis=1, dtype=np.float64)
+    out = np.empty((len(primes), *shape))
+    for row, p in zip(out, primes.values, strict=True):
+        row[...] = -(3 * 2 ** (bits - 1) % p)
+        for at, limb in enumerate(sums):
+            row += limb * (pow(2, _LIMB * at, p))
+    return primes.reduce(out)
+
+
+def errors(prg: Prg, shape: tuple[int, ...]) -> Floats:
+    """Errors (any shape), from -21 to 21: the bits set in 42, less their mean."""
+    bits = np.bitwise_count(prg.array(shape, np.uint64) & np.uint64(2 ** (2 * _HALF) - 1))
+    found: Floats = bits.astype(np.float64)
+    found -= _HALF
+    return found
+
+
+_PLANES = {3: (2, 1), 5: (4, 1)}  # bytes of a word, as sizes of numpy's integers, the low ones first
+
+
+def _words(primes: Primes) -> tuple[int, tuple[int, ...]]:
+    """Residues that share a word, and its planes."""
+    together = 2 if primes.bits % 8 == 4 and len(primes) % 2 == 0 else 1
+    return together, _PLANES[-(-primes.bits * together // 8)]
+
+
+def packed_size(primes: Primes, count: int) -> int:
+    """Bytes that `count` residues of every prime take."""
+    together, planes = _words(primes)
+    return count * len(primes) // together * sum(planes)
+
+
+def pack(primes: Primes, residues: Floats) -> bytes:
+    """(P, *shape) residues about zero as bytes, little-endian: word by word of primes, low parts before high ones."""
+    together, planes = _words(primes)
+    whole = residues.reshape(len(primes), -1).astype(np.int32)
+    whole += whole >> 31 & _column(primes)  # p where it is below zero
+    kind: Any = np.uint32 if together == 1 else np.uint64
+    words: NDArray[Any] = whole[::together].astype(kind) if together > 1 else whole.view(kind)
+    for k in range(1, together):
+        words |= whole[k::together].astype(kind) << kind(k * primes.bits)
+    parts, at = [], 0
+    for size in planes:
+        parts.append((words >> kind(8 * at) if at else words).astype(f"<u{size}").tobytes())
+        at += size
+    return b"".join(parts)
+
+
+def _column(primes: Primes) -> NDArray[np.int32]:
+    return np.array(primes.values, np.int32)[:, None]
+
+
+def unpack(primes: Primes, data: bytes | memoryview, shape: tuple[int, ...]) -> Floats:
+    """Read the residues (P, *shape), centred about zero, at the start of `data`.
+
+    CryptoError if there are too few bytes, or a residue is not below its prime.
+    """
+    together, planes = _words(primes)
+    count, rows = math.prod(shape), len(primes) // together
+    if len(data) < packed_size(primes, count):
+        raise CryptoError(f"residues: expected {packed_size(primes, count)} bytes, got {len(data)}; the message is cut")
+    kind: Any = np.uint32 if together == 1 else np.uint64
+    words: NDArray[Any] = np.zeros((rows, count), kind)
+    at = 0
+    for size in planes:
+        plane = np.frombuffer(data, f"<u{size}", rows * count, offset=at * rows * count).reshape(rows, count)
+        words |= plane.astype(kind) << kind(8 * at)
+        at += size
+    own = np.empty((len(primes), count), np.uint32)
+    for k in range(len(primes)):
+        shifted = words[k // together] >> kind(k % together * primes.bits) if together > 1 else words[k]
+        own[k] = shifted & kind(2**primes.bits - 1) if k % together < together - 1 else shifted
+    column = _column(primes)
+    if count and (own >= column.view(np.uint32)).any():
+        raise CryptoError("residues: a message with one that is not below its prime is refused; it was altered")
+    signed = own.view(np.int32)
+    signed -= column // 2 - signed >> 31 & column  # less p where it is above p / 2
+    return signed.astype(np.float64).reshape(len(primes), *shape)
 
 
 def column_groups(layout: RingLayout, d: int) -> Iterator[tuple[slice, slice]]:

@@ -30,17 +30,26 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import check, gradient_sizes
-from securevfl.crypto.kernel.bit_packing import pack, packed_size, unpack
-from securevfl.crypto.kernel.ciphertexts import Answering, Opener, answer_size, column_groups
+from securevfl.crypto.kernel.ciphertexts import (
+    Answering,
+    Opener,
+    answer_size,
+    column_groups,
+    dither,
+    pack,
+    packed_size,
+    uniform,
+    unpack,
+)
 from securevfl.crypto.kernel.gradient_rows import SLOT, Groups, KernelSums, encode, group_range, multiply
 from securevfl.crypto.kernel.gradient_sizes import ENGINE, SECONDS, GradientParameters
 from securevfl.crypto.kernel.keys import keypair
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.ring_layout import RingLayout, choose
-from securevfl.crypto.kernel.sampling import dither, uniform
+from securevfl.crypto.kernel.ring_layout import RingLayout, choose, named
 from securevfl.crypto.lattice import opened_words
 from securevfl.crypto.lattice.layout import LEAST, MOST
 from securevfl.crypto.lattice.profile import BLINDED, SEALED
+from securevfl.crypto.lattice.row_encoding import checked, g_scale
 from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
@@ -132,7 +141,7 @@ class KernelGradientHolder(KeyHolder):
             )
         width = self._widest or self._columns
         layout = choose(*g.shape, width + LEAST, _USES, self._openings)
-        return self._pieces(layout, g * self._parameters.g_scale(layout, bound), bound)
+        return self._pieces(layout, g * g_scale(self._parameters, layout, bound), bound)
 
     def _pieces(self, layout: RingLayout, g: Floats, bound: float) -> Iterator[tuple[bytes, bool]]:
         primes, prg = self._parameters.primes, Prg.fresh("errors of a sealed residual")
@@ -152,8 +161,8 @@ class KernelGradientHolder(KeyHolder):
         parameters, primes = self._parameters, self._parameters.primes
         n, c, r, s, d = header(ENGINE, BLINDED, b"SGB2", blinded, self._fingerprint)
         shape.check(n, c, d)
-        layout = parameters.layout(n, c, r, s)
-        wide = layout.checked(d)
+        layout = named(ENGINE, n, c, r, s)
+        wide = checked(layout, d)
         sized(ENGINE, b"SGB2", blinded, BLINDED.size + answer_size(primes, layout, wide))
         view, prg, opened = memoryview(blinded)[BLINDED.size :], Prg.fresh("dither of an opening"), []
         for outputs in layout.outputs:
@@ -196,7 +205,7 @@ class KernelGradientEvaluator(Answering, RowEvaluator[RingLayout, Groups, Kernel
 
     def _header(self, sealed: bytes) -> tuple[RingLayout, float]:
         n, c, r, s, bound = header(ENGINE, SEALED, b"SGG2", sealed, self._fingerprint)
-        return self._parameters.layout(n, c, r, s), bound
+        return named(ENGINE, n, c, r, s), bound
 
     def _blocks(self, product: Product[RingLayout, Groups, KernelSums], sealed: bytes) -> Groups:
         layout, primes = product.scale.layout, self._parameters.primes

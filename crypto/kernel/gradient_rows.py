@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 
 from securevfl.base.tall import Sparse, Stretch
 from securevfl.crypto.kernel import gradient_sizes
-from securevfl.crypto.kernel.bit_packing import unpack
+from securevfl.crypto.kernel.ciphertexts import uniform, unpack
 from securevfl.crypto.kernel.gradient_sizes import SECONDS, GradientParameters
-from securevfl.crypto.kernel.product import joined, summed
-from securevfl.crypto.kernel.residues import Floats, Primes
+from securevfl.crypto.kernel.residues import Floats, Primes, joined, summed
 from securevfl.crypto.kernel.ring_layout import RingLayout
-from securevfl.crypto.kernel.sampling import uniform
 from securevfl.crypto.kernel.transform import transform
-from securevfl.crypto.lattice.lattice_checks import beside
-from securevfl.crypto.lattice.row_encoding import Encoding, scaled, span
+from securevfl.crypto.lattice.row_encoding import Encoding, beside, scaled, span
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
 

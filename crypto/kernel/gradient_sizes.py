@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from securevfl.crypto.kernel.residues import DEGREE, Primes
-from securevfl.crypto.kernel.ring_layout import RingLayout, named
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD
 from securevfl.crypto.lattice.profile import FixedPoint, Profile
 
@@ -51,10 +50,6 @@ class GradientParameters(FixedPoint):
     def distance_bits(self, values: int) -> float:
         """-log2 of the statistical distance of a run that opens so many values to one without noise, at least."""
         return self.profile.distance_bits(DEGREE, values)
-
-    def layout(self, n: int, c: int, r: int, s: int) -> RingLayout:
-        """Check the layout that a peer names, and return it. CryptoError if there is no such layout."""
-        return named(ENGINE, n, c, r, s)
 
 
 @functools.lru_cache(maxsize=4)

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.kernel.residues import DEGREE, Floats
-from securevfl.crypto.lattice.layout import checked
 from securevfl.crypto.share_ring import Integers
 from securevfl.errors import CryptoError
 
@@ -75,10 +74,6 @@ class RingLayout:
     def column_blocks(self, d: int) -> int:
         """F."""
         return -(-d // self.columns)
-
-    def checked(self, d: int) -> int:
-        """Columns that are multiplied and opened for d of J, checks included."""
-        return checked(self, d)
 
     @property
     def groups(self) -> list[slice]:

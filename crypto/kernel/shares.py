@@ -31,13 +31,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from securevfl.crypto.kernel import check
-from securevfl.crypto.kernel.bit_packing import pack, packed_size, unpack
-from securevfl.crypto.kernel.ciphertexts import Answering, Opener, answer_size, column_groups
+from securevfl.crypto.kernel.ciphertexts import (
+    NOISE_STD,
+    Answering,
+    Opener,
+    answer_size,
+    column_groups,
+    pack,
+    packed_size,
+    uniform,
+    unpack,
+)
 from securevfl.crypto.kernel.keys import keypair, second_polynomial
-from securevfl.crypto.kernel.product import Residues, summed
-from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes
+from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes, Residues, summed
 from securevfl.crypto.kernel.ring_layout import RingLayout, choose, milliseconds, named
-from securevfl.crypto.kernel.sampling import NOISE_STD, uniform
 from securevfl.crypto.kernel.transform import transform
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg

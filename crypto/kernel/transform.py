@@ -10,6 +10,16 @@ is a product with one A x A matrix for each kappa, and what is left is the same 
 factors are in the matrices, so a step is one product and one reduction. Back, each matrix has its inverse. Polynomials
 lie along the first axis and whatever there is of them behind, which is what a BLAS is quick at. Values are in the order
 that the steps leave them in, which nobody outside needs to know: products are taken value by value.
+
+Where polynomials of the whole ring are few and long (`SquareTransform`), these digits have as many matrices as
+products, which outgrow the cache, and calls, which cost more than what they compute. There M = 64 x 64, n = 64 n1 + n2,
+k = k1 + 64 k2, and all primes are taken at once:
+
+    Y[k1, n2] = sum over n1 of psi^(64 n1 (2 k1 + 1)) X[n1, n2]
+    X[k]      = sum over n2 of psi^(128 n2 k2) (psi^(n2 (2 k1 + 1)) Y[k1, n2])
+
+Either sum is a product with one matrix for all, with twiddles between. Values are in the same order, whose places split
+as k does.
 """
 
 from __future__ import annotations
@@ -22,10 +32,82 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes, matmul, reduce
-from securevfl.crypto.kernel.square_transform import FEW, SquareTransform
 from securevfl.errors import ConfigError
 
-__all__ = ["Transform", "transform"]
+__all__ = ["FEW", "SquareTransform", "Transform", "multiplier", "transform"]
+
+
+FEW = 4  # polynomials, up to which this is quicker
+_SIDE = 64
+
+
+class SquarePlaces(NamedTuple):
+    """Coefficients that are wanted: rows n1 and columns n2 with any, and where each is in what is left."""
+
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    places: NDArray[np.intp]
+
+
+class SquareTransform:
+    """The transform of size 4096; `powers` (P, 8192): psi^k of each prime, `known` (4096,): k by the place of a
+    value."""
+
+    def __init__(self, primes: Primes, powers: Floats, known: NDArray[np.int64]) -> None:
+        self._primes = primes
+        places, n = known.reshape(_SIDE, _SIDE), np.arange(_SIDE)
+        k1, k2 = places[:, 0] % _SIDE, places[0] // _SIDE
+        assert (places == k1[:, None] + _SIDE * k2).all(), "values stand in an order that does not split"
+        exponents = [np.outer(2 * k1 + 1, _SIDE * n), np.outer(2 * k1 + 1, n), np.outer(n, 2 * _SIDE * k2)]
+        self._ahead, back = (
+            [np.ascontiguousarray(powers[:, sign * each % (2 * DEGREE)]) for each in exponents] for sign in (1, -1)
+        )
+        for row, p in zip(back[0], primes.values, strict=True):
+            row *= -((p - 1) // DEGREE)  # 1/4096 modulo p, as 4096 divides p - 1
+            reduce(row, p)
+        self._back = [np.ascontiguousarray(back[at].transpose(0, 2, 1)) for at in (0, 2)]
+        self._untwist = back[1]
+
+    def forward(self, x: Floats, out: Floats) -> None:
+        """Values out (P, 4096, w) of polynomials x, of the same shape or (4096, w)."""
+        primes, (outer, between, inner) = self._primes, self._ahead
+        value = np.matmul(outer[:, None], _squares(x))
+        primes.reduce(value)
+        value *= between[:, None]
+        primes.reduce(value)
+        value = np.matmul(value, inner[:, None])
+        primes.reduce(value)
+        out[...] = value.reshape(*value.shape[:2], DEGREE).swapaxes(1, 2)
+
+    def back(self, X: Floats, where: NDArray[np.intp] | None, out: Floats) -> None:
+        """Coefficients out (P, count, w), those at `where` or all, behind values X (P, 4096, w)."""
+        primes, (outer, inner), between = self._primes, self._back, self._untwist
+        places: NDArray[np.intp] | slice = slice(None)
+        if where is not None:
+            rows, columns, places = _wanted(where.tobytes())
+            outer, between, inner = outer[:, rows], between[..., columns], inner[..., columns]
+        value = np.matmul(_squares(X), inner[:, None])
+        primes.reduce(value)
+        value *= between[:, None]
+        primes.reduce(value)
+        value = np.matmul(outer[:, None], value)
+        primes.reduce(value)
+        out[...] = value.reshape(*value.shape[:2], -1)[..., places].swapaxes(1, 2)
+
+
+def _squares(x: Floats) -> Floats:
+    """Polynomials (..., 4096, w) as (..., w, 64, 64)."""
+    turned = np.ascontiguousarray(x.swapaxes(-1, -2))
+    return turned.reshape(*turned.shape[:-1], _SIDE, _SIDE)
+
+
+@functools.lru_cache(maxsize=64)
+def _wanted(where: bytes) -> SquarePlaces:
+    coefficients = np.frombuffer(where, np.intp)
+    rows, row = np.unique(coefficients // _SIDE, return_inverse=True)
+    columns, column = np.unique(coefficients % _SIDE, return_inverse=True)
+    return SquarePlaces(rows, columns, row * len(columns) + column)
+
 
 _RADIX = 4  # bits of the greatest digit
 
@@ -52,7 +134,7 @@ class Transform:
         for digits in _digits(size):
             left //= digits
             order = np.arange(digits)
-            if size == DEGREE and left == digits:  # so that places split in two, as square_transform.py has them
+            if size == DEGREE and left == digits:  # so that places split in two, as `SquareTransform` has them
                 order = order.reshape(-1, 4).T.reshape(-1)
             known = (known[:, None] + size // (digits * left) * order).reshape(-1)
             odd = (2 * known + 1).reshape(-1, digits)
@@ -128,6 +210,20 @@ class Transform:
 def transform(primes: Primes, size: int) -> Transform:
     """Make the transform of this size, once: it is public, and takes as long to make as some products."""
     return Transform(primes, size)
+
+
+def multiplier(primes: Primes, polynomial: Floats, r: int) -> Floats:
+    """(P, M, r, r): what multiplies by `polynomial` (P, N), or (N,) if the same for all primes, at each point.
+
+    There the ring R has r elements, and the product with a polynomial g of it is an r x r matrix:
+
+        (g h)_o = sum over i <= o of g_(o - i) h_i  +  y sum over i > o of g_(o - i + r) h_i
+    """
+    steps = transform(primes, DEGREE // r)
+    values = steps.forward(polynomial.reshape(*polynomial.shape[:-1], DEGREE // r, r))
+    turned = primes.reduce(values * steps.roots[..., None])
+    below = np.arange(r)[:, None] - np.arange(r)
+    return np.concatenate([values, turned], axis=-1)[..., below % r + r * (below < 0)]
 
 
 def _digits(size: int) -> list[int]:

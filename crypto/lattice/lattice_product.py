@@ -29,7 +29,7 @@ the expansion (Blake2xb) as a random oracle a is uniform. Then:
   c1(g) are, to everyone, the holder included. The first half leaves under the mask. So a reply is as good as uniform
   for any b and any [[g]]: nothing else is asked of the holder's key or of its ciphertexts.
 - A wrong b makes the opened values wrong: they hold b u at the wanted positions. That is found by the checks beside
-  them (`lattice_checks`), as any value is that the holder does not open as it decrypts.
+  them (`row_encoding`), as any value is that the holder does not open as it decrypts.
 - A holder may try Q seeds and take the best: its advantage is at most Q times that against one uniform a, as for any
   scheme that expands its key. A nonce from the evaluator would take the factor away. It costs a message before every
   key and a key for each evaluator, and SEAL encrypts under no given a, so it is left out.
@@ -64,6 +64,7 @@ from securevfl.crypto.lattice.lattice_rows import SLOT, Blocks, Sums, encode, mu
 from securevfl.crypto.lattice.layout import MOST, Layout, choose
 from securevfl.crypto.lattice.polynomial_ring import dither_residues, fraction_of_modulus, uniform_residues
 from securevfl.crypto.lattice.profile import BLINDED, ENGINE, PUBLIC, SEALED, Parameters, fingerprint
+from securevfl.crypto.lattice.row_encoding import checked, g_scale
 from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
 from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, RangeError
@@ -149,7 +150,7 @@ class LatticeHolder(KeyHolder):
         n, c = g.shape
         layout = choose(ring.degree, n, c, self._widest or self._columns, self._openings)
         header = SEALED.pack(b"SLG2", self._fingerprint, n, c, layout.s, layout.p, bound)
-        scale = parameters.g_scale(layout, bound)
+        scale = g_scale(parameters, layout, bound)
         for first in range(0, layout.sample_blocks, most):
             rows = g[first * layout.s : (first + most) * layout.s]
             messages = np.rint(layout.messages(rows * scale))
@@ -165,7 +166,7 @@ class LatticeHolder(KeyHolder):
         n, c, s, p, d = header(ENGINE, BLINDED, b"SLB3", blinded, self._fingerprint)
         shape.check(n, c, d)
         layout, primes = parameters.layout(n, c, s, p), ring.primes
-        width = layout.checked(d)
+        width = checked(layout, d)
         replies = layout.output_blocks * layout.column_blocks(width)
         body = replies * sealio.packed_size(primes, ring.degree) + sealio.packed_size(primes, c * width)
         sized(ENGINE, b"SLB3", blinded, BLINDED.size + body)

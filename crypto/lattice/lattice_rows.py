@@ -20,10 +20,9 @@ import tenseal.sealapi as seal
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Sparse, Stretch
 from securevfl.crypto.lattice import sealio
-from securevfl.crypto.lattice.lattice_checks import beside
 from securevfl.crypto.lattice.layout import Layout
 from securevfl.crypto.lattice.profile import Parameters
-from securevfl.crypto.lattice.row_encoding import Encoding, scaled, span
+from securevfl.crypto.lattice.row_encoding import Encoding, beside, scaled, span
 
 CHUNK = 256  # plaintexts encoded at a time
 SLOT = "lattice plaintexts"  # where a stretch keeps them

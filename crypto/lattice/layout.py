@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 # load, decrypt, decode) and one product. Only their ratios matter.
 UP, DOWN, PRODUCT = 1.8, 3.8, 0.08
 
-LEAST, MOST = 3, 20  # check columns beside those of J (`lattice_checks`)
+LEAST, MOST = 3, 20  # check columns beside those of J (`row_encoding.checked`)
 
 
 class Blocked(Protocol):
@@ -45,13 +45,6 @@ class Blocked(Protocol):
     def sample_blocks(self) -> int: ...
 
     def column_blocks(self, d: int) -> int: ...
-
-    def checked(self, d: int) -> int: ...
-
-
-def checked(layout: Blocked, d: int) -> int:
-    """How many columns are multiplied for d of J: these, and as many checks as fit in blocks that are there anyway."""
-    return min(layout.column_blocks(d + LEAST) * layout.columns, d + MOST)
 
 
 @dataclass(frozen=True)
@@ -83,10 +76,6 @@ class Layout:
 
     def column_blocks(self, d: int) -> int:
         return -(-d // self.columns)
-
-    def checked(self, d: int) -> int:
-        """Columns that are multiplied and opened for d of J, checks included."""
-        return checked(self, d)
 
     def messages(self, g: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows of g (m x c) that begin with a sample block as coefficients (P, B, N), B = ceil(m/s) blocks."""

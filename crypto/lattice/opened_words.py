@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.lattice.lattice_checks import DEVIATIONS
 from securevfl.crypto.lattice.layout import LEAST
+from securevfl.crypto.lattice.row_encoding import DEVIATIONS
 from securevfl.errors import ConfigError
 
 MOST_BITS = 32  # of a word

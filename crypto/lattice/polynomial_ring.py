@@ -15,18 +15,17 @@ security, ternary secret): at most 54, 109, 218 and 438 bits of q, special prime
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tenseal.sealapi as seal
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.lattice.sealio import SEED_BYTES, Residues, SealIO, pack, packed_size, unpack
+from securevfl.crypto.prg import random_words
 from securevfl.errors import ConfigError
 
 MAX_BITS_128 = {2048: 54, 4096: 109, 8192: 218, 16384: 438}
@@ -174,12 +173,6 @@ def fraction_of_modulus(residues: Residues, primes: Sequence[int]) -> Floats:
         inverse = pow(q // p, -1, p)
         total += (row if inverse == 1 else mulmod(row, inverse, p)) / np.float64(p)
     return total % 1.0
-
-
-def random_words(count: int) -> Residues:
-    """`count` uniform 64-bit words: a ChaCha20 key stream under a fresh key from the operating system."""
-    stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
-    return np.frombuffer(stream.update(bytes(8 * count)), np.uint64)
 
 
 def uniform_residues(primes: Sequence[int], count: int) -> Residues:

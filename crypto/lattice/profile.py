@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from securevfl.crypto.lattice import sealio
-from securevfl.crypto.lattice.layout import Blocked, Layout
+from securevfl.crypto.lattice.layout import Layout
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, Ring
-from securevfl.errors import CryptoError, RangeError
+from securevfl.errors import CryptoError
 
 ENGINE = "lattice"  # in errors
 PUBLIC = struct.Struct("<4s")
@@ -77,17 +77,6 @@ class FixedPoint:
         self.profile = profile
         self.modulus = modulus
         self.levels = modulus / 2.0**profile.drop  # distinct values of an opened number
-
-    def column_cap(self, layout: Blocked) -> float:
-        """L: the greatest sum of |x| over an encoded column."""
-        return self.profile.T * math.sqrt(layout.n / layout.columns)
-
-    def g_scale(self, layout: Blocked, bound: float) -> float:
-        """Integers per unit of g."""
-        scale: float = 0.49 * self.modulus / self.column_cap(layout) / bound
-        if not math.isfinite(scale):
-            raise RangeError("lattice: the bound on g is too small for a fixed-point scale; scale g up")
-        return scale
 
 
 class Parameters(FixedPoint):

@@ -18,10 +18,19 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Here, Stretch, Tall, TallPart
 from securevfl.crypto.lattice import opened_words
-from securevfl.crypto.lattice.lattice_checks import combinations, fits, tolerance
 from securevfl.crypto.lattice.layout import LEAST, Blocked
 from securevfl.crypto.lattice.profile import OPENED, FixedPoint
-from securevfl.crypto.lattice.row_encoding import Encoding, Norms, merged, norms
+from securevfl.crypto.lattice.row_encoding import (
+    Encoding,
+    Norms,
+    checked,
+    combinations,
+    fits,
+    g_scale,
+    merged,
+    norms,
+    tolerance,
+)
 from securevfl.crypto.scheme import ROOM, Evaluator, Secret, Shape, header, sized
 from securevfl.errors import CryptoError, OpeningMismatch, RangeError
 
@@ -113,7 +122,7 @@ class PreparedRows:
     def rho(self, layout: Blocked) -> Floats:
         """Return the combinations of columns in the checks, the same whenever J is multiplied in this layout."""
         d = self.J.shape[1]
-        checks = layout.checked(d) - d
+        checks = checked(layout, d) - d
         if checks not in self._rho:
             self._rho[checks] = combinations(d, checks)
         return self._rho[checks]
@@ -269,9 +278,9 @@ class RowEvaluator(Evaluator, Generic[L, B, S]):
             )
         if onto is None:
             encoding = Encoding.of(layout, self._parameters, prepared.norms, prepared.rho(layout))
-            g_scale, profile = self._parameters.g_scale(layout, bound), self._parameters.profile
-            within = tolerance(encoding.rho, layout, profile, g_scale * bound / 2.0**profile.drop)
-            scale = Scale(layout, encoding.worth, 1 / g_scale, encoding.rho, within)
+            unit, profile = g_scale(self._parameters, layout, bound), self._parameters.profile
+            within = tolerance(encoding.rho, layout, profile, unit * bound / 2.0**profile.drop)
+            scale = Scale(layout, encoding.worth, 1 / unit, encoding.rho, within)
             onto = Product(self._parameters, encoding, scale, bound, self.work.multiply)
         if (layout, bound) != (onto.scale.layout, onto.bound):
             raise CryptoError(f"{self.name}: messages of one g have different headers; they are malformed")

@@ -12,13 +12,19 @@ the offerer, r: the chooser's m bits, b to a row, those of its choice chi, lowes
 
 Rows of Q and T differ by one secret s throughout, so keys must be hashed, each with its own number, before any are
 put together by XOR: unhashed, two unknown keys of two transfers XOR to a known one. After that the unknown keys of a
-row are as good as independent, and every pad but the chosen one depends on at least one of them. H is row_hash.py.
+row are as good as independent, and every pad but the chosen one depends on at least one of them. H is `RowHash`.
 
 To the offerer U is uniform: it lacks one of T, T' in each column. A chooser whose columns of U carry different r would
 read bits of s out of pads; the *check* of Roy 2022 ("SoftSpokenOT", section 5), after Keller, Orsini, Scholl 2015, lets
 it pass only as often as it guesses those bits. h is a universal hash that is linear over GF(2), GHASH with a key drawn
 from U by hashing; the chooser sends h(r) and all h(T_j), the offerer compares h(Q_j) ^ h(T_j) with s_j h(r). A block
 of 128 random transfers at the end makes h(r) uniform.
+
+H(x, i) = pi(pi(x) ^ i) ^ pi(x) is a tweakable, circular correlation robust hash of 128 bits (Guo, Katz, Wang, Yu 2020,
+"Efficient and secure multiparty computation from fixed-key block ciphers", section 7.4), with pi a public random
+permutation, here AES-128 under a key that both parties make for their session. Inputs may be related by secrets of 128
+bits (x and x ^ D), tweaks may be anything as long as no pair (x, i) repeats; with one call alone, pi(sigma(x) ^ i),
+tweaks shift outputs into one another (the paper's section 7.1).
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
@@ -38,10 +45,55 @@ from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.scheme import Secret
 from securevfl.crypto.share_ring import Words
 from securevfl.crypto.transfers.bit_matrix import transposed
-from securevfl.crypto.transfers.row_hash import BLOCK_WORDS, RowHash, tweaks
 from securevfl.errors import ConfigError, CryptoError
 
-__all__ = ["COLUMNS", "Chooser", "Chosen", "Offered", "RowOfferer", "fresh_secret", "message_bytes"]
+__all__ = [
+    "BLOCK_WORDS",
+    "COLUMNS",
+    "Chooser",
+    "Chosen",
+    "Offered",
+    "RowHash",
+    "RowOfferer",
+    "fresh_secret",
+    "message_bytes",
+    "tweaks",
+]
+
+
+BLOCK_WORDS = 2  # uint64 in a block of AES
+
+
+class RowHash:
+    """H under one public key of 16 bytes."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != 16:
+            raise CryptoError(f"row hash: a key of 16 bytes was expected, {len(key)} came")
+        self.key = key
+        self._permutation = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305
+
+    def __call__(self, x: Words, tweak: Words) -> Words:
+        """H(x, tweak) (.., 2) for blocks x (.., 2); tweak (.., 2) broadcasts to the shape of x."""
+        inner = self._permute(x)
+        outer = self._permute(inner ^ tweak)
+        outer ^= inner
+        return outer
+
+    def _permute(self, blocks: Words) -> Words:
+        blocks = np.ascontiguousarray(blocks, "<u8")
+        out = np.empty(blocks.nbytes + 15, np.uint8)
+        self._permutation.update_into(blocks.reshape(-1).view(np.uint8).data, out.data)
+        return out[: blocks.nbytes].view("<u8").reshape(blocks.shape).astype(np.uint64, copy=False)
+
+
+def tweaks(first: int, count: int, purpose: int) -> Words:
+    """Return the tweaks (count, 2) of rows: their numbers, from `first` on, and a purpose."""
+    out = np.empty((count, BLOCK_WORDS), np.uint64)
+    out[:, 0] = np.arange(first, first + count, dtype=np.uint64)
+    out[:, 1] = purpose
+    return out
+
 
 COLUMNS = 128  # base transfers: bits of s
 SECRET_BYTES = COLUMNS // 8

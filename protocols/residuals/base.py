@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from securevfl.base.arrays import Floats
-from securevfl.errors import PartiesError
+from securevfl.base.tall import Tall
+from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.base import MessageProtocol, Release
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.differentiable import Differentiable
+from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.protocols.notes import Learned
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel
@@ -29,6 +30,11 @@ class Batch:
     epoch: int
     X: Floats
     y: Floats | None = None
+
+    @property
+    def elsewhere(self) -> float:
+        """Processor seconds that other processes have spent on its rows since this was last asked."""
+        return self.X.makespan() if isinstance(self.X, Tall) else 0.0
 
     @property
     def labels(self) -> Floats:
@@ -56,6 +62,24 @@ class Agreement:
     tells: Literal["labels", "columns"] = "labels"
     group: Group = "training"
     word: int | None = None
+
+    def facing(self, g: Floats) -> Floats:
+        """Return g (n x c) as a Jacobian of this kind multiplies it: as it is, or its n c numbers in one column."""
+        return g if self.shares_outputs else g.reshape(-1, 1)
+
+    def matrix(self, J: Jacobian, me: str) -> Floats | Tall:
+        """Return the matrix of a Jacobian, if it is of the kind agreed. ProtocolError if not."""
+        if J.shares_outputs != self.shares_outputs:
+            kinds = {True: "that all outputs share", False: "of all outputs together"}
+            raise ProtocolError(
+                f"{me}: a Jacobian {kinds[self.shares_outputs]} was agreed, the model has one "
+                f"{kinds[J.shares_outputs]}; agree on what the passive parties' models are"
+            )
+        return J.matrix
+
+    def gradient(self, product: Floats) -> Floats:
+        """Return the product of that matrix with `facing` as a gradient: (d x c) as it is, or (p x 1) as (p,)."""
+        return product if self.shares_outputs else product[:, 0]
 
     def entry(self, to: str, numbers: int, about: str) -> Entry:
         """Return the entry for so many numbers that `to` learns of what `about` has sealed, or sent as it is."""

@@ -43,15 +43,13 @@ from typing import Any, ClassVar, Self
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
-from securevfl.base.tall import makespan
-from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape
+from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, Shelf
 from securevfl.errors import LimitError, OpeningMismatch, ProtocolError, ShapeMismatch, TransportError
 from securevfl.protocols.base import Release
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.differentiable import Differentiable, facing, gradient_of
+from securevfl.protocols.differentiable import Differentiable
 from securevfl.protocols.encrypted import Encrypted
 from securevfl.protocols.engines import ENGINES, AnyEngine
-from securevfl.protocols.prepared_batches import Shelf
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
     Agreement,
@@ -61,8 +59,7 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.protocols.residuals.exchanges import Exchange, Exchanges
-from securevfl.protocols.residuals.sealed_pieces import Piece, Pieces
+from securevfl.protocols.residuals.exchanges import Exchange, Exchanges, Piece, Pieces
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling
@@ -193,7 +190,7 @@ class SealedActive(ActiveResidual):
         self._epoch = epoch
         if self._defence is not None:
             g = self._defence.apply(g, self._noise.take(None if again is None else again.number))
-        sealed = facing(g, self._agreement.shares_outputs)
+        sealed = self._agreement.facing(g)
         pieces = self._holder.encrypt_pieces(sealed, bound=self._bound)
         first = next(pieces)
         shape = sealed.shape[0], sealed.shape[1]
@@ -297,11 +294,11 @@ class SealedPassive(PassiveResidual):
         with self._one_product:
             prepared = self._shelf.get(batch.index) if static else None
             if prepared is None:
-                J = model.jacobian(batch.X).agreed(self.me, self.agreement.shares_outputs)
+                J = self.agreement.matrix(model.jacobian(batch.X), self.me)
                 prepared = evaluator.prepare(J, room=self._shelf.room if static else 0)
             product = self.products[exchange] = product_of(evaluator, prepared, sealed)
             blinded, r = evaluator.blind(product)
-            self._seat.meter.elsewhere(makespan(batch.X))
+            self._seat.meter.elsewhere(batch.elsewhere)
             if static:
                 self._shelf.put(batch.index, prepared)
         opened = self.opened(exchange, blinded)
@@ -312,7 +309,7 @@ class SealedPassive(PassiveResidual):
                 f"{self.me}: {self._seat.active} was expected to open what it decrypts of exchange {exchange}: "
                 f"{error}; ask it why"
             ) from error
-        return gradient_of(found, self.agreement.shares_outputs)
+        return self.agreement.gradient(found)
 
     def opened(self, exchange: int, blinded: bytes) -> bytes:
         """Ask the active party to open a blinded product, and return what it opens."""

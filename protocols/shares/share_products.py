@@ -22,11 +22,11 @@ from typing import Any
 
 from securevfl.crypto.masking.agreement import KeyPair
 from securevfl.crypto.prg import encode_context
+from securevfl.crypto.scheme import Shelf
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import NONCE_BYTES, ShareEvaluator, ShareHolder, ShareScheme, common_coin
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.prepared_batches import Shelf
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares.product_work import Work
 from securevfl.protocols.shares.share_engines import agreed

@@ -27,11 +27,11 @@ import msgspec
 import numpy as np
 
 from securevfl.crypto.prg import Prg
+from securevfl.crypto.scheme import Shelf
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
 from securevfl.errors import ConfigError, FrameError
 from securevfl.protocols.declared import Declared
-from securevfl.protocols.prepared_batches import Shelf
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import share_products, table_transfers
 from securevfl.protocols.shares.chunk_store import NAME_BYTES, Chunk, Ready

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.kernel import gradient_sizes
 from securevfl.crypto.kernel import shares as kernel
-from securevfl.crypto.kernel.bit_packing import packed_size, unpack
-from securevfl.crypto.kernel.ciphertexts import column_groups
+from securevfl.crypto.kernel.ciphertexts import column_groups, packed_size, unpack
 from securevfl.crypto.kernel.residues import DEGREE, Primes
-from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.ring_layout import RingLayout, named
 from securevfl.crypto.lattice import bfv_product, sealio
 from securevfl.crypto.lattice.profile import BLINDED, OPENED, SEALED, FixedPoint, Parameters
+from securevfl.crypto.lattice.row_encoding import checked
 from securevfl.crypto.paillier import paillier_bytes
 from securevfl.crypto.paillier.packing import layout
 from securevfl.crypto.paillier.paillier_checks import CHECKS
@@ -190,7 +190,7 @@ def _blinded(data: bytes) -> Body:
     _, _, n, c, s, p, d = BLINDED.unpack_from(data)
     own = parameters()
     where, primes, degree = own.layout(n, c, s, p), own.ring.primes, own.ring.degree
-    view, parts, fresh, width = memoryview(data)[BLINDED.size :], [], [], where.checked(d)
+    view, parts, fresh, width = memoryview(data)[BLINDED.size :], [], [], checked(where, d)
     for output_block in range(where.output_blocks):
         for column_block in range(where.column_blocks(width)):
             for count in (degree, len(where.wanted(width, column_block, output_block))):
@@ -298,9 +298,9 @@ def _gradient_on_the_kernel(data: bytes) -> Body:
     """Split a sealed residual on the kernel, or the blinded product, into groups."""
     own, asks = gradient_sizes.GradientParameters(), data[:4] == b"SGG2"
     _, _, n, c, r, s, last = (SEALED if asks else BLINDED).unpack_from(data)
-    where, view = own.layout(n, c, r, s), memoryview(data)[(SEALED if asks else BLINDED).size :]
+    where, view = named(gradient_sizes.ENGINE, n, c, r, s), memoryview(data)[(SEALED if asks else BLINDED).size :]
     if not asks:
-        parts, fresh = _small_residues(own.primes, view, _answered(where, where.checked(last)))
+        parts, fresh = _small_residues(own.primes, view, _answered(where, checked(where, last)))
         return _joined("ciphertext", ("SGB2", n, c, r, s, last), parts, fresh)
     parts, fresh = [], []
     while view:

@@ -1,6 +1,6 @@
-"""Special functions on arrays, where numpy has none: the logistic function, log-sum-exp, the normal distribution.
+"""The normal distribution on arrays, where numpy has none, and scipy for it would be larger than everything else.
 
-Every party needs these few, and scipy for them would be larger than everything else together. The quantile is algorithm
+The quantile is algorithm
 AS 241 (Wichura 1988), PPND16: three ratios of polynomials of degree 7, right to about one part in 10^15. It is what
 `statistics.NormalDist` does for one number.
 """
@@ -71,27 +71,6 @@ def normal_quantile(p: NDArray[np.floating]) -> Floats:
 def normal_cdf(z: float) -> float:
     """P(Z <= z) for a standard normal Z."""
     return NormalDist().cdf(z)
-
-
-def logistic(x: Floats) -> Floats:
-    """1 / (1 + exp(-x)), to full relative precision at both ends."""
-    small = np.exp(-np.abs(x))
-    found: Floats = np.where(x >= 0, 1.0, small) / (1.0 + small)
-    return found
-
-
-def log_sum_exp(f: Floats) -> Floats:
-    """log sum_j exp f_ij for each row (n,) of f (n x c)."""
-    largest = f.max(axis=1, keepdims=True)
-    found: Floats = largest[:, 0] + np.log(np.exp(f - largest).sum(axis=1))
-    return found
-
-
-def softmax(f: Floats) -> Floats:
-    """exp f_ij / sum_j exp f_ij for each row of f (n x c)."""
-    raised = np.exp(f - f.max(axis=1, keepdims=True))
-    found: Floats = raised / raised.sum(axis=1, keepdims=True)
-    return found
 
 
 def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], r: Floats) -> Floats:

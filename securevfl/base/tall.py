@@ -196,11 +196,6 @@ def whole(matrix: Floats | Tall) -> Floats | None:
     return part.stretch.rows[:] if few(part.stretch.rows) else None
 
 
-def makespan(X: Floats | Tall) -> float:
-    """`Tall.makespan`; 0 of an array."""
-    return X.makespan() if isinstance(X, Tall) else 0.0
-
-
 class Turned:
     """The transpose of a tall matrix."""
 

@@ -30,9 +30,8 @@ from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES
 from securevfl.models.weights import Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Training
+from securevfl.optim.base import Rule, Training
 from securevfl.optim.rules import RULES
-from securevfl.optim.update import Rule
 from securevfl.options import Patience, Target
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import ENGINES, Engine

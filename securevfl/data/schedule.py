@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Literal, Protocol
 
 import numpy as np
@@ -114,13 +115,13 @@ class Schedule:
 
     def visits(self) -> Iterator[Visit]:
         """All visits, in order."""
-        parts = self.partition(0)
-        for epoch in range(self.epochs):
-            if self._reshuffle and epoch:
-                parts = self.partition(epoch)
-            first = epoch * self.batches if self._reshuffle else 0
-            for index in np.random.default_rng([self._seed, 2, epoch]).permutation(self.batches):
-                yield Visit(first + int(index), epoch, parts[index])
+        return chain.from_iterable(map(self._epoch, range(self.epochs)))
+
+    def _epoch(self, epoch: int) -> list[Visit]:
+        parts = self.partition(epoch)
+        first = epoch * self.batches if self._reshuffle else 0
+        order = np.random.default_rng([self._seed, 2, epoch]).permutation(self.batches)
+        return [Visit(first + int(index), epoch, parts[index]) for index in order]
 
     def _parted(self, epoch: int) -> Rows:
         """Return the training rows in the order in which they are cut into batches; a single batch is in the order of

@@ -12,7 +12,7 @@ from securevfl.methods.base import Known
 from securevfl.methods.evidence_weights import weigh_pooled
 from securevfl.methods.prepared_columns import prepare, prepare_all
 from securevfl.methods.sizes import enough_alone, held_alone, singled_out, sizes_of
-from securevfl.models.losses import check_split
+from securevfl.models.loss import check_split
 from securevfl.models.positive import classes_of
 from securevfl.options import JobOptions
 

@@ -1,26 +1,93 @@
-"""One party at work: what trains, predicts and is kept, whatever its method."""
+"""One party at work: what trains, predicts and is kept, whatever its method.
+
+Whoever knows labels watches whether a training still moves towards a model (`Divergence`): its loss against that of no
+model at all, f = 0 on the same rows. A loss that is not finite ends the training at once; one that is FAR above that of
+f = 0 as soon as it is so over as many rows as tell it from a few odd ones. The watcher's error ends the run of all.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+import numpy as np
+
 from securevfl.base.arrays import Floats
 from securevfl.data.baseline import SCORE, Baseline, of_numbers
 from securevfl.data.schedule import Visit
-from securevfl.errors import ConfigError
-from securevfl.methods.divergence import Divergence, check_outcome
+from securevfl.errors import ConfigError, DivergenceError, LabelError
 from securevfl.methods.state import State
 from securevfl.methods.training_data import TrainingData
 from securevfl.models import metrics
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.options import JobOptions
 from securevfl.protocols.notes import Began
 from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.seat import Seat
+
+FAR = 10.0  # times the loss of f = 0
+ROWS = 64  # over at least so many rows, or all there are
+
+
+class Divergence:
+    """Watches the losses of the latest batches of a table of `rows` training rows."""
+
+    def __init__(self, loss: Loss, rows: int) -> None:
+        self._loss = loss
+        self._rows = min(ROWS, rows)
+        self._seen: deque[tuple[int, float, float]] = deque()  # rows, loss, loss of f = 0; the latest last
+
+    def see(self, round_number: int, f: Floats, y: Floats) -> float:
+        """Take in the forward output f (n x c) of a batch with targets y (n x c), and return its mean loss.
+        DivergenceError names the round."""
+        own, none = _sums(self._loss, f, y)
+        self._seen.append((len(f), own, none))
+        while sum(rows for rows, _, _ in self._seen) - self._seen[0][0] >= self._rows:
+            self._seen.popleft()
+        rows, total, start = (sum(each) for each in zip(*self._seen, strict=True))
+        if not np.isfinite(own) or (rows >= self._rows and total > FAR * start):
+            raise diverged(round_number)
+        return own / len(f)
+
+    def check_sealable(self, round_number: int, g: Floats, y: Floats) -> None:
+        """Check that no entry of g (n x c) is beyond the loss's bound, up to which residuals are encrypted.
+
+        LabelError if it is so without any model, for targets y (n x c); else DivergenceError.
+        """
+        bound = self._loss.bound
+        if np.abs(g).max(initial=0.0) <= bound:
+            return
+        if np.abs(self._loss.residual(np.zeros_like(g), y)).max() > bound:
+            raise LabelError(
+                f"{self._loss.name} loss: labels within {bound:g} {self._loss.spread} were expected under encryption, "
+                "some are farther; trim them, or train on their logarithm"
+            )
+        raise diverged(round_number)
+
+
+def check_outcome(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
+    """DivergenceError if f (n x c), of a model after so many rounds, is far worse than none for targets y (n x c)."""
+    own, none = _sums(loss, f, y)
+    if not own <= FAR * none:
+        raise diverged(rounds)
+
+
+def diverged(round_number: int) -> DivergenceError:
+    """Return the error of a training that diverges at this round."""
+    return DivergenceError(
+        f"round {round_number}: a loss near or below that of its start was expected, it is not finite or far above: "
+        "the training diverges and no model is kept; lower lr"
+    )
+
+
+def _sums(loss: Loss, f: Floats, y: Floats) -> tuple[float, float]:
+    """Add up the losses over the rows, for f and for f = 0."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(loss.value(f, y).sum()), float(loss.value(np.zeros_like(f), y).sum())
 
 
 class OwnRows(Protocol):
@@ -196,6 +263,7 @@ class BatchPlayer(Player):
 
     def rounds(self, work: Iterator[None]) -> Iterator[Round]:
         """Yield a round for each step of an optimizer's work."""
+        of = len(self._data.schedule)
         for number, _ in enumerate(work, self.start + 1):
             assert self._visit is not None, "an optimizer takes a batch before it is done with one"
-            yield Round(number, len(self._data.schedule), self._visit.epoch, self._booked)
+            yield Round(number, of, self._visit.epoch, self._booked)

@@ -16,7 +16,7 @@ from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.disclosure.holds import Holds
 from securevfl.disclosure.label_bits import alone as count_alone
 from securevfl.disclosure.label_bits import label_entropy
-from securevfl.models.losses import check_split
+from securevfl.models.loss import check_split
 from securevfl.models.positive import classes_of
 from securevfl.options import JobOptions
 from securevfl.runtime.door import Group

@@ -19,7 +19,7 @@ from securevfl.data.preparation import Prepared, Source
 from securevfl.data.scaling import moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
 from securevfl.models.exposure_column import offsets
-from securevfl.models.losses import Loss, check_split
+from securevfl.models.loss import Loss, check_split
 from securevfl.models.positive import classes_of
 from securevfl.models.weights import Weights, row_weights
 from securevfl.protocols.residuals.base import Batch
@@ -100,6 +100,13 @@ class TrainingData:
             return None
         beside = [each[rows] for each in (self.offsets, self.weights) if each is not None]
         return np.column_stack([self.targets[rows], *beside]) if beside else self.targets[rows]
+
+    def rated_outputs(self, rows: Rows, outputs: int) -> Floats | None:
+        """Return what each row and output goes by, one after the other: `rated` with a line for each of n x c."""
+        rated = self.rated(rows)
+        if rated is None:
+            return None
+        return np.column_stack([rated[:, :outputs].ravel(), np.repeat(rated[:, outputs:], outputs, axis=0)])
 
     def shifted(self, f: Floats, rows: Rows) -> Floats:
         """f (k x c) of these rows with their offsets, if they have any."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Named
 from securevfl.errors import ConfigError
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.protocols.differentiable import Differentiable
 
 
@@ -128,30 +128,6 @@ class Block(Differentiable, Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-
-
-class Summand(ABC):
-    """A block whose outputs are added to the others': f = sum_k H_k (FedBCD 2019, eq. 2)."""
-
-    @abstractmethod
-    def forward(self, X: Floats) -> Floats:
-        """H (n x c)."""
-
-    @abstractmethod
-    def vjp(self, X: Floats, g: Floats) -> Floats:
-        """J^T g for plain g (n x c), in the shape of the parameters."""
-
-    def joined(self, X: Floats, others: Floats) -> Floats:
-        """f (n x c)."""
-        return self.forward(X) + others
-
-    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """J^T g."""
-        return self.vjp(X, g)
-
-    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
-        """g: the derivative by any summand is that by f."""
-        return g
 
 
 class BlockModel(Model):

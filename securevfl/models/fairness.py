@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.models import metrics
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 
 FEWEST = 100  # rows of a group
 

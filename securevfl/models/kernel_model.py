@@ -30,7 +30,8 @@ from securevfl.crypto.masking.residue_ring import cos_circle
 from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.scheme import Secret
 from securevfl.models.base import Model
-from securevfl.models.losses import LOSSES, Loss, known_loss
+from securevfl.models.loss import Loss
+from securevfl.models.losses import LOSSES, known_loss
 from securevfl.protocols.spaces import Phases
 from securevfl.protocols.sums.phase_sums import PhaseSums
 

@@ -7,6 +7,7 @@ all Q local steps of a round (FedBCD 2019, eq. 57).
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -15,10 +16,11 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from securevfl.base.arrays import Floats
 from securevfl.base.special import normal_quantile
-from securevfl.models.base import BlockModel, Place, Summand
+from securevfl.models.base import BlockModel, Place
 from securevfl.models.count_losses import NegativeBinomialLoss, TweedieLoss
 from securevfl.models.inputs import Asis, Inputs, Making, Spread
-from securevfl.models.losses import LOSSES, Loss, known_loss
+from securevfl.models.loss import Loss
+from securevfl.models.losses import LOSSES, known_loss
 from securevfl.models.robust import HuberLoss, QuantileLoss
 from securevfl.protocols.differentiable import Jacobian
 
@@ -186,6 +188,30 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     spread = np.sqrt((scaled**2).mean(axis=0) * X.shape[1])
     theta = START * normal_quantile(uniform * 2.0**-53) / np.where(spread > 0, spread, 1.0)[:, None]
     return np.vstack([theta, np.zeros((1, targets.shape[1]))])
+
+
+class Summand(ABC):
+    """A block whose outputs are added to the others': f = sum_k H_k (FedBCD 2019, eq. 2)."""
+
+    @abstractmethod
+    def forward(self, X: Floats) -> Floats:
+        """H (n x c)."""
+
+    @abstractmethod
+    def vjp(self, X: Floats, g: Floats) -> Floats:
+        """J^T g for plain g (n x c), in the shape of the parameters."""
+
+    def joined(self, X: Floats, others: Floats) -> Floats:
+        """f (n x c)."""
+        return self.forward(X) + others
+
+    def gradient(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """J^T g."""
+        return self.vjp(X, g)
+
+    def down(self, X: Floats, others: Floats, g: Floats) -> Floats:
+        """g: the derivative by any summand is that by f."""
+        return g
 
 
 class Linear(Summand):

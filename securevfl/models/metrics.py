@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.models.count_losses import LogLinkLoss
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.models.robust import QuantileLoss
 
 LOWER_IS_BETTER = frozenset({"loss", "rmse", "error", "log_loss", "brier", "deviance", "pinball"})

@@ -16,7 +16,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from securevfl.models.base import Block, BlockModel, Place
-from securevfl.models.losses import LOSSES, Loss, known_loss
+from securevfl.models.loss import Loss
+from securevfl.models.losses import LOSSES, known_loss
 
 
 class Neural(BlockModel):

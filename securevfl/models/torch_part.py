@@ -19,7 +19,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import made
 from securevfl.errors import ConfigError
-from securevfl.models.base import Summand
+from securevfl.models.linear import Summand
 from securevfl.models.torch_jacobian import by_layers, by_torch, is_layered
 from securevfl.models.torch_model import PROBE, TorchModel, torch
 from securevfl.protocols.differentiable import Jacobian

@@ -20,7 +20,8 @@ from securevfl.base.special import normal_quantile
 from securevfl.base.tall import Sparse
 from securevfl.models import taylor
 from securevfl.models.base import Model
-from securevfl.models.losses import LOSSES, Loss
+from securevfl.models.loss import Loss
+from securevfl.models.losses import LOSSES
 
 
 class Transfer(Model):

@@ -24,7 +24,8 @@ from securevfl.base.arrays import Floats
 from securevfl.data.forest import DEEPEST, MOST_BINS, Forest, Lines
 from securevfl.models.inputs import Inputs, Making, Spread
 from securevfl.models.linear import LinearModel
-from securevfl.models.losses import LOSSES, Loss
+from securevfl.models.loss import Loss
+from securevfl.models.losses import LOSSES
 from securevfl.models.own_score import ScoreColumn, check_installed, out_of_fold
 from securevfl.models.shapley import explained
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from securevfl.base.arrays import Floats
-from securevfl.optim.update import Memory, Rule
+from securevfl.optim.base import Memory, Rule
 
 
 class AdaGrad(Rule):

@@ -32,7 +32,7 @@ from securevfl.base.arrays import Floats
 from securevfl.errors import ProtocolError
 from securevfl.models.base import Block, Model
 from securevfl.models.linear import Linear
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.optim.curvature import of_rows
 from securevfl.optim.own_block import solve
 from securevfl.optim.rounds import Learner, RoundsTraining

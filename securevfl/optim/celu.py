@@ -43,9 +43,9 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.models.base import Block, Model
+from securevfl.optim.base import Updater
 from securevfl.optim.pipeline import take_in
 from securevfl.optim.rounds import Learner, RoundsOptimizer
-from securevfl.optim.update import Updater
 from securevfl.optim.weighing import Weighed, cosines
 from securevfl.optim.workset import Workset, WorksetRow
 from securevfl.protocols.base import Release

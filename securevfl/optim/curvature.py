@@ -18,7 +18,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import TableError
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 
 FLOOR = 1e-6  # of the largest curvature: what flatter directions, as of collinear columns, count as
 

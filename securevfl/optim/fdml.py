@@ -24,9 +24,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from securevfl.optim.base import Optimizer
+from securevfl.optim.base import Optimizer, Sgd
 from securevfl.optim.rules import AnyRule
-from securevfl.optim.sgd import Sgd
 
 
 class FDML(Optimizer):

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from securevfl.optim.update import Memory, Rule, V
+from securevfl.optim.base import Memory, Rule, V
 
 
 class Momentum(Rule):

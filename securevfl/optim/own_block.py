@@ -18,7 +18,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.models.linear import Linear
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.optim.curvature import bound
 
 STEPS = 50  # at most

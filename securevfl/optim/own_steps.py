@@ -20,9 +20,9 @@ import numpy as np
 
 from securevfl.models.base import Block
 from securevfl.models.linear import Linear
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
+from securevfl.optim.base import Rule, Updater
 from securevfl.optim.curvature import bound
-from securevfl.optim.update import Rule, Updater
 from securevfl.protocols.residuals.base import Batch
 
 

@@ -26,8 +26,8 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.models.base import Block
+from securevfl.optim.base import Updater
 from securevfl.optim.rounds import Learner, Remembered, RoundsOptimizer
-from securevfl.optim.update import Updater
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Batch
 

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, SerializeAsAny, field_validator
 
-from securevfl.optim.sgd import Sgd
+from securevfl.optim.base import Memory, Rule, Sgd, V
 from securevfl.optim.step_rules import STEP_RULES
-from securevfl.optim.update import Memory, Rule, V
 
 MOVED = "moved"  # since the exchange
 OF_RULE = "rule."  # before the names of what the rule that takes the steps remembers

@@ -13,11 +13,9 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.models.base import Block, Model
-from securevfl.models.losses import Loss
-from securevfl.optim.base import Optimizer, Training
+from securevfl.models.loss import Loss
+from securevfl.optim.base import Optimizer, Rule, Sgd, Training, Updater
 from securevfl.optim.rules import AnyRule
-from securevfl.optim.sgd import Sgd
-from securevfl.optim.update import Rule, Updater
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Agreement, Batch

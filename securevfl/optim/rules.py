@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import BeforeValidator, SerializeAsAny
 
 from securevfl.base.config import Registry
+from securevfl.optim.base import Rule
 from securevfl.optim.proximal import Proximal
 from securevfl.optim.step_rules import STEP_RULES
-from securevfl.optim.update import Rule
 
 RULES: Registry[Rule] = Registry("rule", *STEP_RULES.values(), Proximal)
 AnyRule = Annotated[SerializeAsAny[Rule], BeforeValidator(RULES.read)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from securevfl.base.config import Registry
 from securevfl.optim.adagrad import AdaGrad
 from securevfl.optim.adam import Adam
+from securevfl.optim.base import Rule, Sgd
 from securevfl.optim.momentum import Momentum
-from securevfl.optim.sgd import Sgd
-from securevfl.optim.update import Rule
 
 STEP_RULES: Registry[Rule] = Registry("rule", Sgd, Momentum, AdaGrad, Adam)

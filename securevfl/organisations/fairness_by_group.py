@@ -33,7 +33,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import LOOK, MOST, check_looks, summed, told_before
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
 from securevfl.models.fairness import rates_of_counts
-from securevfl.models.losses import LogisticLoss
+from securevfl.models.loss import LogisticLoss
 from securevfl.models.positive import class_name, classes_of
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.protocols.declared import Declared, Reveal

@@ -168,6 +168,19 @@ class Inbox:
             return None
 
 
+class InboxWire:
+    """Puts a frame straight into the receiver's inbox, in the same process."""
+
+    def __init__(self, me: str, inboxes: Mapping[str, Inbox]) -> None:
+        self._me = me
+        self._inboxes = inboxes
+
+    def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
+        if to not in self._inboxes:
+            raise TransportError(f"{self._me}: a party of this run was expected as receiver, {to!r} is none")
+        self._inboxes[to].deliver(frame, stamp, peer=self._me)
+
+
 class Channel:
     """One party's end. Safe to use from several threads as long as each lane has one sender and one receiver.
 

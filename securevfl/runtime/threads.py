@@ -7,25 +7,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from securevfl.errors import SecureVFLError, TransportError
-from securevfl.runtime.channel import Channel, Event, Inbox
-from securevfl.runtime.clock import Books, Clock, Kind, Stamp
+from securevfl.errors import SecureVFLError
+from securevfl.runtime.channel import Channel, Event, Inbox, InboxWire
+from securevfl.runtime.clock import Books, Clock, Kind
 from securevfl.runtime.codec import SESSION_BYTES
 
 T = TypeVar("T")
-
-
-class ThreadWire:
-    """Puts a frame straight into the receiver's inbox."""
-
-    def __init__(self, me: str, inboxes: Mapping[str, Inbox]) -> None:
-        self._me = me
-        self._inboxes = inboxes
-
-    def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
-        if to not in self._inboxes:
-            raise TransportError(f"{self._me}: a party of this run was expected as receiver, {to!r} is none")
-        self._inboxes[to].deliver(frame, stamp, peer=self._me)
 
 
 def run_threads(
@@ -48,7 +35,7 @@ def run_threads(
 
     def play(name: str, role: Callable[[Channel], T]) -> None:
         channel = Channel(
-            ThreadWire(name, inboxes), inboxes[name], clocks[name], Books(), timeout=timeout, observe=observe
+            InboxWire(name, inboxes), inboxes[name], clocks[name], Books(), timeout=timeout, observe=observe
         )
         channel.clock.tick(Kind.LOCAL)
         try:

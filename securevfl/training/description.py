@@ -32,7 +32,7 @@ from securevfl.data.party import Party
 from securevfl.data.preparation import HEAVY
 from securevfl.data.steps import MISSING
 from securevfl.display import html
-from securevfl.models.losses import LogisticLoss
+from securevfl.models.loss import LogisticLoss
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.positive import class_name, classes_of
 

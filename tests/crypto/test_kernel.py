@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from securevfl.crypto.kernel import check, residues
-from securevfl.crypto.kernel.bit_packing import pack, packed_size, unpack
-from securevfl.crypto.kernel.keys import keypair, multiplier, second_polynomial
-from securevfl.crypto.kernel.product import multiplied
-from securevfl.crypto.kernel.residues import DEGREE, Primes
+from securevfl.crypto.kernel.ciphertexts import NOISE_STD, errors, pack, packed_size, ternary, uniform, unpack
+from securevfl.crypto.kernel.keys import keypair, second_polynomial
+from securevfl.crypto.kernel.residues import DEGREE, Primes, multiplied
 from securevfl.crypto.kernel.ring_layout import RingLayout, choose
-from securevfl.crypto.kernel.sampling import NOISE_STD, errors, ternary, uniform
 from securevfl.crypto.kernel.shares import KernelShares, primes_for
-from securevfl.crypto.kernel.transform import Transform
+from securevfl.crypto.kernel.transform import Transform, multiplier
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, CryptoError
 

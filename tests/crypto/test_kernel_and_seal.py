@@ -12,14 +12,11 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.crypto.kernel.bit_packing import pack, packed_size, unpack
-from securevfl.crypto.kernel.keys import multiplier
-from securevfl.crypto.kernel.product import multiplied
-from securevfl.crypto.kernel.residues import DEGREE
+from securevfl.crypto.kernel.ciphertexts import NOISE_STD, pack, packed_size, uniform, unpack
+from securevfl.crypto.kernel.residues import DEGREE, multiplied
 from securevfl.crypto.kernel.ring_layout import RingLayout
-from securevfl.crypto.kernel.sampling import NOISE_STD, uniform
 from securevfl.crypto.kernel.shares import REPLY, SEALED, SECONDS, KernelShares, ShareParameters
-from securevfl.crypto.kernel.transform import transform
+from securevfl.crypto.kernel.transform import multiplier, transform
 from securevfl.crypto.lattice.bfv import BfvIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_scheme import common_coin

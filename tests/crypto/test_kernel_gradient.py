@@ -11,16 +11,15 @@ import tenseal.sealapi as seal
 
 from securevfl.base.tall import Here, Sparse, Tall
 from securevfl.crypto.kernel import gradient_rows, gradient_sizes
-from securevfl.crypto.kernel.bit_packing import unpack
+from securevfl.crypto.kernel.ciphertexts import dither, uniform, unpack
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.kernel.gradient_sizes import GradientParameters
-from securevfl.crypto.kernel.product import multiplied, summed
-from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.kernel.ring_layout import choose
-from securevfl.crypto.kernel.sampling import dither, uniform
+from securevfl.crypto.kernel.residues import DEGREE, multiplied, summed
+from securevfl.crypto.kernel.ring_layout import choose, named
 from securevfl.crypto.kernel.transform import transform
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.lattice.profile import BLINDED, SEALED
+from securevfl.crypto.lattice.row_encoding import g_scale
 from securevfl.crypto.lattice.sealio import SealIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Shape
@@ -270,13 +269,13 @@ def test_seal_decrypts_what_the_kernel_encrypts_and_multiplies(c) -> None:
     evaluator, secret = SCHEME.evaluator(holder.public), holder._opener.secret
     sealed = holder.encrypt(g, bound=1.0)
     *_, r, s, _ = SEALED.unpack_from(sealed)
-    layout = PARAMETERS.layout(40, c, r, s)
+    layout = named("", 40, c, r, s)
     assert (r, layout.sample_blocks) == (c, 1)
     seed, body = sealed[SEALED.size :][:32], memoryview(sealed)[SEALED.size + 32 :]
     first = unpack(PRIMES, body, (layout.points, c, 1))[..., 0]
     second = uniform(Prg(seed, gradient_sizes.SECONDS), PRIMES, (layout.points, r, 1))[..., 0]
     found = Reference().decrypted(secret, *(coefficients(layout, values) for values in (first, second)))
-    scaled = np.rint(g * PARAMETERS.g_scale(layout, 1.0))
+    scaled = np.rint(g * g_scale(PARAMETERS, layout, 1.0))
     message = coefficients(
         layout, transform(PRIMES, layout.points).forward(layout.messages(PRIMES.whole(scaled), slice(0, 1))[..., 0])
     )

@@ -16,9 +16,9 @@ from securevfl.crypto.lattice.polynomial_ring import (
     dither_residues,
     fraction_of_modulus,
     mulmod,
-    random_words,
     uniform_residues,
 )
+from securevfl.crypto.prg import random_words
 from securevfl.errors import ConfigError
 
 PRIMES = [70368743587841, 70368743669761]

@@ -15,8 +15,9 @@ from securevfl.crypto.lattice import sealio
 from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme
 from securevfl.crypto.lattice.lattice_rows import unsealed
 from securevfl.crypto.lattice.layout import MOST
-from securevfl.crypto.lattice.polynomial_ring import dither_residues, random_words
+from securevfl.crypto.lattice.polynomial_ring import dither_residues
 from securevfl.crypto.lattice.profile import BLINDED, FISHER, OPENED, OPENINGS, PROFILE, SEALED, Parameters
+from securevfl.crypto.prg import random_words
 from securevfl.crypto.scheme import Shape
 
 PARAMETERS = Parameters()

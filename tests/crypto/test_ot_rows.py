@@ -14,9 +14,17 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import base_ot, bit_matrix, ot_rows, row_hash
-from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer, fresh_secret, message_bytes, transposed
-from securevfl.crypto.transfers.row_hash import RowHash, tweaks
+from securevfl.crypto.transfers import base_ot, bit_matrix, ot_rows
+from securevfl.crypto.transfers.ot_rows import (
+    COLUMNS,
+    Chooser,
+    RowHash,
+    RowOfferer,
+    fresh_secret,
+    message_bytes,
+    transposed,
+    tweaks,
+)
 from securevfl.errors import ConfigError, CryptoError
 
 
@@ -230,7 +238,7 @@ def test_one_call_of_the_permutation_lets_tweaks_shift_into_one_another():
     x, t, d = (np.frombuffer(os.urandom(320), np.uint64).reshape(20, 2) for _ in range(3))
     assert (one_call(x, t) == one_call(x ^ d, t ^ d) ^ d).all()
     assert not (ours(x, t) == ours(x ^ d, t ^ d) ^ d).any()
-    assert row_hash.BLOCK_WORDS == 2
+    assert ot_rows.BLOCK_WORDS == 2
 
 
 # --- a chooser with odd columns reads s ----------------------------------------------------------------------------

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from securevfl.base import tall
-from securevfl.base.tall import Here, Tall, TallPart, makespan
+from securevfl.base.tall import Here, Tall, TallPart
+from securevfl.protocols.residuals.base import Batch
 
 
 class Counted:
@@ -86,6 +87,6 @@ def test_processes_that_work_side_by_side_count_as_long_as_the_longest() -> None
     X = np.ones((6, 2))
     matrix = Tall([Away(0, X[:2], "one"), Away(2, X[2:4], "two"), Away(4, X[4:], "one")], 2)
     matrix @ np.ones((2, 1))
-    assert makespan(matrix) == 2.0
-    assert makespan(matrix) == 0.0
-    assert makespan(Tall.here(X)) == makespan(X) == 0.0
+    assert Batch(0, 0, matrix).elsewhere == 2.0
+    assert Batch(0, 0, matrix).elsewhere == 0.0
+    assert Batch(0, 0, Tall.here(X)).elsewhere == Batch(0, 0, X).elsewhere == 0.0

@@ -14,7 +14,7 @@ import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, PartiesError
 from securevfl.models import metrics
-from securevfl.optim.update import Updater
+from securevfl.optim.base import Updater
 from securevfl.protocols.shares.far_count import FarCount
 from securevfl.protocols.shares.opened_scores import OpenedScores
 from securevfl.protocols.shares.word_shuffle import ShuffledWords

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from securevfl.errors import LabelError
 from securevfl.models.linear import Linear
-from securevfl.models.losses import LOSSES, Loss, SoftmaxLoss
+from securevfl.models.loss import Loss, SoftmaxLoss
+from securevfl.models.losses import LOSSES
 
 
 def targets(loss: Loss, n: int, generator: np.random.Generator) -> np.ndarray:

@@ -25,7 +25,8 @@ from securevfl.methods.player import AskedRows, BatchPlayer, OwnRows, Player, Ro
 from securevfl.methods.state import State
 from securevfl.methods.training_data import TrainingData
 from securevfl.models.base import Model
-from securevfl.models.losses import LOSSES, Loss
+from securevfl.models.loss import Loss
+from securevfl.models.losses import LOSSES
 from securevfl.optim.base import Optimizer
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol

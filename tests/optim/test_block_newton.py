@@ -14,7 +14,8 @@ from securevfl.errors import ConfigError, TableError
 from securevfl.methods.rounds.rounds import SAMPLE
 from securevfl.models.count_losses import CAP
 from securevfl.models.linear import Linear, starting_weights
-from securevfl.models.losses import LOSSES, Loss
+from securevfl.models.loss import Loss
+from securevfl.models.losses import LOSSES
 from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory
 from securevfl.optim.curvature import FLOOR, preconditioner
 from securevfl.optim.own_block import solve

@@ -25,11 +25,10 @@ from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
 from securevfl.optim.adagrad import AdaGrad
 from securevfl.optim.adam import Adam
+from securevfl.optim.base import Rule, Sgd, Updater
 from securevfl.optim.momentum import Momentum
 from securevfl.optim.proximal import Proximal
 from securevfl.optim.rules import RULES
-from securevfl.optim.sgd import Sgd
-from securevfl.optim.update import Rule, Updater
 from securevfl.training.checkpoint import Checkpoints
 
 Course = Generator[float, tuple[float, float, bool], None]  # told gradient, eta, whether an exchange begins

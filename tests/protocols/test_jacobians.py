@@ -14,7 +14,7 @@ from securevfl.errors import ProtocolError
 from securevfl.models import losses
 from securevfl.models.base import Place
 from securevfl.models.linear import Linear, LinearModel
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.protocols.differentiable import Jacobian
 from securevfl.protocols.residuals.base import Agreement, Batch, ResidualProtocol
 from securevfl.protocols.residuals.open_residual import OpenResidual

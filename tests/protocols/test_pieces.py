@@ -7,7 +7,7 @@ import numpy as np
 
 import securevfl as vfl
 from securevfl.crypto.kernel import gradient_sizes
-from securevfl.protocols.residuals.sealed_pieces import Piece, Pieces
+from securevfl.protocols.residuals.exchanges import Piece, Pieces
 from securevfl.protocols.residuals.sealed_residual import Blinded, SealedG
 from securevfl.runtime.channel import Event
 

@@ -12,10 +12,11 @@ import pytest
 
 import securevfl as vfl
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
-from securevfl.crypto.lattice import lattice_checks, row_products
+from securevfl.crypto.lattice import row_encoding, row_products
 from securevfl.crypto.lattice.lattice_product import LatticeHolder, LatticeScheme
 from securevfl.crypto.lattice.layout import LEAST, MOST, choose
 from securevfl.crypto.lattice.profile import OPENED, Parameters
+from securevfl.crypto.lattice.row_encoding import checked
 from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
 from securevfl.crypto.paillier.paillier_product import PaillierHolder
 from securevfl.crypto.scheme import Shape
@@ -144,8 +145,8 @@ def test_honest_openings_are_within_the_noise_that_the_tolerance_is_sized_for(mo
     def noted(opened: np.ndarray, rho: np.ndarray, levels: float, within: np.ndarray) -> bool:
         rest = opened[len(rho) :] - rho.T @ opened[: len(rho)]
         rest -= levels * np.rint(rest / levels)
-        found.append(rest / within[:, None] * lattice_checks.DEVIATIONS)
-        return lattice_checks.fits(opened, rho, levels, within)
+        found.append(rest / within[:, None] * row_encoding.DEVIATIONS)
+        return row_encoding.fits(opened, rho, levels, within)
 
     monkeypatch.setattr(row_products, "fits", noted)
     rng = np.random.default_rng(0)
@@ -169,14 +170,14 @@ def test_a_change_passes_a_test_as_rarely_as_stated(times: int) -> None:
     opened = np.zeros((d + 1, 1))
     opened[3] = times * 200.0 * np.sqrt(d / 3)
     for _ in range(draws):
-        rho = lattice_checks.combinations(d, 1)
-        passed += lattice_checks.fits(opened, rho, levels, np.array([200.0]))
+        rho = row_encoding.combinations(d, 1)
+        passed += row_encoding.fits(opened, rho, levels, np.array([200.0]))
     assert passed / draws <= 1 / times + 6 * np.sqrt(1 / times / draws)  # standard errors, at most
 
 
 @pytest.mark.parametrize(("n", "d", "checks"), [(256, 15, 17), (256, 100, 20), (4096, 100, 12), (22_500, 12, 3)])
 def test_there_are_as_many_checks_as_the_table_says(n: int, d: int, checks: int) -> None:
-    assert LEAST <= choose(4096, n, 1, d).checked(d) - d == checks <= MOST
+    assert LEAST <= checked(choose(4096, n, 1, d), d) - d == checks <= MOST
 
 
 def test_under_ckks_a_change_within_the_tolerance_is_small_and_still_a_column(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from gmpy2 import mpz
 import securevfl as vfl
 from securevfl.crypto import fixedpoint
 from securevfl.crypto.kernel import check, gradient, gradient_sizes
-from securevfl.crypto.kernel.bit_packing import packed_size
+from securevfl.crypto.kernel.ciphertexts import packed_size
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
 from securevfl.crypto.kernel.residues import DEGREE
 from securevfl.crypto.lattice import lattice_product, lattice_sum, sealio

@@ -16,6 +16,7 @@ from securevfl.crypto.lattice.lattice_product import LatticeHolder
 from securevfl.crypto.lattice.lattice_rows import unsealed
 from securevfl.crypto.lattice.polynomial_ring import Ring
 from securevfl.crypto.lattice.profile import BLINDED, OPENED, SEALED, Parameters
+from securevfl.crypto.lattice.row_encoding import checked, g_scale
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
 from securevfl.crypto.scheme import Shape
@@ -123,7 +124,7 @@ def crafted(ring: Ring, key: bytes, shape: Shape, s: int, offset: int) -> bytes:
 
 def width(shape: Shape, s: int) -> int:
     """Values in an opening: those of the columns, and of the checks beside them."""
-    return PARAMETERS.layout(shape.rows, shape.outputs, s, 1).checked(shape.columns)
+    return checked(PARAMETERS.layout(shape.rows, shape.outputs, s, 1), shape.columns)
 
 
 def digits(values: np.ndarray) -> np.ndarray:
@@ -162,7 +163,7 @@ def g_from_key(sealed: bytes, secret: np.ndarray, shape: tuple[int, int]) -> np.
     """c0 + c1 s of each ciphertext, by the attacker's own arithmetic."""
     n, c = shape
     *_, s, p, bound = SEALED.unpack_from(sealed)
-    scale = PARAMETERS.g_scale(PARAMETERS.layout(n, c, s, p), bound)
+    scale = g_scale(PARAMETERS, PARAMETERS.layout(n, c, s, p), bound)
     starts = range(SEALED.size, len(sealed), PARAMETERS.sealed_size)
     found = [message(sealed[at : at + PARAMETERS.sealed_size], secret)[:s] for at in starts]
     return np.concatenate(found)[:n, None] / scale

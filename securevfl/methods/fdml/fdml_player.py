@@ -19,15 +19,14 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
-from securevfl.base.tall import makespan
 from securevfl.data.schedule import Schedule, Visit
 from securevfl.errors import ProtocolError
 from securevfl.methods.player import AskedRows, BatchPlayer, OwnRows, Player, Round
 from securevfl.methods.state import State
 from securevfl.methods.training_data import TrainingData
 from securevfl.models.base import BlockModel, Place
+from securevfl.optim.base import Updater
 from securevfl.optim.fdml import FDML
-from securevfl.optim.update import Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.giving import sizes
 from securevfl.protocols.link import ActiveLink, PassiveLink
@@ -227,7 +226,7 @@ class FdmlWorker(BatchPlayer):
         self._channel.door.began(t + 1)
         self._channel.note(Began(batch.index))
         H = self._shown(self.model.forward(batch.X))
-        self._channel.clock.offloaded(Kind.LOCAL, makespan(batch.X))
+        self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
         self._channel.note(Pushed(batch.index, H))
         pulls.push(t, H, self._done)
         return _Open(t, batch, H, self._done)

@@ -32,11 +32,11 @@ from securevfl.methods.training_data import TrainingData
 from securevfl.models.base import BlockModel, Model, Place
 from securevfl.models.linear import Logistic
 from securevfl.models.neural import Neural
+from securevfl.optim.base import Updater
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.optim.rounds import RoundsTraining
-from securevfl.optim.update import Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reveal, recast

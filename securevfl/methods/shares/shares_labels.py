@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.models import level_metrics, metrics
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.protocols.shares.pair_measure import FEW_ALIKE, LevelPairs
 
 __all__ = ["MeasuredLabels"]

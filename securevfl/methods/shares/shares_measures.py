@@ -16,13 +16,13 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Rows, Visit
-from securevfl.methods.divergence import FAR as FAR_ABOVE
-from securevfl.methods.divergence import diverged
+from securevfl.methods.player import FAR as FAR_ABOVE
+from securevfl.methods.player import diverged
 from securevfl.methods.shares.shares_labels import MeasuredLabels
 from securevfl.methods.shares.shares_plan import Plan, SharesJob
 from securevfl.methods.training_data import ScaledRows, TrainingData
 from securevfl.models import level_metrics
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares.far_count import MOST as COUNTED
 from securevfl.protocols.shares.far_count import counted
@@ -37,17 +37,12 @@ from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 
-__all__ = ["MeasuredModel", "Measures", "by_output"]
+__all__ = ["MeasuredModel", "Measures"]
 
 AHEAD = 4  # shuffles of a chunk that are made with it
 NEAR_END = 0.01  # part of the rows beyond half of the table's reach from which a party is warned
 
 Found = tuple[dict[str, float], Sequence[list[float]]]
-
-
-def by_output(rated: Floats, outputs: int) -> Floats:
-    """Return what each row and output (n c x k) goes by, from targets with what is beside them (n x c + k - 1)."""
-    return np.column_stack([rated[:, :outputs].ravel(), np.repeat(rated[:, outputs:], outputs, axis=0)])
 
 
 @dataclass(frozen=True)
@@ -129,8 +124,8 @@ class Measures:
         """Return what one opened sum tells of a loss that pairs do not."""
         targets = (
             None
-            if (rated := data.rated(rows.rows)) is None
-            else (self._job.loss.value, by_output(rated, self._seat.outputs))
+            if (rated := data.rated_outputs(rows.rows, self._seat.outputs)) is None
+            else (self._job.loss.value, rated)
         )
         met, own = self._model.met(), self._model.features(data, rows.rows)
         found = measure(met.products, met.transfers, self._model.terms(), state, state.visits, own, targets)

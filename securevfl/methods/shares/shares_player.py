@@ -21,14 +21,14 @@ from securevfl.disclosure.holds import Holds
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.methods.player import AskedRows, OwnRows, Player, Round
 from securevfl.methods.shares.shares_leaks import bits_of_codes
-from securevfl.methods.shares.shares_measures import InputRows, MeasuredModel, Measures, by_output
+from securevfl.methods.shares.shares_measures import InputRows, MeasuredModel, Measures
 from securevfl.methods.shares.shares_plan import Plan, SharesJob, plan
 from securevfl.methods.shares.shares_turns import Turns, chunks_of
 from securevfl.methods.state import State
 from securevfl.methods.training_data import ScaledRows, TrainingData
 from securevfl.models.inputs import Inputs, Seen, Spread
 from securevfl.models.linear import LinearModel
-from securevfl.models.losses import Loss
+from securevfl.models.loss import Loss
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.curvature import of_rows
 from securevfl.protocols.notes import Began
@@ -109,15 +109,12 @@ class SharesPlayer(Player):
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self._measures.check(data, start)
         training = self._begin(data)
-        channel, ahead, chunks = (
-            self._seat.channel,
-            training.ahead,
-            list(chunks_of(training.visits, start, self._options.chunk)),
-        )
+        channel, ahead, of = self._seat.channel, training.ahead, len(training.visits)
+        chunks = list(chunks_of(training.visits, start, self._options.chunk))
 
         def make(chunk: tuple[int, list[Visit]]) -> None:
             self._make(training, *chunk)
-            self._measures.prepare(training.ahead.met, training.data, chunk[0], len(chunk[1]), len(training.visits))
+            self._measures.prepare(training.ahead.met, training.data, chunk[0], len(chunk[1]), of)
 
         turns = Turns(channel, chunks, make, lambda chunk: ahead.fits(len(chunk[1])))
         try:
@@ -129,7 +126,7 @@ class SharesPlayer(Player):
                     channel.note(Began(part[0].index))
                     states = training.side.train(first, len(part))
                     for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
-                        yield Round(number, len(data.schedule), visit.epoch)
+                        yield Round(number, of, visit.epoch)
                         if number - first < len(part):
                             channel.door.began(number + 1)
                             channel.note(Began(part[number - first].index))
@@ -237,9 +234,9 @@ class SharesPlayer(Player):
 
             @lru_cache(maxsize=64)
             def tables(batch: int) -> LookUp:
-                rated = data.rated(parts[batch])
+                rated = data.rated_outputs(parts[batch], seat.outputs)
                 assert rated is not None, "the active party has labels"
-                return LookUp(numbers, loss.residual, by_output(rated, seat.outputs))
+                return LookUp(numbers, loss.residual, rated)
 
             side = SharesActive(seat, terms, own, ahead, tables, self._state)
         elif seat.me == self._partner:

@@ -41,8 +41,8 @@ from securevfl.models import taylor
 from securevfl.models.base import Model
 from securevfl.models.taylor_steps import GuestQuadratic, HostQuadratic, Quadratic
 from securevfl.models.transfer import DenseNetwork, Transfer
+from securevfl.optim.base import Updater
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.optim.update import Updater
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared, Reveal

@@ -21,8 +21,7 @@ from securevfl.crypto import share_scheme
 from securevfl.crypto.masking.agreement import KeyPair
 from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.transfers import okvs
-from securevfl.crypto.transfers.ot_rows import RowOfferer
-from securevfl.crypto.transfers.row_hash import RowHash, tweaks
+from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer, tweaks
 from securevfl.data.register import Register
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic

@@ -27,8 +27,7 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin
 from securevfl.crypto.transfers import base_ot, ot_rows
-from securevfl.crypto.transfers.ot_rows import Chooser, RowOfferer
-from securevfl.crypto.transfers.row_hash import RowHash
+from securevfl.crypto.transfers.ot_rows import Chooser, RowHash, RowOfferer
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
 from securevfl.protocols.shares.chunk_store import NAME_BYTES, OnDisk
 from securevfl.protocols.stored.local_noise import Blur, LocalNoise

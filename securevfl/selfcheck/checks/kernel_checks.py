@@ -24,14 +24,12 @@ import numpy as np
 from securevfl.audit.statistics import Battery, bits_of_numbers, bitwise, uniform
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.kernel import (
-    bit_packing,
     check,
+    ciphertexts,
     gradient,
     gradient_sizes,
     keys,
-    product,
     residues,
-    sampling,
     shares,
 )
 from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes
@@ -94,7 +92,7 @@ def _second(primes: Primes, reply: bytes) -> Floats:
     """c1 (P, M) of the first ciphertext of a reply about one output."""
     *_, c, r, s, d = shares.REPLY.unpack_from(reply)
     count = RingLayout(s, c, r, s).column_blocks(d)
-    return bit_packing.unpack(primes, memoryview(reply)[shares.REPLY.size :], (DEGREE // r, r, count))[:, :, 0, 0]
+    return ciphertexts.unpack(primes, memoryview(reply)[shares.REPLY.size :], (DEGREE // r, r, count))[:, :, 0, 0]
 
 
 def _ternary_factor(primes: Primes, difference: Floats, second: Floats) -> bool:
@@ -117,11 +115,11 @@ def _joined(column: list[int], primes: Primes) -> int:
 def drawn() -> Outcome:
     """Secrets, errors and residues have the distributions that the security of the engine rests on."""
     outcome, prg = Outcome(), Prg.fresh("audit")
-    counts = np.bincount(sampling.ternary(prg, (8 * _MANY,)).astype(np.int64) + 1, minlength=3)
+    counts = np.bincount(ciphertexts.ternary(prg, (8 * _MANY,)).astype(np.int64) + 1, minlength=3)
     if _far(counts, np.full(3, 1 / 3)):
         outcome.add("bias", "holder", "secrets are -1, 0 and 1 at different rates")
     exact = np.array([math.comb(42, k) / 2.0**42 for k in range(43)])
-    found = np.bincount(sampling.errors(prg, (_MANY,)).astype(np.int64) + 21, minlength=43)
+    found = np.bincount(ciphertexts.errors(prg, (_MANY,)).astype(np.int64) + 21, minlength=43)
     if _far(found[8:35], exact[8:35]):
         outcome.add("bias", "all", "errors are of another distribution than a centred binomial one of 42 bits")
     for bits in _BITS:
@@ -183,7 +181,7 @@ def _sums(primes: Primes) -> bool:
     terms = min(2 * primes.terms - 1, 1500)
     size = np.array([p // 2 for p in primes.values]).reshape(-1, 1, 1, 1)
     left, right = (size - rng.integers(0, 9, (len(primes), 1, *shape)) for shape in ((4, terms), (terms, 4)))
-    found = product.multiplied(primes, left.astype(np.float64), right.astype(np.float64))
+    found = residues.multiplied(primes, left.astype(np.float64), right.astype(np.float64))
     column = np.array(primes.values).reshape(-1, 1, 1, 1)
     return bool(((found.astype(np.int64) - left @ right) % column == 0).all())
 
@@ -210,10 +208,10 @@ def _bytes(primes: Primes) -> bool:
     whole = [sum(numbers[at + k] << 20 * k for k in range(together)) for at in range(0, len(primes), together)]
     expected = b"".join(x.to_bytes(width, "little")[:low] for x in whole)
     expected += b"".join(x.to_bytes(width, "little")[low:] for x in whole)
-    if bit_packing.pack(primes, np.array(numbers, np.float64)[:, None]) != expected:
+    if ciphertexts.pack(primes, np.array(numbers, np.float64)[:, None]) != expected:
         return False
     try:
-        bit_packing.unpack(primes, b"\xff" * bit_packing.packed_size(primes, 1), (1,))
+        ciphertexts.unpack(primes, b"\xff" * ciphertexts.packed_size(primes, 1), (1,))
     except CryptoError:
         return True
     return False

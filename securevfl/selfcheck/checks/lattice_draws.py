@@ -27,6 +27,7 @@ from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHo
 from securevfl.crypto.lattice.lattice_sum import _SUM, LatticeSum
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, Ring
 from securevfl.crypto.lattice.profile import BLINDED, FISHER, OPENINGS, Parameters
+from securevfl.crypto.lattice.row_encoding import checked
 from securevfl.crypto.lattice.sealio import Residues
 from securevfl.crypto.scheme import Shape
 from securevfl.selfcheck.entropy import recorded
@@ -63,7 +64,7 @@ def _blocks(parameters: Parameters, blinded: bytes) -> Iterator[tuple[Residues, 
     """c1 (NTT form) and the wanted coefficients of c0 of each ciphertext, and where these are."""
     *_, n, c, s, p, d = BLINDED.unpack_from(blinded)
     layout, primes, degree = parameters.layout(n, c, s, p), parameters.ring.primes, parameters.ring.degree
-    view, width = memoryview(blinded)[BLINDED.size :], layout.checked(d)
+    view, width = memoryview(blinded)[BLINDED.size :], checked(layout, d)
     for output_block in range(layout.output_blocks):
         for column_block in range(layout.column_blocks(width)):
             where = layout.wanted(width, column_block, output_block)

@@ -18,9 +18,9 @@ import numpy as np
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.kernel import gradient_sizes
 from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.lattice.lattice_checks import DEVIATIONS
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.lattice.profile import OPENED, Parameters
+from securevfl.crypto.lattice.row_encoding import DEVIATIONS
 from securevfl.crypto.paillier.packing import layout
 from securevfl.crypto.paillier.paillier_checks import CHECKS as PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierScheme

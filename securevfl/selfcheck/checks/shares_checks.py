@@ -31,7 +31,7 @@ from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.crypto.share_scheme import common_coin
-from securevfl.crypto.transfers import base_ot, ot_rows, row_hash
+from securevfl.crypto.transfers import base_ot, ot_rows
 from securevfl.crypto.transfers.bit_matrix import transposed
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
@@ -150,10 +150,10 @@ def transferred() -> Outcome:
         message, chosen = chooser.extend(_ROWS)
     pads = offerer.extend(_ROWS, message).pads(0, _ROWS)
     t = streams[0][: _ROWS * _BITS]
-    keys = chooser._hash(t, row_hash.tweaks(0, _ROWS * _BITS, ot_rows._KEYS)).reshape(_ROWS, _BITS, 2)
+    keys = chooser._hash(t, ot_rows.tweaks(0, _ROWS * _BITS, ot_rows._KEYS)).reshape(_ROWS, _BITS, 2)
     total = np.bitwise_xor.reduce(keys, axis=1)
     for j in range(2**_BITS):
-        tweak = row_hash.tweaks(0, _ROWS, ot_rows._PADS)
+        tweak = ot_rows.tweaks(0, _ROWS, ot_rows._PADS)
         tweak[:, 1] |= np.uint64(j << 8)
         if ((chooser._hash(total, tweak)[:, 0] == pads[j]) & (chosen.choices != j)).any():
             outcome.add("choices", "partner", "opens pads that it has not chosen, as keys are put together unhashed")

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto.kernel import gradient, sampling
+from securevfl.crypto.kernel import ciphertexts, gradient
 from securevfl.crypto.kernel.gradient import KernelGradientEvaluator, KernelGradientHolder
 from securevfl.crypto.lattice.row_products import RowEvaluator
 from securevfl.selfcheck.mutants.kernel_mutants import no_zero, one_prime_short
 from securevfl.selfcheck.mutants.mutant import Mutant, patched
 
-_pieces, _unblind, _dither = KernelGradientHolder.encrypt_pieces, RowEvaluator.unblind, sampling.dither
+_pieces, _unblind, _dither = KernelGradientHolder.encrypt_pieces, RowEvaluator.unblind, ciphertexts.dither
 
 
 def _no_mask(self: Any, prg: Any, shape: Any) -> Any:

@@ -8,15 +8,11 @@ from unittest import mock
 import numpy as np
 
 from securevfl.crypto.kernel import (
-    bit_packing,
     check,
     ciphertexts,
     keys,
-    product,
     residues,
-    sampling,
     shares,
-    square_transform,
     transform,
 )
 from securevfl.crypto.kernel.residues import Primes
@@ -24,8 +20,8 @@ from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.shares import KernelEvaluator, ShareParameters
 from securevfl.selfcheck.mutants.mutant import Mutant, patched
 
-_second, _pack, _powers, _zero = keys.second_polynomial, bit_packing.pack, transform._powers, KernelEvaluator._zero
-_squares = square_transform._squares
+_second, _pack, _powers, _zero = keys.second_polynomial, ciphertexts.pack, transform._powers, KernelEvaluator._zero
+_squares = transform._squares
 
 
 def _modulo(prg: Any, primes: Any, shape: Any) -> Any:
@@ -46,7 +42,7 @@ def _modulo_t(self: Any, prg: Any, shape: Any) -> Any:
 
 def one_prime_short(self: Any, prg: Any, shape: Any) -> Any:
     """Uniform modulo all primes but the last, which it is a multiple of."""
-    mask = sampling.uniform(prg, self._primes, shape)
+    mask = ciphertexts.uniform(prg, self._primes, shape)
     mask[-1] = 0.0
     return mask
 
@@ -69,7 +65,7 @@ def _any_layout(self: Any, n: int, c: int, r: int, s: int) -> RingLayout:
 
 
 def _at_once(primes: Any, left: Any, right: Any) -> Any:
-    return primes.reduce(product._stretch(left, right))
+    return primes.reduce(residues._stretch(left, right))
 
 
 def _off_by_one(p: int, order: int) -> Any:
@@ -96,7 +92,7 @@ MUTANTS = [
         "bytes modulo 3 without rejection, so that zeros and ones come more often",
         "kernel: draws",
         "bias",
-        patched((sampling, "_THREES", 256)),
+        patched((ciphertexts, "_THREES", 256)),
     ),
     Mutant(
         "residues by remainder",
@@ -110,7 +106,7 @@ MUTANTS = [
         "errors are counted from 40 bits, not 42",
         "kernel: draws",
         "bias",
-        patched((sampling, "_HALF", 20)),
+        patched((ciphertexts, "_HALF", 20)),
     ),
     Mutant(
         "a coin that is not bound",
@@ -166,7 +162,7 @@ MUTANTS = [
         "sums of any number of products are taken in one piece",
         "kernel: arithmetic",
         "exact",
-        patched((product, "multiplied", _at_once)),
+        patched((residues, "multiplied", _at_once)),
     ),
     Mutant(
         "sums that count on fused multiplication",
@@ -187,21 +183,21 @@ MUTANTS = [
         "rows and columns change places where few long polynomials are transformed as squares",
         "kernel: arithmetic",
         "exact",
-        patched((square_transform, "_squares", _on_their_side)),
+        patched((transform, "_squares", _on_their_side)),
     ),
     Mutant(
         "half bytes swapped",
         "of two primes that share five bytes the second comes first",
         "kernel: arithmetic",
         "exact",
-        patched((bit_packing, "pack", _swapped)),
+        patched((ciphertexts, "pack", _swapped)),
     ),
     Mutant(
         "residues beyond their prime",
         "what a peer sends is not compared with its prime",
         "kernel: arithmetic",
         "exact",
-        patched((bit_packing, "unpack", _unchecked)),
+        patched((ciphertexts, "unpack", _unchecked)),
     ),
     Mutant(
         "any BLAS will do",

@@ -8,7 +8,7 @@ import gmpy2
 import numpy as np
 
 from securevfl.crypto.lattice import row_products
-from securevfl.crypto.lattice.lattice_checks import tolerance
+from securevfl.crypto.lattice.row_encoding import tolerance
 from securevfl.crypto.paillier import paillier_checks
 from securevfl.crypto.paillier.paillier_checks import PaillierChecks
 from securevfl.selfcheck.mutants.mutant import Mutant, edited, patched

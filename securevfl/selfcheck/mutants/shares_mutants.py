@@ -11,8 +11,7 @@ from securevfl.base.roles import ACTIVE, PARTNER
 from securevfl.crypto.lattice.bfv_product import BfvParameters, LatticeShareEvaluator
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import ot_rows
-from securevfl.crypto.transfers.ot_rows import RowOfferer
-from securevfl.crypto.transfers.row_hash import RowHash
+from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer
 from securevfl.methods.shares.shares_player import SharesPlayer
 from securevfl.protocols.shares import visits as shares
 from securevfl.protocols.shares import work_ahead
