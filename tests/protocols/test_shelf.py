@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.crypto import scheme
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme, Shelf
-from securevfl.protocols import scheme
 from securevfl.training.run import Run
 
 

@@ -20,6 +20,7 @@ from securevfl.audit.attacks.masked_phases import MaskedPhases
 from securevfl.audit.attacks.membership import Membership
 from securevfl.audit.attacks.model_completion import ModelCompletion
 from securevfl.audit.attacks.own_part import OwnPart
+from securevfl.audit.attacks.own_scores import OwnScores
 from securevfl.audit.attacks.phase_map import PhaseMap
 from securevfl.audit.attacks.rank_matching import RankMatching
 from securevfl.audit.attacks.rare_values import RareValues
@@ -46,6 +47,7 @@ ATTACKS: dict[str, Attack] = {
         TwoValues(),
         ModelCompletion(),
         OwnPart(),
+        OwnScores(),
         SharedResiduals(),
         AllBytes(),
         BinCounts(),

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto.scheme import Shape
+from securevfl.methods.transfer.exchange import SecondMoments
+from securevfl.methods.transfer.transfer import TransferLearning
 from securevfl.protocols.declared import Reveal
 from securevfl.protocols.residuals import exchanges, sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
@@ -127,6 +129,11 @@ def _half_blurred(self: Any, g: Any, *, epoch: int, to: Any, again: Any = None) 
 
 
 _sealed_declares = sealed_residual.SealedResidual.declares
+_transfer = TransferLearning.declares
+
+
+def _declares_no_moments(self: Any, job: Any, roles: Any) -> Any:
+    return [item for item in _transfer(self, job, roles) if item.message is not SecondMoments]
 
 
 def _declares_without_blinded(self: Any) -> Any:
@@ -230,5 +237,12 @@ MUTANTS = [
         "residual ckks",
         "declared",
         patched((sealed_residual.SealedResidual, "declares", _declares_without_blinded)),
+    ),
+    Mutant(
+        "transfer: declares no moments",
+        "what several steps on one opening follow from is shown and not declared",
+        "job transfer linearised",
+        "declared",
+        patched((TransferLearning, "declares", _declares_no_moments)),
     ),
 ]
