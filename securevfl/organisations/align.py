@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.curve import canonical_ids
-from securevfl.data.party import Party
 from securevfl.errors import DataError, IdError, PartiesError
 from securevfl.protocols.alignment.psi import AlignmentWork, Journal, align_active, align_passive
-from securevfl.runtime.channel import Channel, Event
-from securevfl.runtime.clock import WallClock
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.channel import Channel
 
 
 def align_privately(
@@ -80,36 +76,6 @@ def align_privately(
             "name the same kind of id, written alike?"
         )
     return rows
-
-
-def simulate_alignment(
-    parties: Sequence[Party], *, executor: Executor | None = None, observe: Callable[[Event], None] | None = None
-) -> list[Party]:
-    """Aligns tables that sit in one process by the messages that separate parties would exchange.
-
-    Returns the parties with the common rows in the shared order. The party with labels leads, else the first.
-    IdError if a party has no ids, or as `align_privately`.
-    """
-    if len(parties) < 2 or len({party.name for party in parties}) < len(parties):
-        raise PartiesError("alignment: two or more parties of different names were expected; add or rename one")
-    for party in parties:
-        if party.ids is None:
-            raise IdError(f"party {party.name}: ids were expected to align on, none came; name the id column")
-    lead = next((party for party in parties if party.active), parties[0])
-    passives = [party.name for party in parties if party is not lead]
-    roles = {
-        party.name: partial(_role, party=party, active=lead.name, passives=passives, executor=executor)
-        for party in parties
-    }
-    rows = run_threads(roles, WallClock, observe=observe)
-    return [party.take(rows[party.name]) for party in parties]
-
-
-def _role(
-    channel: Channel, *, party: Party, active: str, passives: Sequence[str], executor: Executor | None
-) -> NDArray[np.intp]:
-    assert party.ids is not None
-    return align_privately(party.name, party.ids, channel, active=active, passives=passives, executor=executor)
 
 
 class FolderJournal(Journal):

@@ -15,7 +15,7 @@ import securevfl as vfl
 from securevfl.crypto.transfers import okvs, ot_extension
 from securevfl.data.party import check_parties
 from securevfl.errors import IdError, PartiesError
-from securevfl.organisations.align import align_privately, simulate_alignment
+from securevfl.organisations.align import align_privately
 from securevfl.protocols.alignment import psi, psi_many, psi_points, psi_transfers, psi_work
 from securevfl.runtime.channel import Abort, Channel, Event
 from securevfl.runtime.clock import WallClock
@@ -132,11 +132,29 @@ def test_the_same_ids_everywhere(parties: int, transfers: bool) -> None:
     assert rows[1] == [49 - row for row in rows[0]]
 
 
+def aligned_here(
+    parties: Sequence[vfl.Party],
+    *,
+    executor: ThreadPoolExecutor | None = None,
+    observe: Callable[[Event], None] | None = None,
+) -> list[vfl.Party]:
+    """Each party with the common rows in the shared order."""
+    lead, *others = (party.name for party in parties)
+
+    def role(party: vfl.Party) -> Callable[[Channel], np.ndarray]:
+        return lambda channel: align_privately(
+            party.name, party.ids, channel, active=lead, passives=others, executor=executor
+        )
+
+    rows = run_threads({party.name: role(party) for party in parties}, WallClock, observe=observe)
+    return [party.take(rows[party.name]) for party in parties]
+
+
 def flow_of(ids: Sequence[int]) -> set[str]:
     """The messages of an alignment of these ids with fewer."""
     events: list[Event] = []
     parties = tables([ids, range(20)])
-    simulate_alignment(parties, observe=events.append)
+    aligned_here(parties, observe=events.append)
     return {type(event.message).__name__ for event in events}
 
 
@@ -181,7 +199,7 @@ def test_roles_that_do_not_fit() -> None:
 def test_an_executor_changes_nothing() -> None:
     parties = tables([list(range(40)), list(range(20, 60)), list(range(10, 50))])
     with ThreadPoolExecutor(2) as pool:
-        aligned = simulate_alignment(parties, executor=pool)
+        aligned = aligned_here(parties, executor=pool)
     assert sorted(aligned[0].ids) == list(range(20, 40))
 
 
@@ -201,7 +219,7 @@ def tables(sets: Sequence[Sequence[object]]) -> list[vfl.Party]:
 def test_tables_in_one_process_agree_with_the_plain_join(parties: int) -> None:
     rng = np.random.default_rng(1)
     before = tables([rng.permutation(300)[:150].astype(kind) for kind in (int, float, str)[:parties]])
-    aligned = simulate_alignment(before)
+    aligned = aligned_here(before)
     plain, _ = vfl.align(before)
     check_parties(aligned)
     position = {int(float(key)): row for row, key in enumerate(aligned[0].ids)}
@@ -219,15 +237,6 @@ def test_the_plain_join_meets_other_spellings_and_shows_ids_as_written() -> None
     check_parties([one, other])
     with pytest.raises(IdError, match="shop differs"):
         check_parties([one, other.take(np.array([1, 0]))])
-
-
-def test_tables_that_cannot_be_aligned() -> None:
-    bank, shop = tables([[1, 2], [2, 3]])
-    with pytest.raises(PartiesError, match="two or more"):
-        simulate_alignment([bank])
-    shop.ids = None
-    with pytest.raises(IdError, match="shop: ids were expected"):
-        simulate_alignment([bank, shop])
 
 
 @flows

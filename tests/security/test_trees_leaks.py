@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, label_auc
 from securevfl.audit.attacks.chosen_splits import points
-from securevfl.audit.attacks.histogram_bins import share_read
+from securevfl.audit.attacks.histogram_bins import bins_of
 from securevfl.audit.histograms import ChosenSplit, opened
 from securevfl.audit.recording.views import Worlds
+from securevfl.base.arrays import Floats
 
 BINS = 8
 
@@ -26,6 +28,13 @@ def table(seed: int, rows: int = 400) -> tuple[Any, Any, Any]:
     edges = np.quantile(X, np.arange(1, BINS) / BINS, axis=0)
     bins = (X[None] > edges[:, None]).sum(axis=0)
     return bins[:, :3], bins[:, 3:], y
+
+
+def share_read(gradients: Sequence[Floats], sums: Sequence[Sequence[Floats]], bins: np.ndarray) -> float:
+    """Return the share of all bins (n x d) that opened histograms name."""
+    A = np.stack(gradients)
+    found = [bins_of(A, np.stack([each[j] for each in sums])) for j in range(bins.shape[1])]
+    return float(np.mean(np.stack(found, axis=1) == bins))
 
 
 @pytest.mark.long

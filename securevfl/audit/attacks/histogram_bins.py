@@ -9,8 +9,6 @@ are uniform, and so are its shares of another's weights, which stand for them he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -70,10 +68,3 @@ def _right(A: Floats, sums: Floats, truth: NDArray[np.uint8], worlds: Worlds) ->
     order = np.argsort(next(iter(worlds.real().rows.values())), kind="stable")
     scaled = A[:, order] / max(float(np.abs(A).max()), 1.0)
     return float(np.mean(bins_of(scaled, sums / max(float(np.abs(sums).max()), 1.0)) == truth))
-
-
-def share_read(gradients: Sequence[Floats], sums: Sequence[Sequence[Floats]], bins: NDArray[np.intp]) -> float:
-    """Return the share of all bins (n x d) that opened histograms name."""
-    A = np.stack(gradients)
-    found = [bins_of(A, np.stack([each[j] for each in sums])) for j in range(bins.shape[1])]
-    return float(np.mean(np.stack(found, axis=1) == bins))

@@ -38,9 +38,8 @@ class OwnScores(LabelAttack):
 
     def guess(self, view: View, worlds: Worlds) -> Floats:
         model = worlds.job.model
-        assert isinstance(model, Transfer), "why_not has seen to it"
         shown = [each.message for each in view.receipts if isinstance(each.message, SecondMoments)]
-        if not shown or shown[-1].upper.size != model.units * (model.units + 1) // 2:
+        if not isinstance(model, Transfer) or not shown or shown[-1].upper.size != model.units * (model.units + 1) // 2:
             return np.full((len(view.X), 1), np.nan)
         phi = np.linalg.eigh(whole(np.asarray(shown[-1].upper, np.float64), model.units))[1][:, -1]
         network = model.build(view.X.shape[1], view.theta)
