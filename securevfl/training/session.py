@@ -45,6 +45,9 @@ from securevfl.training.checkpoint import FINISHED, Checkpoints, Saved, common_r
 from securevfl.training.model_part import ModelPart, Standing
 from securevfl.training.trainee import Trainee
 
+MOST = 1 << 40  # rows of a table, and numbers of a model, that a party may say it has
+MOST_COLUMNS = 1 << 20
+
 
 def take_part(
     job: Job,
@@ -326,11 +329,22 @@ def _check(job: Job, me: str, heard: Mapping[str, Meeting]) -> Roles:
             raise TableError(f"{peer} has {other.rows} rows, {me} {own.rows}; align the tables first")
         if other.order and own.order and not hmac.compare_digest(other.order, own.order):
             raise IdError(f"{peer} and {me} hold their rows in different order; align the tables first")
+        _check_sizes(job, peer, other)
         fits = bool(other.rows) == bool(other.columns) and (other.outputs > 0 or place > 0)
         if not fits or not job.method.admits(other.role, leads=place == 0):
             what = "lead" if place == 0 else "take part"
             raise ProtocolError(f"{peer} was expected to {what}, and says that it is {other.role}; check roles")
     return Roles.of((name, other.role) for name, other in heard.items())
+
+
+def _check_sizes(job: Job, peer: str, other: Meeting) -> None:
+    """ProtocolError unless a party's table can have the sizes that it says, from which memory is taken."""
+    outputs = 1 if job.model.loss.single else max(1, other.rows)
+    limits = {"rows": MOST, "columns": MOST_COLUMNS, "parameters": MOST, "outputs": outputs}
+    for what, limit in limits.items():
+        said: int = getattr(other, what)
+        if not 0 <= said <= limit:
+            raise ProtocolError(f"{peer} was expected to have 0 to {limit:,} {what}, it says {said:,}; ask it why")
 
 
 def _common_start(heard: Mapping[str, Meeting]) -> int | None:
