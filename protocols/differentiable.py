@@ -52,6 +52,9 @@ class Differentiable(Protocol):
     @property
     def parameters(self) -> int: ...
 
+    def rows(self, X: Floats) -> int:
+        """Return n, how many rows g has for the rows X."""
+
     def vjp(self, X: Floats, g: Floats) -> Floats:
         """J^T g for plain g (n x c), in the shape of the parameters."""
 
@@ -65,6 +68,9 @@ class FixedJacobian:
     static_jacobian = True
     shares_outputs = True
     parameters = 0  # as many as X has columns
+
+    def rows(self, X: Floats) -> int:
+        return len(X)
 
     def vjp(self, X: Floats, g: Floats) -> Floats:
         return Jacobian(X).vjp(g)

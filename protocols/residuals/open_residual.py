@@ -20,6 +20,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PASSIVE
+from securevfl.errors import ProtocolError
 from securevfl.protocols.base import Release
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.differentiable import Differentiable
@@ -104,15 +105,22 @@ class OpenPassive(PassiveResidual):
     def receive(self) -> Reply:
         residual = self.seat.channel.recv(self.seat.active, Residual, self._lane)  # 1
         check_bits(self.seat.active, residual.g, self.seat.reals.bits)
-        return OpenReply(residual.exchange, np.asarray(residual.g, np.float64))
+        return OpenReply(residual.exchange, np.asarray(residual.g, np.float64), self.seat)
 
 
 class OpenReply(Reply):
     """g itself, which answers whenever and as often as it is asked."""
 
-    def __init__(self, exchange: int, g: Floats) -> None:
+    def __init__(self, exchange: int, g: Floats, seat: Seat) -> None:
         self.exchange = exchange
         self._g = g
+        self._seat = seat
 
     def gradient(self, model: Differentiable, batch: Batch) -> Floats:
+        shape = model.rows(batch.X), self._seat.outputs
+        if self._g.shape != shape or not np.isfinite(self._g).all():
+            raise ProtocolError(
+                f"{self._seat.me}: {self._seat.active} was expected to send {shape} finite residuals, others came "
+                f"({self._g.shape}); ask it why"
+            )
         return model.vjp(batch.X, self._g)

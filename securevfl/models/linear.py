@@ -201,6 +201,10 @@ class Summand(ABC):
     def vjp(self, X: Floats, g: Floats) -> Floats:
         """J^T g for plain g (n x c), in the shape of the parameters."""
 
+    def rows(self, X: Floats) -> int:
+        """Return n: g has a row for each of X."""
+        return len(X)
+
     def joined(self, X: Floats, others: Floats) -> Floats:
         """f (n x c)."""
         return self.forward(X) + others

@@ -58,6 +58,10 @@ class Weighed:
         """The number p of weights, as in the model that is weighed."""
         return self._model.parameters
 
+    def rows(self, X: Floats) -> int:
+        """Return n, as in the model that is weighed."""
+        return self._model.rows(X)
+
     def vjp(self, X: Floats, g: Floats) -> Floats:
         """J^T (w g) for plain g (n x c)."""
         return self._model.vjp(X, self._weights[:, None] * g)

@@ -44,6 +44,9 @@ class TwoLayer:
     def parameters(self) -> int:
         return sum(a * b for a, b in self.shapes)
 
+    def rows(self, X: Floats) -> int:
+        return len(X)
+
     def layers(self) -> tuple[Floats, Floats]:
         (d, h), (_, c) = self.shapes
         return self.theta[: d * h].reshape(d, h), self.theta[d * h :].reshape(h, c)

@@ -48,6 +48,9 @@ class AskedMatrix:
     def parameters(self) -> int:
         return self._matrix.shape[1]
 
+    def rows(self, X: Floats) -> int:
+        return len(self._matrix)
+
     def vjp(self, X: Floats, g: Floats) -> Floats:
         return self._matrix.backward(g)[:, 0]
 

@@ -40,7 +40,7 @@ def _open_under_sealed_name(self: Any, g: Any, *, epoch: int, to: Any, again: An
 
 def _read_open(self: Any) -> Any:
     message = self._seat.channel.recv(self._seat.active, SealedG, self._down)
-    return OpenReply(message.exchange, np.frombuffer(message.ciphertext).reshape(-1, self._seat.outputs))
+    return OpenReply(message.exchange, np.frombuffer(message.ciphertext).reshape(-1, self._seat.outputs), self._seat)
 
 
 def _per_sample(self: Any, exchange: int, sealed: Any, evaluator: Any, model: Any, batch: Any) -> Any:
