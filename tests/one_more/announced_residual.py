@@ -85,4 +85,4 @@ class AnnouncedPassive(PassiveResidual):
         g = channel.recv(active, AnnouncedG, lane).g  # 2
         if len(g) != announced.rows:
             raise ProtocolError(f"{active}: {announced.rows} rows of g were announced, {len(g)} came")
-        return OpenReply(announced.exchange, g)
+        return OpenReply(announced.exchange, g, self.seat)

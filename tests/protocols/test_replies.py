@@ -52,6 +52,9 @@ class Given:
         self.shares_outputs = True
         self.parameters = J.shape[1]
 
+    def rows(self, X: Floats) -> int:
+        return len(X)
+
     def vjp(self, X: Floats, g: Floats) -> Floats:
         return self.J.T @ g
 

@@ -179,8 +179,8 @@ class MutantPassive(PassiveResidual):
     def receive(self) -> Reply:
         data = self.seat.channel.recv(self.seat.active, SealedG).ciphertext
         if self._mask == "none":
-            return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1))
-        return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40)
+            return OpenReply(0, np.frombuffer(data[8:]).reshape(-1, 1), self.seat)
+        return OpenReply(0, (np.frombuffer(data, np.int64) - CONSTANT)[:, None] / 2.0**40, self.seat)
 
 
 CONSTANT = np.int64(0x1234567890123456)  # one mask for all rows and rounds
