@@ -45,7 +45,7 @@ from securevfl.training.checkpoint import FINISHED, Checkpoints, Saved, common_r
 from securevfl.training.model_part import ModelPart, Standing
 from securevfl.training.trainee import Trainee
 
-MOST = 1 << 40  # rows of a table, and numbers of a model, that a party may say it has
+MOST = 1 << 31  # rows of a table, and numbers of a model, that a party may say it has
 MOST_COLUMNS = 1 << 20
 
 
@@ -322,11 +322,13 @@ def _introduce(
 def _check(job: Job, me: str, heard: Mapping[str, Meeting]) -> Roles:
     """Check that the meetings of all parties fit together, and return the role of each."""
     own = heard[me]
+    whose = me if own.rows else next((name for name, other in heard.items() if other.rows), me)
+    rows = heard[whose].rows
     for place, (peer, other) in enumerate(heard.items()):
         if other.job != own.job:
             raise ConfigError(f"{peer} runs another job than {me}; give both the same job file")
-        if other.rows and own.rows and other.rows != own.rows:
-            raise TableError(f"{peer} has {other.rows} rows, {me} {own.rows}; align the tables first")
+        if other.rows and rows and other.rows != rows:
+            raise TableError(f"{peer} has {other.rows} rows, {whose} {rows}; align the tables first")
         if other.order and own.order and not hmac.compare_digest(other.order, own.order):
             raise IdError(f"{peer} and {me} hold their rows in different order; align the tables first")
         _check_sizes(job, peer, other)
