@@ -15,7 +15,7 @@ import securevfl as vfl
 from securevfl.cli.main import app
 from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
-from securevfl.data.drift import _chi_square, _kolmogorov, drifts
+from securevfl.data.drift import FEWEST, _chi_square, _kolmogorov, _psi, _shares, drifts
 from securevfl.errors import DataError, TableError
 from securevfl.training.model_part import ModelPart
 
@@ -168,3 +168,26 @@ def test_columns_come_by_name() -> None:
         each.column: each.psi for each in drifts(KEPT, new)
     }
     assert columns_of("shop", new.X[:, :5], NAMES[:5]).names == NAMES[:5]
+
+
+def test_psi_gives_every_part_half_a_row_more() -> None:
+    """So that one that is empty on a side counts, and one that is empty on both does not."""
+    own, other = np.array([30.0, 70.0, 0.0, 0.0]), np.array([50.0, 40.0, 10.0, 0.0])
+    p, q = np.array([30.5, 70.5, 0.5]) / 101.5, np.array([50.5, 40.5, 10.5]) / 101.5
+    assert _psi(own, other) == pytest.approx(((q - p) * np.log(q / p)).sum())
+    assert _psi(own, own) == 0.0
+
+
+def test_as_few_rows_as_are_asked_for_are_compared() -> None:
+    assert drifts(KEPT, table(FEWEST, 5))
+    with pytest.raises(TableError, match=f"{FEWEST} or more new rows"):
+        drifts(KEPT, table(FEWEST - 1, 5))
+
+
+@pytest.mark.parametrize(("few", "others", "compared"), [(2, 7, False), (3, 7, True), (97, 94, False), (97, 93, True)])
+def test_shares_are_compared_from_ten_rows_on_either_side(few: int, others: int, compared: bool) -> None:
+    """Of 100 rows each: ten that have it, and ten that have it not."""
+    p = _shares(few, 100, others, 100)
+    pooled = (few + others) / 200
+    z = abs(few - others) / 100 / np.sqrt(pooled * (1 - pooled) * 2 / 100)
+    assert p == (pytest.approx(2 * stats.norm.sf(z)) if compared else 1.0)
