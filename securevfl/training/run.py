@@ -168,8 +168,9 @@ class Run:
         """f (m x c) on new rows, a table of each party with columns, rows in the same order. TableError if they do not
         fit."""
         wanted = [name for name, part in self.parts.items() if part.columns]
-        if set(tables) != set(wanted):
-            raise PartiesError(f"tables of {', '.join(wanted)} were expected, {', '.join(tables) or 'none'} came")
+        if not isinstance(tables, Mapping) or set(tables) != set(wanted):
+            came = ", ".join(map(str, tables)) if isinstance(tables, Mapping) else type(tables).__name__
+            raise PartiesError(f"tables of {', '.join(wanted)} by name were expected, {came or 'none'} came")
         return self.decision_of({name: self.parts[name].rows(table) for name, table in tables.items()})
 
     def decision_of(self, scaled: Mapping[str, Floats]) -> Floats:
