@@ -68,11 +68,7 @@ MORE = {  # functions with more, and how many; no other may, and none may have m
     "simulate.simulate": 11,
     "sizes.sizes_of": 11,
     "predict.predict_with": 10,
-    "table_head.write_head": 10,
-    "scoring._score": 9,
     "align.align_privately": 9,
-    "booking.__init__": 9,
-    "pair_measure.pairs": 9,
 }
 
 

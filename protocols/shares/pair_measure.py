@@ -21,6 +21,7 @@ one time for each hundred of them (score_ledger.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,13 @@ class LevelPairs:
     marked: NDArray[np.bool_]
 
 
+class Marked(NamedTuple):
+    """What the active party puts to the sums of rows: marks y (n x c), and what is taken off (n x c), if anything."""
+
+    marks: NDArray[np.bool_]
+    less: Floats | None
+
+
 def pairs(
     products: Products,
     shuffle: Shuffle | None,
@@ -65,25 +73,25 @@ def pairs(
     number: int,
     X: RowSlices,
     levels: Levels,
-    *,
-    less: Floats | None = None,
-    marks: NDArray[np.bool_] | None = None,
+    marked: Marked | None = None,
 ) -> LevelPairs | None:
     """One party's side, with its columns X (n x d); the pairs at the active party, None elsewhere.
 
     shuffle: at the two holders, one that nobody has used, of blocks of n words for each output. number: no two of a
-    session are equal. less, marks: at the active party what is taken off the sums (n x c), if anything, and y (n x c).
+    session are equal. marked: at the active party.
     ProtocolError if a peer sends something of another size.
     """
     seat, numbers, ring = products.seat, terms.numbers, ShareRing(terms.numbers.bits)
     h = NewSums(products, terms, state, "measure", number, len(X)).block(0, X)  # 1
     if h is None or shuffle is None:
         return None
-    if less is not None:
-        h = ring.reduce(h - ring.of(np.rint(np.ldexp(less, numbers.f_x + numbers.f_theta)).astype(np.int64)))  # 1
+    if marked is not None and marked.less is not None:
+        h = ring.reduce(
+            h - ring.of(np.rint(np.ldexp(marked.less, numbers.f_x + numbers.f_theta)).astype(np.int64))
+        )  # 1
     own = levels.cut(numbers, h) << np.uint64(1)
-    if marks is not None:
-        own |= marks.astype(np.uint64)  # 2
+    if marked is not None:
+        own |= marked.marks.astype(np.uint64)  # 2
     peer = terms.partner if seat.me == seat.active else seat.active
     words = shuffled(seat, peer, shuffle, own.T.ravel())  # 3
     if words is None:

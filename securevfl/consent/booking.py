@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import NamedTuple
 
 from securevfl.consent.leaks import guard
 from securevfl.data.register import Register
@@ -27,6 +28,15 @@ DELTA = 1e-6  # that the epsilon of a defence over all runs is told at
 LEASE = 16  # visits at least that are entered at a time
 
 
+class Sitting(NamedTuple):
+    """Which session of which run. start: the visits that are done already where it is taken up again, None where it
+    begins."""
+
+    run: str
+    session: str = ""
+    start: int | None = None
+
+
 class Booking:
     """One session of a run at `party`, whose table has this register. Without a ledger the job is guarded by itself.
 
@@ -38,27 +48,22 @@ class Booking:
     def __init__(
         self,
         ledger: DisclosureLedger | None,
-        run: str,
         party: str,
         register: Register,
         job: Job,
         sizes: Sizes,
         door: Door,
-        *,
-        start: int | None = None,
-        session: str = "",
+        sitting: Sitting,
     ) -> None:
-        """start: the visits that are done already where the run is taken up again, None where it begins; session: what
-        names this one."""
         self._ledger = ledger
-        self._sitting = run, session
+        self._sitting = sitting.run, sitting.session
         self._party = party
         self._register = register
         self._job = job
         self._sizes = sizes
         self._door = door
-        self._resumed = start is not None
-        self._start = self._ahead = start or 0
+        self._resumed = sitting.start is not None
+        self._start = self._ahead = sitting.start or 0
         self._end = max(self._start, sizes.epochs * sizes.batches)
         self._numbers: dict[object, int] = {}
         self._leased = self._start, time.monotonic()

@@ -44,7 +44,7 @@ from securevfl.data.party import ColumnSums, Party, row_weights
 from securevfl.data.readers import named
 from securevfl.data.register import Register
 from securevfl.data.schedule import Batched, Rows
-from securevfl.data.table_head import Head, read_head, write_head
+from securevfl.data.table_head import Head, NewHead, read_head, write_head
 from securevfl.errors import DataError, TableError
 
 WHOLE = 128 << 20  # bytes of a batch that is read at a time
@@ -233,18 +233,9 @@ def _write(
             on_rows(read, source.rows)
     draft = folder / "table"
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        write_head(
-            file,
-            columns=source.columns,
-            constant=source.constant,
-            kind=source.kind,
-            y=None if y is None else y[rows],
-            places=order,
-            order=digest,
-            register=register,
-            content=sums.digest(),
-            stamp=stamp,
-        )
+        labels, content = None if y is None else y[rows], sums.digest()
+        new = NewHead(source.columns, source.constant, source.kind, labels, order, digest, content, stamp)
+        write_head(file, new, register)
         buckets.empty_into(file)
         file.flush()
         os.fsync(file.fileno())

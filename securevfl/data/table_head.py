@@ -75,40 +75,42 @@ def read_head(path: Path) -> Head:
         raise DataError(f"{path}: a whole table of {MAGIC.decode().strip()} was expected; store it again") from None
 
 
-def write_head(
-    file: BinaryIO,
-    *,
-    columns: list[str],
-    constant: list[str],
-    kind: np.dtype[Any],
-    y: NDArray[Any] | None,
-    places: Rows | None,
-    order: bytes,
-    register: Register,
-    content: str,
-    stamp: str,
-) -> None:
-    """Write the head that `read_head` reads. places: row numbers in the order in which they lie, None for the shared
-    order."""
+@dataclass(frozen=True)
+class NewHead:
+    """What the head of a table says that is being stored; as in `Head`, but for places: row numbers in the order in
+    which they lie, None for the shared order."""
+
+    columns: list[str]
+    constant: list[str]
+    kind: np.dtype[Any]
+    y: NDArray[Any] | None
+    places: Rows | None
+    order: bytes
+    content: str
+    stamp: str
+
+
+def write_head(file: BinaryIO, new: NewHead, register: Register) -> None:
+    """Write the head that `read_head` reads."""
     says = {
-        "columns": columns,
-        "constant": constant,
+        "columns": new.columns,
+        "constant": new.constant,
         "rows": register.rows,
-        "kind": kind.str,
-        "labels": y is not None,
-        "places": places is not None,
-        "order": order.hex(),
+        "kind": new.kind.str,
+        "labels": new.y is not None,
+        "places": new.places is not None,
+        "order": new.order.hex(),
         "key": register.key.hex(),
         "least": register.least.hex(),
-        "content": content,
-        "stamp": stamp,
+        "content": new.content,
+        "stamp": new.stamp,
     }
     file.write(MAGIC + json.dumps(says).encode() + b"\n")
-    if y is not None:
-        np.save(file, y, allow_pickle=False)
-    if places is not None:
-        place = np.empty(len(places), "<i8")
-        place[places] = np.arange(len(places))
+    if new.y is not None:
+        np.save(file, new.y, allow_pickle=False)
+    if new.places is not None:
+        place = np.empty(len(new.places), "<i8")
+        place[new.places] = np.arange(len(new.places))
         np.save(file, place, allow_pickle=False)
     assert register.order is not None, "a stored table has ids"
     file.write(register.order.astype("<i8", copy=False).data)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,8 @@ def score_rows(
     def talk(channel: Channel) -> Answered:
         for name in part.parties[1:]:
             channel.send(name, Wanted(len(rows.ids)), told=sizes(channel, name))  # 1
-        return _score(part, rows, channel, own_ledger, len(rows.ids), on_block, on_rows, executor)
+        answer = partial(answer_rows, part, ledger=own_ledger, on_block=on_block, on_rows=on_rows)
+        return _score(part, rows, channel, len(rows.ids), answer, executor)
 
     answered = converse(part.name, venue, terms(part), talk)
     if not answered.scored:
@@ -129,25 +131,23 @@ def answer_request(
             f"{part.name} answers about at most {most:,} ids a request, {lead} asks about {asked:,}; ask in parts"
         )
     ledger.answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), asked, 0))
-    return _score(part, rows, channel, ledger, asked, lambda _, __: None, None, executor, giving)
+    answer = partial(answer_rows, part, ledger=ledger, on_block=lambda _, __: None, giving=giving)
+    return _score(part, rows, channel, asked, answer, executor)
 
 
 def _score(
     part: ModelPart,
     rows: HeldRows,
     channel: Channel,
-    ledger: DisclosureLedger,
     asked: int,
-    on_block: OnBlock,
-    on_rows: OnRows | None,
+    answer: Callable[..., None],
     executor: Executor | None,
-    giving: GivenCodes | None = None,
 ) -> Answered:
     lead, *others = part.parties
     order = align_privately(
         part.name, rows.ids, channel, active=lead, passives=others, granted=asked, executor=executor
     )  # 2
     if len(order):
-        answer_rows(part, rows.take(order), channel, ledger, on_block=on_block, on_rows=on_rows, giving=giving)  # 3
+        answer(rows.take(order), channel=channel)  # 3
     eventlog.emit(part.name, "scored", {"asked": asked, "scored": len(order)})
     return Answered(asked, len(order))

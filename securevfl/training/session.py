@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from securevfl.base.roles import Roles
-from securevfl.consent.booking import Booking
+from securevfl.consent.booking import Booking, Sitting
 from securevfl.consent.consent_sheet import Sheet, own_sheet
 from securevfl.crypto.kernel import check
 from securevfl.data.baseline import Baseline, baselines, most
@@ -87,9 +87,8 @@ def take_part(
     if consent is not None:
         consent(_sheet(job, met, ledger, "" if saved is None else saved.run))
     run = channel.session.hex() if saved is None else saved.run
-    door, session = channel.door, channel.session.hex()
-    done = None if saved is None else start
-    booking = Booking(ledger, run, party.name, party.register, job, sizes, door, start=done, session=session)
+    sitting = Sitting(run, channel.session.hex(), None if saved is None else start)
+    booking = Booking(ledger, party.name, party.register, job, sizes, channel.door, sitting)
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
     meter = Meter(channel.clock, channel.books, executor, workers)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.booking import Booking
+from securevfl.consent.booking import Booking, Sitting
 from securevfl.data.ids import id_keys
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Sizes
@@ -208,7 +208,7 @@ def test_a_second_try_never_takes_back_what_the_first_has_told(tmp_path: Path) -
 
     def attempt(session: str, rounds: int, *, silent: bool = False) -> int:
         door = Door("shop")
-        booking = Booking(ledger, "run", "shop", REGISTER, job(), sizes, door, session=session)
+        booking = Booking(ledger, "shop", REGISTER, job(), sizes, door, Sitting("run", session))
         door.began(rounds)
         booking.settle(silent=silent)
         return told(ledger, "columns", "bank").count

@@ -28,7 +28,7 @@ from securevfl.protocols.shares.far_count import MOST as COUNTED
 from securevfl.protocols.shares.far_count import counted
 from securevfl.protocols.shares.first_messages import Met
 from securevfl.protocols.shares.loss_measure import measure
-from securevfl.protocols.shares.pair_measure import FEWEST, MOST, pairs
+from securevfl.protocols.shares.pair_measure import FEWEST, MOST, Marked, pairs
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.share_levels import Levels
 from securevfl.protocols.shares.visits import SharedState
@@ -108,8 +108,7 @@ class Measures:
             state.visits,
             InputRows(self._model.features, data, rows.rows),
             self._levels(loss),
-            less=None if own is None else own.less,
-            marks=None if own is None else own.marks,
+            None if own is None else Marked(own.marks, own.less),
         )
         if found is None or own is None:
             return {}
