@@ -95,6 +95,21 @@ class Attack(ABC):
         """Score the attack, as `__call__` does, on runs that several attacks share."""
 
 
+class ColumnAttack(Attack):
+    """Whoever receives numbers about rows after the columns behind them."""
+
+    def why_not(self, job: Job) -> str:
+        if not job.model.by_column:
+            return BY_COLUMN
+        return "" if job.protocol.method is None else ON_SHARES
+
+    def who(self, job: Job, attacker: str, lead: str) -> str:
+        return lead if job.protocol.seals else str(By.ANYONE)
+
+    def remedy(self, job: Job, known: Known, attacker: str) -> str:
+        return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
+
+
 class LabelAttack(Attack):
     """A passive party after the labels. The score is the AUC, for several classes the mean over one against rest."""
 

@@ -21,15 +21,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.audit.attacks.base import BY_COLUMN, ON_SHARES, Attack, By, Score
+from securevfl.audit.attacks.base import ColumnAttack, Score
 from securevfl.audit.attacks.column_space import space
 from securevfl.audit.attacks.two_values import reduce
 from securevfl.audit.recording.received import Received, received
 from securevfl.audit.recording.views import Tape, Worlds
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.job import Job
-from securevfl.methods.base import Known
 
 Bits = NDArray[np.bool_]
 
@@ -42,22 +40,11 @@ SCALE = 2.0**42  # of the numbers in a lattice: what LLL in double precision tak
 MOST_COLUMNS = 40  # that a lattice is tried for
 
 
-class BinaryColumns(Attack):
+class BinaryColumns(ColumnAttack):
     name = "binary_columns"
     paper = "Nguyen and Stern 1999; Coron and Gini 2020, a polynomial-time algorithm for the hidden subset sum problem"
     measures = "share of a party's columns of two values that are read exactly, without a known row"
     beyond = 0.0
-
-    def why_not(self, job: Job) -> str:
-        if not job.model.by_column:
-            return BY_COLUMN
-        return "" if job.protocol.method is None else ON_SHARES
-
-    def who(self, job: Job, attacker: str, lead: str) -> str:
-        return lead if job.protocol.seals else str(By.ANYONE)
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
 
     def score(self, worlds: Worlds) -> Score:
         real, ideal = (_read(worlds, tape) for tape in (worlds.whole_run[1], worlds.ideal_run[1]))

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from securevfl.audit.attacks.base import BY_COLUMN, ON_SHARES, Attack, By, Score
+from securevfl.audit.attacks.base import ColumnAttack, Score
 from securevfl.audit.recording.received import Received, received
 from securevfl.audit.recording.views import Tape, Worlds
 from securevfl.base.arrays import Floats
 from securevfl.disclosure.exposure import NEARLY_ALL
-from securevfl.job import Job
-from securevfl.methods.base import Known
 
 INSIDE = 0.99  # share of a column from which it is called inside
 FLOOR = 1e-11  # of the largest singular value; below is rounding
@@ -27,22 +25,11 @@ SPARE = 3  # known rows beyond the dimensions, where the sum is exact
 MANY = 5  # known rows for each dimension, where it is not
 
 
-class ColumnSpace(Attack):
+class ColumnSpace(ColumnAttack):
     name = "column_space"
     paper = "Turgay et al. 2008, disclosure risks of distance preserving data transformations (known samples)"
     measures = "share of the variance of a column inside the space of the numbers received, mean over columns"
     beyond = NEARLY_ALL
-
-    def why_not(self, job: Job) -> str:
-        if not job.model.by_column:
-            return BY_COLUMN
-        return "" if job.protocol.method is None else ON_SHARES
-
-    def who(self, job: Job, attacker: str, lead: str) -> str:
-        return lead if job.protocol.seals else str(By.ANYONE)
-
-    def remedy(self, job: Job, known: Known, attacker: str) -> str:
-        return "fewer epochs and evaluations; a sum that hides parts, over more parties with more columns"
 
     def score(self, worlds: Worlds) -> Score:
         real, ideal = (_worst(worlds, tape) for tape in (worlds.whole_run[1], worlds.ideal_run[1]))
