@@ -30,6 +30,7 @@ from tests.disclosure.test_account import EXAMPLES, example
 from tests.organisations import test_fairness_by_group as grouped
 from tests.organisations import test_looks
 
+SOME = 15  # places of an act, of which one way each is tried in every run of the suite
 WAITS = "nothing came from", "more to ask", "have not come"  # who is told of more than there is may wait for it
 
 
@@ -196,10 +197,12 @@ def ends(name: str, monkeypatch: pytest.MonkeyPatch, ways: int | None) -> None:
     liar, generator = Liar(monkeypatch), np.random.default_rng(len(name))
     act = ACTS[name](name.removeprefix("predict "), liar)
     assert outcome(act) == ""
+    places = [*liar.places()]
+    if ways is not None:  # of the first messages, those of a few kinds and fields
+        first = [each for each in places if not each[0].last]
+        places = [first[int(at)] for at in generator.permutation(len(first))[:SOME]]
     refused = 0
-    for place, count in [*liar.places()]:
-        if ways is not None and (place.last or (place.kind == "Meeting" and place.who != "bank")):
-            continue
+    for place, count in places:
         for number in generator.permutation(count)[:ways]:
             liar.alter(place, int(number))
             told = outcome(act)
