@@ -119,7 +119,8 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
         channel.send("shop", Wanted(asked), told=sizes(channel, "shop"))
         own = DisclosureLedger(tmp_path / "bank", "bank")
         part = trained.parts["bank"]
-        return scoring._score(part, held, channel, own, asked, lambda _, __: None, None, None)
+        answer = partial(answer_rows, part, ledger=own, on_block=lambda *_: None)
+        return scoring._score(part, held, channel, asked, answer, None)
 
     def answer(party: vfl.Party, channel: Channel) -> Any:
         part = trained.parts["shop"]
