@@ -274,11 +274,22 @@ def visits_and_speeds(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return y, guest[:, 2:], host[:, 1:]
 
 
-ROUNDED = 0.01  # motor's labels are within .2 deviations of the fit
+ROUNDED = (
+    0.015  # motor's labels are within .2 deviations of the fit: .0073 in 19 runs, deviation .0012, so six of these
+)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(each, marks=real) for each in MOST])
-@pytest.mark.parametrize("name", list(LABELS))
+LONG = {"negative_binomial", "tweedie"}  # seconds on shares, as Poisson, which is tried in every run of the suite
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(name, kind, marks=[*real, pytest.mark.slow] if kind == "shares" and name in LONG else real)
+        for name in LABELS
+        for kind in MOST
+    ],
+)
 def test_real_counts_and_amounts(name: str, kind: str) -> None:
     y, own, other = visits_and_speeds(name)
     Z = np.hstack([own, other])

@@ -223,7 +223,7 @@ def first_batch(engine: object) -> Score:
     return ATTACKS["two_values"](job(engine, batch_size=32, epochs=1, test_fraction=0.0), table(n=64), 0)
 
 
-@pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Paillier(bits=2048)], ids=str)
+@pytest.mark.parametrize("engine", [vfl.Ckks(), pytest.param(vfl.Paillier(bits=2048), marks=pytest.mark.slow)], ids=str)
 def test_the_first_gradient_does_not_give_the_labels_of_its_batch_away(
     engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ from tests.disclosure.test_account import EXAMPLES, example
 from tests.organisations import test_fairness_by_group as grouped
 from tests.organisations import test_looks
 
-SOME = 15  # places of an act, of which one way each is tried in every run of the suite
+SOME = 10  # places of an act, of which one way each is tried in every run of the suite
 WAITS = "nothing came from", "more to ask", "have not come"  # who is told of more than there is may wait for it
 
 
