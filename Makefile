@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test quick soak docs ci check wheel-test lock clean
+.PHONY: demo test quick soak selfcheck docs ci check wheel-test lock clean
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,11 +33,15 @@ soak: $(VENV)/.installed
 	$(BIN)/pytest -m slow
 	$(BIN)/pytest -m "hypothesis and not slow" --hypothesis-profile=search
 
+# checks and mutants of the library itself
+selfcheck: $(VENV)/.installed
+	$(BIN)/pytest tests/selfcheck
+
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=tests $(BIN)/lint-imports
 
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -39,6 +39,7 @@ import numpy as np
 from delay import free_port
 from fault_settings import ROUNDS, SETTINGS, Setting
 from proxy import Proxy
+from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.errors import SecureVFLError
@@ -48,7 +49,6 @@ from securevfl.methods.state import State
 from securevfl.models.trees import ForestInputs
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
-from securevfl.selfcheck.whole_weights import whole_weights
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import run_key

@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selfcheck.checks import check_table as checks
+from selfcheck.checks import stored_checks
+from selfcheck.mutants.mutant import Mutant, patched
 
 import securevfl as vfl
 from securevfl.audit import declarations, simulators
@@ -36,9 +39,6 @@ from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES
 from securevfl.protocols.sums.base import SumProtocol
-from securevfl.selfcheck.checks import check_table as checks
-from securevfl.selfcheck.checks import stored_checks
-from securevfl.selfcheck.mutants.mutant import Mutant, patched
 from securevfl.training.checkpoint import Checkpoints
 
 HERE = Path(__file__).parent / "one_more"
@@ -296,7 +296,7 @@ def test_an_attack(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("odd_batches")
     monkeypatch.setitem(checks.CHECKS, "every row is in one batch", module.every_row_once)
-    suite = importlib.reload(importlib.import_module("securevfl.selfcheck.suite.test_checks"))
+    suite = importlib.reload(importlib.import_module("selfcheck.suite.test_checks"))
     (mark,) = [mark for mark in suite.test_check.pytestmark if mark.name == "parametrize"]
     assert "every row is in one batch" in [each.values[0] for each in mark.args[1]]
     clean(checks.CHECKS, "every row is in one batch")

@@ -1,7 +1,6 @@
 """What a run really tells each party: transcripts checked, views simulated, attacks carried out.
 
-`run_audit` audits a job on its own tables, and `pytest --pyargs securevfl.selfcheck` runs the suite from an installed
-package.
+`run_audit` audits a job on its own tables. A checkout has checks and mutants of the library itself, tests/selfcheck.
 """
 
 from __future__ import annotations

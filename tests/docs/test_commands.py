@@ -61,7 +61,7 @@ COVERED = {
     r"make (quick|test|check|docs|ci)": "Makefile::ci",
     r"make demo": "tests/test_extras.py::test_the_demo_runs_from_an_empty_folder_without_any_extra",
     r"pip install |python -m venv|\. \.venv": "Makefile::wheel-test",
-    r"pytest --pyargs securevfl\.selfcheck": "Makefile::wheel-test",
+    r"make selfcheck": "Makefile::test",
     r"securevfl (kit|align|join kits|line)": ORGANISATIONS,
     r"securevfl predict \w+\.model\.json --data new-\w+\.csv --peers": ORGANISATIONS,
     r"securevfl certs": REQUESTS,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -20,7 +21,6 @@ from securevfl.protocols.shares.opened_scores import OpenedScores
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Kind, Stage
-from securevfl.selfcheck.whole_weights import whole_weights
 
 STEPS = {
     "fedsgd": vfl.FedSGD(lr=0.3),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selfcheck.checks import draws
 
 import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing, Words
@@ -21,7 +22,6 @@ from securevfl.protocols.shares.visits import Tables
 from securevfl.protocols.shares.word_shuffle import ShuffledWords
 from securevfl.protocols.shares.work_ahead import Ahead, VisitAhead
 from securevfl.runtime.channel import Event
-from securevfl.selfcheck.checks import draws
 
 ROWS, BATCH = 120, 45
 KINDS: tuple[Any, ...] = (Tables, FarTables, MeasuredTables)

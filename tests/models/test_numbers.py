@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import integrate, optimize, special
+from selfcheck.whole_weights import whole_weights
 from sklearn import linear_model as linear
 from sklearn.metrics import mean_pinball_loss, mean_tweedie_deviance
 
@@ -22,7 +23,6 @@ from securevfl.models import metrics
 from securevfl.models.count_losses import CAP, LogLinkLoss
 from securevfl.models.losses import LOSSES
 from securevfl.protocols.shares.share_numbers import LookUp
-from securevfl.selfcheck.whole_weights import whole_weights
 
 N = 1500
 DRAW = np.random.default_rng(7)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selfcheck.whole_weights import whole_weights
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
@@ -21,7 +22,6 @@ from securevfl.models import own_score, trees
 from securevfl.models.inputs import Spread
 from securevfl.models.own_score import Boosted, out_of_fold
 from securevfl.models.trees import ForestInputs
-from securevfl.selfcheck.whole_weights import whole_weights
 from securevfl.training.checkpoint import Checkpoints
 
 sys.path.insert(0, str(Path(__file__).parent))

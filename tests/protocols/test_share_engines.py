@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pytest
+from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.crypto.kernel import check
@@ -16,7 +17,6 @@ from securevfl.protocols.shares import share_engines
 from securevfl.protocols.shares.share_engines import agreed, available
 from securevfl.protocols.shares.share_products import Products, Query
 from securevfl.runtime.channel import Event
-from securevfl.selfcheck.whole_weights import whole_weights
 
 BOTH = KernelShares(48), LatticeShares(48)
 

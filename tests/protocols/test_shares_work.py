@@ -9,6 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.crypto import share_scheme
@@ -22,7 +23,6 @@ from securevfl.protocols.shares.product_work import Work
 from securevfl.runtime.clock import Books, Kind, Network, Stage, VirtualClock
 from securevfl.runtime.executor import process_pool
 from securevfl.runtime.meter import Meter
-from securevfl.selfcheck.whole_weights import whole_weights
 
 
 @pytest.fixture(scope="module", params=[LatticeShares, KernelShares], ids=lambda engine: engine.name)

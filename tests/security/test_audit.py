@@ -4,12 +4,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from selfcheck.mutants import mutant_table as mutants
 
 from securevfl.audit import declarations
-from securevfl.selfcheck.mutants import mutant_table as mutants
-from securevfl.selfcheck.suite.test_checks import *  # noqa: F403
-from securevfl.selfcheck.suite.test_declarations import *  # noqa: F403
-from securevfl.selfcheck.suite.test_mutants import *  # noqa: F403
 
 DOCS = Path(__file__).parents[2] / "docs"
 

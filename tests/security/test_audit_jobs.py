@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from selfcheck.mutants import protocol_mutants
 
 import securevfl as vfl
 from securevfl.audit.page import html, text
@@ -12,7 +13,6 @@ from securevfl.audit.recording.views import Worlds
 from securevfl.audit.report import run_audit
 from securevfl.audit.transcripts import check_transcript
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm, Rounding
-from securevfl.selfcheck.mutants import protocol_mutants
 
 MUTANT = {each.name: each for each in protocol_mutants.MUTANTS}
 sealed = partial(vfl.SealedResidual, engine=vfl.Ckks())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from selfcheck.mutants.mutant_table import MUTANTS
 
 import securevfl as vfl
 from securevfl.audit.findings import NO_MESSAGE, Audit, Inference
@@ -12,7 +13,6 @@ from securevfl.audit.page import html, text
 from securevfl.audit.report import run_audit
 from securevfl.audit.summary import summary
 from securevfl.cli import audit as cli_audit
-from securevfl.selfcheck.mutants.mutant_table import MUTANTS
 
 MUTANT = {each.name: each for each in MUTANTS}
 

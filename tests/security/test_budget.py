@@ -7,9 +7,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-
-from securevfl.selfcheck.suite import budget
-from securevfl.selfcheck.suite.budget import Budget
+from selfcheck.suite import budget
+from selfcheck.suite.budget import Budget
 
 SUITE = """
 import importlib.util

@@ -17,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from selfcheck.mutants.mutant import Patch, edited
 
 from securevfl.errors import LeakageError, ProtocolError
 from securevfl.protocols.shares import word_shuffle
@@ -25,7 +26,6 @@ from securevfl.protocols.shares.score_ledger import COMMITMENT, Ledger
 from securevfl.protocols.shares.share_levels import Levels
 from securevfl.protocols.shares.word_shuffle import Shuffle
 from securevfl.runtime.door import Door, Entry, Telling
-from securevfl.selfcheck.mutants.mutant import Patch, edited
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
 SHUFFLES, SCORES = (

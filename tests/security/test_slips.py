@@ -1,6 +1,6 @@
 """Slips that passed once: each is made here by hand, and the test of its class fails.
 
-Those that a check of the self-check finds are mutants of its table (`securevfl/selfcheck/mutants`); these are found by
+Those that a check of the self-check finds are mutants of its table (`tests/selfcheck/mutants`); these are found by
 tests. A test that a slip passes says nothing about it.
 """
 
@@ -13,6 +13,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from selfcheck.checks.check_table import parts
+from selfcheck.mutants.mutant import Patch, edited
 
 import securevfl as vfl
 from securevfl.audit import transcripts
@@ -26,8 +28,6 @@ from securevfl.methods.training_data import TrainingData
 from securevfl.models import weights
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.spaces import Reals
-from securevfl.selfcheck.checks.check_table import parts
-from securevfl.selfcheck.mutants.mutant import Patch, edited
 
 TESTS = Path(__file__).parents[1]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, record_stored
 
 import securevfl as vfl
 from securevfl.audit.attacks.column_space import shares
@@ -12,7 +13,6 @@ from securevfl.audit.recording.transcript import COLLECTS
 from securevfl.base.arrays import Floats
 from securevfl.protocols.stored.stored_masks import MARKS
 from securevfl.protocols.stored.stored_sum import StoredSum
-from securevfl.selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, record_stored
 
 ROWS, COLUMNS, VISITS = 300, 4, 8
 HIDING = [vfl.StoredMasks(), vfl.StoredCipher(engine=vfl.Ckks())]

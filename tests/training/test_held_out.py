@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.methods import leak_kinds
 from securevfl.models.losses import LOSSES
-from securevfl.selfcheck.whole_weights import whole_weights
 
 SCALES = ("standard", "robust", "none")
 OPEN = vfl.Protocol(residual="open")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
@@ -22,7 +23,6 @@ from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.organisations.scoring import score_rows
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.runtime import eventlog
-from securevfl.selfcheck.whole_weights import whole_weights
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from tests.transport.at_once import at_each

@@ -1,1 +1,0 @@
-"""The audit as tests, packaged: `pytest --pyargs securevfl.selfcheck`."""

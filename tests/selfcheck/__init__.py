@@ -1,0 +1,1 @@
+"""Checks of the library itself, and mutants of it that they catch: `make selfcheck`."""

@@ -1,0 +1,239 @@
+"""Checks on private alignment: what is declared, what repeats, what order, points and pads hide."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from hashlib import sha256
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.audit.message_bytes import byte_fields
+from securevfl.audit.recording.inline import WAYS
+from securevfl.audit.recording.transcript import Transcript, Witness
+from securevfl.audit.transcripts import Outcome, check_transcript
+from securevfl.base.roles import Roles
+from securevfl.crypto import curve
+from securevfl.crypto.curve import POINT_BYTES, canonical_ids, hash_ids, hash_to_group
+from securevfl.crypto.transfers import base_ot, okvs, ot_extension
+from securevfl.errors import CryptoError, LeakageError, PeerLost
+from securevfl.protocols.alignment import psi
+from securevfl.protocols.alignment.psi_work import AlignmentHello, Points
+from securevfl.runtime.channel import Abort, Channel, Event
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.codec import encode_message
+from securevfl.runtime.threads import run_threads
+from selfcheck.checks.draws import watched
+
+_MANY = 400  # rows
+
+
+def record_alignment(
+    ids: Mapping[str, Sequence[str]], executor: Executor | None = None
+) -> tuple[Transcript, dict[str, list[str]]]:
+    """Aligns these ids, the first party active; the transcript, and the rows each party ends with, as ids."""
+    active, *passives = ids
+    aligned: dict[str, list[str]] = {}
+
+    def play(channel: Channel) -> None:
+        me = channel.me
+        work = psi.AlignmentWork(channel, canonical_ids(ids[me]), active=active, passives=passives, executor=executor)
+        rows = psi.align_active(work) if me == active else psi.align_passive(work)
+        aligned[me] = [ids[me][row] for row in rows.tolist()]
+
+    events: list[Event] = []
+    run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
+    roles = Roles.labelled(active, passives)
+    transfers = max(map(len, ids.values())) >= psi.MANY
+    return Transcript(events, roles, psi.declares(passives, transfers=transfers), Witness()), aligned
+
+
+def _ids(parties: int, rows: int) -> dict[str, list[str]]:
+    return {f"P{k}": [str(1000 + i) for i in range(20 * k, 20 * k + rows)] for k in range(parties)}
+
+
+def alignment(parties: int, rows: int) -> Outcome:
+    """Two alignments of the same ids: the result, the order of points, ids on the wire, and what repeats."""
+    ids = _ids(parties, rows)
+    with watched() as draws:
+        runs = [record_alignment(ids, executor) for executor in WAYS]
+    outcome = check_transcript(*(transcript for transcript, _ in runs)).merge(draws.outcome())
+    common = set.intersection(*map(set, ids.values()))
+    for transcript, aligned in runs:
+        if any(set(rows) != common or rows != aligned["P0"] for rows in aligned.values()):
+            outcome.add("output", "all", "the aligned rows are not the common ids in one order")
+        _order(transcript, outcome)
+        _on_the_wire(transcript, ids, outcome)
+    return outcome
+
+
+def many_ids(parties: int) -> Outcome:
+    """Check the alignment of large sets on sets as small as its algorithm can be called for."""
+    with mock.patch.object(psi, "MANY", _MANY):
+        return alignment(parties, _MANY)
+
+
+def _order(transcript: Transcript, outcome: Outcome) -> None:
+    for event in transcript.received:
+        if isinstance(event.message, Points):
+            points = _split(event.message.points)
+            if points != sorted(points):
+                outcome.add("hidden", event.me, f"points of {event.peer} come in the order of its rows")
+
+
+def _on_the_wire(transcript: Transcript, ids: dict[str, list[str]], outcome: Outcome) -> None:
+    """Neither ids nor anything that can be made of an id without a secret."""
+    for name, own in ids.items():
+        canonical = canonical_ids(own)
+        known = set(_split(hash_to_group(canonical) + hash_ids(canonical)))
+        known |= {sha256(item).digest() for item in canonical}
+        spelled = re.compile(b"\xa4(?:" + b"|".join(map(re.escape, canonical)) + b")")
+        for event in transcript.received:
+            if event.me == name:
+                continue
+            pieces = {piece for data in byte_fields(event.message) for piece in _split(data)}
+            text = encode_message(event.message)
+            if pieces & known or spelled.search(text):
+                outcome.add("hidden", event.me, f"{type(event.message).__name__} holds ids of {name} without a blind")
+                return
+
+
+def _split(data: bytes) -> list[bytes]:
+    return [data[i : i + POINT_BYTES] for i in range(0, len(data) - POINT_BYTES + 1, POINT_BYTES)]
+
+
+def granted() -> Outcome:
+    """Who was granted three ids and asks about more, or by a store that may hold more, is told nothing."""
+    outcome = Outcome()
+    for asked, many in ((10, psi.MANY), (3, 1)):
+        ids = {"P0": [str(i) for i in range(asked)], "P1": ["1", "2", "40"]}
+        events: list[Event] = []
+
+        def play(channel: Channel, ids: Mapping[str, Sequence[str]] = ids) -> None:
+            own, leads = canonical_ids(ids[channel.me]), channel.me == "P0"
+            work = psi.AlignmentWork(channel, own, active="P0", passives=["P1"], granted=None if leads else 3)
+            (psi.align_active if leads else psi.align_passive)(work)
+
+        with mock.patch.object(psi, "MANY", many), suppress(LeakageError, PeerLost):
+            run_threads(dict.fromkeys(ids, play), WallClock, timeout=60.0, observe=events.append)
+        told = [event for event in events if event.me == "P1" and event.direction == "send"]
+        if any(not isinstance(event.message, AlignmentHello | Abort) for event in told):
+            outcome.add("refusal", "P1", f"{asked} ids are asked about where 3 were granted, and answered")
+    return outcome
+
+
+def points() -> Outcome:
+    """Ids are hashed to points on the curve; points off it, not canonical or of small order are refused."""
+    outcome = Outcome()
+    try:
+        curve.check_points(hash_to_group([b"%d" % i for i in range(64)]))
+    except CryptoError:
+        outcome.add("hidden", "curve", "hashed ids lie off the curve: each shows a bit that blinding keeps")
+    twist = next(
+        x.to_bytes(32, "little")
+        for x in range(9, 99)
+        if pow(x * (x * (x + curve._A) + 1), (curve._P - 1) // 2, curve._P) != 1
+    )
+    for what, point in (
+        ("a point of the twist", twist),
+        ("the point of order two", bytes(32)),
+        ("a point that is not canonical", (curve._P + 9).to_bytes(32, "little")),
+    ):
+        try:
+            curve.Blinder().blind(point)
+        except (CryptoError, RuntimeError):
+            continue
+        outcome.add("refusal", "curve", f"{what} is blinded")
+    return outcome
+
+
+def blinders() -> Outcome:
+    """Every blinder has a scalar of its own."""
+    outcome = Outcome()
+    base = hash_to_group([b"7"])
+    if len({curve.Blinder().blind(base) for _ in range(8)}) < 8:
+        outcome.add("fresh", "curve", "two blinders hold one scalar: alignments can be linked")
+    order, _ = curve.sort_points(hash_to_group([b"%d" % i for i in range(32)]))
+    other, _ = curve.sort_points(hash_to_group([b"%d" % i for i in reversed(range(32))]))
+    if not np.array_equal(order, other):
+        outcome.add("hidden", "curve", "the order of sorted points follows the order of rows")
+    return outcome
+
+
+def base_transfers() -> Outcome:
+    """Check that the chooser has the key it chose and no other, that its points are fresh, and that points outside the
+    group are refused."""
+    outcome = Outcome()
+    offerer = base_ot.Offerer()
+    secrets = [_bits(ot_extension.fresh_choices()) for _ in range(2)]
+    if secrets[0] == secrets[1] or not 150 < sum(secrets[0]) < 362:
+        outcome.add("fresh", "transfers", "the holder's choices are not random bits")
+    points, keys = base_ot.choose(offerer.offer, secrets[0][:32])
+    pairs = offerer.pairs(points)
+    for choice, key, pair in zip(secrets[0], keys, pairs, strict=False):
+        if key != pair[choice] or key == pair[not choice]:
+            outcome.add("output", "transfers", "a choice did not give its key and that alone")
+            break
+    if len(set(_split(points))) < len(keys):
+        outcome.add("hidden", "transfers", "equal choices send equal points: what comes back shows them")
+    for what, point in (("a point of small order", bytes(32)), ("the neutral point", b"\x01" + bytes(31))):
+        try:
+            base_ot.choose(point, [True])
+        except CryptoError:
+            continue
+        except RuntimeError:  # libsodium's own refusal comes too late to name the sender
+            pass
+        outcome.add("refusal", "transfers", f"{what} passes as an offer")
+    return outcome
+
+
+def corrections() -> Outcome:
+    """Check that without the pads the holder's view of the corrections has full rank: a code word has 76 bits of
+    512."""
+    outcome = Outcome()
+    ids = hash_ids([b"%d" % i for i in range(600)])
+    choices = ot_extension.fresh_choices()
+    offerer = base_ot.Offerer()
+    points, keys = base_ot.choose(offerer.offer, _bits(choices))
+    seed, store = okvs.encode(ids, ot_extension.target(ids))
+    evaluator = ot_extension.PrfEvaluator(offerer.pairs(points), seed, store)
+    holder = ot_extension.Holder(choices, keys)
+    sent = np.frombuffer(evaluator.corrections(0), np.uint64).reshape(len(store), -1)
+    own = ot_extension._stream(holder._seeds, 0, len(store))
+    for what, view in (("as they come", sent), ("without the holder's pads", sent ^ own)):
+        if _rank(view) < ot_extension.CODE_BITS - 8:
+            outcome.add("hidden", "transfers", f"corrections {what} are words of the code: they show the store")
+    return outcome
+
+
+def _bits(octets: bytes) -> list[bool]:
+    return [bool(bit) for bit in np.unpackbits(np.frombuffer(octets, np.uint8), bitorder="little")]
+
+
+def _rank(rows: NDArray[np.uint64]) -> int:
+    """Over GF(2), of the first 600 rows."""
+    pivots: dict[int, int] = {}
+    for row in rows[:600]:
+        value = int.from_bytes(row.tobytes(), "little")
+        while value and (top := value.bit_length()) in pivots:
+            value ^= pivots[top]
+        if value:
+            pivots[top] = value
+    return len(pivots)
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "alignment of two": lambda: alignment(2, 150),
+    "alignment of three": lambda: alignment(3, 150),
+    "alignment of two, many ids": lambda: many_ids(2),
+    "alignment of three, many ids": lambda: many_ids(3),
+    "transfers hide the other key": base_transfers,
+    "corrections are padded": corrections,
+    "granted ids are held to": granted,
+    "points are on the curve": points,
+    "blinders are fresh": blinders,
+}

@@ -1,0 +1,151 @@
+"""Known answers: keys, streams, shares and first weights held against a slow reference, and against what they follow.
+
+derived     a value is not what its document and its entropy make it, or does not follow from all it must
+bits        a bit of a draw is biased, or follows from another
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from scipy import stats
+
+from securevfl.audit.statistics import Battery, bits_of, bits_of_numbers, bitwise
+from securevfl.audit.transcripts import Outcome
+from securevfl.crypto.masking import agreement, shamir
+from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.prg import Prg, derive_key
+from securevfl.models.kernel_model import Frequencies, Kernel
+from securevfl.models.linear import starting_weights
+from securevfl.protocols.residuals.defences import Gaussian, uniforms
+from securevfl.protocols.sums import dropout_sum
+from selfcheck.checks import slow_reference
+from selfcheck.entropy import recorded
+
+_KEY = bytes(range(7, 39))
+_LONG = (2**16 + 520) // 8 + 3  # words of a stream beyond the pieces in which it is made
+_LANE = "0123456789abcdef" * 2 + "/to a worker with a name of some length"
+
+
+def streams() -> Outcome:
+    """Streams of any length and number, fresh ones too, and a kernel's random features."""
+    outcome = Outcome()
+    for number in (0, 1, 2**40):
+        long = Prg(_KEY, "label").array(_LONG, np.uint64, number=number)
+        if not np.array_equal(long, slow_reference.stream(_KEY, "label", number, long)):
+            outcome.add("derived", "keystreams", f"stream {number} is not ChaCha20's under the key of its label")
+    with recorded() as drawn:
+        made = {label: Prg.fresh(label).array(40, np.uint32) for label in ("a fresh one", "another")}
+    draws = drawn.here()
+    if [len(draw) for draw in draws] != [32, 32]:
+        outcome.add("derived", "keystreams", "a fresh keystream draws something else than 32 bytes")
+    else:
+        for key, (label, got) in zip(draws, made.items(), strict=True):
+            if not np.array_equal(got, slow_reference.stream(key, label, 0, got)):
+                outcome.add("derived", "keystreams", f"{label}: not the stream of the key that was drawn for it")
+    model = Kernel(gamma=0.5, blocks=1, block_size=64)
+    w = Frequencies(model, _KEY, 3).w("bank", 0)
+    key = slow_reference.derived(_KEY, "fdskl", "bank", 0)
+    words = slow_reference.stream(key, "frequencies", 0, np.empty((3, 64), np.uint64)) >> np.uint64(11)
+    if not np.array_equal(w, model.frequencies((words.astype(np.float64) + 0.5) * 2.0**-53)):
+        outcome.add("derived", "kernel", "random features are not those of the party's key")
+    return outcome
+
+
+def agreed_keys() -> Outcome:
+    """Keys of two parties, for contexts as long as they come, and keys derived from them; fresh private keys."""
+    outcome = Outcome()
+    privates = [X25519PrivateKey.from_private_bytes(bytes([k]) * 32) for k in (3, 4)]
+    pairs = []
+    for private in privates:
+        pair = KeyPair.__new__(KeyPair)
+        pair._take(private)
+        pairs.append(pair)
+    for own, peer in (("bank", "shop"), ("shop", "bank"), ("bank", "telco"), ("bank" * 20 + "1", "bank" * 20 + "2")):
+        for session, domain in ((_LANE, "pairwise sum"), (_LANE + "2", "pairwise sum"), (_LANE, "shares" * 20)):
+            got = pairs[0].agree(pairs[1].public, session=session, own=own, peer=peer, domain=domain)
+            known = slow_reference.agreed(
+                privates[0], pairs[1].public, session=session, own=own, peer=peer, domain=domain
+            )
+            if got != known:
+                outcome.add("derived", "agreement", "a key is not X25519's under its session, domain, names and keys")
+    for parts in (("a", "bc"), ("ab", "c"), ("shares", 3, "P1"), ("shares" * 20, 3, "P1"), (b"a" * 99, 2**70)):
+        if derive_key(_KEY, *parts) != slow_reference.derived(_KEY, *parts):
+            outcome.add("derived", "keys", "a derived key is not HKDF's of its context")
+    with recorded() as drawn:
+        publics = {KeyPair().public for _ in range(256)}
+    (found,) = drawn.keys.values()
+    raw = [int.from_bytes(private.private_bytes_raw(), "little") >> 3 for private in found]
+    battery = Battery()
+    bitwise(battery, "private keys", bits_of_numbers(raw, 251))
+    outcome.statistics("bits", "agreement", battery)
+    if len(publics) < 256 or {private.public_key().public_bytes_raw() for private in found} != publics:
+        outcome.add("derived", "agreement", "public keys are not those of the private keys made for them")
+    return outcome
+
+
+def shares() -> Outcome:
+    """Shares of a secret lie on the polynomial that was drawn for them, whoever calls for them."""
+    outcome = Outcome()
+    for threshold, holders in ((2, 3), (3, 5), (4, 4)):
+        for where in (shamir, dropout_sum, agreement):
+            with recorded() as drawn:
+                made = where.split(_KEY, threshold=threshold, holders=holders)
+            known = slow_reference.shares(_KEY, iter(drawn.here()), threshold=threshold, holders=holders)
+            if [(share.x, int(share._y)) for share in made] != known:
+                outcome.add("derived", "shares", f"not on the polynomial drawn for them ({threshold} of {holders})")
+    battery = Battery()
+    ys = [int(shamir.split(_KEY, threshold=2, holders=2)[1]._y) for _ in range(256)]
+    bitwise(battery, "shares", bits_of_numbers(ys, 256))
+    outcome.statistics("bits", "shares", battery)
+    return outcome
+
+
+def first_weights() -> Outcome:
+    """Check that the active party's first weights follow from every column, every target and the seed, all of them
+    together."""
+    outcome = Outcome()
+    generator = np.random.default_rng(4)
+    X, y = generator.normal(size=(30, 3)), np.sign(generator.normal(size=(30, 1)))
+    first = starting_weights(X, X, y, 1)
+    if not np.array_equal(first, starting_weights(X.copy(), X.copy(), y.copy(), 1)):
+        outcome.add("derived", "start", "the same table gives other weights")
+    other_x, other_y = X.copy(), y.copy()
+    other_x[17, 1] += 1e-9
+    other_y[29] *= -1
+    for what, weights in (
+        ("an entry of a column", starting_weights(other_x, X, y, 1)),
+        ("a label", starting_weights(X, X, other_y, 1)),
+        ("the seed", starting_weights(X, X, y, 2)),
+    ):
+        if np.isclose(weights[:-1], first[:-1], rtol=1e-3, atol=0).any():
+            outcome.add("derived", "start", f"first weights do not follow from {what}: others can compute them")
+    return outcome
+
+
+def noise() -> Outcome:
+    """Noise of a defence is as fine as floats are, of the distribution named, from a stream of 64 bits a value."""
+    outcome, battery = Outcome(), Battery()
+    got = uniforms(Prg(_KEY, "noise"), (4000,))
+    words = slow_reference.stream(_KEY, "noise", 0, np.empty(4000, np.uint64)) >> np.uint64(11)
+    if not np.array_equal(got, (words.astype(np.float64) + 0.5) * 2.0**-53):
+        outcome.add("derived", "defences", "uniform numbers are not 53 bits of the stream")
+    drawn = np.floor(uniforms(Prg.fresh("noise"), (4000,)) * 2.0**53).astype(np.uint64)
+    bitwise(battery, "uniform numbers", bits_of(drawn)[:, 1:53])  # half a step more rounds the lowest bit
+    blurred = Gaussian(sigma=0.5).apply(np.zeros((4000, 1)), Prg.fresh("noise"))[:, 0]
+    battery.add("gaussian noise: KS", float(stats.kstest(blurred / 0.5, "norm").pvalue))
+    if len(np.unique(blurred)) < len(blurred):
+        outcome.add("bits", "defences", "noise takes few values: what is left over shows g")
+    outcome.statistics("bits", "defences", battery)
+    return outcome
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "streams are known answers": streams,
+    "agreed keys are known answers": agreed_keys,
+    "shares are known answers": shares,
+    "first weights follow the table": first_weights,
+    "noise is fine": noise,
+}

@@ -1,0 +1,228 @@
+"""The checks by name: each runs a protocol, an engine or a guard as it is, and says what it found.
+
+What runs over two sessions runs without an executor in the first and with one in the second, which are different ways
+through the code.
+A name is what the table of mutants refers to and what a test of the suite is called by. An empty outcome passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.audit import simulators, simulators_run
+from securevfl.audit.recording.inline import WAYS
+from securevfl.audit.recording.recorded_runs import record, record_residual, record_sum
+from securevfl.audit.recording.transcript import Transcript
+from securevfl.audit.transcripts import Outcome, check_transcript, same_shape
+from securevfl.base.roles import ACTIVE
+from securevfl.data import datasets
+from securevfl.data.party import Helper, Party
+from securevfl.job import Job
+from securevfl.methods import METHODS
+from securevfl.protocols.engines import ENGINES, Ckks, Engine
+from securevfl.protocols.registry import RESIDUALS, SUMS
+from securevfl.protocols.residuals.base import ResidualProtocol
+from securevfl.protocols.residuals.defences import Gaussian, Rounding
+from securevfl.protocols.residuals.open_residual import OpenResidual
+from securevfl.protocols.residuals.sealed_residual import SealedResidual
+from securevfl.protocols.spaces import Circle, Reals, Space
+from securevfl.protocols.sums.base import SumProtocol
+from securevfl.protocols.sums.tree_sum import TreeSum
+from selfcheck.checks import (
+    account_checks,
+    alignment_checks,
+    answers,
+    bindings,
+    derived,
+    digests,
+    evidence_checks,
+    hygiene,
+    instance_checks,
+    kernel_checks,
+    lattice_draws,
+    opening_checks,
+    paillier_draws,
+    recompute_psi,
+    recompute_sums,
+    repeat_checks,
+    session_checks,
+    shares_checks,
+    stored_checks,
+    theorem,
+    tree_checks,
+)
+from selfcheck.checks import chosen_value_checks as chosen
+from selfcheck.checks import engine_checks as engines
+from selfcheck.checks.draws import watched
+
+Check = Callable[[], Outcome]
+
+_PASSIVES = ("P1", "P2", "P3", "P4")
+
+
+def parts(seed: int, space: Space, *, rounds: int = 4, rows: int = 120) -> list[dict[str, NDArray[Any]]]:
+    """Make up what passive parties contribute: nearly the same in every round, so that a mask used twice shows."""
+    generator = np.random.default_rng(seed)
+    base = {name: generator.normal(size=(rows, 1)) for name in _PASSIVES}
+    found: list[dict[str, NDArray[Any]]] = []
+    for _ in range(rounds):
+        own: dict[str, NDArray[Any]] = {
+            name: values + 1e-3 * generator.normal(size=values.shape) for name, values in base.items()
+        }
+        if isinstance(space, Circle):
+            own = {name: (values * 100).astype(np.int64).astype(np.uint32) & 0xFFFF for name, values in own.items()}
+        found.append(own)
+    return found
+
+
+def sum_check(protocol: SumProtocol, space: Space | None = None, *, rounds: int = 4) -> Outcome:
+    """Check a sum protocol over two sessions: transcripts, sizes, and the randomness behind them."""
+    chosen = space or Reals()
+    with watched() as draws:
+        runs = [
+            record_sum(protocol, parts(seed, chosen, rounds=rounds), chosen, executor)
+            for seed, executor in enumerate(WAYS)
+        ]
+    return _judge(runs).merge(draws.outcome())
+
+
+def residual_check(protocol: ResidualProtocol, *, passives: int = 2, rows: int = 60) -> Outcome:
+    """Check a residual protocol over two sessions of two epochs."""
+    with watched() as draws:
+        runs = []
+        for seed, executor in enumerate(WAYS):
+            generator = np.random.default_rng(seed)
+            g = [generator.uniform(-1, 1, (rows, 1)) for _ in range(3)]
+            J = {name: [generator.normal(size=(rows, 5)) for _ in g] for name in _PASSIVES[:passives]}
+            runs.append(record_residual(protocol, g, J, epochs=2, executor=executor))
+    return _judge(runs).merge(draws.outcome())
+
+
+def _judge(runs: Sequence[Transcript]) -> Outcome:
+    return check_transcript(*runs).merge(same_shape(runs[0], runs[1]))
+
+
+def small_job(**keys: Any) -> Job:
+    """Six rounds on the table of `small_parties`."""
+    return Job(**({"batch_size": 60, "epochs": 2} | keys))
+
+
+def small_parties(count: int = 4) -> list[Party]:
+    """180 rows of the breast cancer table."""
+    return [party.take(np.arange(180, dtype=np.intp)) for party in datasets.breast_cancer(parties=count)]
+
+
+def job_check(*, labelled: int = 1, **keys: Any) -> Outcome:
+    """Check a whole job over two sessions, handshake and evaluation included, in which `labelled` parties have
+    labels."""
+    method = small_job(**keys).method
+    lead, *others = small_parties() if method.most is None else small_parties(method.most)
+    table = [
+        lead,
+        *(Party(each.name, each.X, lead.y, aligned=True) for each in others[: labelled - 1]),
+        *others[labelled - 1 :],
+        *(Helper(name, role) for name, role in method.helpers),
+    ]
+    with watched() as draws:
+        runs = [record(small_job(**keys), table, executor)[0] for executor in WAYS]
+    return _judge(runs).merge(draws.outcome())
+
+
+def sum_checks() -> dict[str, Check]:
+    """One a registered sum, and some of phases."""
+    found: dict[str, Check] = {}
+    for name, kind in SUMS.items():
+        for label, sums in kind.variants().items():
+            found[f"sum {label}"] = partial(sum_check, sums.quick, rounds=2 if sums.encrypts else 4)
+        first = next(iter(kind.variants().values()))
+        if not first.encrypts:
+            found[f"phases {name}"] = partial(sum_check, first, Circle(32))
+    return found | {"phases of 16 bits": partial(sum_check, TreeSum(), Circle(16))}
+
+
+def residual_checks() -> dict[str, Check]:
+    """One a registered residual."""
+    found: dict[str, Check] = {}
+    for kind in RESIDUALS.values():
+        for label, residual in kind.variants().items():
+            few: dict[str, int] = {"passives": 1, "rows": 40} if residual.pooled else {}
+            found[f"residual {label}"] = partial(residual_check, residual.quick, **few)
+    blurred = SealedResidual(engine=Ckks(), defence=Rounding())
+    return found | {
+        "residual open, blurred": partial(residual_check, OpenResidual(defence=Gaussian(sigma=0.5))),
+        "residual ckks, blurred": partial(residual_check, blurred, rows=30),
+    }
+
+
+def method_checks() -> dict[str, Check]:
+    """Small jobs of every registered method, the last one among several parties with labels where it admits them."""
+    found: dict[str, Check] = {}
+    for kind in METHODS.values():
+        method = kind()
+        for name, example in method.examples().items():
+            found[f"job {name}"] = partial(job_check, **example)
+        if method.admits(ACTIVE, leads=False):
+            found[f"job {name}, three with labels"] = partial(job_check, labelled=3, **example)
+    return found
+
+
+def engine_checks() -> dict[str, Check]:
+    """One a registered engine, for products and for sums."""
+    found: dict[str, Check] = {}
+    for name, kind in ENGINES.items():
+        for label, engine in kind.variants().items():
+            for more, scheme in engine.quick.schemes.items():
+                work = [partial(engines.linear, scheme, executor) for executor in _ways(engine)]
+                found[f"engine {label}{more}"] = partial(_watch, work)
+        sums = [partial(engines.additive, kind().quick.sums(), executor) for executor in _ways(kind())]
+        found[f"engine {name} sums"] = partial(_watch, sums)
+    return found
+
+
+def _ways(engine: Engine) -> Sequence[Executor | None]:
+    """List the ways to run an engine: without an executor, and with one if the engine has work for it."""
+    return WAYS if engine.pooled else WAYS[:1]
+
+
+def _watch(work: Sequence[Check]) -> Outcome:
+    with watched() as draws:
+        outcome = reduce(Outcome.merge, (each() for each in work))
+    return outcome.merge(draws.outcome())
+
+
+CHECKS: dict[str, Check] = {
+    **sum_checks(),
+    **residual_checks(),
+    **method_checks(),
+    **engine_checks(),
+    **chosen.CHECKS,
+    **session_checks.CHECKS,
+    **hygiene.CHECKS,
+    **alignment_checks.CHECKS,
+    **answers.CHECKS,
+    **bindings.CHECKS,
+    **instance_checks.CHECKS,
+    **account_checks.CHECKS,
+    **digests.CHECKS,
+    **derived.CHECKS,
+    **recompute_sums.CHECKS,
+    **recompute_psi.CHECKS,
+    **lattice_draws.CHECKS,
+    **paillier_draws.CHECKS,
+    **opening_checks.CHECKS,
+    **repeat_checks.CHECKS,
+    **evidence_checks.CHECKS,
+    **theorem.CHECKS,
+    **shares_checks.CHECKS,
+    **tree_checks.CHECKS,
+    **kernel_checks.CHECKS,
+    **stored_checks.CHECKS,
+    **simulators.CHECKS,
+    **simulators_run.CHECKS,
+}

@@ -1,0 +1,200 @@
+"""Digests, tags and sealed bytes count to their last byte: each is altered at its first, its middle and its last.
+
+bound       a peer takes what was altered
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from securevfl.audit.recording.recorded_runs import record_sum
+from securevfl.audit.transcripts import Outcome
+from securevfl.crypto.transfers import base_ot, okvs, ot_rows
+from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
+from securevfl.data import datasets
+from securevfl.data.party import Party
+from securevfl.errors import SecureVFLError
+from securevfl.job import Job, Protocol
+from securevfl.models.linear import Logistic
+from securevfl.optim.fedbcd import FedSGD
+from securevfl.protocols.engines import Ckks, Engine, Paillier
+from securevfl.protocols.meeting import Meeting
+from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
+from securevfl.protocols.spaces import Reals
+from securevfl.protocols.sums.dropout_sum import Commits, Survivors, Told
+from securevfl.protocols.sums.pairwise_sum import PairwiseSum
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.codec import Message
+from securevfl.training.simulate import simulate
+from selfcheck.checks.alignment_checks import record_alignment
+
+PLACES = ("first", "middle", "last")
+_ROWS = 40
+
+
+def altered(data: bytes, place: str) -> bytes:
+    """Return the same bytes with one bit of one of them turned over."""
+    at = {"first": 0, "middle": len(data) // 2, "last": len(data) - 1}[place]
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a message that its receiver holds against something: `part` cuts the bytes that count out of it."""
+
+    message: type[Message]
+    name: str
+    run: Callable[[], object]
+    part: tuple[int, int | None] = (0, None)
+
+    @property
+    def label(self) -> str:
+        return f"{self.message.__name__}.{self.name}"
+
+
+@contextmanager
+def altering(field: Field, place: str) -> Iterator[list[str]]:
+    """While the block runs, the first message of the kind that comes with something in the field comes altered."""
+    taken, done = Channel._taken, list[str]()
+
+    def turned(value: Any) -> Any:
+        if isinstance(value, bytes):
+            start, stop, _ = slice(*field.part).indices(len(value))
+            return value[:start] + altered(value[start:stop], place) + value[stop:] if value[start:stop] else value
+        for number, each in enumerate(value):
+            if each:
+                return [*value[:number], turned(each), *value[number + 1 :]]
+        return value
+
+    def take(self: Channel, arrival: Any, kinds: Any) -> Any:
+        message = taken(self, arrival, kinds)
+        if type(message) is not field.message or done or not getattr(message, field.name):
+            return message
+        values = {name: getattr(message, name) for name in message.__struct_fields__}
+        other = turned(values[field.name])
+        if other == values[field.name]:
+            return message
+        done.append(self.me)
+        return type(message)(**values | {field.name: other})
+
+    with mock.patch.object(Channel, "_taken", take):
+        yield done
+
+
+def _sum() -> None:
+    names, generator = ("P1", "P2", "P3", "P4"), np.random.default_rng(0)
+    record_sum(PairwiseSum(threshold=3), [{name: generator.normal(size=(6, 1)) for name in names}], Reals())
+
+
+def _train(residual: Engine | str) -> None:
+    """Train one visit of two parties that know their rows by ids."""
+    parties = [party.take(np.arange(120, dtype=np.intp)) for party in datasets.breast_cancer(parties=2)]
+    named = [Party(party.name, party.X, party.y, ids=np.arange(120)) for party in parties]
+    protocol = Protocol(residual=residual)
+    simulate(Job(model=Logistic(), optimizer=FedSGD(lr=0.1), batch_size=120, epochs=1, protocol=protocol), named)
+
+
+def _open() -> None:
+    _train("open")
+
+
+def _lattice() -> None:
+    _train(Ckks())
+
+
+def _paillier() -> None:
+    _train(Paillier(bits=2048))
+
+
+FIELDS = (
+    Field(Told, "tags", _sum),
+    Field(Survivors, "tags", _sum),
+    Field(Commits, "sealed", _sum),
+    Field(Commits, "publics", _sum),
+    Field(Meeting, "job", _open),
+    Field(Meeting, "order", _open),
+)
+# the digest of the key that an engine's message is for stands behind its first bytes
+LATTICE = (
+    Field(SealedG, "ciphertext", _lattice, (4, 20)),
+    Field(Blinded, "ciphertext", _lattice, (4, 20)),
+    Field(Opened, "values", _lattice, (4, 20)),
+)
+PAILLIER = (
+    Field(SealedG, "ciphertext", _paillier, (6, 22)),
+    Field(Blinded, "ciphertext", _paillier, (6, 22)),
+    Field(Opened, "values", _paillier, (6, 22)),
+)
+
+
+def fields(these: tuple[Field, ...] = FIELDS) -> Outcome:
+    """Every field of a message that is held against something."""
+    outcome = Outcome()
+    for field in these:
+        for place in PLACES:
+            with altering(field, place) as done:
+                try:
+                    field.run()
+                except SecureVFLError:
+                    continue
+            what = f"takes {field.label} altered in its {place} byte" if done else f"{field.label} was not seen"
+            outcome.add("bound", done[0] if done else "audit", what)
+    return outcome
+
+
+def common() -> Outcome:
+    """Check that an id is common only if all of its 128 bits agree, by points and by transfers."""
+    outcome = Outcome()
+    ids = {f"P{k}": [str(100 + i) for i in range(_ROWS)] for k in range(3)}
+    encode = okvs.encode
+    for at in (0, 7, 8, 15):
+        done: list[int] = []
+
+        def one_off(keys: bytes, values: Any, executor: Any = None, *, at: int = at, done: list[int] = done) -> Any:
+            if values.shape == (_ROWS, 2) and not done:
+                octets = bytearray(values.astype("<u8").tobytes())
+                octets[at] ^= 1  # of the first id alone
+                values = np.frombuffer(bytes(octets), "<u8").reshape(-1, 2).astype(np.uint64)
+                done.append(at)
+            return encode(keys, values, executor)
+
+        with mock.patch.object(okvs, "encode", one_off):
+            _, aligned = record_alignment(ids)
+        if not done or any(len(rows) != _ROWS - 1 for rows in aligned.values()):
+            outcome.add("bound", "active", f"an id whose digests differ in byte {at} alone is called common")
+    return outcome
+
+
+def columns() -> Outcome:
+    """Check that the tags of columns of transfers, 16 bytes for each column, are compared to their last byte."""
+    outcome = Outcome()
+    secret, choices = ot_rows.fresh_secret()
+    base, coin = base_ot.Offerer(), os.urandom(32)
+    points, seeds = base_ot.choose(base.offer, choices)
+    message, _ = Chooser(base.pairs(points), coin, 2).extend(_ROWS)
+    size = ot_rows._TAG * (COLUMNS + 1)
+    RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message)
+    for number in (1, COLUMNS // 2, COLUMNS):  # the first is the tag of choices, which goes into the others
+        for place in PLACES:
+            at = len(message) - size + number * ot_rows._TAG
+            tag = altered(message[at : at + ot_rows._TAG], place)
+            with suppress(SecureVFLError):
+                RowOfferer(secret, seeds, coin, 2).extend(_ROWS, message[:at] + tag + message[at + ot_rows._TAG :])
+                outcome.add("bound", "offerer", f"takes the tag of column {number} altered in its {place} byte")
+    return outcome
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "whole digests of messages": fields,
+    "whole digests of lattice keys": lambda: fields(LATTICE),
+    "whole digests of paillier keys": lambda: fields(PAILLIER),
+    "whole digests of common ids": common,
+    "whole digests of columns": columns,
+}

@@ -1,0 +1,213 @@
+"""Private alignment recomputed: points, zero shares, stores and transfers from the entropy that was drawn for them.
+
+derived     a point, a share, a key or a value of a PRF is not what its document and its entropy make it
+bits        a bit of what is sent is biased, or follows from another
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from nacl.bindings import (
+    crypto_core_ed25519_add,
+    crypto_core_ed25519_sub,
+    crypto_scalarmult,
+    crypto_scalarmult_ed25519_base_noclamp,
+    crypto_scalarmult_ed25519_noclamp,
+)
+from numpy.typing import NDArray
+
+from securevfl.audit.recording.inline import WAYS
+from securevfl.audit.recording.transcript import Transcript
+from securevfl.audit.statistics import Battery, bits_of, bitwise
+from securevfl.audit.transcripts import Outcome
+from securevfl.crypto import curve
+from securevfl.crypto.curve import canonical_ids, hash_ids, hash_to_group
+from securevfl.crypto.transfers import base_ot, linear_code, okvs, ot_extension
+from securevfl.crypto.transfers.okvs import Words
+from securevfl.protocols.alignment import psi_transfers
+from securevfl.protocols.alignment.psi import NONCE_BYTES
+from securevfl.protocols.alignment.psi_many import Slots, Store
+from securevfl.protocols.alignment.psi_work import Begin, Points
+from selfcheck.checks import slow_reference
+from selfcheck.checks.alignment_checks import record_alignment
+from selfcheck.entropy import Drawn, recorded
+
+_ROWS = 40
+_TRANSFERS = 64  # of 512: those that are worked out once more
+_ORDER = base_ot._ORDER
+_USED: Any = psi_transfers  # what the protocol calls, by the names that it has for it
+
+
+def _split(data: bytes, size: int = 32) -> list[bytes]:
+    return [data[i : i + size] for i in range(0, len(data), size)]
+
+
+def alignment(parties: int) -> Outcome:
+    """Points and stores of an alignment by points: each is made of a scalar of 32 bytes and of agreed keys."""
+    return reduce(Outcome.merge, (_alignment(parties, executor) for executor in WAYS))
+
+
+def _alignment(parties: int, executor: Executor | None) -> Outcome:
+    outcome = Outcome()
+    ids = {f"P{k}": [str(500 + 7 * k + i) for i in range(_ROWS)] for k in range(parties)}
+    with recorded() as drawn:
+        transcript, _ = record_alignment(ids, executor)
+    hashed = {name: _split(hash_to_group(canonical_ids(own))) for name, own in ids.items()}
+    scalars = {name: drawn.of_size(name, 32) for name in ids}
+    if any(len(found) != 1 for found in scalars.values()):
+        outcome.add("derived", "all", "a party's scalar is something else than 32 bytes drawn for this alignment")
+        return outcome
+    for event in transcript.received:
+        if isinstance(event.message, Points):
+            known = sorted(crypto_scalarmult(scalars[event.peer][0], point) for point in hashed[event.peer])
+            if _split(event.message.points) != known:
+                outcome.add("derived", event.peer, "points are not its ids times the scalar that was drawn")
+    if parties > 2:
+        _stores(outcome, transcript, drawn, hashed)
+    return outcome
+
+
+def _stores(outcome: Outcome, transcript: Transcript, drawn: Drawn, hashed: dict[str, list[bytes]]) -> None:
+    """Each store answers F_i(y) ^ s_i(y), and what its keys leave open is what was drawn."""
+    (nonce,) = {event.message.nonce for event in transcript.received if isinstance(event.message, Begin)}
+    if nonce not in drawn.of_size("P0", NONCE_BYTES):
+        outcome.add("derived", "P0", "the nonce of the alignment is not 16 bytes drawn for it")
+    seeds: dict[str, bytes] = {}
+    tables: dict[str, Words] = {}
+    for event in transcript.received:
+        if isinstance(event.message, Store):
+            seeds[event.peer] = event.message.seed
+        elif isinstance(event.message, Slots):
+            tables[event.peer] = np.frombuffer(event.message.slots, "<u8").reshape(-1, 2).astype(np.uint64)
+    for own, points in hashed.items():
+        if own == "P0":
+            continue
+        share = np.zeros((len(points), 2), np.uint64)
+        for peer in hashed:
+            if peer != own:
+                public = drawn.keys[peer][0].public_key().public_bytes_raw()
+                key = slow_reference.agreed(
+                    drawn.keys[own][0], public, session=nonce.hex(), own=own, peer=peer, domain="alignment zero sharing"
+                )
+                share ^= slow_reference.blakes(points, key=key, purpose=b"zero share")
+        (scalar,) = drawn.of_size(own, 32)
+        rows = [point + crypto_scalarmult(scalar, point) for point in points]
+        values = slow_reference.blakes(rows, purpose=b"oblivious prf") ^ share
+        if not np.array_equal(okvs.decode(seeds[own], tables[own], b"".join(points)), values):
+            outcome.add("derived", own, "its store holds other values than F ^ s of its scalar and its agreed keys")
+        fill = [draw for draw in drawn.of_size(own, tables[own].nbytes) if _fills(draw, tables[own], len(points))]
+        if seeds[own] not in drawn.of_size(own, okvs.SEED_BYTES) or not fill:
+            outcome.add("derived", own, "the seed of its store, or what its keys leave open, is not what was drawn")
+
+
+def _fills(draw: bytes, table: Words, keys: int) -> bool:
+    """Whether all slots but one a key are what was drawn."""
+    found = np.frombuffer(draw, "<u8").reshape(-1, 2)
+    return bool((found == table).all(axis=1).sum() >= len(table) - keys)
+
+
+def transfers() -> Outcome:
+    """Check base transfers and their extension, each value against what was drawn for it."""
+    outcome = Outcome()
+    with recorded() as drawn:
+        choices = _USED.fresh_choices()
+    if drawn.here() != [choices] or len(choices) != ot_extension.ROW_BYTES:
+        outcome.add("derived", "holder", "its secret is something else than the 64 bytes drawn for it")
+    bits = np.unpackbits(np.frombuffer(choices, np.uint8), bitorder="little").astype(bool).tolist()
+    pairs, seeds = _base(outcome, bits)
+    _extension(outcome, choices, pairs, seeds)
+    return outcome
+
+
+def _base(outcome: Outcome, bits: list[bool]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+    """Check the base transfers: A = a G, B_j = b_j G + c_j A, and keys that are hashes of j, A, B_j and the shared
+    point."""
+    with recorded() as drawn:
+        offerer = base_ot.Offerer()
+        points, seeds = _USED.choose(offerer.offer, bits)
+    pairs, draws = offerer.pairs(points), iter(drawn.here())
+    scalars = [1 + slow_reference.below(draws, _ORDER - 1) for _ in range(1 + len(bits))]
+    if not all(scalars):
+        outcome.add("derived", "base transfers", "a scalar is something else than a number drawn below the order")
+        return pairs, seeds
+    a, *bs = [scalar.to_bytes(32, "little") for scalar in scalars]
+    A = crypto_scalarmult_ed25519_base_noclamp(a)
+    shift = crypto_scalarmult_ed25519_noclamp(a, A)
+    right = offerer.offer == A
+    some = [*zip(bits, bs, _split(points), seeds, pairs, strict=True)][:_TRANSFERS]
+    for j, (bit, b, point, seed, pair) in enumerate(some):
+        B = crypto_scalarmult_ed25519_base_noclamp(b)
+        B = crypto_core_ed25519_add(B, A) if bit else B
+        shared = crypto_scalarmult_ed25519_noclamp(a, B)
+        known = [
+            slow_reference.blake(j.to_bytes(4, "little") + A + B + one, size=32, purpose=b"securevfl ot")
+            for one in (shared, crypto_core_ed25519_sub(shared, shift))
+        ]
+        right &= point == B and list(pair) == known and seed == known[bit]
+    if not right:
+        outcome.add("derived", "base transfers", "points or keys are not those of the scalars drawn for each transfer")
+    return pairs, seeds
+
+
+def _extension(outcome: Outcome, choices: bytes, pairs: list[tuple[bytes, bytes]], seeds: list[bytes]) -> None:
+    """U = T ^ T' ^ C(D), and F(x) = Hash(x, [T](x)) at both ends."""
+    keys = hash_ids([b"%d" % i for i in range(300)])
+    hashes = _USED.target(keys)
+    if not np.array_equal(hashes, slow_reference.blakes(_split(keys), purpose=b"ot target")):
+        outcome.add("derived", "transfers", "h(x) is not 128 bits of BLAKE2b")
+    seed, store = okvs.encode(keys, hashes)
+    evaluator = ot_extension.PrfEvaluator(pairs, seed, store)
+    holder = ot_extension.Holder(choices, seeds)
+    sent = evaluator.corrections(0)
+    holder.correct(0, sent)
+    T, other = (_matrix([pair[which] for pair in pairs], len(store)) for which in (0, 1))
+    U = np.frombuffer(sent, "<u8").reshape(-1, T.shape[1])
+    if not np.array_equal(U, T ^ other ^ linear_code.encode(store)):
+        outcome.add("derived", "transfers", "corrections are not T ^ T' ^ C(D) of the streams of both keys")
+    rows = okvs.decode(seed, T, keys)
+    known = slow_reference.blakes(
+        [x + row.tobytes() for x, row in zip(_split(keys), rows, strict=True)], purpose=b"ot prf"
+    )
+    if not np.array_equal(evaluator.answers(keys), known) or not np.array_equal(holder.values(seed, keys), known):
+        outcome.add("derived", "transfers", "F(x) is not the hash of x and its row")
+    battery = Battery()
+    bitwise(battery, "corrections", bits_of(U).reshape(len(U), -1))
+    bitwise(battery, "stores", bits_of(store).reshape(len(store), -1))
+    outcome.statistics("bits", "transfers", battery)
+
+
+def _matrix(keys: list[bytes], rows: int) -> NDArray[np.uint64]:
+    """Bits (rows, 8 words): column j is the stream of key j, lowest bit first."""
+    octets = 8 * -(-rows // 64)
+    columns = [np.frombuffer(slow_reference.keystream(key, "transfer extension", 0, octets), np.uint8) for key in keys]
+    bits = np.unpackbits(np.array(columns), axis=1, bitorder="little").T[:rows]
+    return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64)
+
+
+def points() -> Outcome:
+    """Ids as points, and points under a fresh scalar, use every bit of an x alike."""
+    outcome, battery = Outcome(), Battery()
+    hashed = hash_to_group([b"%d" % i for i in range(1000)])
+    blinder = curve.Blinder()
+    found: dict[str, list[bytes]] = defaultdict(list)
+    found["hashed ids"] = _split(hashed)
+    found["blinded ids"] = _split(blinder.blind(hashed))
+    found["one id under many scalars"] = [curve.Blinder().blind(hashed[:32]) for _ in range(200)]
+    for name, each in found.items():
+        rows = np.frombuffer(b"".join(each), np.uint8).reshape(-1, 32)
+        bitwise(battery, name, np.unpackbits(rows, axis=1, count=255, bitorder="little"))
+    outcome.statistics("bits", "curve", battery)
+    return outcome
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "alignment recomputed": lambda: alignment(2).merge(alignment(3)),
+    "transfers are known answers": transfers,
+    "bits of points": points,
+}

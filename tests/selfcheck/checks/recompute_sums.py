@@ -1,0 +1,246 @@
+"""Masked sums recomputed: from what each party drew and from its private keys, the masks that it must have sent.
+
+A mask may be uniform, never repeat, and still have 32 bits behind it, or none. Here every masked message of a run is
+compared with the one that a slow reference makes of the parts and of recorded entropy. Bits of the same masks then go
+through the battery of `statistics.bitwise`, which does not trust the reference.
+
+derived     a message is not what its entropy makes it
+bound       sealed bytes open in another place than theirs
+bits        a bit of a mask is biased, or follows from another of the same draw or of the next
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
+
+from securevfl.audit.recording.recorded_runs import record_sum
+from securevfl.audit.recording.transcript import COLLECTS, Transcript
+from securevfl.audit.statistics import Battery, bits_of, bitwise
+from securevfl.audit.transcripts import Outcome
+from securevfl.protocols.spaces import Circle, Reals, Space
+from securevfl.protocols.sums.base import SumProtocol
+from securevfl.protocols.sums.dropout_sum import Commit, DoubleMasked, Told
+from securevfl.protocols.sums.pairwise_sum import PairMasked, PairwiseSum
+from securevfl.protocols.sums.sum_residues import residue_type, to_residues
+from securevfl.protocols.sums.topology import two_passes
+from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSum
+from selfcheck.checks import slow_reference
+from selfcheck.entropy import Drawn, recorded
+
+Residues = NDArray[Any]
+Sent = dict[str, list[Residues]]
+
+_PASSIVES = ("P1", "P2", "P3", "P4")
+_ROUNDS = 3
+
+
+def _play(protocol: SumProtocol, space: Space, rows: int) -> tuple[Transcript, Drawn, list[dict[str, Residues]]]:
+    """Three exchanges: the transcript, the entropy, and the parts as residues."""
+    generator = np.random.default_rng(5)
+    parts: list[dict[str, NDArray[Any]]] = []
+    for _ in range(_ROUNDS):
+        values = {name: generator.uniform(0, 100, (rows, 1)) for name in _PASSIVES}
+        parts.append(values if isinstance(space, Reals) else {k: v.astype(np.uint32) for k, v in values.items()})
+    with recorded() as drawn:
+        transcript = record_sum(protocol, parts, space)
+    return (
+        transcript,
+        drawn,
+        [{name: to_residues(values, space, len(_PASSIVES)) for name, values in own.items()} for own in parts],
+    )
+
+
+def _sent(transcript: Transcript, kind: type[Any], like: Residues) -> Sent:
+    """Collect the residues of each party's messages of one kind, in order."""
+    found: Sent = defaultdict(list)
+    for event in transcript.received:
+        if isinstance(event.message, kind):
+            raw = event.message.residues
+            found[event.peer].append(np.frombuffer(raw, like.dtype.newbyteorder("<")).reshape(like.shape))
+    return found
+
+
+def _compare(outcome: Outcome, what: str, sent: Sent, expected: Sent) -> None:
+    for name in _PASSIVES:
+        if not all(np.array_equal(a, b) for a, b in zip(sent[name], expected[name], strict=True)):
+            outcome.add("derived", name, f"{what} is not what its parts and the entropy drawn for it make")
+
+
+def tree(space: Space, rows: int = 24) -> Outcome:
+    """Every message of a tree sum: each party has drawn one key of 32 bytes, of which its masks are streams."""
+    outcome = Outcome()
+    transcript, drawn, parts = _play(TreeSum(), space, rows)
+    keys = {name: drawn.of_size(name, 32) for name in _PASSIVES}
+    if any(len(found) != 1 for found in keys.values()):
+        outcome.add("derived", "all", "a party's masks come of other draws than one of 32 bytes")
+        return outcome
+    like = next(iter(parts[0].values()))
+    names = (COLLECTS, *_PASSIVES)
+    for kind, shape in zip((MaskedPartial, MaskPartial), two_passes("tree", len(names)), strict=True):
+        expected: Sent = defaultdict(list)
+        for t, own in enumerate(parts):
+            held = {name: slow_reference.stream(keys[name][0], "tree sum", t, like).copy() for name in _PASSIVES}
+            held[COLLECTS] = np.zeros_like(like)
+            for name in _PASSIVES if kind is MaskedPartial else ():
+                held[name] += own[name]
+            for sender, receiver in (send for level in shape.levels for send in level):
+                expected[names[sender]].append(held[names[sender]].copy())
+                held[names[receiver]] += held[names[sender]]
+        _compare(outcome, kind.__name__, _sent(transcript, kind, like), expected)
+    return outcome
+
+
+def _pair_key(
+    drawn: Drawn, own: str, peer: str, session: str, domain: str, number: int = 0
+) -> tuple[bytes, X25519PrivateKey]:
+    private, public = drawn.keys[own][number], _public(drawn, peer, number)
+    return slow_reference.agreed(private, public, session=session, own=own, peer=peer, domain=domain), private
+
+
+def _session(transcript: Transcript) -> str:
+    (session,) = transcript.witness.sessions
+    return f"{session.hex()}/"
+
+
+def _pair_masks(keys: dict[str, bytes], own: str, number: int, like: Residues) -> Residues:
+    total = np.zeros_like(like)
+    for peer, key in keys.items():
+        mask = slow_reference.stream(key, "pair mask", number, like)
+        total = total + mask if own < peer else total - mask
+    return total
+
+
+def pairwise(space: Space, rows: int = 24) -> Outcome:
+    """Every message of a pairwise sum over a star: masks are streams under the keys that two parties have agreed."""
+    outcome = Outcome()
+    transcript, drawn, parts = _play(PairwiseSum(), space, rows)
+    session, like = _session(transcript), next(iter(parts[0].values()))
+    expected: Sent = {}
+    for own in _PASSIVES:
+        keys = {peer: _pair_key(drawn, own, peer, session, "pairwise sum")[0] for peer in _PASSIVES if peer != own}
+        expected[own] = [part[own] + _pair_masks(keys, own, t, like) for t, part in enumerate(parts)]
+    _compare(outcome, "PairMasked", _sent(transcript, PairMasked, like), expected)
+    return outcome
+
+
+def dropout(space: Space, rows: int = 24) -> Outcome:
+    """Every masked message of a sum with a threshold, and to what its sealed shares are bound."""
+    outcome = Outcome()
+    transcript, drawn, parts = _play(PairwiseSum(threshold=3), space, rows)
+    session, like = _session(transcript), next(iter(parts[0].values()))
+    seeds = {name: drawn.of_size(name, 32) for name in _PASSIVES}
+    if any(len(found) != len(parts) for found in seeds.values()):
+        outcome.add("derived", "all", "a self mask comes of another draw than 32 bytes for each sum")
+        return outcome
+    expected: Sent = defaultdict(list)
+    for t, part in enumerate(parts):
+        for own in _PASSIVES:
+            keys = {
+                peer: _pair_key(drawn, own, peer, session, f"pair seed {t}", t + 1)[0]
+                for peer in _PASSIVES
+                if peer != own
+            }
+            masks = _pair_masks(keys, own, 0, like) + slow_reference.stream(seeds[own][t], "self mask", 0, like)
+            expected[own].append(part[own] + masks)
+    _compare(outcome, "DoubleMasked", _sent(transcript, DoubleMasked, like), expected)
+    _sealed(outcome, transcript, drawn, session)
+    _tags(outcome, transcript, drawn, session)
+    return outcome
+
+
+def _sealed(outcome: Outcome, transcript: Transcript, drawn: Drawn, session: str) -> None:
+    """Shares open under the key of owner and holder for that sum, beside the owner's public key, and nowhere else."""
+    rounds: dict[str, int] = defaultdict(int)
+    for event in transcript.received:
+        if not isinstance(event.message, Commit):
+            continue
+        owner, t = event.peer, rounds[event.peer]
+        rounds[owner] += 1
+        for holder, sealed in zip(_PASSIVES, event.message.sealed, strict=True):
+            if holder == owner:
+                continue
+            agreed, _ = _pair_key(drawn, owner, holder, session, "shares")
+            cipher = ChaCha20Poly1305(slow_reference.derived(agreed, "shares", t, owner))
+            public = event.message.public
+            if not _opens(cipher, sealed, public):
+                outcome.add("derived", owner, f"shares for {holder} are sealed under another key than the agreed one's")
+            if _opens(cipher, sealed, None) or _opens(cipher, sealed, bytes([public[0] ^ 1]) + public[1:]):
+                outcome.add("bound", owner, f"shares for {holder} open beside any public key")
+            later = ChaCha20Poly1305(slow_reference.derived(agreed, "shares", t + 1, owner))
+            back = ChaCha20Poly1305(slow_reference.derived(agreed, "shares", t, holder))
+            if _opens(later, sealed, public) or _opens(back, sealed, public):
+                outcome.add("bound", owner, f"shares for {holder} open in another sum, or as its own")
+
+
+def _tags(outcome: Outcome, transcript: Transcript, drawn: Drawn, session: str) -> None:
+    """Each tag is that of sender, receiver and sum over the whole list of names and keys handed out in that sum."""
+    sent: dict[str, list[list[bytes]]] = defaultdict(list)
+    for event in transcript.received:
+        if isinstance(event.message, Told):
+            sent[event.peer].append(event.message.tags)
+    for sender, own in sent.items():
+        for t, tags in enumerate(own):
+            told = [part for name in _PASSIVES for part in (name, _public(drawn, name, t + 1))]
+            for receiver, tag in zip([name for name in _PASSIVES if name != sender], tags, strict=True):
+                agreed, _ = _pair_key(drawn, sender, receiver, session, "shares")
+                if tag != slow_reference.derived(agreed, "committed", t, sender, slow_reference.context(*told)):
+                    outcome.add("bound", sender, f"its tag for {receiver} is not one of all that it was told")
+
+
+def _public(drawn: Drawn, name: str, number: int) -> bytes:
+    return drawn.keys[name][number].public_key().public_bytes_raw()
+
+
+def _opens(cipher: ChaCha20Poly1305, sealed: bytes, associated: bytes | None) -> bool:
+    try:
+        cipher.decrypt(bytes(12), sealed, associated)
+    except InvalidTag:
+        return False
+    return True
+
+
+def bits_of_masks() -> Outcome:
+    """Every bit of the masks of each sum, row after row, and exchange after exchange for each row."""
+    outcome, battery = Outcome(), Battery()
+    for space in (Reals(), Circle(32), Circle(16)):
+        for protocol, kind in (
+            (TreeSum(), MaskedPartial),
+            (PairwiseSum(), PairMasked),
+            (PairwiseSum(threshold=3), DoubleMasked),
+        ):
+            transcript, _, parts = _play(protocol, space, 400)
+            like = np.zeros((400, 1), residue_type(space))
+            sent = _sent(transcript, kind, like)
+            name = f"{kind.__name__} of {8 * like.itemsize} bits"
+            leaf = _leaf(transcript, kind)
+            masks = np.stack([values - parts[t][leaf] for t, values in enumerate(sent[leaf])])
+            bitwise(battery, f"{name}, by rows", bits_of(masks))
+            bitwise(battery, f"{name}, by exchanges", bits_of(masks.transpose(1, 0, 2)))
+    outcome.statistics("bits", "all", battery)
+    return outcome
+
+
+def _leaf(transcript: Transcript, kind: type[Any]) -> str:
+    """Find a party that sends nothing but its own part, because it receives none from others."""
+    receivers = {event.me for event in transcript.received if isinstance(event.message, kind)}
+    return next(name for name in _PASSIVES if name not in receivers)
+
+
+def _both(work: Callable[[Space], Outcome]) -> Callable[[], Outcome]:
+    return lambda: work(Reals()).merge(work(Circle(16)))
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    "tree masks recomputed": _both(tree),
+    "pairwise masks recomputed": _both(pairwise),
+    "dropout masks recomputed": _both(dropout),
+    "bits of masks": bits_of_masks,
+}

@@ -1,0 +1,192 @@
+"""Stored sums: what the server sees, what readers make of its answers, and every payload worked out once more.
+
+beside the findings of a transcript (`transcripts`):
+
+    output     a reader makes another sum of an honest total, or refuses it
+    derived    a payload, a mark or a sealed key is not what its parts and the entropy drawn for it make
+    keys       a key is with somebody who is told no sums
+    answers    a reader takes a total of other payloads than are named, or a worker conceals twice under one version
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from securevfl.audit.recording.transcript import COLLECTS
+from securevfl.audit.transcripts import Outcome, check_transcript, same_shape
+from securevfl.base.arrays import Floats
+from securevfl.crypto.scheme import SumHolder
+from securevfl.errors import SecureVFLError
+from securevfl.protocols.registry import STORED
+from securevfl.protocols.stored.stored_cipher import CipherWorker, StoredCipher, StoredKey
+from securevfl.protocols.stored.stored_masks import StoredMasks
+from securevfl.protocols.stored.stored_sum import SPACE, StoredSum
+from securevfl.protocols.sums.sum_keys import OwnKey, SumPublic
+from securevfl.protocols.sums.sum_residues import to_residues
+from selfcheck.checks import slow_reference
+from selfcheck.checks.draws import watched
+from selfcheck.entropy import Drawn, recorded
+from selfcheck.stored_runs import WORKERS, StoredPush, StoredRun, WorkerStep, record_stored, steps
+
+_NEAR = 1e-3  # of a sum of three, under CKKS
+_LANE = ""
+
+
+def outputs(seed: int, *, batches: int = 2, visits: int = 3, rows: int = 120) -> dict[WorkerStep, Floats]:
+    """Make up what workers push: nearly the same in every visit, so that a mask used twice shows."""
+    generator = np.random.default_rng(seed)
+    base = {(name, b): generator.normal(size=(rows, 1)) for name in WORKERS for b in range(batches)}
+    return {
+        step: base[step.worker, step.batch] + 1e-3 * generator.normal(size=(rows, 1)) for step in steps(batches, visits)
+    }
+
+
+def stored_check(stored: StoredSum, *, visits: int = 3) -> Outcome:
+    """Two sessions: transcripts, sizes, sums, and the randomness behind them."""
+    with watched() as draws:
+        runs = [record_stored(stored, outputs(seed, visits=visits)) for seed in range(2)]
+    transcripts = [run.transcript for run in runs]
+    outcome = check_transcript(*transcripts).merge(same_shape(*transcripts)).merge(draws.outcome())
+    for run in runs:
+        for reader in {each.reader for each in run.pulled if _wrong(each.sum, each.truth)}:
+            outcome.add("output", reader, "made another sum of an honest total than that of the parts")
+    return outcome
+
+
+def _wrong(found: Floats | None, truth: Floats) -> bool:
+    return found is None or found.shape != truth.shape or bool(np.abs(found - truth).max() > _NEAR)
+
+
+def recomputed(stored: StoredSum, domain: str) -> Outcome:
+    """Keys, masks and marks from the entropy that was drawn for them; and nobody has a key who is told no sums."""
+    outcome, readers = Outcome(), WORKERS[:2]
+    with recorded() as drawn:
+        run = record_stored(stored, outputs(7, rows=24), readers)
+    own = {name: drawn.of_size(name, 32) for name in WORKERS}
+    if any(len(found) != 1 for found in own.values()):
+        outcome.add("derived", "all", "a worker has drawn no key of its own, or several")
+        return outcome
+    keys = {name: found[0] for name, found in own.items()}
+    _sealed(outcome, run, drawn, keys, readers, domain)
+    for step, payload in _payloads(run).items():
+        if not _as_made(run, step, payload, slow_reference.derived(keys[step.worker], step.batch, step.version)):
+            outcome.add("derived", step.worker, "a payload is not what its parts and its worker's key make")
+            break
+    for name in (COLLECTS, *WORKERS):
+        if name not in readers and any(isinstance(value, SumHolder) for value in vars(run.sides[name]).values()):
+            outcome.add("keys", name, "has the secret key and is told no sums")
+    return outcome
+
+
+def _payloads(run: StoredRun) -> dict[WorkerStep, bytes]:
+    found = {}
+    for event in run.transcript.received:
+        if isinstance(event.message, StoredPush):
+            found[WorkerStep(event.peer, event.message.batch, event.message.version)] = event.message.payload
+    return found
+
+
+def _as_made(run: StoredRun, step: WorkerStep, payload: bytes, key: bytes) -> bool:
+    H, reader = run.outputs[step], run.sides[WORKERS[0]]
+    if not isinstance(reader, CipherWorker):
+        words = np.append(to_residues(H, SPACE, len(WORKERS)).ravel(), np.zeros(2, np.uint64))
+        mask = np.frombuffer(slow_reference.keystream(key, "mask of a stored payload", 0, words.nbytes), "<u8")
+        return bool((words + mask).astype("<u8").tobytes() == payload)
+    assert reader._holder is not None, "the first worker reads"
+    values = reader._holder.decrypt(payload)
+    raw = np.frombuffer(slow_reference.keystream(key, "marks of a stored payload", 0, 16), "<u4")
+    expected = np.append(H.ravel(), (raw * 2.0**-32 - 0.5) * SPACE.bound)
+    return len(values) == len(expected) and bool(np.abs(values - expected).max() < _NEAR)
+
+
+def _sealed(
+    outcome: Outcome, run: StoredRun, drawn: Drawn, keys: Mapping[str, bytes], readers: tuple[str, ...], domain: str
+) -> None:
+    """Every key that was sent is sealed under the key of the two parties, and goes to readers alone."""
+    publics = {name: drawn.keys[name][0].public_key().public_bytes_raw() for name in WORKERS}
+    session = f"{next(iter(run.transcript.witness.sessions)).hex()}/{_LANE}"
+    for event in run.transcript.received:
+        message, me, peer = event.message, event.me, event.peer
+        if isinstance(message, SumPublic) and message.key != publics[peer]:
+            outcome.add("derived", peer, "a public key is none that its party has made")
+        if isinstance(message, OwnKey | StoredKey) and me not in readers:
+            if isinstance(message, OwnKey) or message.secret:
+                outcome.add("keys", me, f"is sent a key by {peer} and is told no sums")
+            continue
+        if isinstance(message, OwnKey):
+            pair = slow_reference.agreed(
+                drawn.keys[me][0], publics[peer], session=session, own=me, peer=peer, domain=domain
+            )
+            if not _opens(slow_reference.derived(pair, "own key", peer), message.sealed, domain.encode(), keys[peer]):
+                outcome.add("derived", peer, "its key is not sealed under the key of the two parties and its name")
+        if isinstance(message, StoredKey):
+            sealing = slow_reference.derived(keys[peer], "secret key")
+            if not _opens(sealing, message.secret, message.public, None):
+                outcome.add("derived", peer, "the secret key is not sealed under a key that readers alone have")
+
+
+def _opens(key: bytes, sealed: bytes, context: bytes, expected: bytes | None) -> bool:
+    try:
+        found = ChaCha20Poly1305(key).decrypt(bytes(12), sealed, context)
+    except InvalidTag:
+        return False
+    return expected is None or found == expected
+
+
+def answered(stored: StoredSum) -> Outcome:
+    """Check that what a server that deviates may answer is refused, and that a worker never conceals twice under one
+    version."""
+    outcome, H = Outcome(), np.linspace(-1, 1, 12).reshape(-1, 1)
+    run = record_stored(stored, {WorkerStep(name, 0, 0): H for name in WORKERS})
+    server: Any = run.sides[COLLECTS]
+    workers: dict[str, Any] = {name: run.sides[name] for name in WORKERS}
+    old = {name: workers[name].conceal(H, 1, 1) for name in WORKERS}
+    with suppress(SecureVFLError):
+        workers["P1"].conceal(H, 1, 1)
+        outcome.add("answers", "P1", "conceals twice under one version")
+    new = {name: workers[name].conceal(H, 1, 2) for name in WORKERS}
+    versions = dict.fromkeys(WORKERS, 2)
+    wrong: dict[str, Callable[[], tuple[bytes, dict[str, int]]]] = {
+        "one worker's payload as the sum of all": lambda: (server._add({"P2": new["P2"]}), versions),
+        "a sum of two by their names": lambda: (
+            server._add({name: new[name] for name in ("P1", "P2")}),
+            {"P1": 2, "P2": 2},
+        ),
+        "older payloads under newer versions": lambda: (server._add(old | {"P1": new["P1"]}), versions),
+        "its own part of an older version": lambda: (server._add(new | {"P1": old["P1"]}), versions | {"P1": 1}),
+    }
+    for what, make in wrong.items():
+        with suppress(SecureVFLError):
+            total, named = make()
+            workers["P1"].reveal(total, named, 1, H.shape)
+            outcome.add("answers", "P1", f"takes {what}")
+    workers["P1"].reveal(server.add(new), versions, 1, H.shape)
+    with suppress(SecureVFLError):
+        workers["P1"].reveal(server._add(new | {"P2": old["P2"]}), versions | {"P2": 1}, 1, H.shape)
+        outcome.add("answers", "P1", "takes another worker's older payload after a newer one")
+    return outcome
+
+
+def stored_checks() -> dict[str, Callable[[], Outcome]]:
+    """One a registered kind, and one of what those that hide must refuse."""
+    found: dict[str, Callable[[], Outcome]] = {}
+    for kind in STORED.values():
+        for label, each in kind.variants().items():
+            found[f"stored {label}"] = partial(stored_check, each.quick, visits=2 if each.pooled else 3)
+            if each.hides_parts:
+                found[f"stored {label}: answers"] = partial(answered, each.quick)
+    return found
+
+
+CHECKS: dict[str, Callable[[], Outcome]] = {
+    **stored_checks(),
+    "stored masks recomputed": partial(recomputed, StoredMasks(), "stored sum under masks"),
+    "stored ckks recomputed": partial(recomputed, StoredCipher(), "stored sum under encryption"),
+}

@@ -1,0 +1,183 @@
+"""Mutants of looks at columns, of what scores are counted as, and of what a party has agreed to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.disclosure import summed_bits
+from securevfl.methods.shares.shares_player import SharesPlayer
+from securevfl.organisations import correlate, fairness_by_group, join
+from securevfl.protocols.shares import column_products, group_counts
+from securevfl.protocols.shares.opened_scores import Scores
+from securevfl.protocols.shares.shares_options import Shares
+from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
+
+_join = join.join
+_numbers = edited(summed_bits, "summed", ("int(held / bits)", "int(held)"))[2]
+_one = edited(group_counts, "tell_groups", ('"columns", own.size', '"columns", 1'))[2]
+_alone = (fairness_by_group, "tell_groups", _one)
+_cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
+_coarse = "levels.cut(numbers, self._ring.reduce(h)) << finer"
+_share = ("((shares + below) >> ", "(shares >> ")
+_sitting = 'LOOK + " " + channel.session.hex(), channel.session.hex()'
+
+
+def _never(*args: Any, again: bool, **keys: Any) -> Any:
+    return _join(*args, again=False, **keys)
+
+
+def _always(*args: Any, again: bool, **keys: Any) -> Any:
+    return _join(*args, again=True, **keys)
+
+
+def _mutant(name: str, what: str, caught_by: str, finding: str, *patches: Patch) -> Mutant:
+    return Mutant(name, what, caught_by, finding, patched(*patches))
+
+
+MUTANTS = [
+    _mutant(
+        "counts by group: cut",
+        "a count is cut to 8 rows and not rounded at random",
+        "counts by group",
+        "rounding",
+        edited(group_counts, "tell_groups", (_cut, "ring.reduce(own >> np.uint64(_SHIFT))")),
+    ),
+    _mutant(
+        "counts by group: groups of any size",
+        "groups of fewer than 100 rows are told of",
+        "counts by group",
+        "groups",
+        (fairness_by_group, "FEWEST", 1),
+    ),
+    _mutant(
+        "counts by group: what is left out follows",
+        "groups that are left out are told of together, however few rows these are",
+        "counts by group",
+        "groups",
+        edited(fairness_by_group, "groups_told", ("while 0 < rest < FEWEST and alone", "while False")),
+    ),
+    _mutant(
+        "counts by group: not in the ledger",
+        "counts are told and entered nowhere on disk",
+        "counts by group",
+        "count",
+        edited(fairness_by_group, "_give", ("if ledger is not None:", "if False:")),
+    ),
+    _mutant(
+        "counts by group: one number at the door",
+        "all counts are entered at the door as one",
+        "counts by group",
+        "count",
+        _alone,
+    ),
+    _mutant(
+        "counts by group: numbers in place of bits",
+        "a count of k bits weighs as one of the bits that groups hold",
+        "counts by group",
+        "count",
+        (fairness_by_group, "summed", _numbers),
+    ),
+    _mutant(
+        "counts by group: no end",
+        "looks are counted and never refused",
+        "counts by group",
+        "count",
+        (fairness_by_group, "check_looks", lambda *_: None),
+    ),
+    _mutant(
+        "correlations: cut",
+        "a correlation is cut to 6 bits and not rounded at random",
+        "correlations of columns",
+        "rounding",
+        edited(column_products, "_rounded", _share),
+    ),
+    _mutant(
+        "correlations: one entry for two looks",
+        "a second look takes the place of the first in the ledger",
+        "correlations of columns",
+        "count",
+        edited(correlate, "_talk", (_sitting, 'LOOK, ""')),
+    ),
+    _mutant(
+        "correlations: numbers in place of bits",
+        "a number of 6 bits weighs as one of the bits that columns hold",
+        "correlations of columns",
+        "count",
+        (correlate, "summed", _numbers),
+    ),
+    _mutant(
+        "scores: one output is noted",
+        "a ledger of scores counts the bits of one output, whatever the model has",
+        "bits of scores",
+        "count",
+        edited(Scores, "_agree", ("self._told_levels.bits * self._terms.outputs", "self._told_levels.bits")),
+    ),
+    _mutant(
+        "scores: bits whatever columns hold",
+        "a party whose columns hold little tells scores of as many bits as any other",
+        "bits of scores",
+        "limits",
+        edited(Shares, "allowed_levels", ("not FEWEST_BITS <= most < levels.bits", "True")),
+    ),
+    _mutant(
+        "scores: bits of one output",
+        "each output has the bits that the columns leave to all of them",
+        "bits of scores",
+        "limits",
+        edited(SharesPlayer, "_begin_scores", ("left / self._seat.outputs", "left")),
+    ),
+    _mutant(
+        "scores: bits beside codes",
+        "scores have the bits that reason codes of the row have taken",
+        "bits of scores",
+        "limits",
+        edited(SharesPlayer, "_begin_scores", (" - bits_of_codes(", " - 0 * bits_of_codes(")),
+    ),
+    _mutant(
+        "scores: finer than noted",
+        "scores are noted with fewer bits and told with all",
+        "bits of scores",
+        "limits",
+        edited(
+            Scores,
+            "_made",
+            (_coarse, "self._asking.levels.cut(numbers, h)"),
+        ),
+    ),
+    _mutant(
+        "consent: any digest",
+        "a sheet passes by whatever --accept names",
+        "consent",
+        "consent",
+        edited(AgreedSheets, "takes", ("accept == sheet.digest", "accept"), ("in (None, sheet.digest)", "!= ''")),
+    ),
+    _mutant(
+        "consent: an old word outweighs a new one",
+        "a sheet that was agreed to before passes, though --accept names another",
+        "consent",
+        "consent",
+        edited(AgreedSheets, "takes", ("accept in (None, sheet.digest) and ", "")),
+    ),
+    _mutant(
+        "consent: without a word",
+        "a sheet passes where --accept is left out",
+        "consent",
+        "consent",
+        edited(AgreedSheets, "takes", ("if accept == sheet.digest:", "if accept in (None, sheet.digest):")),
+    ),
+    _mutant(
+        "join: --again is ignored",
+        "a training that is over is not begun again though its owner asks for it",
+        "trainings that are over",
+        "consent",
+        (join, "join", _never),
+    ),
+    _mutant(
+        "join: always again",
+        "a training that is over is begun again though nobody asks for it",
+        "trainings that are over",
+        "consent",
+        (join, "join", _always),
+    ),
+]

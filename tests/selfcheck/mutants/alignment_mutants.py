@@ -1,0 +1,178 @@
+"""Mutants of private alignment."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from securevfl.crypto import curve
+from securevfl.crypto.curve import Blinder
+from securevfl.crypto.transfers import base_ot, ot_extension
+from securevfl.crypto.transfers.linear_code import encode
+from securevfl.protocols.alignment import psi, psi_work
+from selfcheck.mutants.mutant import Mutant, patched
+
+
+def _one_scalar(self: Any) -> None:
+    self._scalar = b"\x08" + bytes(range(30)) + b"\x40"
+
+
+def _scalar_of_name(self: Any, scalar: bytes) -> None:
+    self._scalar = hashlib.sha256(threading.current_thread().name.encode()).digest()
+
+
+def _unsorted(points: bytes) -> Any:
+    return points, np.arange(len(points) // 32)
+
+
+def _any_order(sender: str, what: str, data: bytes, size: int, last: bytes) -> bytes:
+    return data[-size:]
+
+
+def _any_points(points: bytes, executor: Any = None) -> int:
+    return len(points) // 32
+
+
+def _straight_to_x(canonical: bytes) -> bytes:
+    digest = hashlib.sha512(canonical).digest()
+    return (int.from_bytes(digest, "little") % curve._P).to_bytes(32, "little")
+
+
+def _unblinded(self: Any, points: bytes, executor: Any = None) -> bytes:
+    return points
+
+
+_psi_declares = psi.declares
+
+
+def _psi_declares_less(passives: Any, **flow: Any) -> Any:
+    return [item for item in _psi_declares(passives, **flow) if item.message.__name__ != "TwiceBlinded"]
+
+
+def _one_pad(self: Any, number: int) -> bytes:
+    rows = self._block(number)
+    return bytes((self._transfers[-1] ^ encode(rows)).tobytes())
+
+
+def _no_pad(self: Any, number: int) -> bytes:
+    return bytes(encode(self._block(number)).tobytes())
+
+
+def _no_choices() -> bytes:
+    return bytes(ot_extension.ROW_BYTES)
+
+
+def _any_point(point: bytes) -> None:
+    return
+
+
+def _unshifted(offer: bytes, choices: list[bool]) -> tuple[bytes, list[bytes]]:
+    """Make the choice show: its scalar follows from its bit."""
+    with mock.patch.object(base_ot, "_scalar", return_value=(7).to_bytes(32, "little")):
+        return _choose(offer, choices)
+
+
+_choose = base_ot.choose
+
+
+def _any_number(work: Any, begin: Any) -> None:
+    return
+
+
+MUTANTS = [
+    Mutant(
+        "alignment: any number of ids",
+        "who was granted some ids may ask about as many as it likes",
+        "granted ids are held to",
+        "refusal",
+        patched((psi, "check_granted", _any_number)),
+    ),
+    Mutant(
+        "alignment: one scalar for ever",
+        "all blinders hold one scalar",
+        "blinders are fresh",
+        "fresh",
+        patched((Blinder, "__init__", _one_scalar)),
+    ),
+    Mutant(
+        "alignment: scalar kept between runs",
+        "each party blinds every alignment alike",
+        "alignment of two",
+        "fresh",
+        patched((psi_work.KeptBlinder, "__init__", _scalar_of_name)),
+    ),
+    Mutant(
+        "alignment: points unsorted",
+        "points travel in the order of rows",
+        "alignment of two",
+        "hidden",
+        patched((psi, "sort_points", _unsorted), (psi_work, "check_ascending", _any_order)),
+    ),
+    Mutant(
+        "alignment: points not blinded",
+        "hashed ids travel as they are",
+        "alignment of two",
+        "hidden",
+        patched((Blinder, "blind", _unblinded)),
+    ),
+    Mutant(
+        "alignment: any point is blinded",
+        "points off the curve and of small order pass",
+        "points are on the curve",
+        "refusal",
+        patched((curve, "check_points", _any_points)),
+    ),
+    Mutant(
+        "alignment: hash straight to x",
+        "a hashed id shows on which side it lies",
+        "points are on the curve",
+        "hidden",
+        patched((curve, "_hash_one", _straight_to_x)),
+    ),
+    Mutant(
+        "alignment: declares less",
+        "points blinded twice are not declared",
+        "alignment of two",
+        "declared",
+        patched((psi, "declares", _psi_declares_less)),
+    ),
+    Mutant(
+        "transfers: one pad",
+        "corrections hide behind one of the two pads, which the holder knows for half of the columns",
+        "corrections are padded",
+        "hidden",
+        patched((ot_extension.PrfEvaluator, "corrections", _one_pad)),
+    ),
+    Mutant(
+        "transfers: no pad",
+        "the store that asks travels as it is",
+        "corrections are padded",
+        "hidden",
+        patched((ot_extension.PrfEvaluator, "corrections", _no_pad)),
+    ),
+    Mutant(
+        "transfers: no choices",
+        "the holder's secret is zero: the evaluator has its function on every key",
+        "transfers hide the other key",
+        "fresh",
+        patched((ot_extension, "fresh_choices", _no_choices)),
+    ),
+    Mutant(
+        "transfers: one scalar for all",
+        "what comes back shows each choice",
+        "transfers hide the other key",
+        "hidden",
+        patched((base_ot, "choose", _unshifted)),
+    ),
+    Mutant(
+        "transfers: any point",
+        "points of small order pass as offers and choices",
+        "transfers hide the other key",
+        "refusal",
+        patched((base_ot, "_check", _any_point)),
+    ),
+]

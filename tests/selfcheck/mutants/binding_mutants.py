@@ -1,0 +1,205 @@
+"""Mutants of what signatures, keys, hashes and sealed bytes must be bound to."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Any
+
+import numpy as np
+
+from securevfl.crypto import prg
+from securevfl.crypto.masking import agreement
+from securevfl.crypto.transfers import base_ot, okvs, ot_extension
+from securevfl.models import linear
+from securevfl.protocols.alignment.psi_work import AlignmentWork
+from securevfl.protocols.sums import dropout_sum
+from securevfl.protocols.sums.dropout_sum import DropoutMember
+from securevfl.transport import seal, session_wire
+from securevfl.transport.seal import Seal
+from selfcheck.mutants.mutant import Mutant, Stand, patched
+
+
+def _claim_of_sender(session: bytes, sender: str, receiver: str) -> bytes:
+    return b"securevfl identity 1" + hashlib.sha256(sender.encode()).digest()
+
+
+def _proof_of_sender(sender: str, receiver: str, own: Any, other: Any) -> bytes:
+    return b"securevfl seal 1" + seal._digest(sender, own)
+
+
+class _OneNonce:
+    """SHA-256 that takes in the first party's name and nonce, and no other's."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._inner, self._full = hashlib.sha256(data), False
+
+    def update(self, data: bytes) -> None:
+        if not self._full:
+            self._inner.update(data)
+        self._full = True
+
+    def digest(self) -> bytes:
+        return self._inner.digest()
+
+
+def _no_nonce(size: int) -> bytes:
+    return bytes(size)
+
+
+def _prf_of_row(seed: bytes, matrix: Any, keys: bytes, executor: Any, finish: Any) -> Any:
+    """Compute the PRF as `ot_extension._prf` does, but of the row alone."""
+    rows = finish(okvs.decode(seed, matrix, keys, executor), slice(0, len(keys) // okvs.KEY_BYTES))
+    octets = np.ascontiguousarray(rows, "<u8").tobytes()
+    width = ot_extension.ROW_BYTES
+    return okvs.digests(octets, 16, key=b"", purpose=b"ot prf", width=width, executor=executor)
+
+
+def _key_of_point(number: int, offer: bytes, point: bytes, shared: bytes) -> bytes:
+    return hashlib.blake2b(shared, digest_size=32, person=b"securevfl ot").digest()
+
+
+class _Unbound:
+    """An AEAD that leaves associated data out, when it seals and when it opens."""
+
+    def __init__(self, key: bytes) -> None:
+        self._inner = _Aead(key)
+
+    def encrypt(self, nonce: bytes, data: bytes, associated: bytes | None) -> bytes:
+        return bytes(self._inner.encrypt(nonce, data, None))
+
+    def decrypt(self, nonce: bytes, data: bytes, associated: bytes | None) -> bytes:
+        return bytes(self._inner.decrypt(nonce, data, None))
+
+
+_Aead = vars(dropout_sum)["ChaCha20Poly1305"]
+
+
+def _tag_of_sum(self: Any, peer: str, sender: str, commits: Any) -> bytes:
+    return prg.derive_key(self._keys[peer], "committed", self._round)
+
+
+class _OfItsName:
+    """SHAKE-256 that takes in what it is made with and nothing else."""
+
+    def __init__(self, data: bytes) -> None:
+        self._inner = hashlib.shake_256(data)
+
+    def update(self, data: bytes) -> None:
+        return
+
+    def digest(self, size: int) -> bytes:
+        return self._inner.digest(size)
+
+
+_encode = prg.encode_context
+
+
+def _no_names(*parts: Any) -> bytes:
+    return _encode(*parts[:4])
+
+
+def _cut_parts(*parts: Any) -> bytes:
+    return _encode(*(part if isinstance(part, int) else part[:32] for part in parts))
+
+
+_zero_share = AlignmentWork.zero_share
+
+
+def _shares_with_active(self: Any) -> Any:
+    """Passive parties share with the active party alone: it knows every mask between them."""
+    kept = self.pair_keys
+    if self.me != self.active:
+        self.pair_keys = {self.active: kept[self.active]} if kept else {}
+    try:
+        return _zero_share(self)
+    finally:
+        self.pair_keys = kept
+
+
+MUTANTS = [
+    Mutant(
+        "Agreed: signature of the name alone",
+        "a signature of another session, or for another receiver, will do",
+        "signatures are bound",
+        "bound",
+        patched((session_wire, "_claim", _claim_of_sender)),
+    ),
+    Mutant(
+        "hub: proof of the sender's offer alone",
+        "a proof made for another receiver, or another offer of its, will do",
+        "signatures are bound",
+        "bound",
+        patched((Seal, "_claim", staticmethod(_proof_of_sender))),
+    ),
+    Mutant(
+        "session: one nonce for all",
+        "of everyone's nonces one enters the session, whose sender may make it happen twice",
+        "signatures are bound",
+        "bound",
+        patched((session_wire, "hashlib", Stand(hashlib, sha256=_OneNonce))),
+    ),
+    Mutant(
+        "greetings without a nonce",
+        "two runs of one job are one session",
+        "signatures are bound",
+        "fresh",
+        patched((session_wire, "secrets", Stand(secrets, token_bytes=_no_nonce))),
+    ),
+    Mutant(
+        "transfers: hash without the key",
+        "F(x) is a hash of the row alone",
+        "transfers are known answers",
+        "derived",
+        patched((ot_extension, "_prf", _prf_of_row)),
+    ),
+    Mutant(
+        "base transfers: keys of the shared point alone",
+        "neither the number of a transfer nor its points enter its keys",
+        "transfers are known answers",
+        "derived",
+        patched((base_ot, "_key", _key_of_point)),
+    ),
+    Mutant(
+        "dropout: shares without associated data",
+        "the active party may exchange the public keys beside the shares",
+        "dropout masks recomputed",
+        "bound",
+        patched((dropout_sum, "ChaCha20Poly1305", _Unbound)),
+    ),
+    Mutant(
+        "dropout: tags of the sum alone",
+        "parties that were told different lists in step 2 do not find out",
+        "dropout masks recomputed",
+        "bound",
+        patched((DropoutMember, "_tag", _tag_of_sum)),
+    ),
+    Mutant(
+        "start: weights of the seed and the shape",
+        "anyone can compute the active party's first weights",
+        "first weights follow the table",
+        "derived",
+        patched((linear, "hashlib", Stand(hashlib, shake_256=_OfItsName))),
+    ),
+    Mutant(
+        "agreement: names not bound",
+        "neither names nor public keys enter an agreed key",
+        "agreed keys are known answers",
+        "derived",
+        patched((agreement, "encode_context", _no_names)),
+    ),
+    Mutant(
+        "keys: contexts cut",
+        "of each part of a key's context 32 characters count, so that lanes share keys",
+        "agreed keys are known answers",
+        "derived",
+        patched((prg, "encode_context", _cut_parts), (agreement, "encode_context", _cut_parts)),
+    ),
+    Mutant(
+        "alignment: no zero sharing between passive parties",
+        "the active party reads from each store which ids one party has",
+        "alignment recomputed",
+        "derived",
+        patched((AlignmentWork, "zero_share", _shares_with_active)),
+    ),
+]

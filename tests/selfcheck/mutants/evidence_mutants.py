@@ -1,0 +1,84 @@
+"""Mutants of weights of evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from securevfl.data import evidence as bins
+from securevfl.data import preparation
+from securevfl.methods.rounds import rounds_counts
+from securevfl.protocols import bin_classes
+from securevfl.protocols.residuals.open_residual import OpenResidual
+from securevfl.training import session
+from selfcheck.mutants.mutant import Mutant, patched
+
+_agreed = bin_classes._agreed
+_tell, _ask, _number_bins = bin_classes.tell, bin_classes.ask, bins.number_bins
+
+
+def _tells_in_the_clear(seat: Any, residual: Any, later: Any) -> None:
+    _tell(seat, OpenResidual(), later)
+
+
+def _asks_in_the_clear(seat: Any, residual: Any, bins: Any, rows: Any) -> Any:
+    return _ask(seat, OpenResidual(), bins, rows)
+
+
+def _opens_whole(rows: int) -> Any:
+    return replace(_agreed(rows), word=None)
+
+
+def _a_row_apart(column: str, values: Any, gaps: bool, options: Any) -> Any:
+    """Give the largest value a bin of its own."""
+    found = _number_bins(column, values, gaps, options)
+    return found.model_copy(update={"edges": (*found.edges[:-1], float(np.nanmax(values)))})
+
+
+def _counts_nothing(job: Any, sizes: Any) -> list[Any]:
+    return []
+
+
+def _sees_nobody(job: Any, party: Any, schedule: Any) -> dict[str, int]:
+    return {}
+
+
+MUTANTS = [
+    Mutant(
+        "bins: labels in the clear",
+        "y goes down as it is before a training under encryption",
+        "classes in bins",
+        "declared",
+        patched((bin_classes, "tell", _tells_in_the_clear), (bin_classes, "ask", _asks_in_the_clear)),
+    ),
+    Mutant(
+        "bins: opened whole",
+        "counts are opened as whole numbers, which name many labels each to a party that weighs rows",
+        "classes in bins",
+        "words",
+        patched((bin_classes, "_agreed", _opens_whole)),
+    ),
+    Mutant(
+        "bins: a row of its own",
+        "the largest value of a column is a bin, and the count its label",
+        "classes in bins",
+        "bins",
+        patched((preparation, "number_bins", _a_row_apart)),
+    ),
+    Mutant(
+        "bins: not counted",
+        "counts of bins are left out of what a run tells of labels",
+        "classes in bins guarded",
+        "count",
+        patched((rounds_counts, "_bins_told", _counts_nothing)),
+    ),
+    Mutant(
+        "bins: single rows unseen",
+        "nobody looks whether bins of several columns differ by one row",
+        "classes in bins guarded",
+        "count",
+        patched((session, "singled_out", _sees_nobody)),
+    ),
+]

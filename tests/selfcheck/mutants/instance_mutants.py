@@ -1,0 +1,289 @@
+"""Mutants that hold for the first of its kind: the first block, output, byte or input; and lost inputs of digests."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from securevfl.crypto import scheme, share_scheme
+from securevfl.crypto.kernel import gradient
+from securevfl.crypto.kernel import shares as kernel_shares
+from securevfl.crypto.lattice import bfv, lattice_product, row_products
+from securevfl.crypto.lattice.bfv_product import LatticeShareEvaluator
+from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.paillier import paillier_bytes, paillier_product, paillier_sum
+from securevfl.crypto.transfers import ot_rows
+from securevfl.crypto.transfers.ot_rows import RowOfferer
+from securevfl.data.register import Register
+from securevfl.protocols.alignment import psi_many
+from securevfl.protocols.residuals.defences import Gaussian, Noise
+from securevfl.protocols.shares.chunk_store import OnDisk
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.stored.local_noise import Blur
+from securevfl.protocols.sums import dropout_sum
+from securevfl.protocols.sums.dropout_sum import DropoutMember
+from securevfl.training import session
+from securevfl.training.model_part import ModelPart
+from securevfl.transport import session_wire
+from securevfl.transport.seal import Seal
+from selfcheck.mutants.mutant import Mutant, Patch, Stand, edited, patched
+
+_product, _zero = LatticeShareEvaluator.product, LatticeShareEvaluator._zero
+
+
+def _one_reply(self: Any, prepared: Any, sealed: bytes) -> Any:
+    bfv = self._parameters.bfv
+    self._kept_zero = bfv.products.io.residues(_zero(self), (2, len(bfv.primes), 4096))
+    return _product(self, prepared, sealed)
+
+
+def _kept(self: Any) -> Any:
+    products = self._parameters.bfv.products
+    return products.io.ciphertext(products.level, self._kept_zero, ntt=False)
+
+
+_read = edited(paillier_bytes, "read", ("key != fingerprint", "key[:8] != fingerprint[:8]"))[2]
+_few = Stand(hmac, compare_digest=lambda one, other: hmac.compare_digest(one[:4], other[:4]))
+
+
+class _Unsealed:
+    """Hides data and takes whatever comes in its place."""
+
+    def __init__(self, key: bytes) -> None:
+        self._inner = ChaCha20Poly1305(key)
+
+    def encrypt(self, nonce: bytes, data: bytes, beside: bytes | None) -> bytes:
+        return self._inner.encrypt(nonce, data, None)[: len(data)] + bytes(16)
+
+    def decrypt(self, nonce: bytes, data: bytes, beside: bytes | None) -> bytes:
+        return self._inner.encrypt(nonce, data[:-16], None)[:-16]
+
+
+_LOST: list[tuple[str, str, Patch]] = [
+    ("commitments", "the row", edited(Ledger, "commitments", (", salt=_salt(each)", ""))),
+    ("commitments", "the key", edited(Ledger, "commitments", ("key=self._file.key, ", ""))),
+    ("commitments", "the columns", edited(Ledger, "commitments", ("row.tobytes()", "b''"))),
+    ("challenges", "the columns", edited(ot_rows._End, "_tags", ("hashed.update(corrections)", "pass"))),
+    (
+        "challenges",
+        "the end of the columns",
+        edited(ot_rows._End, "_tags", ("corrections)", "corrections[:80])")),
+    ),
+    ("challenges", "the block", edited(ot_rows._End, "_tags", (' + number.to_bytes(8, "little")', ""))),
+    ("challenges", "the session", edited(ot_rows._End, "_tags", ("self._coin + ", ""))),
+    ("tags of lists", "the round", edited(DropoutMember, "_tag", ("self._round, ", ""))),
+    ("tags of lists", "their maker", edited(DropoutMember, "_tag", ("sender, encode", "encode"))),
+    (
+        "tags of lists",
+        "the keys",
+        edited(DropoutMember, "_tag", ("encode_context(*told)", "repr(commits.names)")),
+    ),
+    ("agreed keys", "the session", edited(KeyPair, "agree", ('"agreement", session, ', '"agreement", '))),
+    ("agreed keys", "the purpose", edited(KeyPair, "agree", ("session, domain, ", "session, "))),
+    ("agreed keys", "the parties", edited(KeyPair, "agree", ("first, first_key, second, ", "first_key, "))),
+    ("coins", "the chunk", edited(share_scheme, "common_coin", ("evaluator, chunk, ", "evaluator, "))),
+    ("coins", "the purpose", edited(share_scheme, "common_coin", ("chunk, purpose)", "chunk)"))),
+    (
+        "coins",
+        "the evaluator",
+        edited(share_scheme, "common_coin", ("holder, evaluator, chunk", "holder, chunk")),
+    ),
+    ("noise", "the lane", edited(Noise, "__init__", (", lane)", ")"))),
+    ("noise", "its number", edited(Noise, "take", ("self._key, number", "self._key, 0"))),
+    ("claims of a session", "the session", edited(session_wire, "_claim", ("+ session ", ""))),
+    ("claims of a session", "the receiver", edited(session_wire, "_claim", ("(sender, receiver)", "(sender, sender)"))),
+    ("claims of a hub", "the receiver's offer", edited(Seal, "_claim", (" + _digest(receiver, other)", ""))),
+    (
+        "the key of rows",
+        "half of an id",
+        edited(Register, "of_ids", ("ordered = keys[order]", "ordered = keys[order][:, :8]")),
+    ),
+]
+
+
+_BLOCKS, _DIGESTS, _DERIVED = "several blocks of transfers", "whole digests of messages", "derived values"
+
+
+def _beside_parts(owner: Any, name: str, secret: Callable[..., bytes]) -> Callable[[], AbstractContextManager[None]]:
+    """Write a secret beside every saved part; secret: turns what the maker of the key was given and what it made into
+    bytes."""
+
+    @contextmanager
+    def apply() -> Iterator[None]:
+        told, make, save = list[bytes](), getattr(owner, name), ModelPart.save
+
+        def keeping(*given: Any) -> Any:
+            made = make(*given)
+            told.append(secret(given, made))
+            return made
+
+        def save_more(self: Any, path: Any) -> None:
+            save(self, path)
+            path.with_suffix(".key").write_bytes(b"".join(told[:1]))
+
+        with mock.patch.object(owner, name, keeping), mock.patch.object(ModelPart, "save", save_more):
+            yield
+
+    return apply
+
+
+_half_header = edited(scheme, "header", ("fields[1] != key", "fields[1][:8] != key[:8]"))[2]
+
+
+MUTANTS = [
+    Mutant(
+        "one encryption of zero for a reply",
+        "all ciphertexts of a reply are re-randomised by the same encryption of zero",
+        "replies of several ciphertexts",
+        "fresh",
+        patched((LatticeShareEvaluator, "product", _one_reply), (LatticeShareEvaluator, "_zero", _kept)),
+    ),
+    Mutant(
+        "rows of transfers not counted through",
+        "the rows of every block are numbered from 0, so tweaks repeat",
+        _BLOCKS,
+        "fresh",
+        patched(
+            edited(ot_rows._End, "_next", ("self._blocks, self._rows = number + 1, first + rows", "self._blocks += 1"))
+        ),
+    ),
+    Mutant(
+        "pads of the first block's rows",
+        "the end that offers takes the numbers of the first block for all",
+        _BLOCKS,
+        "output",
+        patched(edited(RowOfferer, "extend", ("self._bits, start, transposed", "self._bits, 0, transposed"))),
+    ),
+    Mutant(
+        "spent marks of one digit",
+        "marks of chunks from ten on are not looked for",
+        "chunks from ten on",
+        "kept",
+        patched(edited(OnDisk, "__init__", ("chunk-*.spent", "chunk-?.spent"))),
+    ),
+    Mutant(
+        "work ahead of one digit",
+        "chunks from ten on are forgotten with the process that made them",
+        "chunks from ten on",
+        "kept",
+        patched(edited(OnDisk, "__init__", ("chunk-*.ready", "chunk-?.ready"))),
+    ),
+    Mutant(
+        "local noise: one draw a row",
+        "all outputs of a row are blurred by one number",
+        "noise of several outputs",
+        "related",
+        patched(edited(Blur, "__call__", ("H.shape", "(len(H), 1)"))),
+    ),
+    Mutant(
+        "gaussian: one draw a row",
+        "all outputs of a row's residual are blurred by one number",
+        "noise of several outputs",
+        "related",
+        patched(edited(Gaussian, "apply", ("g.shape", "(len(g), 1)"))),
+    ),
+    Mutant(
+        "common ids by 64 bits",
+        "the second half of the digest of a common id is not looked at",
+        "whole digests of common ids",
+        "bound",
+        patched(edited(psi_many, "lead", ("~total.any(axis=1)", "total[:, 0] == 0"))),
+    ),
+    Mutant(
+        "tags of lists by 4 bytes",
+        "a member of a sum with a threshold compares the start of tags",
+        _DIGESTS,
+        "bound",
+        patched((dropout_sum, "hmac", _few)),
+    ),
+    Mutant(
+        "order of rows by 4 bytes",
+        "two parties compare the start of the digests of their row orders",
+        _DIGESTS,
+        "bound",
+        patched((session, "hmac", Stand(hmac, compare_digest=_few.compare_digest, digest=hmac.digest))),
+    ),
+    Mutant(
+        "digest of the job by 16 bytes",
+        "two parties compare the first half of the digests of their jobs",
+        _DIGESTS,
+        "bound",
+        patched(edited(session, "_check", ("other.job != own.job", "other.job[:16] != own.job[:16]"))),
+    ),
+    Mutant(
+        "shares hidden and not sealed",
+        "shares that came altered are taken",
+        _DIGESTS,
+        "bound",
+        patched((dropout_sum, "ChaCha20Poly1305", _Unsealed)),
+    ),
+    Mutant(
+        "keys of a lattice by 8 bytes",
+        "messages of an engine name their key, and half of the name is compared",
+        "whole digests of lattice keys",
+        "bound",
+        patched(*((module, "header", _half_header) for module in (gradient, row_products, lattice_product))),
+    ),
+    Mutant(
+        "keys of Paillier by 8 bytes",
+        "as above, under Paillier",
+        "whole digests of paillier keys",
+        "bound",
+        patched((paillier_product, "read", _read), (paillier_sum, "read", _read)),
+    ),
+    Mutant(
+        "check of columns by 8 bytes",
+        "the tags of columns of transfers are compared in their first half",
+        "whole digests of columns",
+        "bound",
+        patched(
+            edited(
+                RowOfferer,
+                "_check",
+                ("expected.tobytes()", "expected[:, :8].tobytes()"),
+                ("sent[1:].tobytes()", "sent[1:, :8].tobytes()"),
+            )
+        ),
+    ),
+    Mutant(
+        "kernel: key written to a file",
+        "the secret key of a product on the kernel is saved beside a part",
+        "secret keys stay home",
+        "keys",
+        _beside_parts(
+            kernel_shares, "keypair", lambda given, made: bytes(np.asarray(made[0]).ravel()[:64].astype("i1").tobytes())
+        ),
+    ),
+    Mutant(
+        "lattice shares: key written to a file",
+        "the secret key of a shared product under SEAL is saved beside a part",
+        "secret keys stay home",
+        "keys",
+        _beside_parts(bfv.Bfv, "keypair", lambda given, made: bytes(made[0].tobytes())),
+    ),
+    Mutant(
+        "lattice sums: key written to a file",
+        "the seed of the secret key of an encrypted sum is saved beside a part",
+        "secret keys stay home",
+        "keys",
+        _beside_parts(Ring, "secret_key", lambda given, made: bytes(given[1])),
+    ),
+    *(
+        Mutant(f"{what} without {lost}", f"{what}: nothing follows from {lost}", _DERIVED, "bound", patched(patch))
+        for what, lost, patch in _LOST
+    ),
+    Mutant(
+        "commitments that are new each time",
+        "a row with the same columns has another commitment when it comes again",
+        _DERIVED,
+        "fresh",
+        patched(edited(Ledger, "commitments", ("salt=_salt(each)", "salt=np.random.bytes(16)"))),
+    ),
+]

@@ -1,0 +1,209 @@
+"""Mutants of the engine of shared products on small residues: its draws, hiding, sizes, arithmetic and bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from securevfl.crypto.kernel import (
+    check,
+    ciphertexts,
+    keys,
+    residues,
+    shares,
+    transform,
+)
+from securevfl.crypto.kernel.residues import Primes
+from securevfl.crypto.kernel.ring_layout import RingLayout
+from securevfl.crypto.kernel.shares import KernelEvaluator, ShareParameters
+from selfcheck.mutants.mutant import Mutant, patched
+
+_second, _pack, _powers, _zero = keys.second_polynomial, ciphertexts.pack, transform._powers, KernelEvaluator._zero
+_squares = transform._squares
+
+
+def _modulo(prg: Any, primes: Any, shape: Any) -> Any:
+    """Words modulo each prime, so that small residues come more often."""
+    words = [prg.array(shape, np.uint32) & np.uint32(2**primes.bits - 1) for _ in primes.values]
+    return np.stack([np.mod(row, p).astype(np.float64) for row, p in zip(words, primes.values, strict=True)])
+
+
+def _given(primes: Any, coin: bytes) -> Any:
+    return _second(primes, bytes(32))
+
+
+def _modulo_t(self: Any, prg: Any, shape: Any) -> Any:
+    """Words modulo 2^L at their place in q: nothing covers the noise."""
+    ring = self._parameters.ring
+    return self._parameters.primes.scaled(ring.uniform(prg, shape), ring.bits)
+
+
+def one_prime_short(self: Any, prg: Any, shape: Any) -> Any:
+    """Uniform modulo all primes but the last, which it is a multiple of."""
+    mask = ciphertexts.uniform(prg, self._primes, shape)
+    mask[-1] = 0.0
+    return mask
+
+
+def no_zero(self: Any, layout: Any, width: int, prg: Any, count: int) -> Any:
+    return np.zeros((len(self._primes), layout.points, width + layout.r, count))
+
+
+def _no_errors(self: Any, layout: Any, width: int, prg: Any, count: int) -> Any:
+    with mock.patch.object(ciphertexts, "errors", lambda prg, shape: np.zeros(shape)):
+        return _zero(self, layout, width, prg, count)
+
+
+def _five(bits: int) -> Primes:
+    return Primes(23, 5)
+
+
+def _any_layout(self: Any, n: int, c: int, r: int, s: int) -> RingLayout:
+    return RingLayout(n, c, r, s)
+
+
+def _at_once(primes: Any, left: Any, right: Any) -> Any:
+    return primes.reduce(residues._stretch(left, right))
+
+
+def _off_by_one(p: int, order: int) -> Any:
+    return np.roll(_powers(p, order), 1)
+
+
+def _on_their_side(x: Any) -> Any:
+    return np.ascontiguousarray(_squares(x).swapaxes(-1, -2))
+
+
+def _swapped(primes: Any, rows: Any) -> bytes:
+    if primes.bits != 20:
+        return _pack(primes, rows)
+    return _pack(primes, rows[[1, 0, 3, 2]])
+
+
+def _unchecked(primes: Any, data: Any, shape: Any) -> Any:
+    return np.zeros((len(primes), *shape))
+
+
+MUTANTS = [
+    Mutant(
+        "secrets from all bytes",
+        "bytes modulo 3 without rejection, so that zeros and ones come more often",
+        "kernel: draws",
+        "bias",
+        patched((ciphertexts, "_THREES", 256)),
+    ),
+    Mutant(
+        "residues by remainder",
+        "uniform words are taken modulo each prime",
+        "kernel: draws",
+        "bias",
+        patched((keys, "uniform", _modulo), (shares, "uniform", _modulo)),
+    ),
+    Mutant(
+        "errors of a narrower distribution",
+        "errors are counted from 40 bits, not 42",
+        "kernel: draws",
+        "bias",
+        patched((ciphertexts, "_HALF", 20)),
+    ),
+    Mutant(
+        "a coin that is not bound",
+        "the second polynomial of every key on the kernel is the same",
+        "kernel: answers",
+        "keys",
+        patched((shares, "second_polynomial", _given)),
+    ),
+    Mutant(
+        "answers of the kernel without zero",
+        "an answer is the product as it is",
+        "kernel: answers",
+        "fresh",
+        patched((KernelEvaluator, "_zero", no_zero)),
+    ),
+    Mutant(
+        "encryptions of zero without errors",
+        "what is added to an answer is u times the key and no more",
+        "kernel: answers",
+        "fresh",
+        patched((KernelEvaluator, "_zero", _no_errors)),
+    ),
+    Mutant(
+        "masks of the kernel modulo t",
+        "products are masked modulo 2^L, and not the noise below",
+        "kernel: answers",
+        "uniform",
+        patched((KernelEvaluator, "_uniform", _modulo_t)),
+    ),
+    Mutant(
+        "masks modulo the wrong product",
+        "a mask is a multiple of one of the primes",
+        "kernel: answers",
+        "uniform",
+        patched((KernelEvaluator, "_uniform", one_prime_short)),
+    ),
+    Mutant(
+        "a prime too many",
+        "five primes of 23 bits: 115 bits of modulus at N = 4096",
+        "kernel: sizes",
+        "size",
+        patched((shares, "primes_for", _five), (shares, "MOST_MODULUS", 128)),
+    ),
+    Mutant(
+        "layouts that do not exist",
+        "whatever sizes a peer names are computed with",
+        "kernel: sizes",
+        "size",
+        patched((ShareParameters, "layout", _any_layout)),
+    ),
+    Mutant(
+        "reduction skipped at the bound",
+        "sums of any number of products are taken in one piece",
+        "kernel: arithmetic",
+        "exact",
+        patched((residues, "multiplied", _at_once)),
+    ),
+    Mutant(
+        "sums that count on fused multiplication",
+        "sums may reach 2^55, as if a longer accumulator held them",
+        "kernel: arithmetic",
+        "exact",
+        patched((residues, "_EXACT", 2**55)),
+    ),
+    Mutant(
+        "twiddle factors off by one",
+        "powers of the root are one place further",
+        "kernel: arithmetic",
+        "exact",
+        patched((transform, "_powers", _off_by_one)),
+    ),
+    Mutant(
+        "squares on their side",
+        "rows and columns change places where few long polynomials are transformed as squares",
+        "kernel: arithmetic",
+        "exact",
+        patched((transform, "_squares", _on_their_side)),
+    ),
+    Mutant(
+        "half bytes swapped",
+        "of two primes that share five bytes the second comes first",
+        "kernel: arithmetic",
+        "exact",
+        patched((ciphertexts, "pack", _swapped)),
+    ),
+    Mutant(
+        "residues beyond their prime",
+        "what a peer sends is not compared with its prime",
+        "kernel: arithmetic",
+        "exact",
+        patched((ciphertexts, "unpack", _unchecked)),
+    ),
+    Mutant(
+        "any BLAS will do",
+        "nothing looks whether products are exact on this machine",
+        "kernel: arithmetic",
+        "exact",
+        patched((check, "found", lambda: "")),
+    ),
+]

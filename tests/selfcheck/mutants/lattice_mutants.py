@@ -1,0 +1,245 @@
+"""Mutants of the lattice engine and its sums, and of what errors say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import tenseal.sealapi as seal
+
+from securevfl.crypto import fixedpoint
+from securevfl.crypto.kernel import check
+from securevfl.crypto.lattice import lattice_product, polynomial_ring
+from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme
+from securevfl.crypto.lattice.lattice_sum import LatticeAdder
+from securevfl.errors import RangeError
+from selfcheck.mutants.mutant import Mutant, patched
+
+_lattice_encrypt = LatticeHolder.encrypt
+
+
+def _lattice_data_scale(self: Any, g: Any, *, bound: float) -> bytes:
+    return _lattice_encrypt(self, g, bound=float(np.abs(g).max()) or 1.0)
+
+
+ON_SEAL = (check, "fault", lambda: "the engine that a mutant does not change")  # so that runs use SEAL
+
+
+def _any_header(engine: str, shape: Any, magic: bytes, message: bytes, key: bytes) -> Any:
+    return shape.unpack_from(message)[2:]
+
+
+def _no_zero(self: Any, cipher: Any) -> Any:
+    return cipher
+
+
+def _no_lattice_mask(self: Any, count: int) -> Any:
+    return np.zeros((len(self._parameters.ring.primes), count), np.uint64)
+
+
+def _narrow_lattice_mask(self: Any, count: int) -> Any:
+    return polynomial_ring.dither_residues(self._parameters.ring.primes, 85, count)
+
+
+def _no_dither(self: Any, count: int) -> Any:
+    return np.zeros((len(self._parameters.ring.primes), count), np.uint64)
+
+
+@contextmanager
+def _masks_serve_twice() -> Iterator[None]:
+    unblind = LatticeEvaluator.unblind
+
+    def again(self: Any, opened: bytes, mask: Any) -> Any:
+        mask.spent = False
+        return unblind(self, opened, mask)
+
+    with mock.patch.object(LatticeEvaluator, "unblind", again):
+        yield
+
+
+def _not_rotating(self: Any) -> bool:
+    return False
+
+
+def _true(residual: Any) -> bool:
+    return True
+
+
+@contextmanager
+def _kept_key() -> Iterator[None]:
+    """Keep the key holder's key when the epoch changes."""
+    from securevfl.audit.recording import recorded_runs
+
+    with (
+        mock.patch.object(recorded_runs, "_rotates", _true),
+        mock.patch.object(LatticeScheme, "rotates", property(_not_rotating)),
+        mock.patch.object(*ON_SEAL),
+    ):
+        yield
+
+
+_lattice_add = LatticeAdder.add
+
+
+def _repeat(self: Any, parts: tuple[bytes, ...]) -> bytes:
+    """Return the same bytes whenever the same sum is made."""
+    kept: dict[tuple[bytes, ...], bytes] = self.__dict__.setdefault("_kept", {})
+    if parts not in kept:
+        kept[parts] = _lattice_add(self, *parts)
+    return kept[parts]
+
+
+@contextmanager
+def _weak_rings() -> Iterator[None]:
+    """Neither our table nor SEAL's own check stands in the way of a ring below 128 bits."""
+    context = seal.SEALContext
+
+    class Loose:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(seal, name)
+
+        def SEALContext(self, parms: Any, expand: bool, level: Any) -> Any:
+            return context(parms, expand, seal.SEC_LEVEL_TYPE.NONE)
+
+    with (
+        mock.patch.object(polynomial_ring, "MAX_BITS_128", dict.fromkeys((1024, 2048, 4096, 8192), 400)),
+        mock.patch.object(polynomial_ring, "seal", Loose()),
+    ):
+        yield
+
+
+@contextmanager
+def _seal_key_on_disk() -> Iterator[None]:
+    """Write the SEAL secret key beside every saved part."""
+    from securevfl.training.model_part import ModelPart
+
+    made: list[Any] = []
+    generator, save = seal.KeyGenerator, ModelPart.save
+
+    class Keeping:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(seal, name)
+
+        def KeyGenerator(self, context: Any) -> Any:
+            found = generator(context)
+            made.append((found.secret_key(), context))
+            return found
+
+    def save_more(self: Any, path: Any) -> None:
+        from securevfl.crypto.lattice.sealio import SealIO
+
+        save(self, path)
+        secret, context = made[-1]
+        parms = context.key_context_data().parms()
+        shape = (len(parms.coeff_modulus()), parms.poly_modulus_degree())
+        path.with_suffix(".key").write_bytes(SealIO(context).plain_residues(secret, shape).tobytes())
+
+    with (
+        mock.patch.object(*ON_SEAL),
+        mock.patch.object(lattice_product, "seal", Keeping()),
+        mock.patch.object(ModelPart, "save", save_more),
+    ):
+        yield
+
+
+def _speaking_encode(values: Any, bound: float, bits: int) -> Any:
+    if np.abs(values).max() > bound:
+        raise RangeError(f"{np.abs(values).max()} is beyond {bound}")
+    return _fixed(values, bound, bits)
+
+
+_fixed = fixedpoint.encode
+
+
+MUTANTS = [
+    Mutant(
+        "lattice: no encryption of zero",
+        "c1 of the reply is c1(g) J, from which the holder divides J out",
+        "engine ckks on SEAL",
+        "fresh",
+        patched((LatticeEvaluator, "_rerandomised", _no_zero)),
+    ),
+    Mutant(
+        "lattice: no mask",
+        "the holder opens J^T g itself",
+        "engine ckks on SEAL",
+        "uniform",
+        patched((LatticeEvaluator, "_uniform", _no_lattice_mask)),
+    ),
+    Mutant(
+        "lattice: no mask, seen by the simulator",
+        "as above",
+        "simulator residual ckks",
+        "simulator",
+        patched((LatticeEvaluator, "_uniform", _no_lattice_mask), ON_SEAL),
+    ),
+    Mutant(
+        "lattice: mask of 85 bits",
+        "a mask 8 bits short of the modulus",
+        "engine ckks on SEAL",
+        "uniform",
+        patched((LatticeEvaluator, "_uniform", _narrow_lattice_mask)),
+    ),
+    Mutant(
+        "lattice: no dither",
+        "openings show the noise, which is linear in the key",
+        "engine ckks on SEAL",
+        "fresh",
+        patched((LatticeHolder, "_dither", _no_dither)),
+    ),
+    Mutant(
+        "lattice: masks serve twice",
+        "a mask is not spent by an opening",
+        "engine ckks on SEAL",
+        "fresh",
+        _masks_serve_twice,
+    ),
+    Mutant(
+        "lattice: scale in the clear",
+        "the header holds max|g| as its bound",
+        "engine ckks on SEAL",
+        "shape",
+        patched((LatticeHolder, "encrypt", _lattice_data_scale)),
+    ),
+    Mutant(
+        "lattice: keys not told apart",
+        "a ciphertext of another key is taken",
+        "engine ckks on SEAL",
+        "refusal",
+        patched((lattice_product, "header", _any_header)),
+    ),
+    Mutant(
+        "lattice: one key for all epochs", "the key holder never makes a new key", "residual ckks", "keys", _kept_key
+    ),
+    Mutant(
+        "lattice sums: sum not re-randomised",
+        "the same parts give the same bytes",
+        "engine ckks sums",
+        "fresh",
+        patched((LatticeAdder, "add", lambda self, *parts: _repeat(self, parts))),
+    ),
+    Mutant(
+        "lattice: rings below 128 bits",
+        "parameters are not held against the standard",
+        "key sizes",
+        "size",
+        _weak_rings,
+    ),
+    Mutant(
+        "lattice: key written to a file",
+        "the SEAL secret key is saved beside a part",
+        "secret keys stay home",
+        "keys",
+        _seal_key_on_disk,
+    ),
+    Mutant(
+        "errors that show a value",
+        "an overflow names the largest value",
+        "errors are silent",
+        "silent",
+        patched((fixedpoint, "encode", _speaking_encode)),
+    ),
+]

@@ -1,0 +1,255 @@
+"""Mutants that draw enough and lose it: keys with few secret bits behind them, and secrets made of what is public."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import gmpy2
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from securevfl.crypto.masking import shamir
+from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.paillier import paillier_keys, paillier_worker
+from securevfl.crypto.paillier.paillier_keys import SecretKey
+from securevfl.crypto.prg import Prg, encode_context
+from securevfl.crypto.transfers import okvs, ot_extension
+from securevfl.models.kernel_model import Frequencies
+from securevfl.protocols.alignment import psi_transfers, psi_work
+from securevfl.protocols.alignment.psi_work import AlignmentWork
+from securevfl.protocols.residuals import defences
+from securevfl.protocols.sums import dropout_sum, pairwise_sum
+from securevfl.protocols.sums.tree_sum import TreeSumRole
+from selfcheck.mutants.mutant import Mutant, Stand, patched
+
+_WORD = 2**32 - 1
+
+
+def narrow(key: bytes, octets: int) -> bytes:
+    """Make a key that looks like any other but has only `octets` bytes of the key behind it."""
+    return hashlib.sha256(key[:octets]).digest()
+
+
+def _narrow_scalar() -> bytes:
+    return narrow(os.urandom(32), 5)
+
+
+_zero_keys = AlignmentWork._agree
+
+
+def _narrow_zero_keys(self: Any, nonce: bytes) -> dict[str, bytes]:
+    return {peer: narrow(key, 4) for peer, key in _zero_keys(self, nonce).items()}
+
+
+_exchange = vars(pairwise_sum)["exchange_keys"]
+
+
+def _narrow_pair_keys(*args: Any, **keys: Any) -> dict[str, bytes]:
+    return {peer: narrow(key, 4) for peer, key in _exchange(*args, **keys).items()}
+
+
+def _known_seed(size: int) -> bytes:
+    return bytes(size) if size == okvs.SEED_BYTES else os.urandom(size)
+
+
+_tree_role = TreeSumRole.__init__
+
+
+def _public_masks(self: Any, seat: Any, T1: Any, T2: Any) -> None:
+    _tree_role(self, seat, T1, T2)
+    self._masks = Prg(hashlib.sha256(seat.channel.session + seat.me.encode()).digest(), "tree sum")
+
+
+_agree = KeyPair.agree
+
+
+def _public_agreement(self: Any, peer_public: bytes, *, session: str, own: str, peer: str, domain: str) -> bytes:
+    _agree(self, peer_public, session=session, own=own, peer=peer, domain=domain)  # refuses what it must refuse
+    return hashlib.sha256(encode_context(session, domain, *sorted([self.public, peer_public]))).digest()
+
+
+@contextmanager
+def _public_self_mask() -> Iterator[None]:
+    """b_k is a hash of the public key that k sends along."""
+    last = threading.local()
+
+    class Noting(KeyPair):
+        def _take(self, private: Any) -> None:
+            super()._take(private)
+            last.public = self.public
+
+    def urandom(size: int) -> bytes:
+        return hashlib.sha256(last.public).digest()
+
+    with (
+        mock.patch.object(dropout_sum, "KeyPair", Noting),
+        mock.patch.object(dropout_sum, "os", Stand(os, urandom=urandom)),
+    ):
+        yield
+
+
+_encrypt = SecretKey.encrypt
+
+
+def _narrow_exponents(self: Any, plaintexts: Any) -> list[int]:
+    short = Stand(secrets, randbelow=lambda limit: secrets.randbelow(limit) & _WORD)
+    with mock.patch.object(paillier_keys, "secrets", short):
+        return _encrypt(self, plaintexts)
+
+
+def _narrow_unit(n: Any) -> Any:
+    return gmpy2.mpz(secrets.randbelow(int(n)) & _WORD | 1)
+
+
+def _narrow_noise(public: Any, bits: int, window: int) -> Any:
+    table = paillier_keys.noise_table(int(public.h), int(public.square), bits, window)
+    return table.power(secrets.randbits(bits) & _WORD)
+
+
+def _neighbours(bits: int) -> SecretKey:
+    p = rsa.generate_private_key(public_exponent=65537, key_size=bits).private_numbers().p
+    while True:
+        q = int(gmpy2.next_prime(p + 2 * secrets.randbits(128)))
+        if q.bit_length() == p.bit_length() and (p * q).bit_length() == bits:
+            return SecretKey.from_primes(p, q)
+
+
+_frequencies = Frequencies.__init__
+
+
+def _narrow_features(self: Any, model: Any, key: bytes, columns: int) -> None:
+    _frequencies(self, model, narrow(key, 4), columns)
+
+
+def _low(bits: int) -> Callable[[int], int]:
+    return lambda limit: secrets.randbelow(limit) & ((1 << bits) - 1)
+
+
+_target = ot_extension.target
+
+
+def _narrow_target(keys: bytes, executor: Any = None) -> Any:
+    return _target(keys, executor) & np.array([0xFFFFFF, 0], np.uint64)
+
+
+_uniforms = defences.uniforms
+
+
+def _coarse_noise(prg: Any, shape: Any) -> Any:
+    return (np.floor(_uniforms(prg, shape) * 2.0**12) + 0.5) * 2.0**-12
+
+
+MUTANTS = [
+    Mutant(
+        "alignment: scalar of 40 bits",
+        "32 bytes are drawn, the scalar is a hash of five of them",
+        "alignment recomputed",
+        "derived",
+        patched((psi_work, "fresh_scalar", _narrow_scalar)),
+    ),
+    Mutant(
+        "alignment: zero-sharing keys of 32 bits",
+        "the keys that hide who has an id are hashes of four bytes",
+        "alignment recomputed",
+        "derived",
+        patched((AlignmentWork, "_agree", _narrow_zero_keys)),
+    ),
+    Mutant(
+        "alignment: one seed for all stores",
+        "places in a store can be worked out beforehand",
+        "alignment recomputed",
+        "derived",
+        patched((okvs, "os", Stand(os, urandom=_known_seed))),
+    ),
+    Mutant(
+        "pairwise: masks from 32-bit keys",
+        "pair keys are hashes of four bytes of what was agreed",
+        "pairwise masks recomputed",
+        "derived",
+        patched((pairwise_sum, "exchange_keys", _narrow_pair_keys)),
+    ),
+    Mutant(
+        "tree: masks of what is public",
+        "the key of the masks is a hash of the session and the party's name",
+        "tree masks recomputed",
+        "derived",
+        patched((TreeSumRole, "__init__", _public_masks)),
+    ),
+    Mutant(
+        "agreement: keys of what is public",
+        "pair keys are hashes of both public keys, without the shared secret",
+        "agreed keys are known answers",
+        "derived",
+        patched((KeyPair, "agree", _public_agreement)),
+    ),
+    Mutant(
+        "dropout: self masks of what is public",
+        "the seed of the self mask is a hash of the public key beside it",
+        "dropout masks recomputed",
+        "derived",
+        _public_self_mask,
+    ),
+    Mutant(
+        "Paillier: exponents of 32 bits",
+        "the holder's randomness is h to the power of 32 bits of what it drew",
+        "Paillier recomputed",
+        "derived",
+        patched((SecretKey, "encrypt", _narrow_exponents)),
+    ),
+    Mutant(
+        "Paillier sums: noise of 32 bits",
+        "an adder's randomness is h to the power of 32 bits of what it drew",
+        "Paillier recomputed",
+        "derived",
+        patched((paillier_worker, "noise", _narrow_noise)),
+    ),
+    Mutant(
+        "Paillier: replies re-randomised by 32 bits",
+        "x of x^n has 32 bits of what was drawn",
+        "Paillier recomputed",
+        "derived",
+        patched((paillier_worker, "_unit", _narrow_unit)),
+    ),
+    Mutant(
+        "Paillier: neighbouring primes",
+        "q is looked for just above p, so that n falls to Fermat's method",
+        "key sizes",
+        "size",
+        patched((SecretKey, "generate", staticmethod(_neighbours))),
+    ),
+    Mutant(
+        "shares: coefficients of 64 bits",
+        "a share is the secret but for its lower half",
+        "shares are known answers",
+        "derived",
+        patched((shamir, "secrets", Stand(secrets, randbelow=_low(64)))),
+    ),
+    Mutant(
+        "kernel: features from 32 bits",
+        "random features are drawn from a hash of four bytes of the key",
+        "streams are known answers",
+        "derived",
+        patched((Frequencies, "__init__", _narrow_features)),
+    ),
+    Mutant(
+        "transfers: keys hashed to 24 bits",
+        "one id in 16 million beside the stored ones is answered",
+        "transfers are known answers",
+        "derived",
+        patched((ot_extension, "target", _narrow_target), (psi_transfers, "target", _narrow_target)),
+    ),
+    Mutant(
+        "defences: noise on a grid",
+        "noise takes 4,096 values, so that what is left over shows g",
+        "noise is fine",
+        "bits",
+        patched((defences, "uniforms", _coarse_noise)),
+    ),
+]

@@ -1,0 +1,339 @@
+"""Mutants of masked sums: over trees, pairwise, with dropouts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from securevfl.base.roles import COLLECTOR
+from securevfl.crypto.masking import masks
+from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.prg import Prg, derive_key
+from securevfl.protocols.sums import dropout_sum, pairwise_sum, topology, tree_sum
+from securevfl.protocols.sums.dropout_sum import DropoutMember
+from securevfl.protocols.sums.tree_sum import TreeSum, TreeSumRole
+from securevfl.runtime.codec import Message
+from selfcheck.mutants.mutant import Mutant, patched
+
+
+def _no_mask(self: Any, part: Any) -> Any:
+    return np.zeros_like(part)
+
+
+def _kept_mask(self: Any, part: Any) -> Any:
+    if not hasattr(self, "_kept"):
+        self._kept = self._masks.array(part.shape, part.dtype.type)
+    return self._kept.copy()
+
+
+def _float_mask(self: Any, part: Any) -> Any:
+    generator = np.random.default_rng(int.from_bytes(self._masks.array(1, np.uint64).tobytes(), "little"))
+    return (generator.normal(size=part.shape) * 2.0**40).astype(np.int64).astype(part.dtype)
+
+
+def _numpy_mask(self: Any, part: Any) -> Any:
+    return np.random.default_rng().integers(0, 2**63, part.shape, np.uint64).astype(part.dtype) * part.dtype.type(3)
+
+
+def _stdlib_mask(self: Any, part: Any) -> Any:
+    raw = b"".join(random.getrandbits(64).to_bytes(8, "little") for _ in range(part.size))
+    return np.frombuffer(raw, np.uint64).astype(part.dtype).reshape(part.shape)
+
+
+def _even_mask(self: Any, part: Any) -> Any:
+    mask = self._masks.array(part.shape, part.dtype.type)
+    return mask & ~part.dtype.type(0xFF)
+
+
+def _seeded(label: str) -> Prg:
+    return Prg(bytes(range(64, 96)), label)
+
+
+def _short_seed(label: str) -> Prg:
+    return Prg(os.urandom(4) * 8, label)
+
+
+def _hashed_short_seed(label: str) -> Prg:
+    return Prg(hashlib.sha256(secrets.randbits(32).to_bytes(4, "little")).digest(), label)
+
+
+def _one_tree(shape: Any, parties: int) -> Any:
+    both = _two_passes(shape, parties)
+    return both[0], both[0]
+
+
+_two_passes = topology.two_passes
+
+
+_pair_masks = pairwise_sum.add_pair_masks
+
+
+def _no_pair_masks(total: Any, me: str, pairs: Any, round: int) -> None:
+    return
+
+
+def _pair_masks_of_round_zero(total: Any, me: str, pairs: Any, round: int) -> None:
+    for peer in pairs:
+        if round == 0:
+            pairs[peer].zero = pairs[peer].inner.array(total.shape, total.dtype.type)
+        (np.add if me < peer else np.subtract)(total, pairs[peer].zero, out=total)
+
+
+class _KeepsFirst:
+    """A keystream of which only the first array is used."""
+
+    def __init__(self, key: bytes, label: str) -> None:
+        self.inner, self.zero = Prg(key, label), None
+
+
+def _alike_masks(total: Any, me: str, pairs: Any, round: int) -> None:
+    for prg in pairs.values():
+        total += prg.array(total.shape, total.dtype.type, number=round)
+
+
+def _half_masks(total: Any, me: str, pairs: Any, round: int) -> None:
+    bare = total.copy()
+    _pair_masks(total, me, pairs, round)
+    total[::2] = bare[::2]
+
+
+@contextmanager
+def _one_key_pair() -> Iterator[None]:
+    """Each party's key pair is the same in every session: made from its name."""
+
+    def make(self: Any) -> None:
+        name = threading.current_thread().name.encode()
+        self._take(X25519PrivateKey.from_private_bytes(hashlib.sha256(name).digest()))
+
+    with mock.patch.object(KeyPair, "__init__", make):
+        yield
+
+
+def _unmasked_double(name: str, values: Any, self_seed: bytes, pair_seeds: Any) -> Any:
+    return np.array(values, order="C")
+
+
+def _pairs_only(name: str, values: Any, self_seed: bytes, pair_seeds: Any) -> Any:
+    total = np.array(values, order="C")
+    for peer, seed in pair_seeds.items():
+        masks._apply(total, seed, "pair mask", add=name < peer)
+    return total
+
+
+def _one_aead_key(self: Any, holder: str, owner: str) -> Any:
+    """Derive the key that seals shares without the round: one key and nonce serve for every sum."""
+    peer = owner if holder == self._seat.me else holder
+    return vars(dropout_sum)["ChaCha20Poly1305"](derive_key(self._keys[peer], "shares", owner))
+
+
+class Diagnostics(Message, frozen=True):
+    """A message that no protocol has."""
+
+    note: bytes
+
+
+_contribute = TreeSumRole.contribute
+
+
+def _chatty(self: Any, values: Any, space: Any) -> None:
+    self._seat.channel.send(self._seat.collector, Diagnostics(b"contributing"), "log")
+    _contribute(self, values, space)
+
+
+@contextmanager
+def _undeclared_message() -> Iterator[None]:
+    collect = TreeSumRole.collect
+
+    def listen(self: Any, shape: Any, space: Any) -> Any:
+        total = collect(self, shape, space)
+        for passive in self._seat.contributors:
+            self._seat.channel.recv(passive, Diagnostics, "log")
+        return total
+
+    with mock.patch.object(TreeSumRole, "contribute", _chatty), mock.patch.object(TreeSumRole, "collect", listen):
+        yield
+
+
+_tree_declares = TreeSum.declares
+
+
+def _declares_less(self: Any, passives: Any) -> Any:
+    return [item for item in _tree_declares(self, passives) if item.receiver == COLLECTOR]
+
+
+MUTANTS = [
+    Mutant(
+        "tree: no mask", "parts go up T1 as they are", "sum tree", "uniform", patched((TreeSumRole, "_mask", _no_mask))
+    ),
+    Mutant(
+        "tree: no mask on phases",
+        "phases go up T1 as they are",
+        "phases tree",
+        "uniform",
+        patched((TreeSumRole, "_mask", _no_mask)),
+    ),
+    Mutant(
+        "tree: one mask for all rounds",
+        "a mask is drawn once and kept",
+        "sum tree",
+        "difference",
+        patched((TreeSumRole, "_mask", _kept_mask)),
+    ),
+    Mutant(
+        "tree: float mask",
+        "a normal float instead of a ring element hides the part",
+        "sum tree",
+        "uniform",
+        patched((TreeSumRole, "_mask", _float_mask)),
+    ),
+    Mutant(
+        "tree: low byte unmasked",
+        "the mask leaves the low byte of each residue",
+        "sum tree",
+        "uniform",
+        patched((TreeSumRole, "_mask", _even_mask)),
+    ),
+    Mutant(
+        "tree: mask from numpy",
+        "the mask comes from numpy's generator",
+        "sum tree",
+        "generator",
+        patched((TreeSumRole, "_mask", _numpy_mask)),
+    ),
+    Mutant(
+        "tree: mask from random",
+        "the mask comes from the standard library's Mersenne twister",
+        "sum tree",
+        "generator",
+        patched((TreeSumRole, "_mask", _stdlib_mask)),
+    ),
+    Mutant(
+        "tree: seeded generator",
+        "every party's keystream has one fixed key",
+        "sum tree",
+        "nonce",
+        patched((Prg, "fresh", staticmethod(_seeded))),
+    ),
+    Mutant(
+        "tree: 32-bit seed",
+        "the key of the masks is four random bytes, repeated",
+        "sum tree",
+        "weak",
+        patched((Prg, "fresh", staticmethod(_short_seed))),
+    ),
+    Mutant(
+        "tree: hashed 32-bit seed",
+        "the key of the masks is a hash of 32 random bits",
+        "sum tree",
+        "short",
+        patched((Prg, "fresh", staticmethod(_hashed_short_seed))),
+    ),
+    Mutant(
+        "tree: T2 is T1",
+        "masks go up the tree of the masked parts, so subtrees are shared",
+        "sum tree",
+        "difference",
+        patched((tree_sum, "two_passes", _one_tree)),
+    ),
+    Mutant(
+        "tree: T2 is T1, seen by the simulator",
+        "as above",
+        "simulator sum tree",
+        "simulator",
+        patched((tree_sum, "two_passes", _one_tree)),
+    ),
+    Mutant(
+        "tree: mask kept, seen by the simulator",
+        "a mask is drawn once and kept",
+        "simulator sum tree",
+        "simulator",
+        patched((TreeSumRole, "_mask", _kept_mask)),
+    ),
+    Mutant(
+        "tree: a message more",
+        "parties tell the active one that they are contributing",
+        "sum tree",
+        "declared",
+        _undeclared_message,
+    ),
+    Mutant(
+        "tree: declares less",
+        "what passes between passive parties is not declared",
+        "sum tree",
+        "declared",
+        patched((TreeSum, "declares", _declares_less)),
+    ),
+    Mutant(
+        "pairwise: no masks",
+        "parts go to the active party as they are",
+        "sum pairwise ring",
+        "uniform",
+        patched((pairwise_sum, "add_pair_masks", _no_pair_masks)),
+    ),
+    Mutant(
+        "pairwise: no masks, seen by the simulator",
+        "as above, over a star",
+        "simulator sum pairwise",
+        "simulator",
+        patched((pairwise_sum, "add_pair_masks", _no_pair_masks)),
+    ),
+    Mutant(
+        "pairwise: half of the rows",
+        "every second row stays unmasked",
+        "sum pairwise tree",
+        "uniform",
+        patched((pairwise_sum, "add_pair_masks", _half_masks)),
+    ),
+    Mutant(
+        "pairwise: masks of round 0",
+        "the round does not enter the masks",
+        "sum pairwise",
+        "difference",
+        patched((pairwise_sum, "add_pair_masks", _pair_masks_of_round_zero), (pairwise_sum, "Prg", _KeepsFirst)),
+    ),
+    Mutant(
+        "pairwise: masks of one sign",
+        "both ends add, so masks do not cancel",
+        "sum pairwise",
+        "output",
+        patched((pairwise_sum, "add_pair_masks", _alike_masks)),
+    ),
+    Mutant(
+        "pairwise: one key pair for ever",
+        "key pairs are made from the party's name",
+        "sum pairwise",
+        "fresh",
+        _one_key_pair,
+    ),
+    Mutant(
+        "dropout: no masks",
+        "parts go to the active party as they are",
+        "sum dropout",
+        "uniform",
+        patched((dropout_sum, "double_mask", _unmasked_double)),
+    ),
+    Mutant(
+        "dropout: no self mask",
+        "b_k is shared and not used",
+        "sum dropout",
+        "output",
+        patched((dropout_sum, "double_mask", _pairs_only)),
+    ),
+    Mutant(
+        "dropout: one key and nonce for shares",
+        "the key that seals shares forgets the round",
+        "sum dropout",
+        "nonce",
+        patched((DropoutMember, "_cipher", _one_aead_key)),
+    ),
+]

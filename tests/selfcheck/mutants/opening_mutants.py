@@ -1,0 +1,98 @@
+"""Mutants of the checks beside what a key holder opens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gmpy2
+import numpy as np
+
+from securevfl.crypto.lattice import row_products
+from securevfl.crypto.lattice.row_encoding import tolerance
+from securevfl.crypto.paillier import paillier_checks
+from securevfl.crypto.paillier.paillier_checks import PaillierChecks
+from selfcheck.mutants.mutant import Mutant, edited, patched
+
+
+def _taken(*given: Any) -> bool:
+    return True
+
+
+def _alike(d: int, checks: int) -> Any:
+    return np.full((d, checks), 1 / max(1.0, (d / 3) ** 0.5))
+
+
+def _wide(*given: Any) -> Any:
+    return 2.0**10 * tolerance(*given)
+
+
+_init = PaillierChecks.__init__
+
+
+def _ones(self: Any, d: int, column_bits: int) -> None:
+    _init(self, d, column_bits)
+    self._weights = [np.ones_like(weights) for weights in self._weights]
+
+
+def _first_prime(bits: int) -> int:
+    return int(gmpy2.next_prime(1 << bits - 1))
+
+
+MUTANTS = [
+    Mutant(
+        "opening: checks skipped, ckks",
+        "what is opened is taken whatever its checks say",
+        "openings ckks",
+        "opening",
+        patched((row_products, "fits", _taken)),
+    ),
+    Mutant(
+        "opening: checks skipped, paillier",
+        "what is opened is taken whatever its checks say",
+        "openings paillier",
+        "opening",
+        patched((PaillierChecks, "fits", _taken)),
+    ),
+    Mutant(
+        "opening: known coefficients, ckks",
+        "all columns have the same share in each check",
+        "openings ckks",
+        "opening",
+        patched((row_products, "combinations", _alike)),
+    ),
+    Mutant(
+        "opening: known coefficients, paillier",
+        "all weights of a check are 1",
+        "openings paillier",
+        "opening",
+        patched((PaillierChecks, "__init__", _ones)),
+    ),
+    Mutant(
+        "opening: known primes",
+        "both checks are modulo the first prime of their length",
+        "openings paillier",
+        "opening",
+        patched((paillier_checks, "_prime", _first_prime)),
+    ),
+    Mutant(
+        "opening: wide tolerance",
+        "a check may be a thousand times as far off as its noise makes it",
+        "openings ckks",
+        "opening",
+        patched((row_products, "tolerance", _wide)),
+    ),
+    Mutant(
+        "opening: one side",
+        "a check is compared without taking its size, so that it may be as far below as it likes",
+        "openings ckks",
+        "opening",
+        patched(edited(row_products, "fits", ("np.abs(rest)", "rest"))),
+    ),
+    Mutant(
+        "opening: no noise allowed for",
+        "a check is expected to a level, so that the dither trips it",
+        "openings ckks",
+        "false alarm",
+        patched((row_products, "tolerance", lambda *given: 0 * tolerance(*given) + 1.0)),
+    ),
+]

@@ -1,0 +1,181 @@
+"""Mutants whose draws are never equal, and follow from one another."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from typing import Any
+
+import numpy as np
+import tenseal.sealapi as seal
+
+from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
+from securevfl.crypto.lattice.lattice_sum import LatticeAdder
+from securevfl.crypto.masking import agreement, shamir
+from securevfl.crypto.masking.shamir import P, Share
+from securevfl.crypto.paillier.paillier_keys import SecretKey
+from securevfl.crypto.transfers import base_ot, ot_extension
+from securevfl.protocols.alignment import psi_transfers
+from securevfl.protocols.sums import dropout_sum
+from securevfl.protocols.sums.tree_sum import TreeSumRole
+from selfcheck.mutants.mutant import Mutant, patched
+
+
+def _opposite_neighbours(self: Any, part: Any) -> Any:
+    mask = self._masks.array(part.shape, part.dtype.type)
+    half = len(mask) // 2
+    mask[1 : 2 * half : 2] = np.negative(mask[0 : 2 * half : 2])
+    return mask
+
+
+_scalar = base_ot._scalar
+_last = threading.local()
+
+
+def _next_scalar() -> bytes:
+    """One more than the last one of this party."""
+    number = getattr(_last, "number", None) or int.from_bytes(_scalar(), "little") % 2**250
+    _last.number = number + 1
+    return int(number).to_bytes(32, "little")
+
+
+def _same_halves() -> bytes:
+    return os.urandom(ot_extension.ROW_BYTES // 2) * 2
+
+
+def _zero_turned(self: Any, cipher: Any) -> Any:
+    """One encryption of zero a key; each reply takes it times x^k for a random k."""
+    ring = self._parameters.ring
+    if not hasattr(self, "_kept"):
+        self._kept = seal.Ciphertext()
+        self._encryptor.encrypt_zero(ring.level, self._kept)
+        self._kept.scale = 1.0
+    monomial = np.zeros((1, ring.degree))
+    monomial[0, int.from_bytes(os.urandom(16), "little") % ring.degree] = 1.0
+    turned, total = seal.Ciphertext(), seal.Ciphertext()
+    ring.evaluator.multiply_plain(self._kept, ring.encode(monomial)[0], turned)
+    ring.evaluator.add(cipher, turned, total)
+    return total
+
+
+_reply = LatticeEvaluator.blind
+
+
+def _zero_of_reply(self: Any, cipher: Any) -> Any:
+    ring, total = self._parameters.ring, seal.Ciphertext()
+    if self._kept is None:
+        self._kept = seal.Ciphertext()
+        self._encryptor.encrypt_zero(ring.level, self._kept)
+        self._kept.scale = 1.0
+    ring.evaluator.add(cipher, self._kept, total)
+    return total
+
+
+def _reply_with_one_zero(self: Any, product: Any) -> Any:
+    self._kept = None
+    return _reply(self, product)
+
+
+_add = LatticeAdder.add
+
+
+class _OneZero:
+    """An encryptor whose encryptions of zero are all the first."""
+
+    def __init__(self, inner: Any, evaluator: Any) -> None:
+        self._inner, self._evaluator, self._negative = inner, evaluator, None
+
+    def encrypt_zero(self, level: Any, out: Any) -> None:
+        if self._negative is None:
+            first, self._negative = seal.Ciphertext(), seal.Ciphertext()
+            self._inner.encrypt_zero(level, first)
+            self._evaluator.negate(first, self._negative)
+        self._evaluator.negate(self._negative, out)
+
+
+def _sum_with_one_zero(self: Any, *parts: bytes) -> bytes:
+    inner = self._encryptor
+    self._encryptor = _OneZero(inner, self._ring.evaluator)
+    try:
+        return _add(self, *parts)
+    finally:
+        self._encryptor = inner
+
+
+_encrypt = SecretKey.encrypt
+
+
+def _squared_nonces(self: Any, plaintexts: Any) -> list[int]:
+    square = self.public.square
+    r, sealed = _encrypt(self, [0])[0], []
+    for m in plaintexts:
+        sealed.append(int(r * self.public.shift(m) % square))
+        r = r * r % square
+    return sealed
+
+
+def _one_coefficient(secret: bytes, *, threshold: int, holders: int) -> list[Share]:
+    """Share a secret s by the polynomial s + a x + a x^2 + ..: two shares give s."""
+    a, constant = secrets.randbelow(P), int.from_bytes(secret, "little")
+    return [Share(x, (constant + sum(a * x**k for k in range(1, threshold))) % P) for x in range(1, holders + 1)]
+
+
+MUTANTS = [
+    Mutant(
+        "tree: opposite neighbours",
+        "of two rows the second's mask is minus the first's, so that their sum shows",
+        "bits of masks",
+        "bits",
+        patched((TreeSumRole, "_mask", _opposite_neighbours)),
+    ),
+    Mutant(
+        "transfers: scalars in sequence",
+        "b_(j+1) = b_j + 1, so that differences of points show the choices",
+        "transfers are known answers",
+        "derived",
+        patched((base_ot, "_scalar", _next_scalar)),
+    ),
+    Mutant(
+        "transfers: choices repeat",
+        "the second half of the holder's secret is its first",
+        "transfers are known answers",
+        "derived",
+        patched((ot_extension, "fresh_choices", _same_halves), (psi_transfers, "fresh_choices", _same_halves)),
+    ),
+    Mutant(
+        "lattice: one encryption of zero, turned",
+        "one encryption of zero a key, times a random monomial for each reply",
+        "lattice replies are unrelated",
+        "related",
+        patched((LatticeEvaluator, "_rerandomised", _zero_turned)),
+    ),
+    Mutant(
+        "lattice: one encryption of zero a reply",
+        "all ciphertexts of a reply share one, so that differences are those of the products",
+        "lattice replies are unrelated",
+        "related",
+        patched((LatticeEvaluator, "blind", _reply_with_one_zero), (LatticeEvaluator, "_rerandomised", _zero_of_reply)),
+    ),
+    Mutant(
+        "lattice sums: one encryption of zero a sum",
+        "all ciphertexts of a sum share one",
+        "lattice replies are unrelated",
+        "related",
+        patched((LatticeAdder, "add", _sum_with_one_zero)),
+    ),
+    Mutant(
+        "Paillier: nonces squared",
+        "each ciphertext's randomness is the square of the one before",
+        "Paillier recomputed",
+        "derived",
+        patched((SecretKey, "encrypt", _squared_nonces)),
+    ),
+    Mutant(
+        "shares: one coefficient",
+        "all coefficients of a polynomial are one, so that two shares give the secret",
+        "shares are known answers",
+        "derived",
+        patched(*((module, "split", _one_coefficient) for module in (shamir, agreement, dropout_sum))),
+    ),
+]

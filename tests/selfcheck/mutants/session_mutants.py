@@ -1,0 +1,313 @@
+"""Mutants of the handshake, the frames, the guards, the consent sheet and secrets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from securevfl.consent import booking, consent_sheet, leaks
+from securevfl.crypto import prg, scheme
+from securevfl.crypto.paillier.paillier_keys import SecretKey
+from securevfl.crypto.prg import Prg
+from securevfl.methods import sizes
+from securevfl.protocols import meeting
+from securevfl.protocols.sums.dropout_sum import DropoutMember, Survivors
+from securevfl.runtime import channel, codec
+from securevfl.runtime.channel import Channel, Inbox
+from securevfl.runtime.codec import decode_message
+from securevfl.training import session
+from selfcheck.mutants.mutant import Mutant, patched
+
+
+@contextmanager
+def _meeting_with(**forged: Any) -> Iterator[None]:
+    """Every Meeting that comes in reads as if it agreed."""
+    recv = Channel.recv
+
+    def accept(self: Any, sender: str, kind: Any, lane: str = "", **keys: Any) -> Any:
+        message = recv(self, sender, kind, lane, **keys)
+        if isinstance(message, meeting.Meeting):
+            values = {name: getattr(message, name) for name in message.__struct_fields__}
+            return meeting.Meeting(**(values | {name: value(self) for name, value in forged.items()}))
+        return message
+
+    with mock.patch.object(Channel, "recv", accept):
+        yield
+
+
+@contextmanager
+def _digest_ignored() -> Iterator[None]:
+    from securevfl.job import Job
+
+    with mock.patch.object(Job, "digest", property(lambda self: bytes(32))):
+        yield
+
+
+_decode = codec.decode_frame
+
+
+def _any_session(data: Any) -> Any:
+    return _with(_decode(data), session=bytes(16))
+
+
+def _any_sender(data: Any) -> Any:
+    return _with(_decode(data), sender="shop")
+
+
+def _any_receiver(data: Any) -> Any:
+    return _with(_decode(data), receiver="bank")
+
+
+def _with(frame: Any, **changes: Any) -> Any:
+    return type(frame)(**({name: getattr(frame, name) for name in frame.__struct_fields__} | changes))
+
+
+class _AnyNumber(dict[Any, Any]):
+    """The next frame's number, whatever it is."""
+
+    def __getitem__(self, place: Any) -> Any:
+        return _Equal()
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        return
+
+
+class _Equal:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: int) -> _Equal:
+        return self
+
+
+_init_inbox = Inbox.__init__
+
+
+def _careless_inbox(self: Any, *args: Any, **keys: Any) -> None:
+    _init_inbox(self, *args, **keys)
+    self._next = _AnyNumber()
+
+
+def _any_kind(self: Any, sender: str, kind: Any, lane: str = "", *, timeout: float | None = None) -> Any:
+    arrival = self._inbox.take((sender,), lane, self.timeout)
+    kinds = [kind, Survivors]
+    return decode_message(next(k for k in kinds if k.__name__ == arrival.frame.kind), arrival.frame.payload)
+
+
+_leaks = leaks.leaks
+
+
+def _without(name: str) -> Any:
+    def fewer(*args: Any, **keys: Any) -> Any:
+        return [leak for leak in _leaks(*args, **keys) if leak.name != name]
+
+    return fewer
+
+
+def _no_guard(*args: Any, **keys: Any) -> None:
+    return
+
+
+_role = consent_sheet._role
+
+
+def _hides(declared: Any, role: str) -> list[str]:
+    return [line for line in _role(declared, role) if "Blinded" not in line]
+
+
+def _hides_shares(declared: Any, role: str) -> list[str]:
+    return [line for line in _role(declared, role) if "Shares" not in line]
+
+
+def _unkeyed(key: bytes, data: bytes, digest: Any) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+class _Hmac:
+    digest = staticmethod(_unkeyed)
+
+    @staticmethod
+    def compare_digest(a: bytes, b: bytes) -> bool:
+        return a == b
+
+
+def _any_survivors(self: Any, commits: Any) -> Any:
+    return frozenset(self._seat.channel.recv(self._seat.collector, Survivors, self._seat.lane).names)
+
+
+def _key_speaks(self: Any) -> str:
+    return f"<SecretKey p={self._p}>"
+
+
+def _pickles(self: Any, protocol: Any) -> Any:
+    return object.__reduce__, ()
+
+
+def _any_number(self: Any, number: int | None) -> int:
+    return number or 0
+
+
+def _one_label(key: bytes, *context: Any) -> bytes:
+    return key
+
+
+MUTANTS = [
+    Mutant(
+        "session: job digest ignored", "every job has one digest", "another job is refused", "refusal", _digest_ignored
+    ),
+    Mutant(
+        "session: row order ignored",
+        "every Meeting reads as if rows were in order",
+        "another row order is refused",
+        "refusal",
+        lambda: _meeting_with(order=lambda self: b""),
+    ),
+    Mutant(
+        "session: row order without a key",
+        "the digest of ids is the same in every session",
+        "row order is keyed",
+        "fresh",
+        patched((session, "hmac", _Hmac)),
+    ),
+    Mutant(
+        "frames: session not checked",
+        "frames of another run are taken",
+        "frames are checked",
+        "refusal",
+        patched((channel, "decode_frame", _any_session)),
+    ),
+    Mutant(
+        "frames: number not checked",
+        "frames may be replayed or lost",
+        "frames are checked",
+        "refusal",
+        patched((Inbox, "__init__", _careless_inbox)),
+    ),
+    Mutant(
+        "frames: sender not checked",
+        "a frame may speak in another's name",
+        "frames are checked",
+        "refusal",
+        patched((channel, "decode_frame", _any_sender)),
+    ),
+    Mutant(
+        "frames: receiver not checked",
+        "a frame for another party is taken",
+        "frames are checked",
+        "refusal",
+        patched((channel, "decode_frame", _any_receiver)),
+    ),
+    Mutant(
+        "frames: type not checked",
+        "any message will do",
+        "message types are checked",
+        "refusal",
+        patched((Channel, "recv", _any_kind)),
+    ),
+    Mutant(
+        "guards: all off",
+        "jobs run whatever they leak",
+        "rank guard",
+        "refusal",
+        patched((booking, "guard", _no_guard)),
+    ),
+    Mutant(
+        "guards: rank off",
+        "p >= n c is not called a leak",
+        "rank guard",
+        "refusal",
+        patched((leaks, "leaks", _without("rank"))),
+    ),
+    Mutant(
+        "guards: reshuffle allowed",
+        "new batches every epoch are not called a leak",
+        "reshuffle guard",
+        "refusal",
+        patched((leaks, "leaks", _without("fresh_equations"))),
+    ),
+    Mutant(
+        "guards: single passive allowed",
+        "a hiding sum of one part is not called a leak",
+        "single passive guard",
+        "refusal",
+        patched((leaks, "leaks", _without("single_passive"))),
+    ),
+    Mutant(
+        "guards: columns allowed",
+        "exchanges that span columns are not called a leak",
+        "columns guard",
+        "refusal",
+        patched((leaks, "leaks", _without("columns"))),
+    ),
+    Mutant(
+        "guards: own table not looked at",
+        "columns of 0/1 count as columns of reals",
+        "columns guard",
+        "refusal",
+        patched((sizes, "enough", lambda X: X.shape[1] / 2)),
+    ),
+    Mutant(
+        "guards: sequential allowed",
+        "two sums that differ by one part are not called a leak",
+        "sequential guard",
+        "refusal",
+        patched((leaks, "leaks", _without("sequential"))),
+    ),
+    Mutant(
+        "explain: hides a message",
+        "the sheet leaves the blinded product out",
+        "consent sheet is complete",
+        "declared",
+        patched((consent_sheet, "_role", _hides)),
+    ),
+    Mutant(
+        "explain: hides shares",
+        "the sheet leaves opened shares out",
+        "consent sheet is complete",
+        "declared",
+        patched((consent_sheet, "_role", _hides_shares)),
+    ),
+    Mutant(
+        "dropout: any list of survivors",
+        "a member opens shares whoever is called a survivor",
+        "survivors guard",
+        "refusal",
+        patched((DropoutMember, "_receive_survivors", _any_survivors)),
+    ),
+    Mutant(
+        "secrets: a key that speaks",
+        "the repr of a Paillier key shows p",
+        "secrets are silent",
+        "silent",
+        patched((SecretKey, "__repr__", _key_speaks)),
+    ),
+    Mutant(
+        "secrets: pickles allowed",
+        "secret objects can be pickled and copied",
+        "secrets are silent",
+        "silent",
+        patched((scheme.Secret, "__reduce_ex__", _pickles)),
+    ),
+    Mutant(
+        "keystreams: numbers serve twice",
+        "a stream may be read again",
+        "streams serve once",
+        "fresh",
+        patched((Prg, "_take", _any_number)),
+    ),
+    Mutant(
+        "keys: purposes share a stream",
+        "a key derived for one purpose is the key of all",
+        "keys differ",
+        "keys",
+        patched((prg, "derive_key", _one_label)),
+    ),
+]

@@ -1,0 +1,281 @@
+"""Mutants of training on shares: of its products, transfers, visits, what is kept and what is refused."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from securevfl.base.roles import ACTIVE, PARTNER
+from securevfl.crypto.lattice.bfv_product import BfvParameters, LatticeShareEvaluator
+from securevfl.crypto.prg import Prg
+from securevfl.crypto.transfers import ot_rows
+from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer
+from securevfl.methods.shares.shares_player import SharesPlayer
+from securevfl.protocols.shares import visits as shares
+from securevfl.protocols.shares import work_ahead
+from securevfl.protocols.shares.chunk_store import OnDisk
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.protocols.shares.visits import Delta
+from securevfl.protocols.shares.work_ahead import Ahead
+from securevfl.training.checkpoint import Checkpoints
+from selfcheck.mutants.mutant import Mutant, Stand, edited, patched
+
+_second, _keys, _measure = BfvParameters.second, Products.keys, SharesPlayer.measure
+_steps, _make = Numbers.steps, Ahead.make
+
+
+def _no_zero(self: Any) -> Any:
+    bfv = self._parameters.bfv
+    residues = np.zeros((2, len(bfv.primes), 4096), np.uint64)
+    residues[1, :, 0] = 1  # a ciphertext of which c1 = 0 is refused
+    return bfv.products.io.ciphertext(bfv.products.level, residues, ntt=False)
+
+
+def _modulo_t(self: Any, count: int) -> Any:
+    primes, t = [int(p) for p in self._parameters.bfv.primes], 1 << self._parameters.ring.bits
+    q = primes[0] * primes[1]
+    words = self._parameters.ring.uniform(Prg.fresh("a mask modulo t"), count)
+    whole = [(2 * q * int(word) + t) // (2 * t) % q for word in words]
+    return np.array([[x % p for x in whole] for p in primes], np.uint64)
+
+
+def _given(self: Any, coin: bytes) -> Any:
+    return _second(self, bytes(32))
+
+
+def _one_key(self: Any, number: int, purposes: Any) -> Any:
+    """Whatever the purpose, the key and the coin are those of the first."""
+    scheme, made = self.scheme, dict[bytes, Any]()
+
+    def keygen(coin: bytes) -> Any:
+        if coin not in made:
+            made[coin] = scheme.keygen(coin)
+        return made[coin]
+
+    self.scheme = Stand(scheme, keygen=keygen)
+    try:
+        return _keys(self, number, [purposes[0]] * len(purposes))
+    finally:
+        self.scheme = scheme
+
+
+class _Known(Prg):
+    """Keystreams of a key that is the same in every session."""
+
+    @classmethod
+    def fresh(cls, label: str) -> Prg:
+        return cls(bytes(range(32)), label)
+
+
+def _handed_out(self: Any, loss: Any, data: Any, rounds: int, *, last: bool) -> Any:
+    """Measure as before, but at the end have the active party give everyone what it holds of their weights."""
+    for name, words in self._state.others.items() if last and self._active else ():
+        self._seat.channel.send(name, Delta(words.tobytes()), "weights")
+    if last and not self._active:
+        self._seat.channel.recv(self._seat.active, Delta, "weights")
+    return _measure(self, loss, data, rounds, last=last)
+
+
+def _by_norm(self: Any, X: Any, rate: float, P: Any = None, *, rows: int | None = None) -> Any:
+    return _steps(self, X / np.abs(X).max(), rate, P, rows=rows)
+
+
+class _Unhashed(RowHash):
+    """Puts raw rows of the extension together and hashes the result alone."""
+
+    def __call__(self, x: Any, tweak: Any) -> Any:
+        return x.copy() if (tweak[..., 1] == ot_rows._KEYS).all() else super().__call__(x, tweak)
+
+
+class _SameKappa(Prg):
+    def __init__(self, key: bytes, label: str) -> None:
+        super().__init__(key, label.split(",")[0])
+
+
+def _bare(party: str) -> Any:
+    """`Ahead.make` with keystreams of zeros at this party, so that it hides nothing of residuals."""
+
+    def make(self: Any, chunk: int, visits: Any) -> None:
+        if self._seat.me == (self._seat.active if party == ACTIVE else self._terms.partner):
+            self._prg = Stand(self._prg, array=lambda shape, dtype, number=None: np.zeros(shape, dtype))
+        _make(self, chunk, visits)
+
+    return make
+
+
+def _unmarked(self: Any, number: int, place: int) -> bytes:
+    record: bytes = self._read(number, place)
+    return record
+
+
+MUTANTS = [
+    Mutant(
+        "answers about shares without zero",
+        "an answer to a query is the product as it is",
+        "shares: answers",
+        "fresh",
+        patched((LatticeShareEvaluator, "_zero", _no_zero)),
+    ),
+    Mutant(
+        "masks of shares modulo t",
+        "products are masked modulo 2^L, and not the noise below",
+        "shares: answers",
+        "uniform",
+        patched((LatticeShareEvaluator, "_uniform", _modulo_t)),
+    ),
+    Mutant(
+        "one polynomial for all keys",
+        "the second polynomial of a public key follows no coin",
+        "shares: answers",
+        "keys",
+        patched((BfvParameters, "second", _given)),
+    ),
+    Mutant(
+        "masks of a training used again",
+        "psi and gamma come from a key that is the same in every session",
+        "shares: what parties know",
+        "uniform",
+        patched((work_ahead, "Prg", _Known)),
+    ),
+    Mutant(
+        "tables without psi",
+        "entries are hidden by pads alone, so the partner opens residuals",
+        "shares: what parties know",
+        "uniform",
+        patched((Ahead, "make", _bare(ACTIVE))),
+    ),
+    Mutant(
+        "delta without gamma",
+        "the partner tells its share of a residual as it is",
+        "shares: what parties know",
+        "uniform",
+        patched((Ahead, "make", _bare(PARTNER))),
+    ),
+    *(
+        Mutant(
+            f"{who}, seen by the simulator",
+            "as above",
+            "simulator shares",
+            "simulator",
+            patched((Ahead, "make", _bare(role))),
+        )
+        for who, role in (("tables without psi", ACTIVE), ("delta without gamma", PARTNER))
+    ),
+    Mutant(
+        "weights handed out",
+        "the active party sends everyone its share of their weights at the end",
+        "job shares",
+        "declared",
+        patched((SharesPlayer, "measure", _handed_out)),
+    ),
+    Mutant(
+        "kappa of another chunk",
+        "parts of all chunks are masked by one keystream",
+        "job shares",
+        "nonce",
+        patched((shares, "Prg", _SameKappa)),
+    ),
+    Mutant(
+        "one key for two purposes",
+        "steps and sums are multiplied under one holder's key",
+        "job shares",
+        "fresh",
+        patched((Products, "keys", _one_key)),
+    ),
+    Mutant(
+        "scale of steps from the data",
+        "a party's steps are divided by its largest value",
+        "shares: numbers",
+        "numbers",
+        patched((Numbers, "steps", _by_norm)),
+    ),
+    Mutant(
+        "keys of transfers unhashed",
+        "raw rows of the extension are put together by XOR",
+        "shares: transfers",
+        "choices",
+        patched((ot_rows, "RowHash", _Unhashed)),
+    ),
+    Mutant(
+        "columns of transfers unchecked",
+        "columns that carry several choices pass",
+        "shares: transfers",
+        "choices",
+        patched((RowOfferer, "_check", lambda *_: None)),
+    ),
+    Mutant(
+        "choices that are no secret",
+        "the partner's choices are zero throughout, so places are its share of the index",
+        "shares: transfers",
+        "choices",
+        patched((ot_rows, "os", Stand(os, urandom=bytes))),
+    ),
+    Mutant(
+        "work ahead without spent marks",
+        "a chunk that was begun is gone through again after a crash",
+        "shares: what is kept",
+        "kept",
+        patched((OnDisk, "_spend", _unmarked)),
+    ),
+    Mutant(
+        "work ahead that is not bound",
+        "a chunk counts wherever its file was copied from",
+        "shares: what is kept",
+        "kept",
+        patched((OnDisk, "_is_bound", lambda *_: True)),
+    ),
+    Mutant(
+        "names that are not spent",
+        "a chunk of a folder that was put back is gone through again",
+        "shares: what is kept",
+        "kept",
+        patched((SpentNames, "spend", lambda *_: None)),
+    ),
+    Mutant(
+        "states of two tries",
+        "later states stay when a run goes on from an earlier one",
+        "shares: what is kept",
+        "kept",
+        patched((Checkpoints, "forget_after", lambda *_: None)),
+    ),
+    Mutant(
+        "scores without a ledger",
+        "rows are scored as often and with whatever columns the peer likes",
+        "shares: limits of scores",
+        "limits",
+        patched((Ledger, "admit", lambda *_, **__: None)),
+    ),
+    Mutant(
+        "codes without a ledger",
+        "which columns weigh most in a row is told beside its score and counted nowhere",
+        "shares: limits of scores",
+        "limits",
+        patched((Ledger, "admit_codes", lambda *_, **__: None)),
+    ),
+    Mutant(
+        "codes beside the budget",
+        "codes of a row are noted, and its scores have as many bits as without them",
+        "shares: limits of scores",
+        "limits",
+        patched(edited(Ledger, "_told", (" + sum({**coded, **codes}.values())", ""))),
+    ),
+    Mutant(
+        "codes counted once a row",
+        "codes that follow from other columns of the same row count as those that were told before",
+        "shares: limits of scores",
+        "limits",
+        patched(edited(Ledger, "admit_codes", ('f"{model} {each}" for each in held', "model for _ in held"))),
+    ),
+    Mutant(
+        "scores of training rows",
+        "a ledger forgets which rows a model was trained on",
+        "shares: limits of scores",
+        "limits",
+        patched((Ledger, "_digests", lambda self, ids: [str(number) + each.hex() for number, each in enumerate(ids)])),
+    ),
+]

@@ -1,0 +1,183 @@
+"""Mutants of stored sums: their masks, keys and marks, and a server that does not add."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from securevfl.crypto.prg import derive_key
+from securevfl.protocols.stored import stored_masks
+from securevfl.protocols.stored.stored_cipher import CipherServer, Marks, StoredCipher
+from securevfl.protocols.stored.stored_masks import MaskedServer, MaskedWorker, Masks
+from securevfl.protocols.stored.stored_sum import StoredWorker
+from securevfl.protocols.sums import sum_keys
+from selfcheck.mutants.mutant import Mutant, Stand, patched
+
+_of, _conceal, _keys, _worker = Masks.of, StoredWorker.conceal, sum_keys.own_keys, StoredCipher.worker
+
+
+def _one_version(self: Any, worker: str, batch: int, version: int, words: int) -> Any:
+    return _of(self, worker, batch, 0, words)
+
+
+def _one_batch(self: Any, worker: str, batch: int, version: int, words: int) -> Any:
+    return _of(self, worker, 0, version, words)
+
+
+class _Bare(Masks):
+    def of(self, worker: str, batch: int, version: int, words: int) -> Any:
+        return np.zeros(words, np.uint64)
+
+
+def _known(size: int) -> bytes:
+    """Return bytes that every party can compute: a hash of the name of the one that runs this thread."""
+    return hashlib.sha256(threading.current_thread().name.encode()).digest()[:size]
+
+
+def _read_by_all(seat: Any, readers: Any, domain: str) -> Any:
+    return _keys(seat, seat.contributors, domain)
+
+
+def _for_all(self: Any, seat: Any, readers: Any) -> Any:
+    return _worker(self, seat, seat.contributors)
+
+
+def _first(self: Any, stored: Any) -> bytes:
+    payload: bytes = stored[min(stored)]
+    return payload
+
+
+def _any_total(self: Any, total: bytes, versions: Any, batch: int, shape: Any) -> Any:
+    """`MaskedWorker._reveal` without a look at the marks."""
+    words = np.frombuffer(total, "<u8").astype(np.uint64)
+    for name, version in versions.items():
+        words -= self._masks.of(name, batch, version, len(words))
+    return words[:-2].view(np.int64).reshape(shape) * 2.0**-49
+
+
+def _any_marks(self: Any, worker: str, batch: int, version: int) -> Any:
+    return np.zeros(4)
+
+
+def _again(self: Any, H: Any, batch: int, version: int) -> bytes:
+    self._concealed.pop(batch, None)
+    return _conceal(self, H, batch, version)
+
+
+def _in_clear(key: bytes, secret: bytes, context: bytes) -> bytes:
+    return secret + bytes(16)
+
+
+def _cut(key: bytes, sealed: bytes, context: bytes) -> bytes:
+    return sealed[:-16]
+
+
+def _one_way(key: bytes, *context: Any) -> bytes:
+    """Derive the key of a pair without its direction, so that it seals alike both ways."""
+    return derive_key(key, *context[:1])
+
+
+MUTANTS = [
+    Mutant(
+        "stored masks: one for all versions",
+        "a worker's mask of a batch is the same in every version",
+        "stored masks",
+        "difference",
+        patched((Masks, "of", _one_version)),
+    ),
+    Mutant(
+        "stored masks: one for all batches",
+        "a worker's mask follows the version and not the batch",
+        "stored masks recomputed",
+        "derived",
+        patched((Masks, "of", _one_batch)),
+    ),
+    Mutant(
+        "stored masks: left out",
+        "payloads are pushed as they are, in fixed point",
+        "stored masks",
+        "uniform",
+        patched((stored_masks, "Masks", _Bare)),
+    ),
+    Mutant(
+        "stored masks: keys of names",
+        "a worker's key follows from its name, which the server knows",
+        "stored masks recomputed",
+        "derived",
+        patched((sum_keys, "os", Stand(os, urandom=_known))),
+    ),
+    Mutant(
+        "stored masks: keys for all",
+        "workers that are told no sums are sent everybody's key as well",
+        "stored masks recomputed",
+        "keys",
+        patched((stored_masks, "own_keys", _read_by_all)),
+    ),
+    Mutant(
+        "stored masks: keys sent in the clear",
+        "whoever passes messages on reads the keys of all workers",
+        "stored masks recomputed",
+        "derived",
+        patched((sum_keys, "wrap", _in_clear), (sum_keys, "unwrap", _cut)),
+    ),
+    Mutant(
+        "stored masks: one key both ways",
+        "two workers seal their keys for each other under one key and nonce",
+        "stored masks recomputed",
+        "derived",
+        patched((sum_keys, "derive_key", _one_way)),
+    ),
+    Mutant(
+        "stored sum: the server hands out one payload",
+        "a total is the payload of the first worker",
+        "stored masks",
+        "output",
+        patched((MaskedServer, "_add", _first)),
+    ),
+    Mutant(
+        "stored sum: one payload, and nobody looks at marks",
+        "a reader takes whatever comes for the sum",
+        "stored masks: answers",
+        "answers",
+        patched((MaskedWorker, "_reveal", _any_total)),
+    ),
+    Mutant(
+        "stored sum: any versions",
+        "a reader takes a sum of fewer workers, or of older payloads, if the server says so",
+        "stored masks: answers",
+        "answers",
+        patched((StoredWorker, "_check", lambda *_: None)),
+    ),
+    Mutant(
+        "stored sum: a version serves twice",
+        "a worker conceals as often under one version as it is asked to",
+        "stored masks: answers",
+        "answers",
+        patched((StoredWorker, "conceal", _again)),
+    ),
+    Mutant(
+        "stored ckks: no marks",
+        "a reader takes one worker's ciphertext for the sum of all",
+        "stored cipher ckks: answers",
+        "answers",
+        patched((Marks, "of", _any_marks)),
+    ),
+    Mutant(
+        "stored ckks: the server hands out one ciphertext",
+        "a total is the payload of the first worker, marks and all",
+        "stored cipher ckks",
+        "output",
+        patched((CipherServer, "_add", _first)),
+    ),
+    Mutant(
+        "stored ckks: the secret key for all",
+        "workers that are told no sums are made holders of the secret key",
+        "stored ckks recomputed",
+        "keys",
+        patched((StoredCipher, "worker", _for_all)),
+    ),
+]

@@ -1,0 +1,129 @@
+"""Mutants of trees: of their draw, their columns, the own score, and of what is refused and kept."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from securevfl.methods.shares import shares_player
+from securevfl.methods.shares.shares import SharesMethod
+from securevfl.methods.shares.shares_player import SharesPlayer
+from securevfl.models import trees
+from securevfl.models.own_score import Boosted
+from securevfl.models.trees import ForestInputs, Trees
+from securevfl.options import JobOptions
+from selfcheck.mutants.mutant import Mutant, Stand, patched
+
+_beside, _breadth, _made, _outcome = ForestInputs._beside, Trees.breadth, SharesPlayer._made, SharesPlayer.outcome
+
+
+def _filled(self: Any, X: Any, own: Any) -> Any:
+    found = _beside(self, X, own)
+    return found[:, found.any(axis=0)]
+
+
+def _lacking(self: Any, X: Any, own: Any) -> Any:
+    found = _beside(self, X, own)
+    for source in self.forest.sources:
+        if source.missing is not None:
+            found[X[:, source.missing] > 0, : self.forest.merged.size] = 0
+    return found
+
+
+def _by_share(self: Any, X: Any, own: Any) -> Any:
+    found = _beside(self, X, own)
+    counts = np.maximum(self.forest.counts.ravel(), 1)
+    found[:, : len(counts)] *= np.sqrt(self.forest.counts.sum(axis=1).max() / counts)
+    return found
+
+
+def _all_rows(self: Any, data: Any) -> Any:
+    all_of_them: Any = Stand(data, schedule=Stand(data.schedule, train=np.arange(data.rows)))
+    return _made(self, all_of_them)
+
+
+def _in_fold(X: Any, targets: Any, key: bytes, *, classifies: bool, weights: Any = None) -> Any:
+    fitted = Boosted.fit(X, targets, classifies=classifies, weights=weights)
+    return fitted(X), fitted
+
+
+def _with_weights(self: Any) -> Any:
+    state = _outcome(self)
+    state["theta"] = self._plan.numbers.weights(state["own"][0])
+    return state
+
+
+MUTANTS = [
+    Mutant(
+        "trees of the job's seed",
+        "trees are drawn by what all parties know",
+        "trees: draws",
+        "draws",
+        patched((shares_player, "os", Stand(os, urandom=lambda size: bytes(range(size))))),
+    ),
+    Mutant(
+        "cuts of all rows",
+        "trees are drawn by rows that are held out too",
+        "trees: draws",
+        "held out",
+        patched((SharesPlayer, "_made", _all_rows)),
+    ),
+    Mutant(
+        "weights in the part",
+        "a party keeps weights that the job does not open",
+        "trees: draws",
+        "weights",
+        patched((SharesPlayer, "outcome", _with_weights)),
+    ),
+    Mutant(
+        "leaves without rows left out",
+        "a party has inputs for leaves that hold rows alone, so their number tells its table",
+        "trees: columns",
+        "sizes",
+        patched((ForestInputs, "_beside", _filled)),
+    ),
+    Mutant(
+        "no own score where it is of no use",
+        "whether a party has a score of its own follows from its labels",
+        "trees: columns",
+        "sizes",
+        patched((Trees, "breadth", lambda self, spread: _breadth(self, spread) - spread.active)),
+    ),
+    Mutant(
+        "missing rows in no leaf",
+        "a row without a number is in no leaf",
+        "trees: columns",
+        "leaves",
+        patched((ForestInputs, "_beside", _lacking)),
+    ),
+    Mutant(
+        "leaves scaled by their rows",
+        "what stands in a leaf goes by how many rows it holds",
+        "trees: columns",
+        "leaves",
+        patched((ForestInputs, "_beside", _by_share)),
+    ),
+    Mutant(
+        "trees drawn anew at a resume",
+        "trees that were kept are not looked at",
+        "trees: columns",
+        "kept",
+        patched((Trees, "inputs", lambda self, spread, kept, make: self._drawn(spread, make))),
+    ),
+    Mutant(
+        "own score in fold",
+        "training rows are scored by trees that were fitted to them",
+        "trees: columns",
+        "fold",
+        patched((trees, "out_of_fold", _in_fold)),
+    ),
+    Mutant(
+        "trees under a residual",
+        "trees train where residuals go down",
+        "trees: residuals",
+        "refused",
+        patched((SharesMethod, "check", lambda self, job: None), (SharesMethod, "options", JobOptions)),
+    ),
+]

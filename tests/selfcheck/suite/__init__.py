@@ -1,0 +1,1 @@
+"""The audit as tests, packaged: `pytest --pyargs selfcheck`."""
