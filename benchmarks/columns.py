@@ -75,7 +75,7 @@ def job(sums: object, residual: object, optimizer: Optimizer | None = None, epoc
 def columns(data: Path) -> None:
     one, three = credit(data, 1), credit(data, 3)
     in_turn = vfl.FedBCD(local_steps=5, lr=0.1, mode="sequential")
-    hiding = (vfl.PairwiseSum(), vfl.PairwiseSum(threshold=2), vfl.TreeSum(), vfl.CipherSum())
+    hiding = (vfl.PairwiseSum(), vfl.TreeSum(), vfl.CipherSum())
     rows: list[tuple[str, vfl.Job, list[vfl.Party]]] = [
         *((f"direct, sealed (CKKS), {epochs} epochs", job("direct", vfl.Ckks(), epochs=epochs), one) for epochs in FEW),
         *((f"{sums!r}, sealed (CKKS)", job(sums, vfl.Ckks()), three) for sums in hiding),

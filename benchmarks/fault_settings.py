@@ -66,7 +66,6 @@ class Setting:
 
 PAILLIER = vfl.Paillier(bits=2048)
 SHARES = vfl.Shares(chunk=2)
-DROPOUTS = vfl.PairwiseSum(threshold=2, patience=2.0)
 SETTINGS = (
     Setting("direct, open", "direct", "open"),
     Setting("pairwise, open", "pairwise", "open", 3),
@@ -77,8 +76,6 @@ SETTINGS = (
     Setting("cipher ckks, open", vfl.CipherSum(), "open", 3, bound=1e-3),
     Setting("cipher ckks, ckks, hub", vfl.CipherSum(), vfl.Ckks(), 3, "bank", bound=1e-3),
     Setting("cipher paillier, paillier", vfl.CipherSum(engine=PAILLIER), PAILLIER, 3),
-    Setting("dropouts, open", DROPOUTS, "open", 4),
-    Setting("dropouts, ckks, hub", DROPOUTS, vfl.Ckks(), 4, "shop", bound=1e-3),
     Setting("tree, FDSKL", "tree", None, 3),
     Setting("pairwise, FDSKL, hub", "pairwise", None, 3, "bank", labelled=2),
     Setting("cipher ckks, FDSKL", vfl.CipherSum(), None, 3),

@@ -1,11 +1,10 @@
-"""What sums cost: time over parties for each topology (FDSKL 2020, Figure 4), dropped parties, masks in CPU time.
+"""What sums cost: time over parties for each topology (FDSKL 2020, Figure 4), and masks in CPU time.
 
     python benchmarks/sums.py --json sums.json --plot docs/figures/sum_time.svg
 
 Rows by `what`:
     topology   virtual seconds of one sum of a 4,096-vector, all parties ready at once, the least of several runs
     cpu        CPU milliseconds of one sum over all parties, against the direct sum
-    dropout    100 parties x 100,000 values, some of whom drop after they have committed
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import json
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,6 @@ from securevfl.bench.record import record
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol, SumRole
-from securevfl.protocols.sums.dropout_sum import Commits, DropoutCollector, DropoutMember
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, Stage, VirtualClock
 from securevfl.runtime.meter import Meter
@@ -61,9 +57,9 @@ def exchange(seat: Seat, role: SumRole, values: np.ndarray, space: Space) -> Non
 
 
 def topology_rows(parties: Iterable[int], repeats: int) -> list[dict[str, Any]]:
-    sums: list[SumProtocol] = [vfl.DirectSum()]
-    for topology in TOPOLOGIES:
-        sums += [vfl.TreeSum(topology=topology), vfl.PairwiseSum(topology=topology), vfl.CipherSum(topology=topology)]
+    sums: list[SumProtocol] = [vfl.DirectSum(), vfl.PairwiseSum()]
+    sums += [vfl.TreeSum(topology=topology) for topology in TOPOLOGIES]
+    sums += [vfl.CipherSum(topology="tree"), vfl.CipherSum(topology="star")]
     rows = []
     for q in parties:
         for protocol in sums:
@@ -114,7 +110,7 @@ def time_one(protocol: SumProtocol, q: int, repeats: int, space: Space) -> tuple
 
 def cpu_rows(repeats: int, parties: int = 3, exchanges: int = 200) -> list[dict[str, Any]]:
     """Least of several runs, since other work on the machine can only add."""
-    protocols: list[SumProtocol] = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum(), vfl.PairwiseSum(topology="tree")]
+    protocols: list[SumProtocol] = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum()]
     rows = []
     for space in (Reals(), Circle(), Circle(16)):
         direct = 0.0
@@ -156,61 +152,6 @@ def cpu_of(protocol: SumProtocol, parties: int, exchanges: int, space: Space) ->
     return max(ended for _, ended in played) - min(started for started, _ in played)
 
 
-class Drops(DropoutMember):
-    """Falls silent after it has committed."""
-
-    def _receive_commits(self) -> Commits:
-        raise Gone
-
-
-class Gone(Exception):
-    pass
-
-
-def dropout_row(parties: int, values: int, dropping: int, patience: float) -> dict[str, Any]:
-    """One sum. The wait for those who dropped is in wall_s and not in virtual_s."""
-    names = ["active", *(f"p{k:03}" for k in range(parties))]
-    protocol = vfl.PairwiseSum(threshold=2 / 3, patience=patience)
-    silent = set(names[1 :: parties // dropping][:dropping]) if dropping else set()
-    generator = np.random.default_rng(0)
-    parts = {name: generator.uniform(-1, 1, values) for name in names[1:]}
-
-    def play(ready: threading.Barrier, channel: Channel) -> tuple[Any, ...]:
-        seat = seat_of(channel, names)
-        role = Drops(seat, protocol.needed(parties)) if seat.me in silent else protocol.role(seat)
-        channel.clock.stage = Stage.TRAIN
-        ready.wait()
-        started = time.perf_counter(), time.process_time()
-        if isinstance(role, DropoutCollector):
-            total = role.collect((values,), Reals(1.0))
-            spent = time.perf_counter() - started[0], time.process_time() - started[1]
-            return total, role.dropped, spent, float(channel.clock.path()[Stage.TRAIN].sum()), channel.books
-        with suppress(Gone):
-            role.contribute(parts[seat.me], Reals(1.0))
-        return (channel.books,)
-
-    ready = threading.Barrier(parties + 1)
-    played = run_threads(dict.fromkeys(names, partial(play, ready)), lambda: VirtualClock(NETWORK))
-    total, dropped, (wall, cpu), virtual, _ = played["active"]
-    assert set(dropped) == silent
-    kept = sum(part for name, part in parts.items() if name not in silent)
-    waited = patience if silent else 0.0
-    return {
-        "what": "dropout",
-        "parties": parties,
-        "values": values,
-        "dropping": dropping,
-        "threshold": protocol.needed(parties),
-        "cpu_s": round(cpu, 3),
-        "wall_s": round(wall, 3),
-        "waited_s": waited,
-        "virtual_s": round(virtual - waited, 3),
-        "bytes": sum(entry[-1].bytes_sent(Stage.TRAIN) for entry in played.values()),
-        "bytes_setup": sum(entry[-1].bytes_sent(Stage.SETUP) for entry in played.values()),
-        "largest_error": float(np.abs(total - kept).max()),
-    }
-
-
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """One panel a sum: virtual milliseconds over parties, a line a topology."""
     import matplotlib as mpl
@@ -233,7 +174,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
                 for row in timed
                 if (row["sum"], row["topology"]) == (kind, topology)
             ]
-            axis.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=4, label=topology)
+            if points:
+                axis.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=4, label=topology)
         axis.set(title=titles[kind], xlabel="parties", xscale="log", yscale="log")
         axis.set_xticks([2, 4, 8, 16, 32, 64], labels=["2", "4", "8", "16", "32", "64"])
         axis.minorticks_off()
@@ -250,16 +192,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the rows go")
     parser.add_argument("--plot", type=Path, help="where the picture goes (.svg or .png)")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds waited for dropped parties")
-    parser.add_argument("--only", choices=["topology", "cpu", "dropout"], help="one kind of row")
+    parser.add_argument("--only", choices=["topology", "cpu"], help="one kind of row")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     if options.only in (None, "cpu"):
         rows += cpu_rows(options.repeats)
     if options.only in (None, "topology"):
         rows += topology_rows(PARTIES, options.repeats)
-    if options.only in (None, "dropout"):
-        rows += [dropout_row(100, 100_000, dropping, options.patience) for dropping in (0, 30)]
     for row in rows:
         print(json.dumps(row), flush=True)
     if options.json:

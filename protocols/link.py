@@ -78,7 +78,7 @@ class ActiveLink(Link):
     def ahead(self, batch: Batch) -> Floats:
         """Return the sum on the batch of a later round, whose parts are on their way."""
         self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
-        total: Floats = self._sums.collect_all((len(batch.X), self._outputs), self._space)
+        total: Floats = self._sums.collect((len(batch.X), self._outputs), self._space)
         self._channel.note(Summed(batch.index))
         return total
 

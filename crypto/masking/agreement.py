@@ -7,13 +7,10 @@ over an authenticated channel: a peer that can replace them sits in the middle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from securevfl.crypto.masking.shamir import Share, combine, split
 from securevfl.crypto.prg import KEY_BYTES, encode_context
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import CryptoError
@@ -24,7 +21,7 @@ PUBLIC_BYTES = 32
 
 
 class KeyPair(Secret):
-    """An X25519 key pair. The private key leaves only as Shamir shares."""
+    """An X25519 key pair. The private key never leaves."""
 
     __slots__ = ("_private", "public")
 
@@ -32,11 +29,8 @@ class KeyPair(Secret):
 
     def __init__(self) -> None:
         """Draw a fresh pair from the operating system's generator."""
-        self._take(X25519PrivateKey.generate())
-
-    def _take(self, private: X25519PrivateKey) -> None:
-        self._private = private
-        self.public = private.public_key().public_bytes_raw()
+        self._private = X25519PrivateKey.generate()
+        self.public = self._private.public_key().public_bytes_raw()
 
     def agree(self, peer_public: bytes, *, session: str, own: str, peer: str, domain: str) -> bytes:
         """Derive the 32-byte key shared by parties `own` and `peer` in this session, for this domain.
@@ -58,18 +52,3 @@ class KeyPair(Secret):
         (first, first_key), (second, second_key) = sorted([(own, self.public), (peer, peer_public)])
         info = encode_context("securevfl", "agreement", session, domain, first, first_key, second, second_key)
         return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(shared)
-
-    def split(self, *, threshold: int, holders: int) -> list[Share]:
-        """Shares of the private key, so that `threshold` holders can stand in for a party that dropped out.
-
-        Only for a pair made for one round (Bonawitz et al. 2017, round 1): whoever restores it can remove the pair
-        masks of every round in which it was used.
-        """
-        return split(self._private.private_bytes_raw(), threshold=threshold, holders=holders)
-
-    @classmethod
-    def restore(cls, shares: Sequence[Share], *, threshold: int) -> KeyPair:
-        """Restore the pair behind `shares`. CryptoError as in `shamir.combine`."""
-        pair = cls.__new__(cls)
-        pair._take(X25519PrivateKey.from_private_bytes(combine(shares, threshold=threshold)))
-        return pair

@@ -45,7 +45,6 @@ from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.share_numbers import LookUp, Numbers
 from securevfl.protocols.shares.work_ahead import Ahead, Terms, VisitAhead
-from securevfl.protocols.sums.base import Coalition
 from securevfl.runtime.codec import M, Message
 
 __all__ = [
@@ -106,10 +105,10 @@ def declares() -> list[Declared]:
     ]
 
 
-def coalitions(active: str, partner: str, passives: tuple[str, ...]) -> dict[str, Coalition]:
+def coalitions(active: str, partner: str, passives: tuple[str, ...]) -> dict[str, frozenset[str]]:
     """Who must pool what they hold to learn a party's forward sums: for each party other than the holders, both."""
     holders = frozenset((active, partner))
-    return {name: Coalition(holders) for name in passives if name != partner}
+    return {name: holders for name in passives if name != partner}
 
 
 @dataclass(frozen=True, repr=False)

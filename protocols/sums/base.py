@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.errors import PeerLost
 from securevfl.protocols.base import MessageProtocol
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
@@ -22,26 +20,6 @@ from securevfl.protocols.spaces import Circle, Phases, Space
 from securevfl.runtime.door import Entry, Leave
 
 TOTAL = Reveal("output", "the sum of the parts; of a linear model these span their columns over a run")
-
-
-@dataclass(frozen=True)
-class Coalition:
-    """The fewest parties that learn a part by pooling what they hold: `members`, and any `further` of `among`."""
-
-    members: frozenset[str]
-    among: frozenset[str] = frozenset()
-    further: int = 0
-
-    @property
-    def size(self) -> int:
-        return len(self.members) + self.further
-
-    def __str__(self) -> str:
-        names = sorted(self.members)
-        if self.further:
-            names.append(f"any {self.further} of {', '.join(sorted(self.among))}")
-        *some, last = names
-        return f"{', '.join(some)} and {last}" if some else last
 
 
 class SumRole(ABC):
@@ -54,18 +32,6 @@ class SumRole(ABC):
     @abstractmethod
     def collect(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
         """Return the sum of all other parties' parts; only for the party the sum is for."""
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        """Who is missing from the last sum, where the protocol lets one finish without everyone."""
-        return ()
-
-    def collect_all(self, shape: tuple[int, ...], space: Space) -> NDArray[Any]:
-        """`collect` for a model, which is another one without a party's columns: PeerLost if somebody has dropped."""
-        total = self.collect(shape, space)
-        if self.dropped:
-            raise PeerLost(f"a sum of all parties was expected, {', '.join(self.dropped)} dropped out of it")
-        return total
 
 
 class SumProtocol(MessageProtocol):
@@ -84,7 +50,7 @@ class SumProtocol(MessageProtocol):
         """Declare what each message reveals when these parties contribute, in the roles of a sum."""
 
     @abstractmethod
-    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+    def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
         """Who must collude: for each contributor the fewest others that learn its part. `parties`: collector first.
 
         Exact for parties that follow the protocol: a set of others learns the part if and only if it holds such a
@@ -93,11 +59,13 @@ class SumProtocol(MessageProtocol):
 
     def coalition(self, contributors: Sequence[str], collector: str = "the active party") -> str:
         """Describe the weakest of `coalitions` in one line for people. It speaks of the messages of one sum."""
-        found = self.coalitions((collector, *contributors))
-        name, fewest = min(found.items(), key=lambda item: item[1].size)
-        if fewest.size == 1:
-            return f"{fewest} learns the part of {name}"
-        return f"{fewest} together learn the part of {name}; fewer than {fewest.size} learn nobody's"
+        name, fewest = min(self.coalitions((collector, *contributors)).items(), key=lambda item: len(item[1]))
+        *some, last = sorted(fewest)
+        if not some:
+            return f"{last} learns the part of {name}"
+        return (
+            f"{', '.join(some)} and {last} together learn the part of {name}; fewer than {len(fewest)} learn nobody's"
+        )
 
     @property
     def hides_parts(self) -> bool:

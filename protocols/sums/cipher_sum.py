@@ -16,7 +16,7 @@ Paillier are exact; under CKKS a phase of 32 bits is rounded to about 2^-26 of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,8 @@ from securevfl.protocols.encrypted import Encrypted
 from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Circle, Phases, Space
-from securevfl.protocols.sums.base import TOTAL, Coalition, SumProtocol, SumRole, part_of_sum
-from securevfl.protocols.sums.topology import Topology, one_pass
+from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
+from securevfl.protocols.sums.topology import one_pass
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling
 
@@ -55,13 +55,13 @@ class CipherSum(Encrypted, SumProtocol):
     name: ClassVar[str] = "cipher"
     engine: AnyEngine = Ckks()
     """The encryption under which parts are added up."""
-    topology: Topology = "tree"
+    topology: Literal["tree", "star"] = "tree"
     """The way of the encrypted parts to the active party."""
 
     @classmethod
     def variants(cls) -> dict[str, Self]:
         by_engine = {f"cipher {name}": cls(engine=kind()) for name, kind in ENGINES.items()}
-        return by_engine | {"cipher star": cls(topology="star"), "cipher ring": cls(topology="ring")}
+        return by_engine | {"cipher star": cls(topology="star")}
 
     def role(self, seat: Seat) -> SumRole:
         scheme = seat.meter.additive(self.engine.sums())
@@ -79,14 +79,14 @@ class CipherSum(Encrypted, SumProtocol):
             Declared(PartialSum, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
-    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+    def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
         active, *passives = parties
         tree = self.tree(len(passives))
         found = {}
         for k, passive in enumerate(passives):
             above = tree.target(k)
             neighbours = {*tree.sources(k), *([] if above is None else [above])}
-            found[passive] = Coalition(frozenset({active, *(passives[j] for j in neighbours)}))
+            found[passive] = frozenset({active, *(passives[j] for j in neighbours)})
         return found
 
 

@@ -22,7 +22,7 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Circle, Phases, Reals, Space
-from securevfl.protocols.sums.base import Coalition, SumProtocol, SumRole, part_of_sum
+from securevfl.protocols.sums.base import SumProtocol, SumRole, part_of_sum
 from securevfl.runtime.codec import Numbers, carried, check_bits
 from securevfl.runtime.door import Telling
 
@@ -57,8 +57,8 @@ class DirectSum(SumProtocol):
             Declared(PhasePart, CONTRIBUTOR, COLLECTOR, phases, space=Circle),
         ]
 
-    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
-        return {passive: Coalition(frozenset(parties[:1])) for passive in parties[1:]}
+    def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
+        return {passive: frozenset(parties[:1]) for passive in parties[1:]}
 
     @property
     def strength(self) -> str:

@@ -42,7 +42,7 @@ def predict(seat: Seat, sums: SumRole, part: ScoringPart, rows: ScoredRows, outp
     for start in range(0, len(rows), BLOCK):
         block = slice(start, min(start + BLOCK, len(rows)))
         if seat.me == seat.active:
-            f[block] = part.joined(rows[block], sums.collect_all((block.stop - start, seat.outputs), seat.reals))  # 1
+            f[block] = part.joined(rows[block], sums.collect((block.stop - start, seat.outputs), seat.reals))  # 1
         else:
             sums.contribute(part.forward(rows[block]), seat.reals)  # 1
     return f if seat.me == seat.active else None

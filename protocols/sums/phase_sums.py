@@ -95,7 +95,7 @@ class PhaseSums:
                 sums.contribute(part, space)  # 1
                 self._summed[worker] += part.size
                 continue
-            part += sums.collect_all(part.shape, space)  # 1
+            part += sums.collect(part.shape, space)  # 1
             self._summed[worker] += part.size
             self._tell()
             part &= np.uint32(2**self.bits - 1)
@@ -129,7 +129,7 @@ class PhaseSums:
         if worker != self.me:
             self.sums[worker].contribute(own, Reals())  # 2
             return None
-        others: Floats = self.sums[worker].collect_all(own.shape, Reals())  # 2
+        others: Floats = self.sums[worker].collect(own.shape, Reals())  # 2
         if index is not None:
             self._channel.note(Summed(index))
         return own + others

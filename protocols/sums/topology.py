@@ -1,6 +1,6 @@
 """Who sends to whom in a sum: tree, star or ring. Party 0 is the root, where the sum ends.
 
-*One pass* (pairwise and cipher sums): the shape itself, `one_pass`.
+*One pass* (cipher sums): the shape itself, `one_pass`.
 
 *Two passes* (tree sums): T1 has the shape asked for, and T2, which carries the masks, is another tree, since two equal
 shapes would protect nothing (two stars show the root every part). `two_passes` makes T2 so that the pair keeps what

@@ -36,7 +36,7 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Phases, Space
-from securevfl.protocols.sums.base import TOTAL, Coalition, SumProtocol, SumRole, part_of_sum
+from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
 from securevfl.protocols.sums.sum_residues import Residues, from_residues, pack, residue_type, to_residues, unpack
 from securevfl.protocols.sums.topology import Topology, two_passes
 from securevfl.runtime.codec import Message
@@ -89,15 +89,15 @@ class TreeSum(SumProtocol):
             Declared(MaskPartial, CONTRIBUTOR, COLLECTOR, TOTAL),
         ]
 
-    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+    def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
         if len(parties) < 3:
-            return {passive: Coalition(frozenset({parties[0]})) for passive in parties[1:]}
+            return {passive: frozenset({parties[0]}) for passive in parties[1:]}
         T1, T2 = self.trees(len(parties))
         found = {}
         for l, passive in enumerate(parties[1:], start=1):
             neighbours = smallest_coalition(T1, T2, l)
             assert neighbours is not None, "every passive party sends in both trees"
-            found[passive] = Coalition(frozenset(parties[k] for k in neighbours))
+            found[passive] = frozenset(parties[k] for k in neighbours)
         return found
 
 

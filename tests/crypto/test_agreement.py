@@ -98,17 +98,6 @@ def test_a_party_does_not_agree_with_itself():
             a.agree(public, own="bank", peer=peer, **CONTEXT)
 
 
-def test_a_pair_comes_back_from_its_shares():
-    a, b = KeyPair(), KeyPair()
-    shares = a.split(threshold=3, holders=5)
-    again = KeyPair.restore(shares[1:4], threshold=3)
-    assert again.public == a.public
-    assert again.agree(b.public, own="x", peer="y", **CONTEXT) == a.agree(b.public, own="x", peer="y", **CONTEXT)
-    with pytest.raises(CryptoError):
-        KeyPair.restore(shares[:2], threshold=3)
-    assert KeyPair.restore(shares[:2], threshold=2).public != a.public
-
-
 def test_pairs_are_fresh_and_show_nothing():
     a = KeyPair()
     assert a.public != KeyPair().public

@@ -13,7 +13,7 @@ from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Phases, Space
-from securevfl.protocols.sums.base import Coalition, SumProtocol, SumRole, part_of_sum
+from securevfl.protocols.sums.base import SumProtocol, SumRole, part_of_sum
 from securevfl.protocols.sums.sum_residues import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling
@@ -49,8 +49,8 @@ class EchoSum(SumProtocol):
             Declared(Heard, COLLECTOR, CONTRIBUTOR, Reveal("public")),
         ]
 
-    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
-        return {name: Coalition(frozenset(parties[:1])) for name in parties[1:]}
+    def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
+        return {name: frozenset(parties[:1]) for name in parties[1:]}
 
     @property
     def hides_parts(self) -> bool:

@@ -147,7 +147,7 @@ class RelayedPlayer(BatchPlayer):
         if self._role == PASSIVE:
             self._sums.contribute(X.mean(axis=1, keepdims=True), Reals())  # 1
         elif self._role == SERVER:
-            total: Floats = self._sums.collect_all((len(X), 1), Reals())  # 1
+            total: Floats = self._sums.collect((len(X), 1), Reals())  # 1
             told = channel.tell(Entry(self._seat.active, "columns", total.size, about=self._seat.passives))
             channel.send(self._seat.active, Total(total), told=told)  # 2
         else:

@@ -42,7 +42,7 @@ def part(name: str) -> NDArray[Any]:
     return np.random.default_rng(ord(name)).normal(size=(300, 2))
 
 
-SUMS: list[SumProtocol] = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum(), vfl.PairwiseSum(threshold=2 / 3)]
+SUMS: list[SumProtocol] = [vfl.DirectSum(), vfl.TreeSum(), vfl.PairwiseSum()]
 
 
 @pytest.mark.parametrize("sums", SUMS, ids=str)

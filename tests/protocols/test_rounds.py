@@ -18,15 +18,12 @@ from securevfl.runtime.codec import encode_frame
 SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
     vfl.CipherSum(engine=vfl.Ckks()),
-    vfl.CipherSum(engine=vfl.Paillier(bits=2048), topology="ring"),
+    vfl.CipherSum(engine=vfl.Paillier(bits=2048)),
     vfl.CipherSum(engine=vfl.Ckks(), topology="star"),
     vfl.TreeSum(),
     vfl.TreeSum(topology="star"),
     vfl.TreeSum(topology="ring"),
     vfl.PairwiseSum(),
-    vfl.PairwiseSum(topology="tree"),
-    vfl.PairwiseSum(topology="ring"),
-    vfl.PairwiseSum(threshold=2 / 3),
 ]
 RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), vfl.Paillier(bits=2048)]
 # every sum with the first two residuals, every residual with the first of each kind of sum

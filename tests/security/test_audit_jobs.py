@@ -90,7 +90,7 @@ def with_labels(holders: int) -> list[vfl.Party]:
     ]
 
 
-@pytest.mark.parametrize(("sums", "holders"), [("tree", 2), (vfl.PairwiseSum(threshold=2), 3), ("direct", 2)])
+@pytest.mark.parametrize(("sums", "holders"), [("tree", 2), ("pairwise", 3), ("direct", 2)])
 def test_a_job_of_several_label_holders_is_audited(sums: object, holders: int) -> None:
     audit = run_audit(kernel(sums), with_labels(holders), seeds=(0,))
     assert not audit.failed

@@ -51,7 +51,7 @@ def job(sums: SumProtocol | str = "auto", residual: object = "open", **keys: obj
     return vfl.Job(**(own | keys), protocol=vfl.Protocol(sum=sums, residual=residual))  # type: ignore[arg-type]
 
 
-HIDING = [vfl.PairwiseSum(), vfl.PairwiseSum(threshold=2), vfl.TreeSum(), vfl.CipherSum()]
+HIDING = [vfl.PairwiseSum(), vfl.TreeSum(), vfl.CipherSum()]
 OTHERS = [("auto", vfl.Ckks(), 1), ("direct", vfl.Ckks(), 2), *((sums, vfl.Ckks(), 3) for sums in HIDING)]
 
 

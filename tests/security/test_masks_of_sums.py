@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.masking import masks
 from securevfl.crypto.masking.sum_trees import SumTree
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole
-from securevfl.protocols.sums.dropout_sum import DoubleMasked
 from securevfl.protocols.sums.pairwise_sum import PairMasked
 from securevfl.protocols.sums.topology import two_passes
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSumRole
@@ -87,8 +85,7 @@ class SeededMaskSum(WithRole):
 
 
 MASKED: list[SumProtocol] = [sums for sums in SUMS if isinstance(sums, vfl.TreeSum | vfl.PairwiseSum)]
-MASKED.append(vfl.PairwiseSum(threshold=2 / 3))
-CARRIERS = (MaskedPartial, MaskPartial, PairMasked, DoubleMasked)
+CARRIERS = (MaskedPartial, MaskPartial, PairMasked)
 
 
 def uniform(words: np.ndarray) -> bool:
@@ -137,8 +134,6 @@ def test_a_missing_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not every_message_is_uniform(NoMaskSum())
     monkeypatch.setattr(pairwise_sum, "add_pair_masks", lambda *_: None)
     assert not every_message_is_uniform(vfl.PairwiseSum())
-    monkeypatch.setattr(masks, "_apply", lambda *_, **__: None)
-    assert not every_message_is_uniform(vfl.PairwiseSum(threshold=3))
 
 
 def test_a_mask_used_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,14 +49,14 @@ def recorded() -> Iterator[Drawn]:
 
         return draw
 
-    take = KeyPair._take
+    make = KeyPair.__init__
 
-    def noting_key(self: KeyPair, private: X25519PrivateKey) -> None:
-        drawn.keys[threading.current_thread().name].append(private)
-        take(self, private)
+    def noting_key(self: KeyPair) -> None:
+        make(self)
+        drawn.keys[threading.current_thread().name].append(self._private)
 
     with ExitStack() as stack:
         for owner, name in ((os, "urandom"), (random, "_urandom")):
             stack.enter_context(mock.patch.object(owner, name, noting(getattr(owner, name))))
-        stack.enter_context(mock.patch.object(KeyPair, "_take", noting_key))
+        stack.enter_context(mock.patch.object(KeyPair, "__init__", noting_key))
         yield drawn

@@ -7,13 +7,11 @@ from securevfl.audit.attacks.base import Attack, LabelAttack, Score, label_auc
 from securevfl.audit.attacks.batch_inversion import BatchInversion
 from securevfl.audit.attacks.bin_counts import BinCounts
 from securevfl.audit.attacks.binary_columns import BinaryColumns
-from securevfl.audit.attacks.chosen_splits import ChosenSplits
 from securevfl.audit.attacks.collusion import Collusion
 from securevfl.audit.attacks.column_space import ColumnSpace
 from securevfl.audit.attacks.cross_round import CrossRound
 from securevfl.audit.attacks.differencing import Differencing
 from securevfl.audit.attacks.first_difference import FirstDifference
-from securevfl.audit.attacks.histogram_bins import HistogramBins
 from securevfl.audit.attacks.linked_outputs import LinkedOutputs
 from securevfl.audit.attacks.marked_pairs import MarkedPairs
 from securevfl.audit.attacks.masked_phases import MaskedPhases
@@ -67,7 +65,5 @@ ATTACKS: dict[str, Attack] = {
         SharedFrequencies(),
         MaskedPhases(),
         PhaseMap(),
-        HistogramBins(),
-        ChosenSplits(),
     )
 }

@@ -30,7 +30,7 @@ from securevfl.protocols.residuals.base import (
 )
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.spaces import Phases, Space
-from securevfl.protocols.sums.base import Coalition, SumProtocol, SumRole
+from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import Message
 
@@ -171,7 +171,7 @@ class WitnessedSum(SumProtocol):
     def declares(self, passives: Sequence[str]) -> list[Declared]:
         return self.inner.declares(passives)
 
-    def coalitions(self, parties: Sequence[str]) -> dict[str, Coalition]:
+    def coalitions(self, parties: Sequence[str]) -> dict[str, frozenset[str]]:
         return self.inner.coalitions(parties)
 
     @property

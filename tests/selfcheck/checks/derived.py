@@ -28,7 +28,6 @@ from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.residuals.defences import Noise
 from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.protocols.sums.dropout_sum import Commits, DropoutMember
 from securevfl.transport import session_wire
 from securevfl.transport.seal import Seal, SealOffer
 
@@ -69,13 +68,6 @@ def _challenge(coin: bytes, number: int, first: bytes, middle: bytes, last: byte
     return end._tags(number, first + middle + last, column)
 
 
-def _tag(key: bytes, round: int, sender: str, names: tuple[str, ...], publics: tuple[bytes, ...]) -> bytes:
-    role: Any = DropoutMember.__new__(DropoutMember)
-    role._keys, role._round = {"peer": key}, round
-    tag: bytes = role._tag("peer", sender, Commits(list(names), list(publics), []))
-    return tag
-
-
 def _agreed(pair: int, peer: int, session: str, own: str, name: str, domain: str) -> bytes:
     return _pair(pair).agree(_pair(peer).public, session=session, own=own, peer=name, domain=domain)
 
@@ -112,12 +104,6 @@ TABLE = (
         _challenge,
         {"coin": _A, "number": 0, "first": bytes(64), "middle": bytes(64), "last": bytes(64)},
         {"coin": _B, "number": 1, "first": b"\1" + bytes(63), "middle": b"\1" + bytes(63), "last": bytes(63) + b"\1"},
-    ),
-    Derived(
-        "the tag of a list of a sum with a threshold",
-        _tag,
-        {"key": _A, "round": 1, "sender": "P1", "names": ("P1", "P2"), "publics": (_A, _B)},
-        {"key": _B, "round": 2, "sender": "P2", "names": ("P1", "P3"), "publics": (_A, bytes(32))},
     ),
     Derived(
         "an agreed key",

@@ -14,7 +14,6 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.audit.recording.recorded_runs import record_sum
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.transfers import base_ot, okvs, ot_rows
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
@@ -27,9 +26,6 @@ from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.protocols.meeting import Meeting
 from securevfl.protocols.residuals.sealed_residual import Blinded, Opened, SealedG
-from securevfl.protocols.spaces import Reals
-from securevfl.protocols.sums.dropout_sum import Commits, Survivors, Told
-from securevfl.protocols.sums.pairwise_sum import PairwiseSum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
 from securevfl.training.simulate import simulate
@@ -88,11 +84,6 @@ def altering(field: Field, place: str) -> Iterator[list[str]]:
         yield done
 
 
-def _sum() -> None:
-    names, generator = ("P1", "P2", "P3", "P4"), np.random.default_rng(0)
-    record_sum(PairwiseSum(threshold=3), [{name: generator.normal(size=(6, 1)) for name in names}], Reals())
-
-
 def _train(residual: Engine | str) -> None:
     """Train one visit of two parties that know their rows by ids."""
     parties = [party.take(np.arange(120, dtype=np.intp)) for party in datasets.breast_cancer(parties=2)]
@@ -114,10 +105,6 @@ def _paillier() -> None:
 
 
 FIELDS = (
-    Field(Told, "tags", _sum),
-    Field(Survivors, "tags", _sum),
-    Field(Commits, "sealed", _sum),
-    Field(Commits, "publics", _sum),
     Field(Meeting, "job", _open),
     Field(Meeting, "order", _open),
 )

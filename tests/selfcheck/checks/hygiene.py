@@ -35,7 +35,6 @@ from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.lattice.polynomial_ring import MAX_BITS_128, Ring
 from securevfl.crypto.lattice.profile import PROFILE, Parameters
 from securevfl.crypto.masking.agreement import KeyPair
-from securevfl.crypto.masking.shamir import split
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
@@ -102,7 +101,6 @@ def _secret_objects() -> list[tuple[str, Any, list[int]]]:
     pair = KeyPair()
     private = int.from_bytes(pair._private.private_bytes_raw(), "little")
     blinder = Blinder()
-    share = split(bytes(range(32)), threshold=2, holders=3)[0]
     raw = bytes(range(100, 132))
     numbers = list(key.parts_for_workers())
     return [
@@ -115,7 +113,6 @@ def _secret_objects() -> list[tuple[str, Any, list[int]]]:
         ("marks of stored payloads", Marks({"shop": raw}), [int.from_bytes(raw, "little")]),
         ("key pair", pair, [private]),
         ("blinder", blinder, [int.from_bytes(blinder._scalar, "little")]),
-        ("share", share, [int(share._y)]),
         ("keystream", Prg(raw, "x"), [int.from_bytes(derive_key(raw, "prg", "x"), "little")]),
     ]
 

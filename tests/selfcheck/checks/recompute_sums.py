@@ -16,9 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from securevfl.audit.recording.recorded_runs import record_sum
@@ -27,7 +25,6 @@ from securevfl.audit.statistics import Battery, bits_of, bitwise
 from securevfl.audit.transcripts import Outcome
 from securevfl.protocols.spaces import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol
-from securevfl.protocols.sums.dropout_sum import Commit, DoubleMasked, Told
 from securevfl.protocols.sums.pairwise_sum import PairMasked, PairwiseSum
 from securevfl.protocols.sums.sum_residues import residue_type, to_residues
 from securevfl.protocols.sums.topology import two_passes
@@ -131,80 +128,8 @@ def pairwise(space: Space, rows: int = 24) -> Outcome:
     return outcome
 
 
-def dropout(space: Space, rows: int = 24) -> Outcome:
-    """Every masked message of a sum with a threshold, and to what its sealed shares are bound."""
-    outcome = Outcome()
-    transcript, drawn, parts = _play(PairwiseSum(threshold=3), space, rows)
-    session, like = _session(transcript), next(iter(parts[0].values()))
-    seeds = {name: drawn.of_size(name, 32) for name in _PASSIVES}
-    if any(len(found) != len(parts) for found in seeds.values()):
-        outcome.add("derived", "all", "a self mask comes of another draw than 32 bytes for each sum")
-        return outcome
-    expected: Sent = defaultdict(list)
-    for t, part in enumerate(parts):
-        for own in _PASSIVES:
-            keys = {
-                peer: _pair_key(drawn, own, peer, session, f"pair seed {t}", t + 1)[0]
-                for peer in _PASSIVES
-                if peer != own
-            }
-            masks = _pair_masks(keys, own, 0, like) + slow_reference.stream(seeds[own][t], "self mask", 0, like)
-            expected[own].append(part[own] + masks)
-    _compare(outcome, "DoubleMasked", _sent(transcript, DoubleMasked, like), expected)
-    _sealed(outcome, transcript, drawn, session)
-    _tags(outcome, transcript, drawn, session)
-    return outcome
-
-
-def _sealed(outcome: Outcome, transcript: Transcript, drawn: Drawn, session: str) -> None:
-    """Shares open under the key of owner and holder for that sum, beside the owner's public key, and nowhere else."""
-    rounds: dict[str, int] = defaultdict(int)
-    for event in transcript.received:
-        if not isinstance(event.message, Commit):
-            continue
-        owner, t = event.peer, rounds[event.peer]
-        rounds[owner] += 1
-        for holder, sealed in zip(_PASSIVES, event.message.sealed, strict=True):
-            if holder == owner:
-                continue
-            agreed, _ = _pair_key(drawn, owner, holder, session, "shares")
-            cipher = ChaCha20Poly1305(slow_reference.derived(agreed, "shares", t, owner))
-            public = event.message.public
-            if not _opens(cipher, sealed, public):
-                outcome.add("derived", owner, f"shares for {holder} are sealed under another key than the agreed one's")
-            if _opens(cipher, sealed, None) or _opens(cipher, sealed, bytes([public[0] ^ 1]) + public[1:]):
-                outcome.add("bound", owner, f"shares for {holder} open beside any public key")
-            later = ChaCha20Poly1305(slow_reference.derived(agreed, "shares", t + 1, owner))
-            back = ChaCha20Poly1305(slow_reference.derived(agreed, "shares", t, holder))
-            if _opens(later, sealed, public) or _opens(back, sealed, public):
-                outcome.add("bound", owner, f"shares for {holder} open in another sum, or as its own")
-
-
-def _tags(outcome: Outcome, transcript: Transcript, drawn: Drawn, session: str) -> None:
-    """Each tag is that of sender, receiver and sum over the whole list of names and keys handed out in that sum."""
-    sent: dict[str, list[list[bytes]]] = defaultdict(list)
-    for event in transcript.received:
-        if isinstance(event.message, Told):
-            sent[event.peer].append(event.message.tags)
-    for sender, own in sent.items():
-        for t, tags in enumerate(own):
-            told = [part for name in _PASSIVES for part in (name, _public(drawn, name, t + 1))]
-            for receiver, tag in zip([name for name in _PASSIVES if name != sender], tags, strict=True):
-                agreed, _ = _pair_key(drawn, sender, receiver, session, "shares")
-                if tag != slow_reference.derived(agreed, "committed", t, sender, slow_reference.context(*told)):
-                    outcome.add("bound", sender, f"its tag for {receiver} is not one of all that it was told")
-
-
 def _public(drawn: Drawn, name: str, number: int) -> bytes:
     return drawn.keys[name][number].public_key().public_bytes_raw()
-
-
-def _opens(cipher: ChaCha20Poly1305, sealed: bytes, associated: bytes | None) -> bool:
-    try:
-        cipher.decrypt(bytes(12), sealed, associated)
-    except InvalidTag:
-        return False
-    return True
 
 
 def bits_of_masks() -> Outcome:
@@ -214,7 +139,6 @@ def bits_of_masks() -> Outcome:
         for protocol, kind in (
             (TreeSum(), MaskedPartial),
             (PairwiseSum(), PairMasked),
-            (PairwiseSum(threshold=3), DoubleMasked),
         ):
             transcript, _, parts = _play(protocol, space, 400)
             like = np.zeros((400, 1), residue_type(space))
@@ -241,6 +165,5 @@ def _both(work: Callable[[Space], Outcome]) -> Callable[[], Outcome]:
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "tree masks recomputed": _both(tree),
     "pairwise masks recomputed": _both(pairwise),
-    "dropout masks recomputed": _both(dropout),
     "bits of masks": bits_of_masks,
 }

@@ -24,10 +24,9 @@ from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.meeting import Meeting, Verdict
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Reals
 from securevfl.protocols.sums.cipher_sum import CipherSum
-from securevfl.protocols.sums.dropout_sum import Survivors
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
+from securevfl.protocols.sums.sum_keys import SumPublic
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Channel, Event, Inbox
 from securevfl.runtime.clock import WallClock
@@ -135,7 +134,7 @@ def message_types() -> Outcome:
     outcome = Outcome()
 
     def send(channel: Channel) -> None:
-        channel.send("bank", Survivors(["bank"], []))
+        channel.send("bank", SumPublic(bytes(32)))
 
     def receive(channel: Channel) -> None:
         channel.recv("shop", Verdict)
@@ -196,7 +195,7 @@ def consent_sheet() -> Outcome:
     """Every message that a party receives in a run stands in its part of the sheet, with what it reveals."""
     outcome = Outcome()
     parties = [party.take(np.arange(128, dtype=np.intp)) for party in datasets.breast_cancer(parties=4)]
-    for sums in (TreeSum(), PairwiseSum(threshold=0.7), CipherSum()):
+    for sums in (TreeSum(), PairwiseSum(), CipherSum()):
         job = _job(protocol=Protocol(sum=sums, residual=Ckks()))
         sheet = explain(job, parties)
         places = {party.name: f"\n{party.name} (" for party in parties}
@@ -208,36 +207,6 @@ def consent_sheet() -> Outcome:
             if f"{message} from" not in own:
                 outcome.add("declared", name, f"the sheet does not say that it receives {message}")
     return outcome
-
-
-def survivors_guard() -> Outcome:
-    """Check that a member of a sum with a threshold opens no share for a list of survivors below it."""
-
-    def collector(channel: Channel) -> None:
-        seat = _seat(channel)
-        role = PairwiseSum(threshold=3).role(seat)
-        assert role is not None
-        from securevfl.protocols.sums.dropout_sum import Commit, DoubleMasked, DropoutCollector, SeedShares, Told
-
-        assert isinstance(role, DropoutCollector)
-        role._hand_out(role._gather(Commit, seat.contributors))
-        told = role._gather(Told, seat.contributors)
-        role._gather(DoubleMasked, seat.contributors)
-        one, other = seat.contributors[:2]  # whose tags for each other come first
-        for name, peer in ((one, other), (other, one)):
-            channel.send(name, Survivors([one, other], [told[peer].tags[0]]), "")
-        for name in seat.contributors[:2]:
-            channel.recv(name, SeedShares, "")
-        tags = [told[who].tags[1] for who in (one, other)]
-        channel.send(seat.contributors[2], Survivors(list(seat.contributors), tags), "")  # so that it does not wait
-        channel.recv(seat.contributors[2], SeedShares, "")
-
-    def member(channel: Channel) -> None:
-        role = PairwiseSum(threshold=3).role(_seat(channel))
-        role.contribute(np.zeros((4, 1)), Reals())
-
-    roles = {"A": collector} | dict.fromkeys(("P1", "P2", "P3"), member)
-    return _expect("two survivors of a threshold of three", ProtocolError, lambda: _quiet(roles))
 
 
 def _quiet(roles: Mapping[str, Callable[[Channel], None]]) -> None:
@@ -260,5 +229,4 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "columns guard": columns_guard,
     "sequential guard": sequential_guard,
     "consent sheet is complete": consent_sheet,
-    "survivors guard": survivors_guard,
 }

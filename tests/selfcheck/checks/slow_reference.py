@@ -15,8 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-P_OF_SHARES = 2**256 + 297
-
 
 def context(*parts: str | bytes | int) -> bytes:
     """Parts with their types and lengths in front."""
@@ -65,19 +63,6 @@ def below(draws: Iterator[bytes], limit: int) -> int:
         number = int.from_bytes(draw, "big") >> (8 * len(draw) - bits)
         if number < limit:
             return number
-
-
-def shares(secret: bytes, draws: Iterator[bytes], *, threshold: int, holders: int) -> list[tuple[int, int]]:
-    """Shamir's points (x, y) of a secret of 32 bytes; the coefficient of the highest power is drawn first."""
-    coefficients = [below(draws, P_OF_SHARES) for _ in range(threshold - 1)]
-    polynomial = [*coefficients, int.from_bytes(secret, "little")]
-    points = []
-    for x in range(1, holders + 1):
-        y = 0
-        for coefficient in polynomial:
-            y = (y * x + coefficient) % P_OF_SHARES
-        points.append((x, y))
-    return points
 
 
 def blake(data: bytes, *, size: int = 16, key: bytes = b"", purpose: bytes = b"") -> bytes:

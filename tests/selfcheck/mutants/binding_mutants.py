@@ -13,8 +13,6 @@ from securevfl.crypto.masking import agreement
 from securevfl.crypto.transfers import base_ot, okvs, ot_extension
 from securevfl.models import linear
 from securevfl.protocols.alignment.psi_work import AlignmentWork
-from securevfl.protocols.sums import dropout_sum
-from securevfl.protocols.sums.dropout_sum import DropoutMember
 from securevfl.transport import seal, session_wire
 from securevfl.transport.seal import Seal
 from selfcheck.mutants.mutant import Mutant, Stand, patched
@@ -57,26 +55,6 @@ def _prf_of_row(seed: bytes, matrix: Any, keys: bytes, executor: Any, finish: An
 
 def _key_of_point(number: int, offer: bytes, point: bytes, shared: bytes) -> bytes:
     return hashlib.blake2b(shared, digest_size=32, person=b"securevfl ot").digest()
-
-
-class _Unbound:
-    """An AEAD that leaves associated data out, when it seals and when it opens."""
-
-    def __init__(self, key: bytes) -> None:
-        self._inner = _Aead(key)
-
-    def encrypt(self, nonce: bytes, data: bytes, associated: bytes | None) -> bytes:
-        return bytes(self._inner.encrypt(nonce, data, None))
-
-    def decrypt(self, nonce: bytes, data: bytes, associated: bytes | None) -> bytes:
-        return bytes(self._inner.decrypt(nonce, data, None))
-
-
-_Aead = vars(dropout_sum)["ChaCha20Poly1305"]
-
-
-def _tag_of_sum(self: Any, peer: str, sender: str, commits: Any) -> bytes:
-    return prg.derive_key(self._keys[peer], "committed", self._round)
 
 
 class _OfItsName:
@@ -159,20 +137,6 @@ MUTANTS = [
         "transfers are known answers",
         "derived",
         patched((base_ot, "_key", _key_of_point)),
-    ),
-    Mutant(
-        "dropout: shares without associated data",
-        "the active party may exchange the public keys beside the shares",
-        "dropout masks recomputed",
-        "bound",
-        patched((dropout_sum, "ChaCha20Poly1305", _Unbound)),
-    ),
-    Mutant(
-        "dropout: tags of the sum alone",
-        "parties that were told different lists in step 2 do not find out",
-        "dropout masks recomputed",
-        "bound",
-        patched((DropoutMember, "_tag", _tag_of_sum)),
     ),
     Mutant(
         "start: weights of the seed and the shape",

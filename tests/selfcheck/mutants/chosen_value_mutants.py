@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,6 @@ from unittest import mock
 
 import numpy as np
 import tenseal.sealapi as seal
-from cryptography.exceptions import InvalidTag
 
 from securevfl.crypto.lattice import sealio
 from securevfl.crypto.lattice.polynomial_ring import Ring
@@ -18,9 +16,6 @@ from securevfl.crypto.paillier import paillier_keys
 from securevfl.crypto.paillier.paillier_keys import noise
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
 from securevfl.crypto.scheme import Shape
-from securevfl.errors import SecureVFLError
-from securevfl.protocols.sums import dropout_sum
-from securevfl.protocols.sums.dropout_sum import DropoutMember
 from selfcheck.mutants.mutant import Mutant, patched
 
 
@@ -64,36 +59,6 @@ def _any_shape(self: Any, rows: int, outputs: int, columns: int) -> None:
     """Accept every shape, so that the key holder opens whatever is asked for."""
 
 
-def _unseals_what_it_can(self: Any, commits: Any, own_shares: bytes) -> dict[str, bytes]:
-    found = {}
-    for name, public, sealed in zip(commits.names, commits.publics, commits.sealed, strict=True):
-        found[name] = own_shares
-        with contextlib.suppress(InvalidTag):
-            if name != self._seat.me:
-                found[name] = self._cipher(self._seat.me, name).decrypt(bytes(12), sealed, public)
-    return found
-
-
-class _EqualTags:
-    """`hmac` for which all tags are equal."""
-
-    @staticmethod
-    def compare_digest(one: bytes, other: bytes) -> bool:
-        return True
-
-
-_contribute = DropoutMember.contribute
-
-
-def _counts_late(self: Any, values: Any, space: Any) -> None:
-    before = self._round
-    try:
-        _contribute(self, values, space)
-    except SecureVFLError:
-        self._round = before
-        raise
-
-
 MUTANTS = [
     Mutant(
         "lattice: both halves of a key",
@@ -122,26 +87,5 @@ MUTANTS = [
         "engine ckks",
         "refusal",
         patched((Shape, "check", _any_shape)),
-    ),
-    Mutant(
-        "dropout: shares opened late",
-        "a key exchanged on the way is noticed when shares are opened, after the masked part has left",
-        "exchanged keys are refused",
-        "refusal",
-        patched((DropoutMember, "_unseal", _unseals_what_it_can)),
-    ),
-    Mutant(
-        "dropout: tags not compared",
-        "members may be told different lists of who has committed",
-        "lists that differ are refused",
-        "refusal",
-        patched((dropout_sum, "hmac", _EqualTags)),
-    ),
-    Mutant(
-        "dropout: sums counted late",
-        "a sum that failed and is called again seals under its key and nonce",
-        "failed sums are sealed anew",
-        "nonce",
-        patched((DropoutMember, "contribute", _counts_late)),
     ),
 ]

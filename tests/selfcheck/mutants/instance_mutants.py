@@ -9,7 +9,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from securevfl.crypto import scheme, share_scheme
 from securevfl.crypto.kernel import gradient
@@ -27,8 +26,6 @@ from securevfl.protocols.residuals.defences import Gaussian, Noise
 from securevfl.protocols.shares.chunk_store import OnDisk
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.stored.local_noise import Blur
-from securevfl.protocols.sums import dropout_sum
-from securevfl.protocols.sums.dropout_sum import DropoutMember
 from securevfl.training import session
 from securevfl.training.model_part import ModelPart
 from securevfl.transport import session_wire
@@ -53,19 +50,6 @@ _read = edited(paillier_bytes, "read", ("key != fingerprint", "key[:8] != finger
 _few = Stand(hmac, compare_digest=lambda one, other: hmac.compare_digest(one[:4], other[:4]))
 
 
-class _Unsealed:
-    """Hides data and takes whatever comes in its place."""
-
-    def __init__(self, key: bytes) -> None:
-        self._inner = ChaCha20Poly1305(key)
-
-    def encrypt(self, nonce: bytes, data: bytes, beside: bytes | None) -> bytes:
-        return self._inner.encrypt(nonce, data, None)[: len(data)] + bytes(16)
-
-    def decrypt(self, nonce: bytes, data: bytes, beside: bytes | None) -> bytes:
-        return self._inner.encrypt(nonce, data[:-16], None)[:-16]
-
-
 _LOST: list[tuple[str, str, Patch]] = [
     ("commitments", "the row", edited(Ledger, "commitments", (", salt=_salt(each)", ""))),
     ("commitments", "the key", edited(Ledger, "commitments", ("key=self._file.key, ", ""))),
@@ -78,13 +62,6 @@ _LOST: list[tuple[str, str, Patch]] = [
     ),
     ("challenges", "the block", edited(ot_rows._End, "_tags", (' + number.to_bytes(8, "little")', ""))),
     ("challenges", "the session", edited(ot_rows._End, "_tags", ("self._coin + ", ""))),
-    ("tags of lists", "the round", edited(DropoutMember, "_tag", ("self._round, ", ""))),
-    ("tags of lists", "their maker", edited(DropoutMember, "_tag", ("sender, encode", "encode"))),
-    (
-        "tags of lists",
-        "the keys",
-        edited(DropoutMember, "_tag", ("encode_context(*told)", "repr(commits.names)")),
-    ),
     ("agreed keys", "the session", edited(KeyPair, "agree", ('"agreement", session, ', '"agreement", '))),
     ("agreed keys", "the purpose", edited(KeyPair, "agree", ("session, domain, ", "session, "))),
     ("agreed keys", "the parties", edited(KeyPair, "agree", ("first, first_key, second, ", "first_key, "))),
@@ -197,13 +174,6 @@ MUTANTS = [
         patched(edited(psi_many, "lead", ("~total.any(axis=1)", "total[:, 0] == 0"))),
     ),
     Mutant(
-        "tags of lists by 4 bytes",
-        "a member of a sum with a threshold compares the start of tags",
-        _DIGESTS,
-        "bound",
-        patched((dropout_sum, "hmac", _few)),
-    ),
-    Mutant(
         "order of rows by 4 bytes",
         "two parties compare the start of the digests of their row orders",
         _DIGESTS,
@@ -216,13 +186,6 @@ MUTANTS = [
         _DIGESTS,
         "bound",
         patched(edited(session, "_check", ("other.job != own.job", "other.job[:16] != own.job[:16]"))),
-    ),
-    Mutant(
-        "shares hidden and not sealed",
-        "shares that came altered are taken",
-        _DIGESTS,
-        "bound",
-        patched((dropout_sum, "ChaCha20Poly1305", _Unsealed)),
     ),
     Mutant(
         "keys of a lattice by 8 bytes",

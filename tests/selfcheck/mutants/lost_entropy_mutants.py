@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -15,7 +12,6 @@ import gmpy2
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from securevfl.crypto.masking import shamir
 from securevfl.crypto.masking.agreement import KeyPair
 from securevfl.crypto.paillier import paillier_keys, paillier_worker
 from securevfl.crypto.paillier.paillier_keys import SecretKey
@@ -25,7 +21,7 @@ from securevfl.models.kernel_model import Frequencies
 from securevfl.protocols.alignment import psi_transfers, psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.protocols.residuals import defences
-from securevfl.protocols.sums import dropout_sum, pairwise_sum
+from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.tree_sum import TreeSumRole
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
@@ -75,26 +71,6 @@ def _public_agreement(self: Any, peer_public: bytes, *, session: str, own: str, 
     return hashlib.sha256(encode_context(session, domain, *sorted([self.public, peer_public]))).digest()
 
 
-@contextmanager
-def _public_self_mask() -> Iterator[None]:
-    """b_k is a hash of the public key that k sends along."""
-    last = threading.local()
-
-    class Noting(KeyPair):
-        def _take(self, private: Any) -> None:
-            super()._take(private)
-            last.public = self.public
-
-    def urandom(size: int) -> bytes:
-        return hashlib.sha256(last.public).digest()
-
-    with (
-        mock.patch.object(dropout_sum, "KeyPair", Noting),
-        mock.patch.object(dropout_sum, "os", Stand(os, urandom=urandom)),
-    ):
-        yield
-
-
 _encrypt = SecretKey.encrypt
 
 
@@ -126,10 +102,6 @@ _frequencies = Frequencies.__init__
 
 def _narrow_features(self: Any, model: Any, key: bytes, columns: int) -> None:
     _frequencies(self, model, narrow(key, 4), columns)
-
-
-def _low(bits: int) -> Callable[[int], int]:
-    return lambda limit: secrets.randbelow(limit) & ((1 << bits) - 1)
 
 
 _target = ot_extension.target
@@ -190,13 +162,6 @@ MUTANTS = [
         patched((KeyPair, "agree", _public_agreement)),
     ),
     Mutant(
-        "dropout: self masks of what is public",
-        "the seed of the self mask is a hash of the public key beside it",
-        "dropout masks recomputed",
-        "derived",
-        _public_self_mask,
-    ),
-    Mutant(
         "Paillier: exponents of 32 bits",
         "the holder's randomness is h to the power of 32 bits of what it drew",
         "Paillier recomputed",
@@ -223,13 +188,6 @@ MUTANTS = [
         "key sizes",
         "size",
         patched((SecretKey, "generate", staticmethod(_neighbours))),
-    ),
-    Mutant(
-        "shares: coefficients of 64 bits",
-        "a share is the secret but for its lower half",
-        "shares are known answers",
-        "derived",
-        patched((shamir, "secrets", Stand(secrets, randbelow=_low(64)))),
     ),
     Mutant(
         "kernel: features from 32 bits",

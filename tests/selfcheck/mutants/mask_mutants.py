@@ -1,4 +1,4 @@
-"""Mutants of masked sums: over trees, pairwise, with dropouts."""
+"""Mutants of masked sums: over trees, pairwise."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from securevfl.base.roles import COLLECTOR
-from securevfl.crypto.masking import masks
 from securevfl.crypto.masking.agreement import KeyPair
-from securevfl.crypto.prg import Prg, derive_key
-from securevfl.protocols.sums import dropout_sum, pairwise_sum, topology, tree_sum
-from securevfl.protocols.sums.dropout_sum import DropoutMember
+from securevfl.crypto.prg import Prg
+from securevfl.protocols.sums import pairwise_sum, topology, tree_sum
 from securevfl.protocols.sums.tree_sum import TreeSum, TreeSumRole
 from securevfl.runtime.codec import Message
 from selfcheck.mutants.mutant import Mutant, patched
@@ -113,27 +111,11 @@ def _one_key_pair() -> Iterator[None]:
 
     def make(self: Any) -> None:
         name = threading.current_thread().name.encode()
-        self._take(X25519PrivateKey.from_private_bytes(hashlib.sha256(name).digest()))
+        self._private = X25519PrivateKey.from_private_bytes(hashlib.sha256(name).digest())
+        self.public = self._private.public_key().public_bytes_raw()
 
     with mock.patch.object(KeyPair, "__init__", make):
         yield
-
-
-def _unmasked_double(name: str, values: Any, self_seed: bytes, pair_seeds: Any) -> Any:
-    return np.array(values, order="C")
-
-
-def _pairs_only(name: str, values: Any, self_seed: bytes, pair_seeds: Any) -> Any:
-    total = np.array(values, order="C")
-    for peer, seed in pair_seeds.items():
-        masks._apply(total, seed, "pair mask", add=name < peer)
-    return total
-
-
-def _one_aead_key(self: Any, holder: str, owner: str) -> Any:
-    """Derive the key that seals shares without the round: one key and nonce serve for every sum."""
-    peer = owner if holder == self._seat.me else holder
-    return vars(dropout_sum)["ChaCha20Poly1305"](derive_key(self._keys[peer], "shares", owner))
 
 
 class Diagnostics(Message, frozen=True):
@@ -276,8 +258,8 @@ MUTANTS = [
     Mutant(
         "pairwise: no masks",
         "parts go to the active party as they are",
-        "sum pairwise ring",
-        "uniform",
+        "pairwise masks recomputed",
+        "derived",
         patched((pairwise_sum, "add_pair_masks", _no_pair_masks)),
     ),
     Mutant(
@@ -290,8 +272,8 @@ MUTANTS = [
     Mutant(
         "pairwise: half of the rows",
         "every second row stays unmasked",
-        "sum pairwise tree",
-        "uniform",
+        "pairwise masks recomputed",
+        "derived",
         patched((pairwise_sum, "add_pair_masks", _half_masks)),
     ),
     Mutant(
@@ -314,26 +296,5 @@ MUTANTS = [
         "sum pairwise",
         "fresh",
         _one_key_pair,
-    ),
-    Mutant(
-        "dropout: no masks",
-        "parts go to the active party as they are",
-        "sum dropout",
-        "uniform",
-        patched((dropout_sum, "double_mask", _unmasked_double)),
-    ),
-    Mutant(
-        "dropout: no self mask",
-        "b_k is shared and not used",
-        "sum dropout",
-        "output",
-        patched((dropout_sum, "double_mask", _pairs_only)),
-    ),
-    Mutant(
-        "dropout: one key and nonce for shares",
-        "the key that seals shares forgets the round",
-        "sum dropout",
-        "nonce",
-        patched((DropoutMember, "_cipher", _one_aead_key)),
     ),
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from typing import Any
 
@@ -12,12 +11,9 @@ import tenseal.sealapi as seal
 
 from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
-from securevfl.crypto.masking import agreement, shamir
-from securevfl.crypto.masking.shamir import P, Share
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.transfers import base_ot, ot_extension
 from securevfl.protocols.alignment import psi_transfers
-from securevfl.protocols.sums import dropout_sum
 from securevfl.protocols.sums.tree_sum import TreeSumRole
 from selfcheck.mutants.mutant import Mutant, patched
 
@@ -115,12 +111,6 @@ def _squared_nonces(self: Any, plaintexts: Any) -> list[int]:
     return sealed
 
 
-def _one_coefficient(secret: bytes, *, threshold: int, holders: int) -> list[Share]:
-    """Share a secret s by the polynomial s + a x + a x^2 + ..: two shares give s."""
-    a, constant = secrets.randbelow(P), int.from_bytes(secret, "little")
-    return [Share(x, (constant + sum(a * x**k for k in range(1, threshold))) % P) for x in range(1, holders + 1)]
-
-
 MUTANTS = [
     Mutant(
         "tree: opposite neighbours",
@@ -170,12 +160,5 @@ MUTANTS = [
         "Paillier recomputed",
         "derived",
         patched((SecretKey, "encrypt", _squared_nonces)),
-    ),
-    Mutant(
-        "shares: one coefficient",
-        "all coefficients of a polynomial are one, so that two shares give the secret",
-        "shares are known answers",
-        "derived",
-        patched(*((module, "split", _one_coefficient) for module in (shamir, agreement, dropout_sum))),
     ),
 ]

@@ -14,7 +14,7 @@ from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
 from securevfl.methods import sizes
 from securevfl.protocols import meeting
-from securevfl.protocols.sums.dropout_sum import DropoutMember, Survivors
+from securevfl.protocols.sums.sum_keys import SumPublic
 from securevfl.runtime import channel, codec
 from securevfl.runtime.channel import Channel, Inbox
 from securevfl.runtime.codec import decode_message
@@ -98,7 +98,7 @@ def _careless_inbox(self: Any, *args: Any, **keys: Any) -> None:
 
 def _any_kind(self: Any, sender: str, kind: Any, lane: str = "", *, timeout: float | None = None) -> Any:
     arrival = self._inbox.take((sender,), lane, self.timeout)
-    kinds = [kind, Survivors]
+    kinds = [kind, SumPublic]
     return decode_message(next(k for k in kinds if k.__name__ == arrival.frame.kind), arrival.frame.payload)
 
 
@@ -123,10 +123,6 @@ def _hides(declared: Any, role: str) -> list[str]:
     return [line for line in _role(declared, role) if "Blinded" not in line]
 
 
-def _hides_shares(declared: Any, role: str) -> list[str]:
-    return [line for line in _role(declared, role) if "Shares" not in line]
-
-
 def _unkeyed(key: bytes, data: bytes, digest: Any) -> bytes:
     return hashlib.sha256(data).digest()
 
@@ -137,10 +133,6 @@ class _Hmac:
     @staticmethod
     def compare_digest(a: bytes, b: bytes) -> bool:
         return a == b
-
-
-def _any_survivors(self: Any, commits: Any) -> Any:
-    return frozenset(self._seat.channel.recv(self._seat.collector, Survivors, self._seat.lane).names)
 
 
 def _key_speaks(self: Any) -> str:
@@ -267,20 +259,6 @@ MUTANTS = [
         "consent sheet is complete",
         "declared",
         patched((consent_sheet, "_role", _hides)),
-    ),
-    Mutant(
-        "explain: hides shares",
-        "the sheet leaves opened shares out",
-        "consent sheet is complete",
-        "declared",
-        patched((consent_sheet, "_role", _hides_shares)),
-    ),
-    Mutant(
-        "dropout: any list of survivors",
-        "a member opens shares whoever is called a survivor",
-        "survivors guard",
-        "refusal",
-        patched((DropoutMember, "_receive_survivors", _any_survivors)),
     ),
     Mutant(
         "secrets: a key that speaks",
