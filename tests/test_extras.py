@@ -1,7 +1,9 @@
 """What a party needs to train from CSV or npz is in the core; for the rest an error names the extra to install."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -88,3 +90,25 @@ def test_an_error_names_the_extra(module: str, extra: str, code: str) -> None:
 def test_a_module_that_is_there_and_broken_is_not_called_missing() -> None:
     done = run_without({"numpy"}, "from securevfl.base.extras import extra; extra('scipy.stats', 'sklearn', 'x')")
     assert "ModuleNotFoundError: No module named 'numpy" in done.stderr
+
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="not beside a checkout")
+def test_every_library_has_been_looked_at_for_known_holes() -> None:
+    """SECURITY.md names each library that users install, with its least version where a hole set it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = project["dependencies"] + [
+        one for name in extras if name not in {"test", "docs", "dev"} for one in extras[name]
+    ]
+    least = dict(re.findall(r"^([\w.-]+)>=([\d.]+)", "\n".join(wanted), re.MULTILINE))
+    page = (ROOT / "SECURITY.md").read_text().split("## Libraries")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")][2:]
+    said = {}
+    for names, versions, _ in rows:
+        each = names.split(", ")
+        given = versions.split(", ") if "pyproject" not in versions else [least[name] for name in each]
+        said |= dict(zip(each, given, strict=True))
+    assert said == least

@@ -8,8 +8,12 @@ G, for transfers j = 1 .. n at once:
        keys                  offerer: Hash(j, A, B_j, a (B_j - m A)) for m = 0, 1;  chooser: Hash(j, A, B_j, b_j A)
 
 B_j is uniform whatever c_j, so the offerer learns nothing of the choices; under computational Diffie-Hellman, with the
-hash as a random oracle, the chooser has nothing of the other key. Points are checked to be canonical and in the group
-of prime order. For semi-honest parties over an authenticated channel. Products and sums of points are libsodium's.
+hash as a random oracle, the chooser has nothing of the other key. For semi-honest parties over an authenticated line.
+Products and sums of points are libsodium's.
+
+Points that come are checked here to be canonical, on the curve and in the group of prime order, and by libsodium once
+more. Of an offer with a part of small order each B_j would tell c_j, by whether it has that part too; libsodium took a
+part of order two for none until the end of 2025 (CVE-2025-69277).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
+from gmpy2 import jacobi
 from nacl.bindings import (
     crypto_core_ed25519_add,
     crypto_core_ed25519_is_valid_point,
@@ -32,7 +37,9 @@ from securevfl.errors import CryptoError
 __all__ = ["POINT_BYTES", "Offerer", "choose"]
 
 POINT_BYTES = 32
+_P = 2**255 - 19
 _ORDER = 2**252 + 27742317777372353535851937790883648493
+_BEFORE_ORDER = (_ORDER - 1).to_bytes(32, "little")
 
 
 class Offerer(Secret):
@@ -83,11 +90,23 @@ def _scalar() -> bytes:
 
 
 def _check(point: bytes) -> None:
-    if len(point) != POINT_BYTES or not crypto_core_ed25519_is_valid_point(point):
+    if not (_on_curve(point) and crypto_core_ed25519_is_valid_point(point) and _of_prime_order(point)):
         raise CryptoError(
             "base transfers: a canonical point of Ed25519's group of prime order was expected, something else came; "
             "the sender runs other software or is cheating"
         )
+
+
+def _on_curve(point: bytes) -> bool:
+    """Whether these are 32 bytes of a point with y < p, other than those with x = 0 (of order one and two)."""
+    y = int.from_bytes(point, "little") & (2**255 - 1)
+    # -x^2 + y^2 = 1 + d x^2 y^2 with d = -121665/121666, so x^2 = (y^2 - 1) / (d y^2 + 1): RFC 8032 section 5.1.3.
+    return len(point) == POINT_BYTES and y < _P and jacobi((y * y - 1) * 121666 * (121666 - 121665 * y * y), _P) == 1
+
+
+def _of_prime_order(point: bytes) -> bool:
+    """Whether (l - 1) P = -P, that is, l P is the neutral point; -P is P with the other sign of x."""
+    return crypto_scalarmult_ed25519_noclamp(_BEFORE_ORDER, point) == point[:-1] + bytes([point[-1] ^ 128])
 
 
 def _key(number: int, offer: bytes, point: bytes, shared: bytes) -> bytes:

@@ -2,12 +2,12 @@ import os
 
 import pytest
 from nacl.bindings import (
-    crypto_core_ed25519_add,
     crypto_core_ed25519_sub,
     crypto_scalarmult_ed25519_base_noclamp,
     crypto_scalarmult_ed25519_noclamp,
 )
 
+from securevfl.crypto.transfers import base_ot
 from securevfl.crypto.transfers.base_ot import Offerer, choose
 from securevfl.errors import CryptoError
 
@@ -45,29 +45,95 @@ def test_nothing_serves_twice() -> None:
     assert choose(offerer.offer, BITS)[0] != choose(offerer.offer, BITS)[0]
 
 
-def with_cofactor() -> bytes:
-    """A point of the group plus one of order four: on the curve, outside the group of prime order."""
-    return crypto_core_ed25519_add(Offerer().offer, bytes(32))
+P = 2**255 - 19
+D = -121665 * pow(121666, -1, P) % P
+ORDER = 2**252 + 27742317777372353535851937790883648493
+Place = tuple[int, int]
 
 
+def plus(one: Place, other: Place) -> Place:
+    (x, y), (u, v) = one, other
+    cross = D * x * u * y * v % P
+    return (x * v + y * u) * pow(1 + cross, -1, P) % P, (y * v + x * u) * pow(1 - cross, -1, P) % P
+
+
+def times(scalar: int, point: Place) -> Place:
+    result = (0, 1)
+    for bit in f"{scalar:b}":
+        result = plus(result, result)
+        if bit == "1":
+            result = plus(result, point)
+    return result
+
+
+def place(point: bytes) -> Place:
+    """Decode (RFC 8032, section 5.1.3); StopIteration where no x fits."""
+    number = int.from_bytes(point, "little")
+    y = number & (2**255 - 1)
+    square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
+    root = pow(square, (P + 3) // 8, P)
+    x = next(x for x in (root, root * pow(2, (P - 1) // 4, P) % P) if x * x % P == square)
+    return (x if x % 2 == number >> 255 else -x % P), y
+
+
+def packed(point: Place) -> bytes:
+    return (point[1] | (point[0] % 2) << 255).to_bytes(32, "little")
+
+
+# l times a point of the curve has small order; that of y = 6 has order 8, so its multiples are all there are.
+SMALL = [times(k, times(ORDER, place((6).to_bytes(32, "little")))) for k in range(8)]
+GROUP = place(Offerer().offer)
 OUTSIDE = {
-    "of order four": bytes(32),
-    "neutral": b"\x01" + bytes(31),
-    "of order two": (2**255 - 20).to_bytes(32, "little"),
     "not canonical": b"\xff" * 32,
+    "neutral, not canonical": (P + 1).to_bytes(32, "little"),
+    "of order four, other sign": bytes(31) + b"\x80",
+    "off the curve": (2).to_bytes(32, "little"),
     "short": os.urandom(31),
     "empty": b"",
-    "of composite order": with_cofactor(),
+    **{f"{k} of 8 of small order": packed(SMALL[k]) for k in range(8)},
+    **{f"of the group and {k} of 8": packed(plus(GROUP, SMALL[k])) for k in range(1, 8)},
 }
 
 
+def test_small_orders_are_all_there() -> None:
+    assert len(set(SMALL)) == 8
+    assert all(times(8, point) == (0, 1) for point in SMALL)
+
+
+@pytest.fixture
+def unchecked_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's functions on plain integers, without any check of points: what is refused, we refuse."""
+    monkeypatch.setattr(base_ot, "crypto_core_ed25519_is_valid_point", lambda point: True)
+    monkeypatch.setattr(
+        base_ot,
+        "crypto_scalarmult_ed25519_noclamp",
+        lambda scalar, point: packed(times(int.from_bytes(scalar, "little"), place(point))),
+    )
+
+
+@pytest.mark.parametrize("library", ["as it is", "unchecked"])
 @pytest.mark.parametrize("kind", OUTSIDE)
-def test_points_outside_the_group_are_refused(kind: str) -> None:
+def test_points_outside_the_group_are_refused(kind: str, library: str, request: pytest.FixtureRequest) -> None:
+    if library == "unchecked":
+        request.getfixturevalue("unchecked_library")
     with pytest.raises(CryptoError, match="base transfers"):
         choose(OUTSIDE[kind], BITS)
     if kind != "empty":
         with pytest.raises(CryptoError, match="base transfers"):
             Offerer().pairs(OUTSIDE[kind])
+
+
+def choices_read(small: Place) -> list[bool]:
+    """What an offerer reads of 16 choices whose offer has a part of small order: the points that have one too."""
+    points, _ = choose(packed(plus(GROUP, small)), BITS)
+    return [times(ORDER, place(points[start : start + 32])) != (0, 1) for start in range(0, len(points), 32)]
+
+
+def test_an_offer_of_small_order_reads_no_choice(unchecked_library: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CryptoError, match="base transfers"):
+        choices_read(SMALL[4])
+    monkeypatch.setattr(base_ot, "_of_prime_order", lambda point: True)
+    assert choices_read(SMALL[4]) == BITS
 
 
 def test_an_offerer_shows_nothing() -> None:
