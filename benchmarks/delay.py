@@ -159,7 +159,7 @@ def measured(work: vfl.Job, tables: Tables, mbps: float, rtt_ms: float) -> dict[
 
 def virtual(work: vfl.Job, tables: Tables, network: vfl.Network) -> float:
     """Seconds of training that `simulate` tells."""
-    return vfl.simulate(work, tables(), network=network).costs.total
+    return vfl.simulate(work, tables(), network=network).costs.training
 
 
 def main() -> None:

@@ -289,7 +289,7 @@ def times(data: Path | None, plan: Plan, on_row: Callable[[str], None]) -> Rows:
                     "training": f"FDML, tau = {tau}, round trip {rtt:g} ms",
                     "rounds": None if at is None else at[0],
                     "seconds": None if at is None else at[1],
-                    "whole_s": done.costs.total,
+                    "whole_s": done.costs.training,
                     "auc": done.metrics["auc"],
                 }
             )

@@ -203,7 +203,7 @@ def _finish(
         rounds = 3
         costs = simulate(_job(plan, q, eta, residual, rounds), tables[0]).costs
         computed = costs.seconds(Kind.ENCRYPTION) + costs.seconds(Kind.LOCAL)
-        a_round |= {f"{name}_s": costs.total / rounds, f"{name}_computing_s": computed / rounds}
+        a_round |= {f"{name}_s": costs.training / rounds, f"{name}_computing_s": computed / rounds}
         a_round[f"{name}_mb"] = costs.bytes / rounds / 1e6
     return {"curves": curves, "a_round": a_round}
 

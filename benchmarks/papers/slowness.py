@@ -56,7 +56,7 @@ def run(data: Path | None, plan: SlowPlan, on_row: Callable[[str], None]) -> Row
                     pauses = {f"p{k}": Pauses(plan.share, plan.seconds, 100 * seed + k) for k in range(count)}
                     setting = fdml.Setting("linear", tau, first=tau == 0)
                     done = fdml.train(parties, own, setting, 3.0, seed, network, dict(pauses))
-                    seconds.append(done.costs.total)
+                    seconds.append(done.costs.training)
                     aucs.append(done.metrics["auc"])
                     model.append(queued(count, tau, done.costs.rounds, network, [*pauses.values()]))
                 found.append((tau, float(np.mean(seconds)), float(np.mean(model)), float(np.mean(aucs))))

@@ -174,7 +174,7 @@ def _row(
         "encrypt_s": costs.seconds(Kind.ENCRYPTION),
         "local_s": costs.seconds(Kind.LOCAL),
         "network_s": costs.seconds(Kind.COMMUNICATION),
-        "total_s": costs.total,
+        "total_s": costs.training,
         "bytes": costs.bytes,
         "opened_equations": opened.equations,
         "attack_auc": opened.label_auc({index: y[rows] == 1 for index, rows in enumerate(schedule.partition(0))}),

@@ -216,7 +216,7 @@ def _trained(job: Job, own: Sequence[Party]) -> tuple[dict[str, Any], Run]:
         "visits_s": sum(books.seconds(Stage.TRAIN) for books in costs.books.values()),
         "clock_s": time.perf_counter() - started,
         "cpu_s": _spent() - before,
-        "virtual_s": costs.total + costs.ahead,
+        "virtual_s": costs.total,
         "bytes": costs.bytes,
         "peak_mib": _peak(),
         "load": load,

@@ -249,9 +249,11 @@ def _helper(job: Job, party: str) -> Party:
 
 
 def _say_outcome(part: ModelPart, rows: str, save: Path) -> None:
-    from securevfl.cli.show import figures
+    from securevfl.cli.show import figures, took
     from securevfl.training.model_part import Standing
 
+    if part.standing is Standing.NEW:
+        typer.echo(took(part.path))
     if part.standing is not Standing.NEW:
         typer.echo(
             f"nothing was trained: this model is {part.standing}; job and table are the same (--again trains anew)"

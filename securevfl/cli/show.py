@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from securevfl.training.costs import Costs
+from securevfl.runtime.clock import Path
+from securevfl.training.costs import Costs, spent
 
 Cell = str | int | float | None
 UNCUT = 400  # columns, of what is no terminal
@@ -62,32 +64,30 @@ def _cell(value: Cell) -> str:
 
 
 def costs_table(runs: Sequence[Costs]) -> Table:
-    """Lay out the columns of FedBCD Table 2 in seconds, one row a run, with the megabytes that all parties sent.
-
-    Seconds of work ahead have a column where there were any.
-    """
-    left_out = set() if any(run.ahead for run in runs) else {"ahead_s"}
-    rows = [{key: value for key, value in run.row().items() if key not in left_out} for run in runs]
-    grid = table([_HEADS.get(key, key) for key in rows[0]], [_costs(row) for row in rows])
-    for column in grid.columns[2:]:
+    """Lay out runs side by side: rounds, the seconds from start to end by what they went into, which add up to the
+    total, and the megabytes that all parties sent."""
+    went = [add_up(run.parts, 2) for run in runs]
+    rows: list[list[Cell]] = [["", *[run.protocol for run in runs]], ["rounds", *[f"{run.rounds:,}" for run in runs]]]
+    spent_on = [word for word in went[0] if any(parts[word] != "0.00" for parts in went)]
+    rows += [[f"{word}, s", *[parts[word] for parts in went]] for word in spent_on]
+    rows.append(["total, s", *[f"{run.total:.2f}" for run in runs]])
+    rows.append(["sent, MB", *[f"{run.bytes / 1e6:.2f}" for run in runs]])
+    grid = table(["", *[run.algorithm for run in runs]], rows)
+    for column in grid.columns[1:]:
         column.justify = "right"
     return grid
 
 
-_HEADS = {
-    "encryption_s": "encrypt\ns",
-    "local_s": "local\ns",
-    "communication_s": "network\ns",
-    "total_s": "total\ns",
-    "ahead_s": "ahead\ns",
-    "bytes": "sent\nMB",
-}
+def add_up(parts: Mapping[str, float], digits: int) -> dict[str, str]:
+    """Format parts so that, as they are printed, they add up to their printed sum."""
+    ends = [round(end, digits) for end in accumulate(parts.values(), initial=0.0)]
+    return {word: f"{end - start:.{digits}f}" for word, (start, end) in zip(parts, pairwise(ends), strict=True)}
 
 
-def _costs(row: dict[str, str | int | float | None]) -> list[Cell]:
-    cells: list[Cell] = [f"{v:.2f}" if isinstance(v, float) else v for k, v in row.items() if k != "bytes"]
-    sent = row["bytes"]
-    return [*cells, f"{sent / 1e6:.2f}" if isinstance(sent, int | float) else None]
+def took(path: Path) -> str:
+    """Say in a line how long a party's run took by the clock, from when all were there, and what that went into."""
+    went = ", ".join(f"{word} {seconds}" for word, seconds in add_up(spent(path), 1).items())
+    return f"{path.sum():.1f} s from start to end: {went}"
 
 
 def figures(metrics: Mapping[str, float], positive: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What a run cost: its critical path by kind of work, its books, one table."""
+"""What a run cost: its critical path from start to end by what it went into, its books, one table."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from securevfl.display import html
 from securevfl.runtime.clock import Books, Kind, Path, Stage
 
+KINDS = {Kind.ENCRYPTION: "encryption", Kind.LOCAL: "other work", Kind.COMMUNICATION: "network"}
+PARTS = "encryption_s", "local_s", "communication_s", "ahead_s", "evaluation_s"  # columns of `Costs.parts`
+
 
 @dataclass(frozen=True)
 class Costs:
     """The costs of one run in time and messages.
 
-    `path` is the critical path (stage x kind, seconds); `books` are the parties' books; `rounds` counts exchanges.
+    `path` is the critical path (stage x kind, seconds) from the start of the run to its end: in virtual time, or by the
+    clock where parties are apart; `books` are the parties' books; `rounds` counts exchanges.
     """
 
     algorithm: str
@@ -22,11 +26,15 @@ class Costs:
     rounds: int
     path: Path
     books: dict[str, Books]
-    measured: bool = False
 
     def seconds(self, kind: Kind, stage: Stage = Stage.TRAIN) -> float:
-        """Seconds of the critical path that went into `kind`."""
+        """Seconds of the critical path that went into `kind` in one stage."""
         return float(self.path[stage, kind])
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of the critical path by what they went into; they add up to `total` (`spent`)."""
+        return spent(self.path)
 
     @property
     def kept(self) -> bool:
@@ -35,7 +43,13 @@ class Costs:
 
     @property
     def total(self) -> float:
-        """Seconds of training on the critical path."""
+        """Seconds of the critical path, from the start of the run to its end."""
+        return float(self.path.sum())
+
+    @property
+    def training(self) -> float:
+        """Seconds on the critical path of training alone, without meeting, work ahead and evaluation: for methods that
+        do nothing ahead."""
         return float(self.path[Stage.TRAIN].sum())
 
     @property
@@ -49,17 +63,15 @@ class Costs:
         return float(self.path[Stage.AHEAD].sum())
 
     def row(self) -> dict[str, str | int | float | None]:
-        """One row of FedBCD Table 2, with the protocol and the bytes beside it; None for what files do not keep."""
+        """One row of FedBCD Table 2, with the parts of the total, the protocol and the bytes beside it; None for what
+        files do not keep."""
         row: dict[str, str | int | float | None] = {
             "algorithm": self.algorithm,
             "protocol": self.protocol,
             "Q": self.local_steps,
             "rounds": self.rounds,
-            "encryption_s": self.seconds(Kind.ENCRYPTION),
-            "local_s": self.seconds(Kind.LOCAL),
-            "communication_s": self.seconds(Kind.COMMUNICATION),
+            **dict(zip(PARTS, self.parts.values(), strict=True)),
             "total_s": self.total,
-            "ahead_s": self.ahead,
             "bytes": self.bytes,
         }
         return row if self.kept else row | dict.fromkeys([key for key in row if key.endswith("_s")] + ["bytes"])
@@ -74,6 +86,17 @@ class Costs:
             [key.replace("_s", " s") if key.endswith("_s") else key for key in row],
             [["-" if each is None else each for each in row.values()]],
         )
+
+
+def spent(path: Path) -> dict[str, float]:
+    """Split the seconds of a path (stage x kind) by what they went into.
+
+    Meeting and training are split by kind of work. Work that could be done before the training (`securevfl prepare`)
+    and evaluation stand by themselves, whatever they went into: which of them lie on the critical path differs from run
+    to run where they are done beside the training.
+    """
+    by_kind = {word: float(path[[Stage.SETUP, Stage.TRAIN], kind].sum()) for kind, word in KINDS.items()}
+    return by_kind | {"work ahead": float(path[Stage.AHEAD].sum()), "evaluation": float(path[Stage.EVALUATE].sum())}
 
 
 def format_table(rows: Sequence[dict[str, str | int | float | None]]) -> str:

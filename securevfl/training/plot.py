@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from securevfl.base.extras import extra
 from securevfl.display.chart import COLOURS
 from securevfl.training.costs import Costs
-from securevfl.training.run_page import AXES, KINDS, LOSSES, curve, metric_names
+from securevfl.training.run_page import AXES, LOSSES, curve, metric_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,10 +35,11 @@ def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
         handles = list(dict.fromkeys([*axes.get_lines(), *other.get_lines()]))
         if handles:
             axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
-    seconds = {word: costs.seconds(kind) for kind, word in KINDS.items()}
+    seconds = costs.parts
     bars = split.bar(list(seconds), list(seconds.values()), color=COLOURS[: len(seconds)])
     split.bar_label(bars, fmt="%.3g", fontsize="small")
-    split.set(ylabel="seconds of training")
+    split.set(ylabel="seconds from start to end")
+    split.tick_params(axis="x", labelsize="small", labelrotation=20)
     return figure
 
 

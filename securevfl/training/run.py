@@ -22,7 +22,7 @@ from securevfl.models.fairness import by_group
 from securevfl.models.shapley import Explained
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Stage, WallClock
+from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.training.costs import Costs
@@ -75,13 +75,13 @@ class Run:
 
     @property
     def costs(self) -> Costs:
-        """Rounds, seconds of the critical path by kind, bytes."""
+        """Rounds, seconds of the critical path by what they went into, bytes."""
         return Costs(
             algorithm=self.job.optimizer.label,
             protocol=self.job.method.label(self.job, len(self.parts) - 1),
             local_steps=self.job.optimizer.steps,
             rounds=self.active.rounds,
-            path=max((part.path for part in self.parts.values()), key=lambda path: float(path[: Stage.EVALUATE].sum())),
+            path=max((part.path for part in self.parts.values()), key=lambda path: float(path.sum())),
             books={name: part.books for name, part in self.parts.items()},
         )
 

@@ -13,13 +13,12 @@ from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.display import chart, html
 from securevfl.job import Job
-from securevfl.runtime.clock import Kind, Stage
+from securevfl.runtime.clock import Stage
 from securevfl.training.costs import Costs
 from securevfl.training.model_part import ModelPart
 
-KINDS = {Kind.ENCRYPTION: "encryption", Kind.LOCAL: "other work", Kind.COMMUNICATION: "network"}
 LOSSES = {"batch_loss": "of the batch", "loss": "evaluated"}
-AXES = {"round": "round", "seconds": "seconds on the critical path"}
+AXES = {"round": "round", "seconds": "seconds without evaluation"}
 NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # what a record of a round has beside metrics
 
 
@@ -86,10 +85,10 @@ def curve(history: list[dict[str, float]], over: str, name: str) -> list[tuple[f
 
 
 def cost_split(costs: Costs) -> str:
-    """Seconds of training on the critical path by kind of work, as a bar; a run read from files has none."""
+    """Seconds of the critical path by what they went into, as a bar; a run read from files has none."""
     if not costs.kept:
         return "<p class='soft'>Costs are not kept in model files.</p>"
-    return chart.split({word: costs.seconds(kind) for kind, word in KINDS.items()}, unit="s")
+    return chart.split(costs.parts, unit="s")
 
 
 def cost_facts(costs: Costs) -> dict[str, html.Cell]:
@@ -101,8 +100,7 @@ def cost_facts(costs: Costs) -> dict[str, html.Cell]:
         "rounds": costs.rounds,
     }
     measured: dict[str, html.Cell] = {
-        "seconds of training": costs.total,
-        "seconds of work ahead": costs.ahead,
+        "seconds from start to end": costs.total,
         "bytes of all messages": costs.bytes,
     }
     return facts | measured if costs.kept else facts

@@ -51,7 +51,6 @@ class Trainee:
         self._history = [] if saved is None else saved.history
         self._run = run
         self._leads = party.name == seat.roles.lead
-        self._trained = seat.channel.clock.path()
         self._best = None if saved is None else saved.best
         state = None if saved is None else saved.state
         self._player = job.method.player(job, seat, data.columns, state)
@@ -74,9 +73,7 @@ class Trainee:
                     "lower lr, or scale the columns"
                 ) from error
             raise
-        clock = self._seat.channel.clock
-        clock.tick(Kind.LOCAL)
-        self._trained = clock.path()
+        self._seat.channel.clock.tick(Kind.LOCAL)
 
     def finish(self) -> ModelPart:
         """Evaluate a last time and pack what this party takes home."""
@@ -86,8 +83,7 @@ class Trainee:
             make = partial(self._job.method.player, self._job, seat, data.columns)
             self._player = self._player.going_back(self._best, make)
         measured = self._evaluate(last=True)
-        path = seat.channel.clock.path()
-        path[: Stage.EVALUATE] = self._trained[: Stage.EVALUATE]  # others may have evaluated while this one trained
+        seat.channel.clock.tick(Kind.LOCAL)
         return ModelPart(
             name=self._party.name,
             role=seat.roles.role(self._party.name),
@@ -105,7 +101,7 @@ class Trainee:
             history=self._history,
             rounds=exchanges,
             books=seat.channel.books,
-            path=path,
+            path=seat.channel.clock.path(),
             run=self._run,
             trained=len(data.schedule.flow),
             held_out=len(data.schedule.test),
@@ -125,7 +121,7 @@ class Trainee:
         if self._leads:
             clock = self._seat.channel.clock
             clock.tick(Kind.LOCAL)
-            record["seconds"] = float(clock.path()[Stage.TRAIN].sum())
+            record["seconds"] = float(clock.path()[: Stage.EVALUATE].sum())
             self._history.append(record)
         if self._on_round is not None:
             self._on_round(done.number, done.of)

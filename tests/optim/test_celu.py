@@ -200,7 +200,7 @@ def seconds(optimizer: object, monkeypatch: pytest.MonkeyPatch, *, step: float, 
         patch.setattr(vfl.CeluVFL, "_step", slow)
         network = vfl.Network(mbps=1e6, rtt_ms=rtt * 1000, message_ms=0)
         run = vfl.simulate(job(optimizer, batch_size=15, epochs=4), tables(2), network=network)
-    return run.costs.total / run.costs.rounds
+    return run.costs.training / run.costs.rounds
 
 
 @pytest.mark.parametrize(("step", "rtt"), [(1.0, 40.0), (10.0, 4.0), (5.0, 20.0)])
