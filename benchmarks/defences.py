@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 import securevfl as vfl
+from benchmarks.tables import shuffled
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.recording.views import Worlds
-from securevfl.bench.tables import shuffled
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, MaxNorm, Rounding
 

@@ -6,7 +6,8 @@
 BlockNewton under CKKS, 300 Mbps and 20 ms, in virtual time, a quarter of the rows held out; the table is drawn here.
 Rounds until the held-out AUC stays within .001 of the optimum's, which Newton's method finds on the pooled columns;
 seconds until then, preparation included, and what they went into; how often the optimum's loss is missed by how much is
-another matter (`securevfl bench rounds`). Memory is that of the process, both parties in it, and of the largest worker.
+another matter (`python -m benchmarks rounds`). Memory is that of the process, both parties in it, and of the largest
+worker.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.bench import he, product_costs, shares
+from benchmarks import product_costs, shares
+from securevfl.bench import he
 from securevfl.bench.record import MemoryHeld
 from securevfl.crypto.scheme import Shape
 from securevfl.data.party import Party

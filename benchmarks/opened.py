@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 import securevfl as vfl
+from benchmarks.tables import default_credit
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
 from securevfl.audit.recording.views import Worlds
-from securevfl.bench.tables import default_credit
 from securevfl.errors import SecureVFLError
 from securevfl.training.costs import format_table
 

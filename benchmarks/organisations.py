@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import securevfl as vfl
-from securevfl.bench.tables import default_credit
+from benchmarks.tables import default_credit
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.model_part import ModelPart

@@ -23,11 +23,11 @@ from selfcheck.checks import stored_checks
 from selfcheck.mutants.mutant import Mutant, patched
 
 import securevfl as vfl
+from docs import job_file_page as reference
 from securevfl.audit import declarations, simulators
 from securevfl.audit.attacks import ATTACKS, Attack
 from securevfl.audit.page import text
 from securevfl.audit.report import run_audit, unlooked
-from securevfl.cli import reference
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.methods import METHODS
 from securevfl.methods.base import Method

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.papers.study import DIVERGED, NEVER, Rows, Runs, choose, development
-from securevfl.bench.tables import READERS
+from benchmarks.tables import READERS
 from securevfl.data.datasets import loans
 from securevfl.data.party import Party
 from securevfl.job import Job

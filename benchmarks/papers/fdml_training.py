@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.papers.study import DIVERGED, Choice, Rows, choose, development, mean, spread
+from benchmarks.tables import archive
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra
-from securevfl.bench.tables import archive
 from securevfl.data.party import Helper, Party
 from securevfl.job import Job
 from securevfl.models.linear import Logistic

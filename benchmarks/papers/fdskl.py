@@ -31,8 +31,8 @@ from benchmarks.papers.fdskl_baselines import (
     pp_svmv,
 )
 from benchmarks.papers.study import DIVERGED, NEVER, Choice, Part, Rows, Runs, choose, mean, spread
+from benchmarks.tables import READERS, archive
 from securevfl.base.arrays import Floats
-from securevfl.bench.tables import READERS, archive
 from securevfl.data.party import Party
 from securevfl.data.schedule import Schedule
 from securevfl.errors import DataError

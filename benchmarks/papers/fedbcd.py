@@ -36,8 +36,8 @@ from benchmarks.papers.study import (
     spread,
     toll,
 )
+from benchmarks.tables import support2
 from securevfl.base.extras import extra
-from securevfl.bench.tables import support2
 from securevfl.models.metrics import area_under_curve
 from securevfl.optim.fedbcd import FedBCD, FedSGD
 

@@ -40,8 +40,8 @@ from benchmarks.papers.study import (
     spread,
     toll,
 )
+from benchmarks.tables import READERS
 from securevfl.base.extras import extra
-from securevfl.bench.tables import READERS
 from securevfl.data.party import Party
 from securevfl.errors import DataError
 from securevfl.job import Job, Protocol

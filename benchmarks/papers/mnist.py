@@ -30,8 +30,8 @@ from benchmarks.papers.study import (
     spread,
     toll,
 )
+from benchmarks.tables import archive
 from securevfl.base.extras import extra
-from securevfl.bench.tables import archive
 from securevfl.data.party import Party
 from securevfl.job import Job
 from securevfl.models.neural import Neural

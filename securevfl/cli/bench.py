@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,10 +49,10 @@ def he(
     from securevfl.cli.show import console, table
 
     check_writable(json)
-    wanted = _sizes(sizes)
-    with _status() as on_row:
-        rows = bench_he.run(wanted, _names(engines), _names(against), bits=bits, on_row=on_row)
-    _write(json, bench_he.SCHEMA, rows)
+    wanted = sizes_of(sizes)
+    with status() as on_row:
+        rows = bench_he.run(wanted, names_of(engines), names_of(against), bits=bits, on_row=on_row)
+    write_rows(json, bench_he.SCHEMA, rows)
     out = console()
     for n, d in wanted:
         at_size = [row for row in rows if (row["n"], row["d"]) == (n, d)]
@@ -91,9 +91,9 @@ def sum_(
     from securevfl.cli.show import console, table
 
     check_writable(json)
-    with _status() as on_row:
-        rows = sums.run(parties, size, _names(engines), _names(against), bits=bits, on_row=on_row)
-    _write(json, sums.SCHEMA, rows)
+    with status() as on_row:
+        rows = sums.run(parties, size, names_of(engines), names_of(against), bits=bits, on_row=on_row)
+    write_rows(json, sums.SCHEMA, rows)
     out = console()
     out.print(f"\n[[sum]] of {parties} vectors of {size:,} floats", style="bold")
     heads = (
@@ -124,82 +124,6 @@ def sum_(
 
 
 @bench.command()
-def shares(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
-    sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows a batch x columns a party.")] = "256x15,256x100",
-    tables: Annotated[str | None, typer.Option(metavar="NAMES", help="Which tables; all if left out.")] = None,
-    large: Annotated[bool, typer.Option("--large", help="One epoch of 100,000 rows x (30 + 300) too.")] = False,
-    json: JsonFile = None,
-) -> None:
-    """Training on shares: a visit beside a sealed round, models beside floats, prediction."""
-    from securevfl.bench import shares as bench_shares
-
-    check_writable(json)
-    names = list(bench_shares.TABLES) if tables is None else _names(tables)
-    _check_tables(names, bench_shares.TABLES)
-    with _status() as on_row:
-        rows = bench_shares.run(data, _sizes(sizes), names, on_row, large=large)
-    _write(json, bench_shares.SCHEMA, rows)
-    _print_lines(rows)
-
-
-@bench.command()
-def trees(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
-    tables: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Which tables; four small ones if left out.")
-    ] = None,
-    trees: Annotated[int | None, typer.Option(min=1, help="Trees a party; by its rows if left out.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Splits of each table.")] = 1,
-    floats: Annotated[bool, typer.Option("--floats", help="The AUC of floats and of others alone.")] = False,
-    json: JsonFile = None,
-) -> None:
-    """Trees on shares beside boosting, their cost, and what trees that mix parties would give."""
-    from securevfl.bench import trees as bench_trees
-
-    check_writable(json)
-    names = list(bench_trees.SMALL) if tables is None else _names(tables)
-    _check_tables(names, bench_trees.SPLIT)
-    with _status() as on_row:
-        rows = bench_trees.run(data, names, on_row, trees=trees, seeds=seeds, shares=not floats)
-    _write(json, bench_trees.SCHEMA, rows)
-    _print_lines(rows)
-
-
-@bench.command()
-def rounds(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables.")],
-    tables: Annotated[
-        str, typer.Option(metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default.")
-    ] = "",
-    residuals: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "ckks",
-    against: Annotated[str, typer.Option(metavar="NAMES", help="Minibatches beside it, among fedbcd, fedsgd.")] = "",
-    mbps: Annotated[float, typer.Option(help="Bandwidth between parties.")] = 300.0,
-    rtt_ms: Annotated[float, typer.Option(help="There and back, in milliseconds.")] = 20.0,
-    json: JsonFile = None,
-) -> None:
-    """Measure rounds to the pooled AUC, their cost and what they open: BlockNewton on all rows, and minibatches."""
-    from securevfl.bench import rounds as bench_rounds
-    from securevfl.cli.show import console, table
-    from securevfl.runtime.clock import Network
-
-    check_writable(json)
-    with _status() as on_row:
-        rows = bench_rounds.run(
-            data,
-            _names(tables),
-            residuals=_names(residuals),
-            against=_names(against),
-            network=Network(mbps=mbps, rtt_ms=rtt_ms),
-            on_row=on_row,
-        )
-    _write(json, bench_rounds.SCHEMA, rows)
-    heads = [key.replace("_", "\n", 1) for key in rows[0]]
-    cells = [["" if value is None else value for value in row.values()] for row in rows]
-    console().print(table(heads, cells))
-
-
-@bench.command()
 def start(
     repetitions: Annotated[int, typer.Option(min=1, help="Processes started for each figure.")] = 9,
     json: JsonFile = None,
@@ -209,36 +133,21 @@ def start(
     from securevfl.cli.show import console, table
 
     check_writable(json)
-    with _status() as on_row:
+    with status() as on_row:
         rows = bench_start.run(repetitions, on_row)
-    _write(json, bench_start.SCHEMA, rows)
+    write_rows(json, bench_start.SCHEMA, rows)
     console().print(
         table(["start", "wall\ns", "processor\ns"], [[row["what"], row["wall_s"], row["cpu_s"]] for row in rows])
     )
 
 
-def _check_tables(names: Sequence[str], known: Iterable[str]) -> None:
-    if unknown := [name for name in names if name not in known]:
-        raise ConfigError(
-            f"--tables: some of {', '.join(known)} were expected, {', '.join(unknown)} came; correct them"
-        )
-
-
-def _print_lines(rows: Sequence[dict[str, Any]]) -> None:
-    from securevfl.cli.show import console
-
-    for row in rows:
-        figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
-        console().print(", ".join(figures), soft_wrap=True)
-
-
-def _names(text: str) -> list[str]:
+def names_of(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def _sizes(text: str) -> list[tuple[int, int]]:
+def sizes_of(text: str) -> list[tuple[int, int]]:
     sizes = []
-    for item in _names(text):
+    for item in names_of(text):
         found = re.fullmatch(r"([1-9]\d{0,6})x([1-9]\d{0,5})", item)
         if not found:
             raise ConfigError(f"--sizes: rows x columns as in 256x15,4096x100 were expected, {item!r} came; correct it")
@@ -248,7 +157,7 @@ def _sizes(text: str) -> list[tuple[int, int]]:
     return sizes
 
 
-def _write(path: Path | None, schema: str, rows: Sequence[dict[str, Any]]) -> None:
+def write_rows(path: Path | None, schema: str, rows: Sequence[dict[str, Any]]) -> None:
     from securevfl.base.files import write_json
     from securevfl.bench.record import record
 
@@ -257,15 +166,15 @@ def _write(path: Path | None, schema: str, rows: Sequence[dict[str, Any]]) -> No
 
 
 @contextmanager
-def _status() -> Iterator[Callable[[str], None]]:
+def status() -> Iterator[Callable[[str], None]]:
     from securevfl.cli.show import console
 
     err = console(err=True)
     if not err.is_terminal:
         yield lambda _: None
         return
-    with err.status("measuring") as status:
-        yield lambda what: status.update(f"measuring {what}")
+    with err.status("measuring") as line:
+        yield lambda what: line.update(f"measuring {what}")
 
 
 def _engine(row: dict[str, Any]) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.bench import rounds
-from securevfl.bench.tables import READERS
+from benchmarks import rounds
+from benchmarks.tables import READERS
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.metrics import area_under_curve
 

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import securevfl as vfl
-from securevfl.bench import shares
-from securevfl.bench.product_costs import PARTS, products
-from securevfl.cli.main import app
+from benchmarks import shares
+from benchmarks.__main__ import app
+from benchmarks.product_costs import PARTS, products
 from securevfl.errors import DataError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -53,7 +53,7 @@ def test_scores_of_all_new_rows_are_timed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"phishing\.npz"):
         shares.read(tmp_path, "phishing")
-    told = CliRunner().invoke(app, ["bench", "shares", "--data", str(tmp_path), "--tables", "nothing"])
+    told = CliRunner().invoke(app, ["shares", "--data", str(tmp_path), "--tables", "nothing"])
     assert told.exit_code == 2
 
 

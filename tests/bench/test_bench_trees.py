@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from securevfl.bench import trees
-from securevfl.cli.main import app
+from benchmarks import trees
+from benchmarks.__main__ import app
 from securevfl.errors import DataError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -45,7 +45,7 @@ def test_trees_that_mix_parties_learn_an_exclusive_or(monkeypatch: pytest.Monkey
 def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"phishing\.npz"):
         trees.table(tmp_path, "phishing", None, 0)
-    told = CliRunner().invoke(app, ["bench", "trees", "--data", str(tmp_path), "--tables", "nothing"])
+    told = CliRunner().invoke(app, ["trees", "--data", str(tmp_path), "--tables", "nothing"])
     assert told.exit_code == 2
 
 

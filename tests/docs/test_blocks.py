@@ -102,7 +102,9 @@ def test_commands_are_parsed(where: str, line: str) -> None:
     words = shlex.split(line, comments=True)
     match words:
         case ["securevfl", *rest]:
-            _parse(rest)
+            _parse(rest, app)
+        case ["python", "-m", "benchmarks", *rest]:
+            _parse(rest, pytest.importorskip("benchmarks.__main__").app)
         case ["make", *targets]:
             makefile = (ROOT / "Makefile").read_text()
             assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
@@ -129,9 +131,9 @@ def test_commands_are_parsed(where: str, line: str) -> None:
 SHELL = {"head", "cat", "curl", "systemctl", "docker", "journalctl", "sudo"}  # what shows or runs things around it
 
 
-def _parse(words: list[str]) -> None:
+def _parse(words: list[str], program: typer.Typer) -> None:
     """As the command would: unknown commands, options and values of a wrong type end the test."""
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(program)
     context = None
     while hasattr(command, "commands"):
         context = command.make_context(command.name, words, parent=context)
@@ -148,7 +150,7 @@ def test_examples_of_services_run_commands_that_there_are() -> None:
     (run,) = re.findall(r"^CMD (\[.*\])$", image, re.MULTILINE)
     for words in (start.split(), json.loads(run)):
         assert words[0] == "serve"
-        _parse(words)
+        _parse(words, app)
     for job in ROOT.glob("examples/*.toml"):
         assert vfl.Job.load(job).to_dict()
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
+from docs import job_file_page as reference
 from securevfl.base.config import Config
-from securevfl.cli import reference
 from securevfl.errors import ConfigError
 from securevfl.models.kernel_model import Kernel
 from securevfl.options import JobOptions
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
 @pytest.mark.long
 @pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference.page(), "python -m securevfl.cli.reference docs/job-file.md"
+    assert PAGE.read_text(encoding="utf-8") == reference.page(), "python -m docs.job_file_page docs/job-file.md"
 
 
 @pytest.mark.long

@@ -8,7 +8,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import securevfl as vfl  # noqa: E402
-from securevfl.bench.tables import READERS, adult  # noqa: E402
 from securevfl.errors import ConfigError  # noqa: E402
 from securevfl.models import torch_part  # noqa: E402
 from securevfl.models.torch_part import TorchPart  # noqa: E402
@@ -188,6 +187,7 @@ def test_sealed_training_is_training_in_the_open() -> None:
 @pytest.mark.parametrize("name", ["wide and deep", "dssm"])
 def test_on_real_tables(name: str) -> None:
     """Above logistic regression on either side alone; adult holds texts, default_credit numbers alone."""
-    for parties, alone in ((adult(REAL), 0.825), (READERS["default_credit"](REAL), 0.720)):
+    tables = pytest.importorskip("benchmarks.tables")
+    for parties, alone in ((tables.adult(REAL), 0.825), (tables.READERS["default_credit"](REAL), 0.720)):
         run = vfl.simulate(job("top", batch_size=1024, epochs=2), with_modules(parties, name, "top"))
         assert run.metrics["auc"] > alone + 0.02

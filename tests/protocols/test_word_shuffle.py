@@ -14,8 +14,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
 import securevfl as vfl
+from benchmarks import tables
 from securevfl.base.roles import PARTNER, Roles
-from securevfl.bench import tables
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError

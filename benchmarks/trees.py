@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import tables as bench_tables
+from benchmarks.shares import read
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra, installed
-from securevfl.bench import tables as bench_tables
-from securevfl.bench.shares import read
 from securevfl.data.party import Party
 from securevfl.job import Job
 from securevfl.methods.prepared_columns import prepare_all

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.tables import READERS
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra
-from securevfl.bench.tables import READERS
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError

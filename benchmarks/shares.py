@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.product_costs import all_products
 from securevfl.base.arrays import Floats
-from securevfl.bench.product_costs import all_products
 from securevfl.bench.record import MemoryHeld
 from securevfl.data.party import Party
 from securevfl.errors import DataError

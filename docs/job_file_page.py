@@ -1,4 +1,4 @@
-"""The reference of job.toml, made from the models that read it: `python -m securevfl.cli.reference docs/job-file.md`.
+"""The reference of job.toml, made from the models that read it: `python -m docs.job_file_page docs/job-file.md`.
 
 A key's type, bounds and default are those that pydantic checks; its meaning is the docstring below the field in the
 source. A new kind of option is on the page as soon as it is in its registry; a key without a docstring is an error.

@@ -1,0 +1,110 @@
+"""Measurements on real tables: `python -m benchmarks --help`, from a checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from securevfl.base.files import check_writable
+from securevfl.cli.bench import JsonFile, names_of, sizes_of, status, write_rows
+from securevfl.cli.main import Commands
+from securevfl.cli.show import console, table
+from securevfl.errors import ConfigError
+from securevfl.runtime.clock import Network
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__)
+
+
+@app.command()
+def shares(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
+    sizes: Annotated[str, typer.Option(metavar="NxD,...", help="Rows a batch x columns a party.")] = "256x15,256x100",
+    tables: Annotated[str | None, typer.Option(metavar="NAMES", help="Which tables; all if left out.")] = None,
+    large: Annotated[bool, typer.Option("--large", help="One epoch of 100,000 rows x (30 + 300) too.")] = False,
+    json: JsonFile = None,
+) -> None:
+    """Training on shares: a visit beside a sealed round, models beside floats, prediction."""
+    from benchmarks import shares as bench_shares
+
+    check_writable(json)
+    names = list(bench_shares.TABLES) if tables is None else names_of(tables)
+    check_tables(names, bench_shares.TABLES)
+    with status() as on_row:
+        rows = bench_shares.run(data, sizes_of(sizes), names, on_row, large=large)
+    write_rows(json, bench_shares.SCHEMA, rows)
+    print_lines(rows)
+
+
+@app.command()
+def trees(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder that holds the tables.")],
+    tables: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Which tables; four small ones if left out.")
+    ] = None,
+    trees: Annotated[int | None, typer.Option(min=1, help="Trees a party; by its rows if left out.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Splits of each table.")] = 1,
+    floats: Annotated[bool, typer.Option("--floats", help="The AUC of floats and of others alone.")] = False,
+    json: JsonFile = None,
+) -> None:
+    """Trees on shares beside boosting, their cost, and what trees that mix parties would give."""
+    from benchmarks import trees as bench_trees
+
+    check_writable(json)
+    names = list(bench_trees.SMALL) if tables is None else names_of(tables)
+    check_tables(names, bench_trees.SPLIT)
+    with status() as on_row:
+        rows = bench_trees.run(data, names, on_row, trees=trees, seeds=seeds, shares=not floats)
+    write_rows(json, bench_trees.SCHEMA, rows)
+    print_lines(rows)
+
+
+@app.command()
+def rounds(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the tables.")],
+    tables: Annotated[
+        str, typer.Option(metavar="NAMES", help="Tables, as default_credit or a9a-3; all by default.")
+    ] = "",
+    residuals: Annotated[str, typer.Option(metavar="NAMES", help="Among open, ckks, paillier.")] = "ckks",
+    against: Annotated[str, typer.Option(metavar="NAMES", help="Minibatches beside it, among fedbcd, fedsgd.")] = "",
+    mbps: Annotated[float, typer.Option(help="Bandwidth between parties.")] = 300.0,
+    rtt_ms: Annotated[float, typer.Option(help="There and back, in milliseconds.")] = 20.0,
+    json: JsonFile = None,
+) -> None:
+    """Measure rounds to the pooled AUC, their cost and what they open: BlockNewton on all rows, and minibatches."""
+    from benchmarks import rounds as bench_rounds
+
+    check_writable(json)
+    with status() as on_row:
+        rows = bench_rounds.run(
+            data,
+            names_of(tables),
+            residuals=names_of(residuals),
+            against=names_of(against),
+            network=Network(mbps=mbps, rtt_ms=rtt_ms),
+            on_row=on_row,
+        )
+    write_rows(json, bench_rounds.SCHEMA, rows)
+    heads = [key.replace("_", "\n", 1) for key in rows[0]]
+    cells = [["" if value is None else value for value in row.values()] for row in rows]
+    console().print(table(heads, cells))
+
+
+def check_tables(names: Sequence[str], known: Iterable[str]) -> None:
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(
+            f"--tables: some of {', '.join(known)} were expected, {', '.join(unknown)} came; correct them"
+        )
+
+
+def print_lines(rows: Sequence[dict[str, Any]]) -> None:
+
+    for row in rows:
+        figures = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
+        console().print(", ".join(figures), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    app()
