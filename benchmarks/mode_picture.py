@@ -5,7 +5,7 @@ python benchmarks/mode_picture.py docs/figures/which-mode.svg
 
 from __future__ import annotations
 
-import sys
+import argparse
 from html import escape
 from pathlib import Path
 
@@ -60,5 +60,11 @@ def picture() -> str:
     return "".join([*parts, "</svg>\n"])
 
 
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("file", type=Path, help="where the picture goes, as SVG")
+    options.parse_args().file.write_text(picture(), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(picture(), encoding="utf-8")
+    main()

@@ -66,6 +66,7 @@ def main() -> None:
     options.add_argument("--data", type=Path, default=Path("../shared/data"))
     options.add_argument("--rows", type=int, nargs="*", default=[300, 1000, 3000, 10_000, 20_000, 50_000])
     options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--table-rows", type=int, help="of default_credit; all by default")
     given = options.parse_args()
     rows: list[dict[str, str | int | float]] = []
     for n in given.rows:
@@ -76,6 +77,7 @@ def main() -> None:
         print(rows[-1], flush=True)
     print(format_table(rows))
     own = vfl.align(default_credit(given.data))[0]
+    own = [party.take(np.arange(min(given.table_rows or len(party), len(party)))) for party in own]
     parties = [*own, noise(own[0], 0)]
     settings = {
         "FedBCD-p, Q = 5, batches of 256": job(

@@ -14,6 +14,7 @@ HomomorphicEncryption.org made its table (2018). m is the best of all. At 109 bi
 
 from __future__ import annotations
 
+import argparse
 import math
 
 N = 4096
@@ -51,6 +52,11 @@ def security(bits: float) -> float:
     return min(0.292 * blocks(m, bits) + 16.4 + math.log2(8 * (m + N + 1)) for m in range(N // 2, 2 * N, 64))
 
 
-if __name__ == "__main__":
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for name, bits in USED.items():
         print(f"{name}: log2 q = {bits:.1f}, 2^{security(bits):.0f} operations")
+
+
+if __name__ == "__main__":
+    main()

@@ -81,7 +81,7 @@ def job(residual: str, batch: int) -> vfl.Job:
         batch_size=batch or "all",
         epochs=1 if batch else ROUNDS,
         test_fraction=0.1,
-        accepts=["columns"],
+        accepts=["columns", "rank", "fresh_equations"],  # of few rows, which two trainings tell in turn
     )
 
 
@@ -146,10 +146,9 @@ def predict(folder: Path, name: str) -> dict[str, Any]:
         folder / f"{name}.json",
         data,
         kit / "peers.toml",
-        meeting=MeetingOptions(certs=kit),
+        meeting=MeetingOptions(certs=kit, timeout=WAIT),
         out=folder / f"{name}.csv",
         ledger=folder / f"{name}.ledger",
-        timeout=WAIT,
     )
     seconds = time.perf_counter() - started
     rows = parquet.ParquetFile(data).metadata.num_rows

@@ -1,0 +1,152 @@
+"""Every bench command and every benchmark runs at its smallest size: none is broken until somebody needs its figures.
+
+Those of the papers have a test of their own (tests/papers). They run in this process, whose imports they share.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from securevfl.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data"
+OUT = "OUT"  # stands for a folder of the test
+
+ALONE = {  # by benchmark: arguments of runs without a real table
+    "defences": ["--seeds 1 breast_cancer"],
+    "full_batch": ["--rows 200 --columns 2 3 --rounds 2 --json OUT/rows.json"],
+    "fuzz": ["--frames 10 --live 1 --json OUT/rows.json"],
+    "mode_picture": ["OUT/mode.svg"],
+    "neural": ["--rows 8 --columns 3 --hidden 2 --steps 1", "--rows 64 --columns 3 --own 3 --batch 32 --epoch"],
+    "psi": ["--rows 100 --workers 1"],
+    "rlwe_estimate": [""],
+    "sums": ["--repeats 1 --only cpu --json OUT/rows.json"],
+}
+APART = {  # those that start processes of parties
+    "delay": ["--rtt-ms 1 --epochs 1 --repeats 1 --residuals open --json OUT/rows.json"],
+    "faults": ["--runs 1"],
+    "overlap": ["--rtt-ms 1 --hidden 4 --width 2 --batch 256 --epochs 1 --repeats 1 --json OUT/rows.json"],
+    "scale": ["--rows 1000 --columns 4 --batch 256 --residual open --json OUT/rows.json"],
+}
+ON_TABLES = {  # those that need the real tables
+    "columns": ["DATA --only 'direct, open' --rows 800", "DATA --only 'own part, breast' --seeds 1"],
+    "first_job": ["--data DATA --tables breast --splits 0"],
+    "opened": ["--data DATA --rows 300 --seeds 1 --table-rows 300"],
+    "organisations": ["--data DATA --residuals open --rows 400 --batch 200 --epochs 1 --repeats 1"],
+}
+FIXED = {  # what they measure is bound to its size, and is tested by parts elsewhere; here their help alone
+    "first_speed": "bounds for 30,000 and 266,667 rows",
+    "kernel_bars": "bars for batches of 256 and 4,096 rows and trainings on 200,000",
+    "picture": "the whole demo",
+    "screens": "a browser, and the pages of the documentation",
+}
+COMMANDS = {  # by bench command: arguments
+    "he": ["--sizes 8x2 --engines ckks"],
+    "sum": ["--size 10 --engines ckks"],
+    "start": ["--repetitions 1"],
+}
+COMMANDS_ON_TABLES = {
+    "shares": ["--data DATA --sizes 16x2 --tables vehicle_scale"],
+    "trees": ["--data DATA --tables breast --trees 2 --floats"],
+    "rounds": ["--data DATA --tables support2 --residuals open"],
+}
+
+
+LONGEST = {"overlap"}  # six processes that import torch
+
+
+def runs(table: dict[str, list[str]]) -> list[Any]:
+    return [
+        pytest.param(name, words, marks=[pytest.mark.slow] * (name in LONGEST), id=f"{name} {words}".strip())
+        for name, each in table.items()
+        for words in each
+    ]
+
+
+def words_of(text: str, folder: Path) -> list[str]:
+    return shlex.split(text.replace(OUT, str(folder)).replace("DATA", str(DATA)))
+
+
+def started(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a benchmark's main as a process of its own would."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    import_module(name).main()
+
+
+@pytest.fixture(autouse=True)
+def _checkout() -> None:
+    if not (ROOT / "benchmarks").is_dir():
+        pytest.skip("not beside a checkout")
+
+
+def test_every_benchmark_and_command_is_here() -> None:
+    scripts = {
+        file.stem for file in (ROOT / "benchmarks").glob("*.py") if 'if __name__ == "__main__"' in file.read_text()
+    }
+    assert scripts == {*ALONE, *APART, *ON_TABLES, *FIXED}
+    commands = {command.name or command.callback.__name__ for command in app_of("bench").registered_commands}
+    assert commands == {*COMMANDS, *COMMANDS_ON_TABLES}
+
+
+def app_of(name: str):
+    return next(group.typer_instance for group in app.registered_groups if group.name == name)
+
+
+@pytest.mark.parametrize("name", [*ALONE, *APART, *ON_TABLES, *FIXED])
+def test_help_is_shown_and_nothing_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        started(name, ["--help"], monkeypatch)
+    assert ended.value.code == 0
+    assert "usage:" in capsys.readouterr().out
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("name", "words"), runs(ALONE))
+def test_a_benchmark_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    started(name, words_of(words, tmp_path), monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "words"), runs(APART))
+def test_a_benchmark_of_processes_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    started(name, words_of(words, tmp_path), monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.realdata
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.parametrize(("name", "words"), runs(ON_TABLES))
+def test_a_benchmark_of_tables_runs(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    started(name, words_of(words, tmp_path), monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "words"), runs(COMMANDS))
+def test_a_command_runs(name: str, words: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", name, *words_of(words, tmp_path)])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.long
+@pytest.mark.realdata
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real tables are not beside the checkout")
+@pytest.mark.parametrize(("name", "words"), runs(COMMANDS_ON_TABLES))
+def test_a_command_on_tables_runs(name: str, words: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", name, *words_of(words, tmp_path)])
+    assert done.exit_code == 0, done.output
