@@ -46,7 +46,6 @@ __all__ = [
     "canonical_id",
     "canonical_ids",
     "check_points",
-    "common_positions",
     "hash_ids",
     "hash_to_group",
     "sort_points",
@@ -203,11 +202,6 @@ def sort_points(points: bytes) -> tuple[bytes, NDArray[np.intp]]:
     rows = _rows(points)
     order = np.argsort(rows, kind="stable")
     return rows[order].tobytes(), order
-
-
-def common_positions(mine: bytes, theirs: bytes) -> NDArray[np.intp]:
-    """Ascending positions in `mine` (n x 32 bytes) of the points that are also in `theirs` (m x 32 bytes)."""
-    return np.flatnonzero(np.isin(_rows(mine), _rows(theirs)))
 
 
 def _rows(points: bytes) -> NDArray[np.bytes_]:

@@ -11,13 +11,17 @@ alone, by one of two protocols: psi_transfers.py, or psi_points.py for small set
 1. P_1 <-> P_i the oblivious PRF
 2. P_i -> P_1  seed, T_i: a store of y -> F_i(y) ^ s_i(y) for y in X_i
    P_1         v_i(x) = T_i(x) ^ F_i(x); x is common iff s_1(x) ^ XOR over i of v_i(x) = 0   (128 bits)
-3. P_1 -> P_i  Hash(nonce, H(x)) for the common x, ascending
+3. P_1 -> P_i  Hash(nonce, F_i(x)) for the common x, ascending
 
 For x in X_1, v_i(x) is s_i(x) if P_i has x, else noise. With K >= 3, s_i(x) holds PRF(k_ij, H(x)) of another passive
 P_j, a key P_1 lacks, so one v_i(x) is noise to P_1 either way, and so is every XOR that leaves a passive party out or
 takes in one that lacks x. P_1 learns which of its ids all have and the sizes |X_i|; P_i learns which of its ids all
 have and |X_1|, nothing of other passive parties. Who pools what: P_1 with all passive parties but P_i learns X_1 n X_i;
 with fewer, P_1 learns of its ids which are common to the rest; passive parties together learn what each does.
+
+A name of step 3 is made of F_i(x), which P_1 has on the ids alone that it asked P_i about. So a P_1 that deviates names
+no id that it has not asked about, and at most as many as it has said; whichever of its names P_i cannot place, P_i ends
+with the same words. What that tells, whether P_i has some id of those asked about, is in what is entered for asking.
 """
 
 from __future__ import annotations
@@ -89,15 +93,14 @@ def lead(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]
     """P_1."""
     ask = psi_transfers.ask if work.transfers else psi_points.ask
     answers = ask(work, done)  # 1
-    total = work.zero_share()
+    total, values = work.zero_share(), {}
     for passive, rows in passive_rows.items():
-        own = answers(passive)  # 1
+        values[passive] = answers(passive)  # 1
         seed, table = _store_of(work, passive, rows)  # 2
-        total ^= okvs.decode(seed, table, work.keys, work.executor) ^ own
-    common = np.flatnonzero(~total.any(axis=1))
-    shared = work.in_shared_order(common)
-    tags = work.tags(shared).tobytes()
+        total ^= okvs.decode(seed, table, work.keys, work.executor) ^ values[passive]
+    shared = work.in_shared_order(np.flatnonzero(~total.any(axis=1)))
     for passive in work.passives:
+        tags = np.sort(work.tags(values[passive][shared])).tobytes()
         told = work.names(passive, len(shared))
         work.channel.send(passive, Common(len(shared)), told=told)  # 3
         for start in range(0, len(tags), CHUNK * TAG_BYTES):
@@ -124,10 +127,10 @@ def follow(work: AlignmentWork, begin: Begin) -> NDArray[np.intp]:
     """P_i."""
     check_count(work.active, "chunks", begin.second, 0, chunks(okvs.slots(work.rows)))
     serve = psi_transfers.serve if work.transfers else psi_points.serve
-    values = serve(work, begin)  # 1
+    values = serve(work, begin)()  # 1
     if not work.journal.count("store"):
         # Kept before any of it leaves: a second store of the same pairs would show which ids are in both.
-        seed, table = okvs.encode(work.keys, values() ^ work.zero_share(), work.executor)
+        seed, table = okvs.encode(work.keys, values ^ work.zero_share(), work.executor)
         work.journal.append("store", seed + table.astype("<u8").tobytes())
     store = work.journal.chunk("store", 0)
     seed, slots = store[: okvs.SEED_BYTES], store[okvs.SEED_BYTES :]
@@ -136,21 +139,22 @@ def follow(work: AlignmentWork, begin: Begin) -> NDArray[np.intp]:
     for start in range(begin.second * step, len(slots), step):
         told = work.names(work.active, len(slots[start : start + step]) // okvs.VALUE_BYTES)
         work.channel.send(work.active, Slots(slots[start : start + step]), told=told)  # 2
-    return _rows_of_tags(work)
+    return _rows_of_tags(work, values, min(work.rows, begin.rows))
 
 
-def _rows_of_tags(work: AlignmentWork) -> NDArray[np.intp]:
+def _rows_of_tags(work: AlignmentWork, values: Words, most: int) -> NDArray[np.intp]:
     count = work.channel.recv(work.active, Common).rows  # 3
-    check_count(work.active, "common rows", count, 0, work.rows)
+    check_count(work.active, "common rows", count, 0, most)
     tags, last = b"", b""
     for number in range(chunks(count)):
         chunk = work.channel.recv(work.active, Tags).tags  # 3
         check_size(work.active, "tags", chunk, TAG_BYTES, number, count)
         last = check_ascending(work.active, "tags", chunk, TAG_BYTES, last)
         tags += chunk
-    own = work.tags(np.arange(work.rows))
-    order = np.argsort(own, kind="stable")
-    found = np.isin(own[order], np.frombuffer(tags, f"S{TAG_BYTES}"))
-    if found.sum() != count:
-        raise ProtocolError(f"{work.active} was expected to name common ids, {count - found.sum()} are not ids here")
-    return order[found]
+    rows = np.flatnonzero(np.isin(work.tags(values), np.frombuffer(tags, f"S{TAG_BYTES}")))
+    if len(rows) != count:
+        raise ProtocolError(
+            f"{work.active} was expected to name ids that it has asked about and that are here, it named another; "
+            "start all parties again"
+        )
+    return work.in_shared_order(rows)

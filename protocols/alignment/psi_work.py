@@ -4,7 +4,7 @@ Lists travel in chunks of 65,536 items, so that frames stay small, work and line
 off can go on from the last whole chunk. A journal holds chunks in named streams:
 
     secrets         nonce, scalar, pair keys            mine    own points, blinded once
-    theirs          the other's points, blinded twice   back    own points as they came back
+    theirs          the other's points, blinded twice   back    PRF of own ids, by points that came back
                     or corrections as they came         own     the store that asks
     chosen, pairs   seeds of transfers                  store   stores that answer, own or received
 """
@@ -60,7 +60,7 @@ class PairKey(Message, frozen=True):
     public: bytes
 
 
-class Points(Telling, frozen=True):
+class Points(Message, frozen=True):
     """Blinded ids, ascending: up to 65,536 points of 32 bytes."""
 
     points: bytes
@@ -221,7 +221,7 @@ class AlignmentWork:
     def send_points(self, to: str, points: bytes, number: int) -> None:
         start = number * CHUNK * POINT_BYTES
         sent = points[start : start + CHUNK * POINT_BYTES]
-        self.channel.send(to, Points(sent), told=self.names(to, len(sent) // POINT_BYTES))
+        self.channel.send(to, Points(sent))
 
     def names(self, to: str, ids: int) -> Leave:
         """Enters that a party learns of so many ids whether they are common."""
@@ -243,13 +243,16 @@ class AlignmentWork:
         """16 bytes a row."""
         return digests(rows, 16, key=key, purpose=purpose, width=width, executor=self.executor)
 
-    def tags(self, rows: NDArray[np.intp]) -> NDArray[np.bytes_]:
-        """Hash(nonce, H(x)) of these rows' ids."""
-        return self.digests(take(self.keys, rows), self.nonce, b"row order").view(f"S{TAG_BYTES}")[:, 0]
+    def tags(self, values: Words) -> NDArray[np.bytes_]:
+        """Hash(nonce, F(x)) of these values F(x) (n, 2), 16 bytes each."""
+        return self.digests(values.astype("<u8", copy=False).tobytes(), self.nonce, b"common id", 16).view(
+            f"S{TAG_BYTES}"
+        )[:, 0]
 
     def in_shared_order(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Ascending rows, in the order that all parties share."""
-        return rows[np.argsort(self.tags(rows), kind="stable")]
+        """Return rows by Hash(nonce, H(x)) of their ids: the order that all parties share."""
+        order = self.digests(take(self.keys, rows), self.nonce, b"row order").view(f"S{TAG_BYTES}")[:, 0]
+        return rows[np.argsort(order, kind="stable")]
 
     def zero_share(self) -> Words:
         """s(x) for each of this party's ids; over all parties they cancel."""

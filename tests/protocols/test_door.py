@@ -51,7 +51,7 @@ PUBLIC = {
 # How many bits the receiver of a number can make it hold, where it deviates, and what of them the giver counts. Whoever
 # adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
 IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
-    "Common", "FarCount", "GroupCounts", "Matches", "MeasuredSum", "OpenedScores", "Points", "ReasonCodes",
+    "Common", "FarCount", "GroupCounts", "MeasuredSum", "OpenedScores", "ReasonCodes",
     "RoundedProducts", "ShuffledWords", "Slots", "Tags",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md

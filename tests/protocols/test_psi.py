@@ -39,8 +39,10 @@ def play(
     journals: Path | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     transfers: bool = False,
+    granted: int | None = None,
 ) -> list[list[int]]:
-    """Each party's rows; `twist` changes what a party sends. transfers: the flow of large sets."""
+    """Each party's rows; `twist` changes what a party sends. transfers: the flow of large sets. granted: as in
+    `align_privately`, to the first."""
     names = NAMES[: len(sets)]
 
     def role(channel: Channel, *, ids: Sequence[object]) -> np.ndarray:
@@ -60,6 +62,7 @@ def play(
             passives=names[1:],
             on_progress=on_progress if channel.me == names[0] else None,
             journal=None if journals is None else journals / channel.me,
+            granted=granted,
         )
 
     roles = {name: partial(role, ids=ids) for name, ids in zip(names, sets, strict=True)}
@@ -255,7 +258,7 @@ def test_every_message_is_declared(parties: int, transfers: bool) -> None:
 @pytest.mark.parametrize(
     ("parties", "transfers", "products"),
     [
-        (2, False, 30 + 40),
+        (2, False, 30 + 30),
         (3, False, 30 + 2 * 30),
         (2, True, 30 + okvs.slots(30)),
         (3, True, 2 * (30 + okvs.slots(30))),

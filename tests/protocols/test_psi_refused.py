@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from securevfl.errors import CryptoError, ProtocolError
-from securevfl.protocols.alignment import psi, psi_work
+from securevfl.protocols.alignment import psi_work
 from securevfl.protocols.alignment.psi_many import Common, Slots, Store, Tags
 from securevfl.protocols.alignment.psi_transfers import Choices, Corrections, Offer, Question
 from securevfl.protocols.alignment.psi_work import AlignmentHello, Begin, Points, TwiceBlinded
@@ -25,7 +25,7 @@ def points_with(tail: bytes, kind: type[Message] = Points) -> Twist:
 NO_POINT = b"\xff" * 32
 TAMPERED = [
     (2, "bank", points_with(NO_POINT)),
-    (2, "shop", points_with(NO_POINT)),
+    (2, "shop", points_with(NO_POINT, TwiceBlinded)),
     (3, "bank", points_with(NO_POINT)),
     (3, "shop", points_with(NO_POINT, TwiceBlinded)),
     (3, "shop", points_with(bytes(32), TwiceBlinded)),
@@ -63,13 +63,10 @@ def other(kind: type[Message], **changes: object) -> Twist:
 
 
 BROKEN = [
-    *[(2, cheat, shorter(Points)) for cheat in ("bank", "shop")],
-    *[(2, cheat, once(Points, lambda m: Points(m.points + b"\xff" * 32))) for cheat in ("bank", "shop")],
-    *[(2, cheat, once(Points, lambda m: Points(m.points[::-1]))) for cheat in ("bank", "shop")],
+    (2, "bank", shorter(Points)),
+    (2, "bank", once(Points, lambda m: Points(m.points + b"\xff" * 32))),
+    (2, "bank", once(Points, lambda m: Points(m.points[::-1]))),
     (2, "shop", once(TwiceBlinded, lambda m: TwiceBlinded(m.points[:-32]))),
-    (2, "shop", once(TwiceBlinded, lambda m: TwiceBlinded(m.points[:32] * 20))),
-    (2, "bank", shorter(psi.Matches)),
-    (2, "bank", once(psi.Matches, lambda m: psi.Matches(m.bits + b"\x00"))),
     (2, "shop", other(AlignmentHello, rows=0)),
     (2, "shop", other(AlignmentHello, rows=-5)),
     (2, "bank", other(Begin, rows=0)),

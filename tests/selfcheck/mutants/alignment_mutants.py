@@ -13,7 +13,7 @@ from securevfl.crypto import curve
 from securevfl.crypto.curve import Blinder
 from securevfl.crypto.transfers import base_ot, ot_extension
 from securevfl.crypto.transfers.linear_code import encode
-from securevfl.protocols.alignment import psi, psi_work
+from securevfl.protocols.alignment import psi, psi_points, psi_work
 from selfcheck.mutants.mutant import Mutant, patched
 
 
@@ -110,7 +110,7 @@ MUTANTS = [
         "points travel in the order of rows",
         "alignment of two",
         "hidden",
-        patched((psi, "sort_points", _unsorted), (psi_work, "check_ascending", _any_order)),
+        patched((psi_points, "sort_points", _unsorted), (psi_work, "check_ascending", _any_order)),
     ),
     Mutant(
         "alignment: points not blinded",

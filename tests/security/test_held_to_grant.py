@@ -1,0 +1,105 @@
+"""An asker takes no more than it was granted: ids that it did not ask about, or more of them than it has said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+
+from securevfl.crypto.curve import canonical_ids, hash_ids, hash_to_group
+from securevfl.crypto.transfers.okvs import digests
+from securevfl.errors import ProtocolError, SecureVFLError
+from securevfl.protocols.alignment import psi_many, psi_points, psi_transfers
+from securevfl.protocols.alignment.psi_many import Common, Tags
+from securevfl.protocols.alignment.psi_work import AlignmentWork, Begin
+from securevfl.runtime.codec import Message
+from tests.protocols.test_psi import play
+
+HERE = range(500)
+
+
+def naming(ids: Iterable[int], *, transfers: bool) -> Callable[[Message], Message]:
+    """An asker that names these ids as common, by all that it knows of ids that it did not ask about."""
+    wanted = canonical_ids(ids)
+    keys = hash_ids(wanted) if transfers else hash_to_group(wanted)
+    nonces: list[bytes] = []
+
+    def change(message: Message) -> Message:
+        if isinstance(message, Begin):
+            nonces.append(message.nonce)
+        if isinstance(message, Common):
+            return Common(len(wanted))
+        if isinstance(message, Tags):
+            tags = digests(keys, 16, key=nonces[0], purpose=b"row order", width=32).view("S16")[:, 0]
+            return Tags(np.sort(tags).tobytes())
+        if type(message).__name__ == "Matches":  # two parties matched points by marks of the active one once
+            return type(message)(b"\xff" * len(message.bits))  # type: ignore[attr-defined, call-arg]
+        return message
+
+    return change
+
+
+def rows_taken(
+    asked: list[int], named: Iterable[int], parties: int, *, transfers: bool, granted: int | None
+) -> tuple[int, str]:
+    """How many rows the others go on with, and what the asker reads where they refuse."""
+    sets = [asked, *[list(HERE)] * (parties - 1)]
+    change = naming(named, transfers=transfers)
+    try:
+        taken = play(sets, twist={"bank": change}, transfers=transfers, granted=granted)
+    except SecureVFLError as error:
+        return 0, str(error)
+    return max(len(rows) for rows in taken[1:]), ""
+
+
+FLOWS = [(False, 1), (False, None), (True, None)]
+
+
+@pytest.mark.parametrize(("transfers", "granted"), FLOWS, ids=["granted", "points", "transfers"])
+@pytest.mark.parametrize("parties", [2, 3])
+@pytest.mark.parametrize("named", [range(150), [7]], ids=["150 for one", "one for another"])
+def test_who_asks_about_one_id_names_no_other(
+    named: Iterable[int], parties: int, transfers: bool, granted: int | None
+) -> None:
+    taken, _ = rows_taken([0], named, parties, transfers=transfers, granted=granted)
+    print(f"{taken} of {len(list(named))} ids named, one asked about")
+    assert taken == 0
+
+
+def names_all(work: AlignmentWork, passive_rows: dict[str, int], done: dict[str, int]) -> np.ndarray:
+    """P_1 that names to every other party all ids that it has asked about."""
+    answers = (psi_transfers if work.transfers else psi_points).ask(work, done)
+    for passive, rows in passive_rows.items():
+        values = answers(passive)
+        psi_many._store_of(work, passive, rows)
+        told = work.names(passive, work.rows)
+        work.channel.send(passive, Common(work.rows), told=told)
+        work.channel.send(passive, Tags(np.sort(work.tags(values)).tobytes()), told=told)
+    return np.arange(work.rows)
+
+
+@pytest.mark.parametrize(("transfers", "granted"), [(False, 10), (True, None)], ids=["granted", "transfers"])
+@pytest.mark.parametrize("parties", [2, 3])
+def test_a_refusal_does_not_say_how_many_are_here(
+    parties: int, transfers: bool, granted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten ids are asked about and named, of which none to nine are here: the same words each time."""
+    monkeypatch.setattr(psi_many, "lead", names_all)
+    said = set()
+    for here in (0, 3, 9):
+        asked = [*range(here), *range(10**6, 10**6 + 10 - here)]
+        with pytest.raises(ProtocolError) as caught:
+            play([asked, *[list(HERE)] * (parties - 1)], transfers=transfers, granted=granted)
+        said.add(str(caught.value))
+    assert len(said) == 1
+
+
+def test_a_name_depends_on_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that follow from ids alone let the attack through."""
+
+    def tags(work: AlignmentWork, values: np.ndarray) -> np.ndarray:
+        return digests(work.keys, 16, key=work.nonce, purpose=b"row order", width=32).view("S16")[:, 0]
+
+    monkeypatch.setattr(AlignmentWork, "tags", tags)
+    assert rows_taken([0], [7], 3, transfers=False, granted=1)[0] == 1
