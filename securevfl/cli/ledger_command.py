@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from securevfl.cli.show import Cell
-    from securevfl.disclosure.ledger import Book, DisclosureLedger
+    from securevfl.disclosure.ledger import Book, DisclosureLedger, LedgerEntry
 
 
 _LEGEND = """\
@@ -97,24 +98,30 @@ def show(out: Console, ledger: DisclosureLedger) -> None:
         out.print("nothing was told yet")
     for name in dict.fromkeys(entry.table for entry in book.entries):
         out.print("")
-        out.print(_heading(book, name), soft_wrap=True)
-        out.print(table(("told to", "kind", "runs", "told", "share", "limit", "left", "last"), _rows(book, name)))
+        entries, shared = ledger.about(name)
+        out.print(_heading(book, name, shared), soft_wrap=True)
+        out.print(table(("told to", "kind", "runs", "told", "share", "limit", "left", "last"), _rows(book, entries)))
 
 
-def _heading(book: Book, name: str) -> str:
+def _heading(book: Book, name: str, shared: Mapping[str, int]) -> str:
     known = book.tables[name]
     rows = f"{known.rows:,} rows" if known.rows else "of a training that is not in this ledger"
-    others = [other[:8] for other in sorted(book.related(name) - {name})]
-    shared = f"; shares rows with {', '.join(others)}, which counts too" if others else ""
-    return f"table {name[:8]}, {rows}, since {known.since[:10]}{shared}"
+    others = [f"{other[:8]} ({_how_many(book, name, other, shared[other])})" for other in sorted(shared)]
+    told = f"; shares rows with {', '.join(others)}, which counts too" if others else ""
+    return f"table {name[:8]}, {rows}, since {known.since[:10]}{told}"
 
 
-def _rows(book: Book, name: str) -> list[list[Cell]]:
+def _how_many(book: Book, name: str, other: str, shared: int) -> str:
+    """Say how many rows two tables share; of a table without ids, or from an earlier version, only how many at most."""
+    known = all(book.tables[each].members is not None for each in (name, other))
+    return f"{shared:,}" if known else f"up to {shared:,}"
+
+
+def _rows(book: Book, entries: Sequence[LedgerEntry]) -> list[list[Cell]]:
     """Make a row for each kind and peer."""
     from securevfl.disclosure.ledger import told_to
     from securevfl.disclosure.limits import KINDS, WHOLE
 
-    entries = book.about(name)
     found: list[list[Cell]] = []
     for kind in KINDS:
         for learner in sorted({entry.told.learner for entry in entries if entry.told.kind == kind}):

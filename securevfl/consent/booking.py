@@ -79,7 +79,7 @@ class Booking:
 
     def check(self, sizes: Sizes) -> None:
         """Check the job once more, by what this party knows of its columns now. LeakageError if a guard refuses it."""
-        before = [] if self._ledger is None else self._ledger.read().about(self._register.name, but=self._sitting)
+        before = [] if self._ledger is None else self._ledger.before(self._register, but=self._sitting)
         guard(self._job, sizes, self._before(before))
 
     def settle(self, *, silent: bool) -> None:

@@ -7,17 +7,18 @@ in whatever order the rows stand. Without ids rows go by their numbers, and the 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.prg import derive_key
-from securevfl.data.ids import ID_DIGEST, Keys, order_by_value, rising
+from securevfl.data.ids import Keys, order_by_value, rising
 
 Rows = NDArray[np.intp]
 
-LEAST = 1024  # ids by which two tables are found to share rows
+PIECE = 1 << 16  # rows whose ids are read at a time
 
 
 @dataclass(frozen=True)
@@ -25,22 +26,21 @@ class Register:
     """`rows` rows of a table, `order` the row numbers by rising digests of the ids (as they stand if None).
 
     `key` (32 bytes) is a digest of the set of ids: equal at all parties of an aligned table, and unknown to whoever
-    lacks an id. It is the same for tables of as many rows where rows have no ids. `least` holds the LEAST smallest
-    digests of ids, one after the other: two tables that share ids share some of these (all but surely from one id in a
-    hundred on).
+    lacks an id. It is the same for tables of as many rows where rows have no ids. `ids` gives the digests of all ids in
+    pieces (k x ID_DIGEST), in any order; None without ids.
     """
 
     rows: int
     key: bytes = field(repr=False)
-    least: bytes = field(default=b"", repr=False)
     order: Rows | None = field(default=None, repr=False, compare=False)
+    ids: Callable[[], Iterator[Keys]] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of_ids(cls, keys: Keys) -> Register:
         """Make the register of rows with these digests of ids (n x ID_DIGEST), all of them different."""
         order = order_by_value(keys)
-        ordered = keys[order].tobytes()
-        return cls(len(keys), hashlib.sha256(b"securevfl ids" + ordered).digest(), ordered[: LEAST * ID_DIGEST], order)
+        key = hashlib.sha256(b"securevfl ids" + keys[order].tobytes()).digest()
+        return cls(len(keys), key, order, lambda: (keys[at : at + PIECE] for at in range(0, len(keys), PIECE)))
 
     @classmethod
     def of_numbers(cls, rows: int) -> Register:

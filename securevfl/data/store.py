@@ -27,6 +27,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -37,12 +38,12 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.files import make_private
 from securevfl.base.tall import Tall
-from securevfl.data.ids import order_digest
+from securevfl.data.ids import ID_DIGEST, Keys, order_digest
 from securevfl.data.outside_tables import Outside, ScaledOutsideRows
 from securevfl.data.parquet import ParquetSource
 from securevfl.data.party import ColumnSums, Party, row_weights
 from securevfl.data.readers import named
-from securevfl.data.register import Register
+from securevfl.data.register import PIECE, Register
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.table_head import Head, NewHead, read_head, write_head
 from securevfl.errors import DataError, TableError
@@ -90,6 +91,13 @@ class StoredTable(Outside):
         self._fill(read.data.cast("B"), offset)
         return read.astype(np.intp, copy=False)
 
+    def digests(self, offset: int) -> Iterator[Keys]:
+        """Read a digest for each row (k x ID_DIGEST at a time) from the file, starting `offset` bytes in."""
+        for start in range(0, len(self), PIECE):
+            read = np.empty((min(PIECE, len(self) - start), ID_DIGEST), np.uint8)
+            self._fill(read.data.cast("B"), offset + start * ID_DIGEST)
+            yield read
+
     def _runs(self, at: Rows) -> Floats:
         """Rows at rising places, neighbours by one read."""
         read = np.empty((len(at), self.shape[1]), self._kind)
@@ -128,7 +136,7 @@ class StoredParty(Party):
     @property
     def register(self) -> Register:
         table, head = self._table, self._head
-        return Register(len(table), head.key, head.least, table.numbers(head.register_at))
+        return Register(len(table), head.key, table.numbers(head.register_at), lambda: table.digests(head.ids_at))
 
     @property
     def content(self) -> str:
@@ -151,7 +159,7 @@ def store_table(
     A table that is there already, of the same file, rows and job, is taken as it is.
 
     rows: row numbers of the file in the order that all parties share (`securevfl.organisations.align`); as they stand
-    in the file without. job: whose batches the table will serve. on_rows(rows read, of). Disk: the table, 32 bytes a
+    in the file without. job: whose batches the table will serve. on_rows(rows read, of). Disk: the table, 64 bytes a
     row and `BUCKET` bytes. Raises DataError as `read_party` does, and where the disk lacks room.
     """
     parquet, table = Path(parquet), Path(table)
@@ -213,12 +221,13 @@ def _write(
     keys = source.keys()
     y = source.labels()
     rows = np.arange(source.rows, dtype=np.intp) if rows is None else _checked(source.path, rows, source.rows)
-    register = Register.of_ids(keys[rows])
+    keys = keys[rows]
+    register = _spooled(Register.of_ids(keys), folder / "ids", keys)
     order = None if job is None else _batch_order(job, register)
-    digest = order_digest(keys[rows])
+    digest = order_digest(keys)
     del keys
     buckets = _Buckets(folder, len(rows), source)
-    _check_room(source.path, folder, buckets.room + 24 * len(rows))
+    _check_room(source.path, folder, buckets.room + 56 * len(rows))
     at = np.full(source.rows, -1, dtype=np.int64)
     at[rows if order is None else rows[order]] = np.arange(len(rows))
     weights = np.zeros(source.rows, np.uint64)
@@ -240,6 +249,17 @@ def _write(
         file.flush()
         os.fsync(file.fileno())
     return draft
+
+
+def _spooled(register: Register, path: Path, keys: Keys) -> Register:
+    """Return the register with its ids read from a file, which takes them: they need not stay in memory."""
+    keys.tofile(path)
+
+    def pieces() -> Iterator[Keys]:
+        for start in range(0, register.rows, PIECE):
+            yield np.fromfile(path, np.uint8, PIECE * ID_DIGEST, offset=start * ID_DIGEST).reshape(-1, ID_DIGEST)
+
+    return replace(register, ids=pieces)
 
 
 def _check_room(parquet: Path, folder: Path, needed: int) -> None:

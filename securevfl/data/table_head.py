@@ -1,7 +1,7 @@
 """The head of a stored table: what it says of itself, before its rows.
 
-A line of MAGIC and one of JSON, labels and places as numpy saves them, the register's row numbers (8 bytes a row), and
-nothing up to the next multiple of ALIGNMENT, from where rows lie.
+A line of MAGIC and one of JSON, labels and places as numpy saves them, the register's row numbers (8 bytes a row), the
+digests of the ids (16), and nothing up to the next multiple of ALIGNMENT, from where rows lie.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.data.ids import ID_DIGEST
 from securevfl.data.register import Register
 from securevfl.data.schedule import Rows
 from securevfl.errors import DataError
 
-MAGIC = b"securevfl.table/3\n"
+MAGIC = b"securevfl.table/4\n"
 ALIGNMENT = 4096
 
 
@@ -28,7 +29,7 @@ class Head:
     """The head of a stored table of `rows` rows: its labels `y` and the place of each row, if it has them; the other
     fields are as in `Party`.
 
-    stamp: what the table was made from. register_at, rows_at: where these begin in the file, in bytes.
+    stamp: what the table was made from. register_at, ids_at, rows_at: where these begin in the file, in bytes.
     """
 
     columns: list[str]
@@ -39,10 +40,10 @@ class Head:
     place: Rows | None
     order: bytes
     key: bytes = field(repr=False)
-    least: bytes = field(repr=False)
     content: str
     stamp: str
     register_at: int
+    ids_at: int
     rows_at: int
 
     @property
@@ -63,12 +64,13 @@ def read_head(path: Path) -> Head:
             rows, kind = int(says["rows"]), np.dtype(says["kind"])
             columns, constant = list(says["columns"]), list(says["constant"])
             register_at = file.tell()
-            rows_at = -(-(register_at + 8 * rows) // ALIGNMENT) * ALIGNMENT
+            ids_at = register_at + 8 * rows
+            rows_at = -(-(ids_at + ID_DIGEST * rows) // ALIGNMENT) * ALIGNMENT
             if file.seek(0, os.SEEK_END) != rows_at + rows * len(columns) * kind.itemsize:
                 raise ValueError
-        order, key, least = (bytes.fromhex(says[each]) for each in ("order", "key", "least"))
+        order, key = (bytes.fromhex(says[each]) for each in ("order", "key"))
         content, stamp = str(says["content"]), str(says["stamp"])
-        return Head(columns, constant, rows, kind, y, place, order, key, least, content, stamp, register_at, rows_at)
+        return Head(columns, constant, rows, kind, y, place, order, key, content, stamp, register_at, ids_at, rows_at)
     except OSError as cause:
         raise DataError(f"{path}: a stored table was expected there ({cause.strerror}); store it first") from None
     except (ValueError, KeyError, TypeError, EOFError):
@@ -101,7 +103,6 @@ def write_head(file: BinaryIO, new: NewHead, register: Register) -> None:
         "places": new.places is not None,
         "order": new.order.hex(),
         "key": register.key.hex(),
-        "least": register.least.hex(),
         "content": new.content,
         "stamp": new.stamp,
     }
@@ -114,5 +115,8 @@ def write_head(file: BinaryIO, new: NewHead, register: Register) -> None:
         np.save(file, place, allow_pickle=False)
     assert register.order is not None, "a stored table has ids"
     file.write(register.order.astype("<i8", copy=False).data)
+    assert register.ids is not None, "a stored table has ids"
+    for digests in register.ids():
+        file.write(np.ascontiguousarray(digests).data)
     file.write(bytes(-file.tell() % ALIGNMENT))
     file.flush()

@@ -10,12 +10,16 @@ so do limits that its owner sets.
 1. What a run tells is entered before the first byte of it leaves, some visits ahead at a time: what was entered and not
    told when a process died counts as told. When the run ends, its entries are set to what it came to.
 2. Entries go by the run and its sessions: what a training that is taken up again tells anew adds up; by the table,
-   which is known by its ids; and by who was told. Tables that share rows count together (`Register.least` tells, all
-   but surely from one row in a hundred on); tables without ids do if they have as many rows.
-3. The file is changed under a lock, written whole or not at all, and checked by its digest when it is read.
+   which is known by its ids; and by who was told.
+3. The ledger keeps which rows each table has (`securevfl.disclosure.row_sets`). What was told about a table counts for
+   each other one by the rows that both have: numbers about each row at the row that most was told about, and equations
+   and bits against the rows that are shared, as who knows the others needs them for no more. A table whose rows are not
+   known, as it has no ids or an earlier version entered it, counts as if it had those of every other.
+4. The file is changed under a lock, written whole or not at all, and checked by its digest when it is read.
 
 It guards against accidents and not against its owner, who can set the limits and remove the file. Nobody else reads it.
-It holds no data: names, counts, digests, and a salt that keeps these from being compared with another party's.
+It holds no data: names, counts, digests, and a salt that keeps these and the marks of rows from being compared with
+another party's.
 """
 
 from __future__ import annotations
@@ -31,28 +35,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from securevfl.base.files import write_whole
-from securevfl.data.ids import ID_DIGEST
 from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Kind
 from securevfl.disclosure.limits import Limit, ToldTotal, total
+from securevfl.disclosure.row_sets import Members, RowSet, RowSets
 from securevfl.errors import DataError, LeakageError
 
-SCHEMA = "securevfl.ledger/2"
-READS = (SCHEMA, "securevfl.ledger/1")
+SCHEMA = "securevfl.ledger/3"
+READS = (SCHEMA, "securevfl.ledger/2", "securevfl.ledger/1")
 SALT_BYTES = 32
-_MARK = 8  # bytes that stand for an id
 
 
 @dataclass(frozen=True)
 class KnownTable:
-    """A table that runs were about: its number of rows, marks of some of its ids, and when it was first seen."""
+    """A table that runs were about: its number of rows, when it was first seen, and which rows they are, if known.
+
+    rows: 0 for what stands for the table of a training that this ledger knows nothing of.
+    """
 
     rows: int
-    marks: bytes
     since: str
+    members: RowSet | None = None
 
 
 @dataclass(frozen=True)
@@ -77,17 +84,19 @@ class Book:
     entries: tuple[LedgerEntry, ...] = ()
     trusts: tuple[str, ...] = ()
 
-    def related(self, table: str) -> set[str]:
-        """Return the names of the tables that share rows with this one, itself among them."""
-        own = self.tables.get(table)
-        mine = _parts(own.marks) if own is not None else set()
-        return {table} | {name for name, each in self.tables.items() if mine & _parts(each.marks)}
+    @property
+    def sets(self) -> dict[str, RowSet]:
+        """The row sets of the tables whose rows are known, by the names of these."""
+        return {name: known.members for name, known in self.tables.items() if known.members is not None}
 
-    def about(self, table: str, *, but: tuple[str, str] = ("", "")) -> list[LedgerEntry]:
-        """Return the entries on this table and on those that share rows with it, without those of the run and session
-        `but`."""
-        names = self.related(table)
-        return [entry for entry in self.entries if entry.table in names and (entry.run, entry.sitting) != but]
+
+@dataclass(frozen=True)
+class _Table:
+    """A table that is looked at: its rows, and which they are, if that is known."""
+
+    name: str
+    rows: int
+    members: Members | None
 
 
 def default_ledger(party: str) -> Path:
@@ -118,6 +127,11 @@ class DisclosureLedger:
     def scores(self) -> Path:
         """The file beside it of what was scored with this party's columns, row by row, where a method keeps one."""
         return self.path.with_name(f"{self.path.name}.scores")
+
+    @property
+    def rows(self) -> Path:
+        """The folder beside it of which rows each table has."""
+        return self.path.with_name(f"{self.path.name}.rows")
 
     @property
     def chunks(self) -> Path:
@@ -166,9 +180,23 @@ class DisclosureLedger:
     ) -> tuple[list[LedgerEntry], list[str]]:
         """Return what runs other than `but` have told about this table, and the reasons why a run that tells this would
         be refused. Nothing is entered."""
-        book = _entered(self.read(), register)
-        before = [entry for entry in book.about(register.name) if not but or entry.run != but]
+        book = self.read()
+        entries = [entry for entry in book.entries if not but or entry.run != but]
+        before = self._counting(book, self._table(book, register), entries)
         return before, self._over(book, before, _entries(register.name, ("", ""), told))
+
+    def before(self, register: Register, *, but: tuple[str, str] = ("", "")) -> list[LedgerEntry]:
+        """Return what counts beside a run on this table: entries about it and about tables that share rows with it,
+        without those of the run and session `but`."""
+        book = self.read()
+        return self._counting(book, self._table(book, register), _others(book, but))
+
+    def about(self, name: str) -> tuple[list[LedgerEntry], dict[str, int]]:
+        """Return what counts for a table that the ledger knows, and how many rows it shares with each other one."""
+        book = self.read()
+        table = self._named(book, name)
+        others = [each for each in book.tables if each != name]
+        return self._counting(book, table, book.entries), self._shared(book, table, others)
 
     def book(
         self,
@@ -186,9 +214,10 @@ class DisclosureLedger:
         LeakageError if the whole would exceed one of the owner's limits.
         """
         with self._changing() as change:
-            book = _entered(change.book, register)
-            before = book.about(register.name, but=sitting)
+            table = self._table(change.book, register)
+            before = self._counting(change.book, table, _others(change.book, sitting))
             check(before)
+            book = self._entered(change.book, table)
             self._refuse(self._over(book, before, _entries(register.name, sitting, told)))
             own = _entries(register.name, sitting, told if ahead is None else ahead)
             change.book = replace(book, entries=(*_others(book, sitting), *own))
@@ -225,9 +254,9 @@ class DisclosureLedger:
             book = change.book
             table = next((entry.table for entry in book.entries if entry.run == training), f"model {training[:16]}")
             if table not in book.tables:
-                book = replace(book, tables=book.tables | {table: KnownTable(0, b"", _now())})
+                book = replace(book, tables=book.tables | {table: KnownTable(0, _now())})
             own = _entries(table, (run, ""), [told])
-            self._refuse(self._over(book, book.about(table), own))
+            self._refuse(self._over(book, self._counting(book, self._named(book, table), book.entries), own))
             change.book = replace(book, entries=book.entries + own)
 
     def set_limit(self, kind: Kind, limit: Limit | None) -> None:
@@ -235,6 +264,70 @@ class DisclosureLedger:
         with self._changing() as change:
             others = {each: kept for each, kept in change.book.limits.items() if each != kind}
             change.book = replace(change.book, limits=others if limit is None else others | {kind: limit})
+
+    def _table(self, book: Book, register: Register) -> _Table:
+        """Find out which rows a register has, by the places of the ledger's sets."""
+        known = book.tables.get(register.name)
+        if known is not None and known.members is not None:
+            return self._named(book, register.name)
+        sets = RowSets(self.rows, book.salt)
+        members = None if register.ids is None else sets.members(register, book.sets)
+        return _Table(register.name, register.rows, members)
+
+    def _named(self, book: Book, name: str) -> _Table:
+        known = book.tables[name]
+        others = any(each != name for each in book.tables)
+        members = RowSets(self.rows, book.salt).known(name, book.sets) if known.members is not None and others else None
+        return _Table(name, known.rows, members)
+
+    def _entered(self, book: Book, table: _Table) -> Book:
+        """Return the book with this table among those it knows, and its rows on disk if they are known."""
+        known = book.tables.get(table.name, KnownTable(table.rows, _now()))
+        if known.members is None and table.members is not None:
+            known = replace(known, members=RowSets(self.rows, book.salt).write(table.name, table.members))
+        return replace(book, tables=book.tables | {table.name: known})
+
+    def _shared(self, book: Book, table: _Table, names: Iterable[str]) -> dict[str, int]:
+        """Count the rows that a table shares with each of these, as many as can be where they are not known; none with
+        those of which it has no row."""
+        known = {name: book.tables[name] for name in names}
+        sets = {name: each.members for name, each in known.items() if each.members is not None and name != table.name}
+        if table.members is None:
+            sets = {}
+        found = {name: min(each.rows, table.rows) for name, each in known.items() if name not in sets}
+        if sets and table.members is not None:
+            found |= RowSets(self.rows, book.salt).shared(table.members, sets)
+        return {name: found[name] for name in known if found[name] or name == table.name}
+
+    def _counting(self, book: Book, table: _Table, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+        """Return those of these entries that count for a table, as they count: about rows that it has, and of each kind
+        and learner at the row that most was told about."""
+        shared = self._shared(book, table, dict.fromkeys(entry.table for entry in entries))
+        found = [
+            replace(entry, told=_against(entry.told, book.tables[entry.table].rows, shared[entry.table]))
+            for entry in entries
+            if entry.table in shared
+        ]
+        known = {name: each for name, each in book.sets.items() if name in shared and name != table.name}
+        if table.members is None or len(known) < 2:
+            return found
+        alike: dict[object, list[LedgerEntry]] = {}
+        for entry in found:
+            if entry.table in known and entry.told.kind in ("labels", "columns"):
+                alike.setdefault(_alike(entry.told), []).append(entry)
+        if not alike:
+            return found
+        weights = np.array([_weights(own, list(known)) for own in alike.values()])
+        has = RowSets(self.rows, book.salt).worst(table.members, known, weights.reshape(-1, len(known)))
+        at_worst = {
+            each: {name for name, held in zip(known, has[2 * k] | has[2 * k + 1], strict=True) if held}
+            for k, each in enumerate(alike)
+        }
+        return [
+            entry
+            for entry in found
+            if entry.table not in known or entry.table in at_worst.get(_alike(entry.told), known)
+        ]
 
     def _refuse(self, why: Sequence[str]) -> None:
         if why:
@@ -297,17 +390,26 @@ def told_to(entries: Iterable[LedgerEntry], kind: Kind, learner: str) -> ToldTot
     )
 
 
-def _entered(book: Book, register: Register) -> Book:
-    """Return the book with this table among those it knows."""
-    if register.name in book.tables:
-        return book
-    ids = [register.least[at : at + ID_DIGEST] for at in range(0, len(register.least), ID_DIGEST)]
-    marks = b"".join(hmac.digest(book.salt, each, "sha256")[:_MARK] for each in ids)
-    return replace(book, tables=book.tables | {register.name: KnownTable(register.rows, marks, _now())})
+def _against(told: Disclosure, rows: int, shared: int) -> Disclosure:
+    """Return what was told about a table of `rows` rows as it counts against the rows of these that another shares.
+
+    Numbers about each row stay as many. Equations, and bits of all rows, are all taken to be about the shared rows, of
+    which they tell everything at most.
+    """
+    if shared >= rows or not (told.kind == "labels" or told.group == "correlations"):
+        return told
+    return replace(told, of=max(1, told.of * shared // rows, min(told.count, told.of)))
 
 
-def _parts(marks: bytes) -> set[bytes]:
-    return {marks[at : at + _MARK] for at in range(0, len(marks), _MARK)}
+def _alike(told: Disclosure) -> object:
+    """Return what it adds up with, row by row."""
+    return told.kind, told.learner, told.group == "correlations"
+
+
+def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[float]]:
+    """Return the counts and the shares that these entries come to for each table (2 x tables)."""
+    totals = [total((entry.run, entry.told) for entry in entries if entry.table == name) for name in names]
+    return [[each.count for each in totals], [each.share for each in totals]]
 
 
 def _entries(table: str, sitting: tuple[str, str], told: Sequence[Disclosure]) -> tuple[LedgerEntry, ...]:

@@ -121,7 +121,7 @@ def _talk(
     tables = _tables(party, own, names, channel)  # 1
     held = _held(own)
     told = [_disclosure(party.name, own, held, name, table.columns) for name, table in tables.items()]
-    before = [] if ledger is None else ledger.read().about(party.register.name)
+    before = [] if ledger is None else ledger.before(party.register)
     if consent is not None:
         consent(_sheet(party, own, told, before))  # 2
     if ledger is not None:

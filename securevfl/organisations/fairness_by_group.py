@@ -244,7 +244,7 @@ def _give(
 ) -> None:
     _greet(party, len(names), peer, channel)
     told = summed(peer, party.name, numbers_told(len(names)), bits_told(len(party)), _held(marks))
-    before = [] if ledger is None else ledger.read().about(party.register.name)
+    before = [] if ledger is None else ledger.before(party.register)
     if consent is not None:
         consent(_sheet(party, names, told, before))  # 2
     if ledger is not None:

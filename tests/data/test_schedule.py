@@ -185,14 +185,6 @@ def test_content_goes_with_the_columns_and_not_with_the_order() -> None:
     assert vfl.Party("shop", -X, ids=IDS).content != shop.content
 
 
-@pytest.mark.parametrize("shared", [0, 60, 600, 6000])
-def test_tables_that_share_rows_share_some_of_the_least_digests(shared: int) -> None:
-    one, other = of(np.arange(6000)), of(np.arange(6000 - shared, 12000 - shared))
-    mine, theirs = ({each.least[at : at + 16] for at in range(0, len(each.least), 16)} for each in (one, other))
-    assert len(mine) == len(theirs) == 1024
-    assert bool(mine & theirs) == (shared > 0)
-
-
 def test_a_sample_reaches_over_the_whole_table() -> None:
     for batch_size in (30, "all"):
         schedule = Schedule(1000, batch_size=batch_size, epochs=1, seed=0, test_fraction=0.2, reshuffle=False)

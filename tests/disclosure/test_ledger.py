@@ -107,14 +107,17 @@ def test_tables_that_share_rows_count_together(first: int, related: bool, tmp_pa
         vfl.simulate(job(), later, ledgers=own)
 
 
-def test_tables_without_ids_count_together_if_they_are_as_long(tmp_path: Path) -> None:
+def test_tables_without_ids_count_together_always(tmp_path: Path) -> None:
+    """Their rows may be those of any other table: of one that is shorter, and of one with ids."""
     parties = [vfl.Party(each.name, each.X, each.y, aligned=True) for each in vfl.datasets.breast_cancer()]
-    own = ledgers(tmp_path, parties)
-    vfl.simulate(job(), parties, ledgers=own)
+    named = [vfl.Party(each.name, each.X, each.y, ids=np.arange(len(each))) for each in parties]
     rows = np.random.default_rng(0).permutation(569)
-    with pytest.raises(LeakageError, match="earlier jobs"):
-        vfl.simulate(job(), [each.take(rows) for each in parties], ledgers=own)
-    vfl.simulate(job(), [each.take(rows[:400]) for each in parties], ledgers=own)
+    for k, first in enumerate((parties, named)):
+        own = ledgers(tmp_path / str(k), parties)
+        vfl.simulate(job(), first, ledgers=own)
+        for later in ([each.take(rows) for each in parties], [each.take(rows[:400]) for each in parties]):
+            with pytest.raises(LeakageError, match="earlier jobs"):
+                vfl.simulate(job(), later, ledgers=own)
 
 
 def test_a_limit_refuses_before_anything_is_told_and_says_what_would_do(tmp_path: Path) -> None:

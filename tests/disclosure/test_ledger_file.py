@@ -128,7 +128,7 @@ def test_files_of_others_and_of_other_versions_are_told_apart(full: DisclosureLe
     with pytest.raises(DataError, match="the ledger of bank was expected, it is shop's"):
         DisclosureLedger(full.path, "bank").read()
     assert DisclosureLedger.find(full.path).party == "shop"
-    full.path.write_bytes(full.path.read_bytes().replace(b"ledger/2", b"ledger/9", 1))
+    full.path.write_bytes(full.path.read_bytes().replace(b"ledger/3", b"ledger/9", 1))
     with pytest.raises(DataError, match="another version wrote this one"):
         full.read()
     with pytest.raises(DataError, match=r"a ledger was expected there \(No such file"):
@@ -176,15 +176,19 @@ def test_scores_of_a_model_count_with_the_table_it_was_trained_on(full: Disclosu
         full.answer("run 2", "session c", scores)
 
 
-def test_secrets_and_marks_stay_in_the_file(full: DisclosureLedger) -> None:
+def test_secrets_and_marks_stay_with_the_ledger(full: DisclosureLedger) -> None:
     book = full.read()
     assert repr(book.salt) not in repr(book)
     other = DisclosureLedger(full.path.with_name("other.ledger"), "shop")
     other.book(REGISTER, ("run", ""), [columns(1)])
-    mine, theirs = (each.read().tables[REGISTER.name].marks for each in (full, other))
-    parts = [{marks[at : at + 8] for at in range(0, len(marks), 8)} for marks in (mine, theirs)]
-    assert len(parts[0]) == len(parts[1]) == 500
-    assert not parts[0] & parts[1]  # two ledgers cannot be compared
+    files = [each.rows / REGISTER.name for each in (full, other)]
+    mine, theirs = (set(np.fromfile(path, "<u8").tolist()) for path in files)
+    assert len(mine) == len(theirs) == 500
+    assert not mine & theirs  # two ledgers cannot be compared
+    assert REGISTER.ids is not None
+    digests = {bytes(each)[at : at + 8] for piece in REGISTER.ids() for each in piece for at in (0, 8)}
+    assert not digests & {each.to_bytes(8, "little") for each in mine}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (full.path, *files))
 
 
 def test_the_default_place_is_among_the_user_s_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,8 @@ class Counted:
     [
         pytest.param([("columns", 1000)] * 5, id="columns"),
         pytest.param([("groups", 4000)] * 2, id="groups"),
-        pytest.param([("groups", 4000), ("columns", 1000), ("columns", 1000)], id="one after the other"),
+        pytest.param([("columns", 1000), ("columns", 1000), ("groups", 4000)], id="one after the other"),
+        pytest.param([("groups", 4000), ("columns", 1000)], id="of a quarter of the rows, which all may be about"),
         pytest.param([("columns", 1000), ("columns", 4000), ("groups", 4000), ("columns", 1000)], id="in turn"),
     ],
 )

@@ -80,7 +80,7 @@ _LOST: list[tuple[str, str, Patch]] = [
     (
         "the key of rows",
         "half of an id",
-        edited(Register, "of_ids", ("ordered = keys[order]", "ordered = keys[order][:, :8]")),
+        edited(Register, "of_ids", ("keys[order].tobytes()", "keys[order][:, :8].tobytes()")),
     ),
 ]
 

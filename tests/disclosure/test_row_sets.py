@@ -1,0 +1,160 @@
+"""Sets of rows: against plain sets, in the order in which tables come, with damage, and as large as they may get."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.data.ids import id_keys
+from securevfl.data.register import Register
+from securevfl.disclosure import row_sets as module
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.row_sets import Members, RowSet, RowSets
+from securevfl.errors import DataError
+
+SALT = bytes(range(32))
+
+
+def register(rows: Sequence[int] | np.ndarray) -> Register:
+    return Register.of_ids(id_keys("shop", [np.asarray(rows).tolist()]))
+
+
+def drawn(seed: int, tables: int = 12, rows: int = 700) -> list[np.ndarray]:
+    """Tables of any size in a world of some hundred rows, a few of them equal, one without a row of any other."""
+    draw = np.random.default_rng(seed)
+    found = [draw.permutation(rows)[: draw.integers(1, rows)] for _ in range(tables - 2)]
+    return [*found, found[1][::-1], 5000 + np.arange(9)]
+
+
+def entered(sets: RowSets, tables: Sequence[np.ndarray]) -> tuple[dict[str, RowSet], list[Members]]:
+    known = dict[str, RowSet]()
+    for k, rows in enumerate(tables):
+        own = sets.members(register(rows), known)
+        known[str(k)] = sets.write(str(k), own)
+    return known, [sets.known(name, known) for name in known]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("block", [1 << 10, module.BLOCK])
+def test_shared_rows_and_the_worst_row_are_those_of_plain_sets(
+    seed: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "WEIGHED", 16)
+    sets, tables = RowSets(tmp_path, SALT), drawn(seed)
+    known, members = entered(sets, tables)
+    weights = np.random.default_rng(seed).integers(0, 9, (3, len(tables))).astype(float)
+    for own, rows in zip(members, tables, strict=True):
+        assert sets.shared(own, known) == {str(k): len(set(rows) & set(other)) for k, other in enumerate(tables)}
+        held = np.array([np.isin(rows, other) for other in tables])  # tables x rows
+        np.testing.assert_array_equal((weights * sets.worst(own, known, weights)).sum(axis=1), (weights @ held).max(1))
+    another = np.arange(300, 900)
+    new = sets.members(register(another), known)  # a table that has not been entered
+    assert sets.shared(new, known) == {str(k): len(set(another) & set(other)) for k, other in enumerate(tables)}
+    assert len(new.new) == len(set(another) - {row for rows in tables for row in rows})
+
+
+def test_a_row_has_one_place_whatever_table_it_comes_with(tmp_path: Path) -> None:
+    sets, tables = RowSets(tmp_path, SALT), drawn(0)
+    known, _ = entered(sets, tables)
+    assert sum(each.new for each in known.values()) == len({row for rows in tables for row in rows})
+    assert known["10"].new == 0  # a table that came before, in another order
+    firsts = [each.first for each in known.values()]
+    assert firsts == sorted(firsts)
+    assert all(each.first % 8 == 0 for each in known.values())
+
+
+def test_two_rows_of_one_mark_count_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = id_keys("shop", [range(20)])
+    twice = Register(21, bytes(32), None, lambda: iter([keys, keys[:1]]))
+    assert len(RowSets(tmp_path, SALT).members(twice, {}).new) == 20
+
+
+def told(count: int) -> list[Disclosure]:
+    return [Disclosure("columns", "bank", ("shop",), count, 10)]
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> DisclosureLedger:
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    for k, rows in enumerate((range(300), range(200, 600), range(100, 900))):
+        ledger.book(register(rows), (f"run {k}", ""), told(3))
+    return ledger
+
+
+def test_any_damage_to_the_rows_of_a_table_is_refused_by_name(full: DisclosureLedger) -> None:
+    """A bit, a cut, a longer file, another table's, none: by a table that is new, one that is known, and one shown."""
+    new, known = register(range(40)), register(range(300))
+    for path in sorted(full.rows.iterdir()):
+        whole = path.read_bytes()
+        other = next(each.read_bytes() for each in full.rows.iterdir() if each != path)
+        flips = [whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :] for at in (0, len(whole) // 2, len(whole) - 1)]
+        for spoilt in (*flips, whole[:-1], whole + b"\0", other, b"", None):
+            path.write_bytes(spoilt) if spoilt is not None else path.unlink()
+            why = f"{path.name}: the rows of a table as its ledger has noted them were expected.*put a copy"
+            with pytest.raises(DataError, match=why):
+                full.book(new, ("another", ""), told(1))
+            with pytest.raises(DataError, match=why):
+                full.before(known)
+            with pytest.raises(DataError, match=why):
+                full.about(known.name)
+        path.write_bytes(whole)
+    full.book(new, ("another", ""), told(1))
+
+
+def test_a_table_that_was_written_and_not_entered_is_written_again(full: DisclosureLedger) -> None:
+    """As by a process that was killed between the two: others have taken the places since."""
+    sets = RowSets(full.rows, full.read().salt)
+    left, other = register(range(5000, 5100)), register(range(7000, 7050))
+    sets.write(left.name, sets.members(left, full.read().sets))
+    full.book(other, ("other", ""), told(1))
+    full.book(left, ("left", ""), told(1))
+    assert full.about(left.name)[1] == {}
+    assert full.about(other.name)[1] == {}
+
+
+LARGE = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from securevfl.data.register import PIECE, Register
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger
+N, TABLES = 10_000_000, 100
+def digests():
+    for at in range(0, N, PIECE):
+        yield np.random.Philox(key=at).random_raw(2 * min(PIECE, N - at)).view(np.uint8).reshape(-1, 16)
+def table(k):  # any half of the rows, after a first table of all of them
+    kept = lambda at, ids: ids if not k else ids[np.random.Philox(key=[k, at]).random_raw(len(ids)) >> 63 == 1]
+    ids = lambda: (kept(at * PIECE, piece) for at, piece in enumerate(digests()))
+    return Register(sum(map(len, ids())), bytes([k]) * 32, None, ids)
+ledger = DisclosureLedger(Path(sys.argv[1]) / "shop.ledger", "shop")
+told = [Disclosure("columns", peer, ("shop",), 3, 1000) for peer in ("bank", "telco")]
+for k in range(TABLES):
+    register = table(k)
+    reading = time.process_time()
+    for _ in register.ids():
+        pass
+    start = time.process_time()
+    ledger.book(register, (f"run {k}", ""), told)
+    print(2 * start - reading, time.process_time(), sep=" ")
+print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+"""
+
+
+@pytest.mark.slow
+def test_a_job_on_ten_million_rows_is_admitted_after_a_hundred_others(tmp_path: Path) -> None:
+    """In two seconds of processor time, without what the digests of the ids take, and in 250 MB for all of the process;
+    where every row is in tables of its own."""
+    whole = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=True)
+    *times, memory = whole.stdout.splitlines()
+    start, end = map(float, times[-1].split())
+    print(f"admitted in {end - start:.2f} s of processor time, {int(memory) / 1000:.0f} MB at most")
+    assert end - start < 2
+    assert int(memory) < 250_000

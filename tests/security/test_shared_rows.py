@@ -1,0 +1,195 @@
+"""A peer that chooses which rows a job has: what jobs on tables that share rows come to is counted by their owner.
+
+The peer's first means are the ids that it says it lacks: here those with the least digests, by which tables were told
+to be the same before. Then small sets of rows that many jobs have in common, rows that are taken in halves, and tables
+whose rows nobody knows.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import securevfl as vfl
+from securevfl.audit.attacks.cross_round import solve
+from securevfl.audit.recording.views import Worlds
+from securevfl.data.ids import order_by_value
+from securevfl.data.register import Register
+from securevfl.disclosure.counts import Disclosure, Kind, earlier
+from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
+from securevfl.disclosure.limits import Limit
+from securevfl.disclosure.summed_bits import check_looks
+from securevfl.errors import LeakageError
+from securevfl.organisations.correlate import correlate
+
+ROWS, COLUMNS, JOBS, LEFT_OUT = 8192, 16, 6, 1024
+JOB = vfl.Job(
+    model=vfl.Logistic(),
+    optimizer=vfl.FedBCD(local_steps=5, lr=0.1),
+    protocol=vfl.Protocol(residual=vfl.Ckks()),
+    batch_size=256,
+    epochs=1,
+    accepts=["columns"],
+)
+
+
+def tables() -> list[vfl.Party]:
+    """Five columns that make the labels, and sixteen of noise."""
+    generator = np.random.default_rng(0)
+    own, noise = generator.normal(size=(ROWS, 5)), generator.normal(size=(ROWS, COLUMNS))
+    y = own.sum(axis=1) + generator.normal(size=ROWS) > 0
+    return [vfl.Party("bank", own, y.astype(int), ids=range(ROWS)), vfl.Party("shop", noise, ids=range(ROWS))]
+
+
+def chosen(parties: Sequence[vfl.Party], jobs: int = JOBS) -> Iterator[np.ndarray]:
+    """Rows of each job: without the ids of least digest of the jobs before."""
+    keys = parties[0].keys
+    assert keys is not None
+    by_digest = order_by_value(keys)
+    return (np.sort(by_digest[k * LEFT_OUT :]) for k in range(jobs))
+
+
+def admitted(folder: Path, parties: Sequence[vfl.Party], jobs: int) -> list[np.ndarray]:
+    own = {party.name: DisclosureLedger(folder / party.name, party.name) for party in parties}
+    went = []
+    for rows in chosen(parties, jobs):
+        try:
+            vfl.simulate(JOB, [party.take(rows) for party in parties], ledgers=own)
+        except LeakageError as refused:
+            assert "earlier jobs on this table asked other equations" in str(refused)  # noqa: PT017 which of many
+            continue
+        went.append(rows)
+    return went
+
+
+def test_a_job_without_the_ids_of_least_digest_is_about_the_same_rows(tmp_path: Path) -> None:
+    assert len(admitted(tmp_path, tables(), 2)) == 1
+
+
+@pytest.mark.long
+def test_labels_that_such_jobs_tell_stay_those_of_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a peer with columns of noise reads by all jobs that the bank's ledger lets go."""
+    parties, equations = tables(), []
+    (_, labelled) = (parties[1], parties[0])
+    for rows in admitted(tmp_path, parties, JOBS):
+        worlds = Worlds(JOB, [party.take(rows) for party in parties], 0)
+        equations += [(rows[which], A, b) for which, A, b in worlds.real("shop").equations()]
+    residuals = -solve(equations, ROWS, 1)[:, 0]
+    asked = ~np.isnan(residuals)
+    auc = float(roc_auc_score(labelled.labels[asked], residuals[asked]))
+    with capsys.disabled():
+        print(f"\nlabels by {COLUMNS} columns of noise, least ids left out of {JOBS} jobs: AUC {auc:.3f}")
+    assert auc < 0.67
+
+
+def about(kind: Kind, count: int, of: int = 100, group: str = "training") -> Disclosure:
+    return Disclosure(kind, "bank", ("shop",), count, of, group=group)  # type: ignore[arg-type]
+
+
+def register(rows: Sequence[int] | np.ndarray) -> Register:
+    return vfl.Party("shop", np.arange(len(rows))[:, None], ids=np.asarray(rows)).register
+
+
+TOLD = [about("labels", 30), about("columns", 30), about("columns", 30, 1000, "correlations")]
+
+
+@pytest.mark.parametrize("told", TOLD, ids=["labels", "columns", "bits"])
+def test_limits_hold_over_jobs_without_the_ids_of_least_digest(told: Disclosure, tmp_path: Path) -> None:
+    """Each kind of number, as the ledger counts it whatever tells it."""
+    ledger, (party, *_) = DisclosureLedger(tmp_path / "shop.ledger", "shop"), tables()
+    ledger.set_limit(told.kind, Limit(70))
+    rows = list(chosen([party], 3))
+    for k in range(2):
+        ledger.book(party.take(rows[k]).register, (f"run {k}", ""), [told])
+    with pytest.raises(LeakageError, match=r"60 .* were told before, with this run it would be 90"):
+        ledger.book(party.take(rows[2]).register, ("run 2", ""), [told])
+
+
+def test_looks_at_columns_add_up_whatever_ids_the_peer_leaves_out(tmp_path: Path) -> None:
+    """Looks of 2 and of 2.9 % of the bits of the columns: each fits 3 %, both do not."""
+    draw = np.random.default_rng(5)
+    bank = vfl.Party("bank", draw.normal(size=(3 * LEFT_OUT, 5)), ids=range(3 * LEFT_OUT))
+    shop = vfl.Party("shop", draw.integers(0, 2, (3 * LEFT_OUT, 4)).astype(float), ids=range(3 * LEFT_OUT))
+    own = {"shop": DisclosureLedger(tmp_path / "shop.ledger", "shop")}
+    first, second = chosen([bank], 2)
+    correlate([bank.take(first), shop.take(first)], ledgers=own)
+    with pytest.raises(LeakageError, match=r"bank was told 2\.\d+% before and would be told 2\.\d+% more"):
+        correlate([bank.take(second), shop.take(second)], ledgers=own)
+    correlate([bank.take(second), shop.take(second)], ledgers={"shop": DisclosureLedger(tmp_path / "new", "shop")})
+
+
+@pytest.mark.parametrize("told", TOLD, ids=["labels", "columns", "bits"])
+def test_a_small_set_of_rows_in_many_jobs_does_not_hide_in_their_mean(told: Disclosure, tmp_path: Path) -> None:
+    """A dozen jobs, each of 500 rows of its own and of the same 50: a table of all of them tells most of the 50."""
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    small, jobs = np.arange(50), 12
+    for k in range(jobs):
+        ledger.book(register(np.concatenate([small, 1000 * (k + 1) + np.arange(500)])), (f"run {k}", ""), [told])
+    before = [entry.told for entry in ledger.before(register(np.concatenate([small, 90_000 + np.arange(5000)])))]
+    assert sum(each.count for each in before) == 30 * jobs
+    alone = [entry.told for entry in ledger.before(register(3000 + np.arange(500)))]
+    assert sum(each.count for each in alone) == 30
+    if told.group == "correlations":
+        assert sum(each.share for each in before) == pytest.approx(jobs * 0.03 * 11, rel=0.02)  # 550 rows over 50
+        with pytest.raises(LeakageError, match="3% of the bits"):
+            check_looks("shop", [told], "", [LedgerEntry("t", "r", "", each) for each in before])
+    elif told.kind == "labels":
+        assert earlier(told, before) == pytest.approx(jobs * 1.0)  # 165 equations, of 50 rows
+    else:
+        assert earlier(told, before) == pytest.approx(jobs * 0.3)
+
+
+def test_two_halves_and_the_whole_count_at_the_row_that_most_was_told_about(tmp_path: Path) -> None:
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    for name, rows, count in (("a", range(400), 5), ("b", range(400, 1000), 7), ("c", range(300, 500), 1)):
+        ledger.book(register(rows), (name, ""), [about("columns", count)])
+    counted = told_to(ledger.before(register(range(1000))), "columns", "bank")
+    assert (counted.count, counted.runs) == (8, 2)  # rows 400 to 499: neither 5 + 7, nor 7
+    assert told_to(ledger.before(register(range(300))), "columns", "bank").count == 5
+    assert ledger.before(register(range(2000, 2010))) == []
+
+
+def test_rows_that_share_few_count_as_told_of_as_far_as_equations_go(tmp_path: Path) -> None:
+    """p equations about n rows are p about s of these to who knows the others: 20 of 1,000, by rows that are shared."""
+    ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")
+    ledger.book(register(range(1000)), ("run", ""), [about("labels", 20, 1000)])
+    shares = {
+        s: earlier(about("labels", 1), [entry.told for entry in ledger.before(register(range(1000 - s, 2000)))])
+        for s in (1000, 500, 100, 20, 5, 1)
+    }
+    assert shares == pytest.approx({1000: 0.02, 500: 0.04, 100: 0.2, 20: 1.0, 5: 1.0, 1: 1.0})
+    assert all(less <= more for less, more in pairwise(shares.values()))
+
+
+def earlier_ledger(table: str) -> bytes:
+    """As version 2 wrote one, of a table of 100 rows that bank was told 4 numbers about."""
+    told = {"kind": "columns", "learner": "bank", "about": ["shop"], "count": 4, "of": 100, "basis": ""}
+    entry = {"table": table, "run": "first", "when": "2026-01-01T00:00:00+00:00", "told": told, "sitting": "session"}
+    book = {"party": "shop", "salt": base64.b64encode(bytes(32)).decode(), "limits": {}, "entries": [entry]}
+    marks = base64.b64encode(bytes(800)).decode()
+    tables = {table: {"rows": 100, "marks": marks, "since": "2026-01-01T00:00:00+00:00"}}
+    body = json.dumps(book | {"tables": tables, "trusts": []}).encode()
+    return f"securevfl.ledger/2 {hashlib.sha256(body).hexdigest()}\n".encode() + body
+
+
+def test_an_earlier_ledger_and_tables_without_ids_count_as_if_they_had_all_rows(tmp_path: Path) -> None:
+    path = tmp_path / "shop.ledger"
+    path.write_bytes(earlier_ledger(register(range(100)).name))
+    ledger = DisclosureLedger(path, "shop")
+    assert told_to(ledger.before(register(range(5, 300))), "columns", "bank").count == 4
+    ledger.book(Register.of_numbers(200), ("run", ""), [about("columns", 3)])
+    ledger.book(register(range(900, 1000)), ("another", ""), [about("columns", 2)])
+    assert told_to(ledger.before(register(range(5, 300))), "columns", "bank").count == 7
+    assert told_to(ledger.before(Register.of_numbers(7)), "columns", "bank").count == 9
+    known = register(range(100))  # the table of the earlier ledger, which comes again with its ids
+    ledger.book(known, ("again", ""), [about("columns", 1)])
+    assert told_to(ledger.before(known), "columns", "bank").count == 8
+    assert told_to(ledger.before(register(range(100, 300))), "columns", "bank").count == 3
