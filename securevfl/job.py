@@ -93,6 +93,11 @@ class Job(JobOptions):
             raise ValueError(f"protocol.stored: {method.name} stores nothing at a server; leave it out")
         if self.protocol.precision == "single" and not method.single:
             raise ValueError(f"protocol.precision: {method.name} sums up no outputs in single precision; leave it out")
+        if self.batch_size == "growing" and not self.optimizer.grows:
+            raise ValueError(
+                f'batch_size: "growing" is for block_descent, whose steps go by all rows; {self.optimizer.name} takes '
+                'batches of so many rows, or "all"'
+            )
         method.check(self)
         method.fits(self)
         return self

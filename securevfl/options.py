@@ -56,7 +56,9 @@ class JobOptions(Config):
     """How messages hide what they carry: "shares", which opens nothing and is chosen where the model allows it, "ckks"
     or "paillier", which seal residuals, "open", or a table of these keys."""
     batch_size: BatchSize = 256
-    """Rows a batch, or "all" for one batch of all training rows. The partition is fixed by the ids of the table."""
+    """Rows a batch, or "all" for one batch of all training rows; "growing", for block_descent, is "all" below 200,000
+    training rows, and from there on visits go to parts of them that grow. The partition is fixed by the ids of the
+    table."""
     epochs: int = Field(default=10, ge=0)
     """Passes over all batches; 0 leaves it to the guards of all parties on one computer: the most, up to 10, that none
     refuses for what they tell of columns. A job without an optimizer leaves it to them."""
@@ -103,11 +105,13 @@ class JobOptions(Config):
     @field_validator("batch_size", mode="plain")
     @classmethod
     def _read_batch_size(cls, value: Any) -> BatchSize:
-        if value == "all":
-            return "all"
+        if value in ("all", "growing"):
+            return "all" if value == "all" else "growing"
         if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
             return value
-        raise ValueError('should be a valid integer of at least 1, or "all" for one batch of all training rows')
+        raise ValueError(
+            'should be a whole number of at least 1, "all" for one batch of all training rows, or "growing"'
+        )
 
     @field_validator("positive", mode="before")
     @classmethod

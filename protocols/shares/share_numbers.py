@@ -9,7 +9,12 @@ Everything is an integer modulo 2^L, at a public scale of so many fractional bit
     sums    H = X theta              f_x + f_W + f_g + m
 
 f_W comes from n, eta and public bounds, never from the data; columns are clipped at `clip` beforehand. L is filled up
-to whole bytes, and w takes some of the bits that this adds.
+to whole bytes, and w takes some of the bits that this adds. Where L would be more than there are, w gives up to four
+bits and then f_g one (`Numbers.fitting`): an entry of W is off by 2^-w / sqrt(12) of a column's spread at most, row by
+row another way, so what W^T g is off by falls with n as what a sample of n rows is off by does, and stays far below it.
+
+A batch of fewer rows than the largest has W at k bits less, 2^k the rows of the largest for one of its own rounded
+down, and changes are multiplied by 2^k afterwards (`Numbers.lift`): entries of W are of one size in all batches.
 
 A table of 2^b entries, 2^step apart, reads the top bits of H modulo 2^b: of the shares h_A + h_B = H it takes
 i_k = floor(h_k / 2^s) modulo 2^b, s = f_x + f_W + f_g + m + step. A carry out of 2^L vanishes, so nothing can wrap as
@@ -22,7 +27,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +44,8 @@ __all__ = ["LookUp", "Numbers"]
 _DITHER = 16  # bits below f_g that random rounding looks at
 _AT_ONCE = 4096  # targets whose tables are made at a time
 _MOST_BITS = 56
+_LEAST_W = 3
+_LEAST_RESIDUAL_BITS = 7  # of residuals that come from tables of classes; others keep what they have
 
 
 @dataclass(frozen=True)
@@ -63,9 +72,22 @@ class Numbers:
     def __post_init__(self) -> None:
         if self.needed > _MOST_BITS:
             raise ConfigError(
-                f"shares: {self.needed} bits are needed for batches of {self.rows} rows at this step size, there are "
-                f"{_MOST_BITS}; use smaller batches, a larger step size or a table of fewer bits"
+                f"shares: {self.needed} bits are needed for batches of {self.rows:,} rows at this step size, there are "
+                f"{_MOST_BITS}; set batch_size to at most {self.rows >> self.needed - _MOST_BITS:,} rows, raise "
+                "optimizer.lr, or lower protocol.shares.table_bits"
             )
+
+    @classmethod
+    def fitting(cls, rows: int, rate: float, **sizes: Any) -> Numbers:
+        """Return the finest numbers for batches of up to `rows` rows that there are bits for; sizes: as of `Numbers`.
+
+        ConfigError if the coarsest need more bits than there are.
+        """
+        f_g = sizes.pop("f_g", cls.f_g)
+        for w in range(cls.w, _LEAST_W - 1, -1):
+            with suppress(ConfigError):
+                return cls(rows, rate, w=w, f_g=f_g, **sizes)
+        return cls(rows, rate, w=_LEAST_W, f_g=min(f_g, _LEAST_RESIDUAL_BITS), **sizes)
 
     @property
     def f_w(self) -> int:
@@ -120,15 +142,20 @@ class Numbers:
         clipped *= 2.0**self.f_x
         return np.rint(clipped, out=clipped).astype(np.int64)
 
+    def lift(self, rows: int) -> int:
+        """k: how many bits less W has in a batch of so many rows, by which its changes are then multiplied."""
+        return (self.rows // rows).bit_length() - 1
+
     def steps(self, X: Floats, rate: float, P: Floats | None = None, *, rows: int | None = None) -> Integers:
-        """W (n x d) for a batch X: eta/n X P at f_W bits; P (d x d) is any matrix of the party's own.
+        """W (n x d) for a batch X: eta/n X P at f_W - k bits (`lift`); P (d x d) is any matrix of the party's own.
 
         rows: n of the batch, of which X is a part.
         """
         clipped = self._clipped(X)
         steps = clipped if P is None else clipped @ P
-        steps *= rate / (rows or len(X))
-        steps *= 2.0**self.f_w
+        n = rows or len(X)
+        steps *= rate / n
+        steps *= 2.0 ** (self.f_w - self.lift(n))
         np.rint(steps, out=steps)
         if self.step_bits is not None:
             np.clip(steps, -(2.0**self.step_bits), 2.0**self.step_bits, out=steps)

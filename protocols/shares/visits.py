@@ -214,7 +214,8 @@ class Side(ABC):
         if self._seat.channel.observed:
             self._seat.channel.note(SharedResidual(visit.batch, ring.signed(ring.reduce(g)).astype(np.float64)))
         _, W = self._columns.factors(visit.batch)
-        change = visit.step + W.transpose_times(ring.reduce(g))
+        lift = np.uint64(terms.numbers.lift(terms.rows[visit.batch]))
+        change = visit.step + (W.transpose_times(ring.reduce(g)) << lift)
         own = ring.reduce(terms.rule_of(self._seat.me).step(self.state.own, change, done))
         others = {
             name: ring.reduce(terms.rule_of(name).step(r, visit.left[name], done))

@@ -271,12 +271,17 @@ class Ahead:
         if psi:
             width = self._width
             products.ask(work, products.asked, holders[0], psi, columns=lambda batch: width, uses=terms.chunks)
-        own = self._answered(work, 0, evaluators, counts)
+        own = self._lifted(self._answered(work, 0, evaluators, counts))
         left: dict[str, ByBatch] = {}
         for name in products.asked:
             shapes = {batch: (terms.columns[name], count * terms.outputs) for batch, count in counts.items()}
-            left[name] = products.opened(work, holders[0], name, shapes)
+            left[name] = self._lifted(products.opened(work, holders[0], name, shapes))
         return own, left
+
+    def _lifted(self, changes: ByBatch) -> ByBatch:
+        """Multiply shares of W^T psi by what W is smaller by in smaller batches."""
+        lifts = {batch: np.uint64(self._terms.numbers.lift(self._terms.rows[batch])) for batch in changes}
+        return {batch: self._ring.reduce(words << lifts[batch]) for batch, words in changes.items()}
 
     def _sums(
         self,

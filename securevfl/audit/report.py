@@ -132,7 +132,7 @@ def _facts(job: Job, parties: Sequence[Party]) -> dict[str, str]:
 
 def _short(job: Job, parties: Sequence[Party]) -> tuple[Job, list[Party]]:
     """Two epochs on rows for a few batches."""
-    rows, size = len(parties[0]), _ROWS if job.batch_size == "all" else job.batch_size
+    rows, size = len(parties[0]), _ROWS if isinstance(job.batch_size, str) else job.batch_size
     few = min(rows, max(4 * size, 200), max(_ROWS, size))
     short = job.model_copy(update={"epochs": min(2, job.epochs), "target": None, "patience": None})
     if few == rows:

@@ -27,7 +27,13 @@ from securevfl.crypto.prg import derive_key
 from securevfl.data.register import Register
 
 Rows = NDArray[np.intp]
-BatchSize = int | Literal["all"]
+BatchSize = int | Literal["all", "growing"]
+
+GROWS = 200_000  # training rows from which visits go to parts that grow
+PART = 1 << 14  # rows of the smallest part at least
+QUARTER = 4  # a part is so many times the one before
+MOST = 1 << 21  # rows of the largest part: more would move a linear model by less than who is in the table by chance
+LAST_VISITS, PART_VISITS = 4, 6  # visits to the largest part, and to each before it but the smallest
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,11 @@ class Schedule:
     """One fixed partition into batches, visited in a new random order every epoch (FedBCD 2019, assumption A2).
 
     `rows` is the register of the table, or the number of rows of a table without ids. A `batch_size` of "all" makes one
-    batch of all training rows, so that an epoch is one visit. With `reshuffle` the rows are
-    parted anew every epoch, again the same way in every job. `split` numbers the ways to hold rows out; another one
-    parts the others anew too.
+    batch of all training rows, so that an epoch is one visit. So it is with "growing", but that from `GROWS` training
+    rows on visits go to parts of them first that lie in each other, each `QUARTER` times the one before: the last
+    `LAST_VISITS` to the largest, all training rows or `MOST`, `PART_VISITS` to each smaller one, the first ones to the
+    smallest. With `reshuffle` the rows are parted anew every epoch, again the same way in every job. `split` numbers
+    the ways to hold rows out; another one parts the others anew too.
     """
 
     def __init__(
@@ -85,8 +93,10 @@ class Schedule:
         self.test: Rows = np.sort(order[:held_out])
         self.train: Rows = np.sort(order[held_out:])
         self.epochs = epochs
-        self.batches = 1 if batch_size == "all" else max(1, -(-len(self.train) // batch_size))
-        self.smallest_batch = len(self.train) // self.batches
+        n = len(self.train)
+        self.batches = 1 if isinstance(batch_size, str) else max(1, -(-n // batch_size))
+        self.parts = parts_of(n) if batch_size == "growing" else (n,) * (self.batches == 1)
+        self.smallest_batch = self.parts[0] if self.parts else n // self.batches
         self._seed = seed
         self._reshuffle = reshuffle
 
@@ -97,11 +107,23 @@ class Schedule:
     @property
     def name(self) -> str:
         """32 hex digits, equal for two schedules if and only if they part the same rows in the same way."""
-        return derive_key(self._register.key, "partition", len(self.test), self.batches, *self._split).hex()[:32]
+        sizes = (self.batches, *self.parts) if self.grows else (self.batches,)
+        return derive_key(self._register.key, "partition", len(self.test), *sizes, *self._split).hex()[:32]
+
+    @property
+    def grows(self) -> bool:
+        """Whether visits go to parts that grow."""
+        return len(self.parts) > 1 or 0 < sum(self.parts) < len(self.train)
+
+    @property
+    def settled(self) -> int:
+        """How many visits go to parts smaller than the largest."""
+        return max(0, self.epochs - LAST_VISITS) if self.grows else 0
 
     @cached_property
     def flow(self) -> Rows:
-        """The training rows, batch after batch of the first epoch: the order in which they are fastest to read."""
+        """The training rows, batch after batch of the first epoch, and parts that grow from its start on: the order in
+        which they are fastest to read."""
         return self._parted(0)
 
     def sample(self, rows: int) -> Rows:
@@ -110,7 +132,9 @@ class Schedule:
         return order[np.linspace(0, len(order) - 1, min(rows, len(order))).astype(np.intp)]
 
     def partition(self, epoch: int) -> list[Rows]:
-        """Cut the training rows into the batches of this epoch."""
+        """Cut the training rows into the batches of this epoch; or into the parts that grow, which each other holds."""
+        if self.grows:
+            return [self.flow[:rows] for rows in self.parts]
         return np.array_split(self._parted(epoch) if self._reshuffle and epoch else self.flow, self.batches)
 
     def visits(self) -> Iterator[Visit]:
@@ -119,18 +143,34 @@ class Schedule:
 
     def _epoch(self, epoch: int) -> list[Visit]:
         parts = self.partition(epoch)
+        if self.grows:
+            part = self._part(epoch)
+            return [Visit(part, epoch, parts[part])]
         first = epoch * self.batches if self._reshuffle else 0
         order = np.random.default_rng([self._seed, 2, epoch]).permutation(self.batches)
         return [Visit(first + int(index), epoch, parts[index]) for index in order]
 
+    def _part(self, epoch: int) -> int:
+        """Return the number of the part that the visit of this epoch goes to."""
+        smaller = self.epochs - LAST_VISITS - epoch
+        return max(0, len(self.parts) - 1 - (-(-smaller // PART_VISITS) if smaller > 0 else 0))
+
     def _parted(self, epoch: int) -> Rows:
         """Return the training rows in the order in which they are cut into batches; a single batch is in the order of
         the table."""
-        if self.batches == 1:
+        if self.batches == 1 and not self.grows:
             return self.train
-        order = self._register.drawn("batches", len(self.test), self.batches, epoch, *self._split)
+        order = self._register.drawn("batches", len(self.test), 0 if self.grows else self.batches, epoch, *self._split)
         if not len(self.test):
             return order
         trains = np.ones(len(order), dtype=bool)
         trains[self.test] = False
         return order[trains[order]]
+
+
+def parts_of(rows: int) -> tuple[int, ...]:
+    """Return the sizes of the parts of so many training rows that visits go to, the smallest first."""
+    sizes = [min(rows, MOST)]
+    while rows >= GROWS and sizes[-1] // QUARTER >= PART:
+        sizes.append(sizes[-1] // QUARTER)
+    return tuple(reversed(sizes))

@@ -130,6 +130,7 @@ class Training(Named, ABC):
     """What a job names as its optimizer, whatever its steps go by."""
 
     method: ClassVar[str]  # the family of training it belongs to (`securevfl.methods`)
+    grows: ClassVar[bool] = False  # whether it may visit parts of the rows that lie in each other
 
     @property
     def label(self) -> str:

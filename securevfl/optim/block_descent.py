@@ -10,7 +10,8 @@ gradients are taken at points extrapolated by (t - 1) / (t + 2) in visit t, from
 fixed ahead.
 
 So theta is a combination of all gradients so far with coefficients that are known before any of them is, and P_k needs
-nobody else: it trains on shares. It takes few visits of large batches; batch_size = "all" is what it is for.
+nobody else: it trains on shares. It takes few visits of large batches: batch_size = "all", or "growing",
+for which P_k is of all training rows and momentum goes on from each part to the next, is what it is for.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class BlockDescent(Optimizer):
 
     name: ClassVar[str] = "block_descent"
     method: ClassVar[str] = "shares"
+    grows: ClassVar[bool] = True
     lr: float = Field(default=1.0, gt=0)
     """The size of a step, in units of the safe one."""
     decay: Literal["none"] = "none"

@@ -100,7 +100,7 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
     if model.defaults:
         return {"test_fraction": HELD_OUT, **model.defaults}
     if protocol.shares is not None:
-        own: dict[str, Any] = {"optimizer": BlockDescent(), "batch_size": "all", "epochs": VISITS}
+        own: dict[str, Any] = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": VISITS}
         if given.get("test_fraction", HELD_OUT):
             watched = {"evaluations": 1}
             own |= {"test_fraction": HELD_OUT, "evaluate_every": EVALUATE_EVERY, "patience": watched}

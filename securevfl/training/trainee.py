@@ -145,7 +145,7 @@ class Trainee:
         target, patience = self._job.target, self._job.patience
         if target is not None and metrics.reached(target.metric, measured[target.metric], target.value):
             return True
-        if patience is None or patience.metric not in measured:
+        if patience is None or patience.metric not in measured or self.rounds <= self._data.schedule.settled:
             return False
         now = [*self._past(patience.metric), measured[patience.metric]]
         return metrics.stale(patience.metric, now, patience.evaluations, patience.tolerance)
@@ -153,13 +153,15 @@ class Trainee:
     def _improves(self, measured: dict[str, float]) -> bool:
         """Whether the model is better than at every evaluation before, by the metric that patience watches."""
         patience = self._job.patience
-        if patience is None or patience.metric not in measured:
+        if patience is None or patience.metric not in measured or self.rounds <= self._data.schedule.settled:
             return False
         return metrics.improves(patience.metric, measured[patience.metric], self._past(patience.metric))
 
     def _past(self, metric: str) -> list[float]:
-        """Return the values of this metric in the evaluations so far."""
-        return [record[metric] for record in self._history if metric in record]
+        """Return the values of this metric in the evaluations so far, of models whose last visit was to all rows or to
+        the largest part of them: of models of fewer rows none is kept, nor does it end a training."""
+        settled = self._data.schedule.settled
+        return [record[metric] for record in self._history if metric in record and record["round"] > settled]
 
     def _evaluate_and_decide(self) -> tuple[dict[str, float], bool]:
         """Metrics, and whether to stop, which the leading party tells the others."""

@@ -1,7 +1,7 @@
 """The partition goes with the ids of the table and with nothing else; the seed orders visits."""
 
 import hashlib
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import securevfl as vfl
 from securevfl.data.ids import ID_DIGEST, id_keys, order_by_value, rising
 from securevfl.data.party import register_of
 from securevfl.data.register import Register
-from securevfl.data.schedule import Schedule
+from securevfl.data.schedule import GROWS, MOST, PART, QUARTER, Schedule, parts_of
 
 N = 400
 IDS = np.array([f"person-{i}" for i in range(N)])
@@ -81,6 +81,56 @@ def test_all_is_one_batch_of_the_training_rows() -> None:
         )
         assert vfl.Job.from_dict(job.to_dict()).batch_size == fits
         assert job.schedule(of(IDS[:300])).batches == 1
+
+
+@pytest.mark.parametrize("rows", [199_999, 200_000, 262_145, 900_000, 5_000_000])
+def test_parts_grow_fourfold_up_to_all_rows_or_the_most(rows: int) -> None:
+    parts = parts_of(rows)
+    assert parts[-1] == min(rows, MOST)
+    assert all(PART <= one == other // QUARTER for one, other in pairwise(parts))
+    assert (len(parts) == 1) == (rows < GROWS)
+    assert len(parts) == 1 or parts[0] < QUARTER * PART
+
+
+def grown(rows: int | Register, *, epochs: int = 30, most: int = 200, split: int = 0) -> Schedule:
+    """A schedule of parts of 12, 50 and at most 200 rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("GROWS", 100), ("PART", 10), ("MOST", most)):
+            patch.setattr(f"securevfl.data.schedule.{name}", value)
+        return Schedule(
+            rows, batch_size="growing", epochs=epochs, seed=0, test_fraction=0.25, reshuffle=False, split=split
+        )
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 4, 5, 10, 30])
+def test_parts_lie_in_each_other_and_the_last_visits_go_to_the_largest(epochs: int) -> None:
+    own = grown(of(IDS), epochs=epochs)
+    small, middle, large = own.partition(0)
+    assert [len(small), len(middle), len(large)] == [12, 50, 200]
+    assert set(small) < set(middle) < set(large) < set(own.train)
+    np.testing.assert_array_equal(np.sort(own.flow), own.train)
+    visits = list(own.visits())
+    assert [visit.index for visit in visits] == ([0] * 20 + [1] * 6 + [2] * 4)[30 - epochs :]
+    assert len(own) == len(visits) == epochs
+    assert own.settled == sum(visit.index < 2 for visit in visits)
+    assert all(np.array_equal(visit.rows, own.partition(0)[visit.index]) for visit in visits)
+
+
+def test_parts_are_drawn_by_ids_alone() -> None:
+    own, order = grown(of(IDS)), GENERATOR.permutation(N)
+    assert by_id(own) == by_id(grown(of(IDS[order])), IDS[order])
+    others = [grown(of(IDS), split=1), grown(of(IDS), most=100), schedule(of(IDS), batch=300)]
+    assert len({each.name for each in (own, *others)}) == 4
+
+
+def test_a_table_of_few_rows_does_not_grow() -> None:
+    small = [
+        Schedule(N, batch_size=b, epochs=3, seed=0, test_fraction=0.25, reshuffle=False) for b in ("all", "growing")
+    ]
+    assert small[0].name == small[1].name
+    assert [visit.rows.tolist() for visit in small[0].visits()] == [visit.rows.tolist() for visit in small[1].visits()]
+    assert not small[1].grows
+    assert small[1].settled == 0
 
 
 def test_the_order_of_the_rows_does_not_matter() -> None:

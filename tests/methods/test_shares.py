@@ -99,25 +99,31 @@ def test_other_losses_and_several_classes() -> None:
     assert run.predict_proba({each.name: each.X[:7] for each in several}).sum(axis=1) == pytest.approx(np.ones(7))
 
 
-def test_steps_by_matrices_of_ones_own_take_few_visits() -> None:
-    """Against the same in floats: each party's own block of the bound on the Hessian, Nesterov's points."""
+@pytest.mark.parametrize("batch_size", ["all", "growing"])
+def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the same in floats: each party's own block of the bound on the Hessian of all rows, Nesterov's points."""
+    for name, value in (("GROWS", 100), ("PART", 50)):
+        monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
     own = parties(3)
     fine = vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
-    run = vfl.simulate(job(optimizer=vfl.BlockDescent(ridge=0.1), batch_size="all", epochs=12, protocol=fine), own)
-    rows = run.job.schedule(own[0].register).flow
+    run = vfl.simulate(job(optimizer=vfl.BlockDescent(ridge=0.1), batch_size=batch_size, epochs=12, protocol=fine), own)
+    schedule = run.job.schedule(own[0].register)
+    rows = schedule.flow
     columns = [np.clip(run.parts[party.name].scaled(party.X), -8, 8)[rows] for party in own]
     columns[0] = np.hstack([columns[0], np.ones((len(rows), 1))])
     turns = [np.linalg.inv(X.T @ X / (4 * len(X)) + 0.1 * np.eye(X.shape[1])) for X in columns]
     X, loss, y = np.hstack(columns), run.job.model.loss, np.where(own[0].y[rows] == own[0].y.max(), 1.0, -1.0)[:, None]
     at = np.cumsum([0, *(part.shape[1] for part in columns)])
     before = point = np.zeros((X.shape[1], 1))
-    for t in range(1, 13):
-        gradient = X.T @ loss.residual(X @ point, y) / len(X)
+    for t, visit in enumerate(schedule.visits(), 1):
+        n = len(visit.rows)  # the first of `rows`
+        gradient = X[:n].T @ loss.residual(X[:n] @ point, y[:n]) / n
         moves = [P @ gradient[a:b] for P, a, b in zip(turns, at, at[1:], strict=False)]
         after = point - np.concatenate(moves) / 3
         before, point = after, after + (t - 1) / (t + 2) * (after - before)
     np.testing.assert_allclose(np.concatenate(list(opened(run).values())), point, atol=0.02)
     assert run.costs.rounds == 12
+    assert len({visit.index for visit in schedule.visits()}) == (2 if batch_size == "growing" else 1)
     assert run.metrics["auc"] > 0.99
 
 

@@ -46,12 +46,13 @@ LOSS = LOSSES["logistic"]
 class Case:
     """The parties' columns, labels and batches; the second party is the partner."""
 
-    def __init__(self, X, y, size, rate=RATE, loss=LOSS, rule=None, chunks=1, P=None, **sizes):
+    def __init__(self, X, y, size, rate=RATE, loss=LOSS, rule=None, chunks=1, P=None, batches=None, **sizes):
         self.names = "abcd"[: len(X)]
         self.X = dict(zip(self.names, X, strict=True))
         self.y = y.reshape(len(y), -1)
         self.rate, self.loss, self.rule, self.P = rate, loss, rule or Descent(), P or {}
-        self.batches = np.array_split(np.random.default_rng(0).permutation(len(y)), max(1, len(y) // size))
+        order = np.random.default_rng(0).permutation(len(y))
+        self.batches = batches or np.array_split(order, max(1, len(y) // size))
         rows = tuple(map(len, self.batches))
         self.numbers = Numbers(max(rows), rate, m=self.rule.m, **sizes)
         widths = {name: X.shape[1] for name, X in self.X.items()}
@@ -227,6 +228,25 @@ def test_the_weights_are_those_of_the_residuals_that_the_tables_gave(run):
             errors = ring.signed(ring.reduce(run.theta(visit + 1)[name] - total[name]))
             assert np.abs(errors).max() <= visit + 1
             assert (errors != 0).sum() <= max(2, 0.2 * errors.size)  # a party may have two columns
+
+
+def test_steps_on_parts_that_grow_are_those_of_the_residuals_on_each_part():
+    """As above, of parts that lie in each other: W has fewer bits in the smaller, and what it gives is multiplied."""
+    parts, y = breast(6, 9)
+    order = np.random.default_rng(1).permutation(len(y))
+    case = Case(parts, y, None, batches=[order[:40], order[:150], order], w=3, f_g=7, spare=0)
+    run, ring = Run(case, [[0, 0, 1, 1, 2, 2]]).go(), ShareRing(case.numbers.bits)
+    lifts = [case.numbers.lift(len(rows)) for rows in case.batches]
+    assert lifts == [3, 1, 0]
+    total = {name: np.zeros((X.shape[1], 1), np.uint64) for name, X in case.X.items()}
+    for visit, (k, g) in enumerate(run.residuals):
+        for name, X in case.X.items():
+            W = case.numbers.steps(X[case.batches[k]], case.rate)
+            total[name] = ring.reduce(total[name] - ((W.T @ g) << lifts[k]).view(np.uint64))
+            errors = ring.signed(ring.reduce(run.theta(visit + 1)[name] - total[name]))
+            assert np.abs(errors).max() <= sum(1 << lifts[each] for each, _ in run.residuals[: visit + 1])
+    theta, _ = floats(case, [k for k, _ in run.residuals])
+    assert np.abs(run.weights - theta).max() < 0.1  # w = 3, and g in steps of 2^-7 from a table 1 apart, of 40 rows
 
 
 def test_each_residual_is_one_of_the_two_entries_around_the_sum(run):

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing
+from securevfl.data.schedule import parts_of
 from securevfl.errors import ConfigError, ProtocolError
+from securevfl.methods.shares.shares_plan import on_shares, plan
 from securevfl.protocols.seat import Desk
 from securevfl.protocols.shares import work_ahead
 from securevfl.protocols.shares.chunk_store import InMemory, OnDisk, Ready
@@ -286,7 +289,7 @@ def test_messages_of_another_size_end_the_run_with_a_word(kind, change):
 
 
 def test_sizes_that_do_not_fit_are_refused_beforehand():
-    with pytest.raises(ConfigError, match="bits are needed"):
+    with pytest.raises(ConfigError, match=r"bits are needed.*set batch_size.*optimizer\.lr.*table_bits"):
         Numbers(2**30, 1e-3, table_bits=8)
     assert Numbers(256, 0.1).needed == 41
     assert Numbers(256, 0.1).bits == 48
@@ -294,6 +297,40 @@ def test_sizes_that_do_not_fit_are_refused_beforehand():
     assert Numbers(256, 0.1).f_w == 19 + 3
     assert Numbers(128, 0.1).bits == Numbers(128, 0.1).needed == 40
     assert Numbers(2, 4.0).f_w == 6 + 3
+
+
+@pytest.mark.parametrize("parties", range(2, 9))
+@pytest.mark.parametrize("model", ["logistic", "one_vs_rest", "square", "quantile", "trees"])
+def test_there_are_numbers_for_any_number_of_rows(parties: int, model: str) -> None:
+    """W and then residuals give up bits as n grows, and no more rows are visited at once than there are bits for."""
+    job = vfl.Job(model=model)
+    assert on_shares(job)
+    bits = [(7, 8)]
+    for rows in (50, 2**14, 199_999, 200_000, 262_144, 400_000, 2**20, 5_000_000, 2**28):
+        numbers = plan(job, rows=parts_of(rows)[-1], batches=1, parties=parties).numbers
+        assert numbers.bits <= 56
+        bits.append((numbers.w, numbers.f_g))
+    assert bits == sorted(bits, reverse=True)
+    assert bits[1:5] == [(7, 8)] * 4 or parties > 2
+    assert bits[-1] >= (3, 7)
+
+
+@pytest.mark.parametrize("rows", [500, 8_000])
+def test_coarse_numbers_move_weights_by_far_less_than_other_rows_would(rows: int) -> None:
+    """The weights where W^T g is 0 against those where X^T g is: a few hundredths of their standard errors."""
+    draw = np.random.default_rng(rows)
+    X = np.column_stack([draw.normal(size=(rows, 6)), draw.random(rows) < 0.05, np.ones(rows)])
+    y = np.where(draw.random(rows) < 1 / (1 + np.exp(-X @ draw.normal(size=8) / 2)), 1.0, -1.0)[:, None]
+    P = np.linalg.inv(X.T @ X / (4 * rows) + 0.01 * np.eye(8))
+    numbers = Numbers(rows, 0.5, w=3, f_g=7, m=8, spare=0)
+    W, of_w, of_x = numbers.steps(X, 0.5, P) * 2.0**-numbers.f_w, np.zeros((8, 1)), np.zeros((8, 1))
+    residual = vfl.Logistic().loss.residual
+    for _ in range(200):
+        of_w = of_w - W.T @ residual(X @ of_w, y)
+        of_x = of_x - P @ X.T @ residual(X @ of_x, y) * (0.5 / rows)
+    p = 1 / (1 + np.exp(-X @ of_x))
+    errors = np.sqrt(np.diag(np.linalg.inv((X * p * (1 - p)).T @ X)))
+    assert np.abs((of_w - of_x)[:, 0] / errors).max() < 0.1
 
 
 def test_columns_of_one_batch_become_integers_once():

@@ -1,7 +1,7 @@
 """What a job means that leaves keys out: alone it trains on shares and scores as scikit-learn does; by rounds it trains
 as long as guards let it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,53 @@ def test_a_model_alone_trains_on_shares(first_job: Any) -> None:
     job = vfl.Job(model="logistic")
     assert job == vfl.Job(model=vfl.Logistic(), protocol="shares") == vfl.Job.from_dict(job.to_dict())
     assert job.protocol.shares is not None
-    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "all", VISITS)
+    assert (job.optimizer.name, job.batch_size, job.epochs) == ("block_descent", "growing", VISITS)
     assert (job.test_fraction, job.evaluate_every, job.accepts) == (HELD_OUT, EVALUATE_EVERY, ())
     assert job.patience is not None
     parties = vfl.datasets.breast_cancer()
     run = vfl.simulate(job, parties)
     assert run.metrics["auc"] >= first_job.pooled_auc(parties, job) - 0.01
+
+
+def made_up(rows: int, widths: Sequence[int]) -> list[vfl.Party]:
+    """A table of so many columns at each party, some skewed, some 0 or 1, some correlated, and its labels."""
+    draw = np.random.default_rng(rows)
+    X = draw.normal(size=(rows, sum(widths)))
+    X += 0.5 * X[:, :1]
+    X[:, 1::4], X[:, 2::4] = np.exp(X[:, 1::4] / 2), X[:, 2::4] > 1
+    f = (X - X.mean(axis=0)) / X.std(axis=0) @ draw.normal(size=X.shape[1]) / len(widths) - 1
+    y = (draw.random(rows) < 1 / (1 + np.exp(-f))).astype(int)
+    parts = np.split(X, np.cumsum(widths)[:-1], axis=1)
+    return [
+        vfl.Party(name, part, y if name == "a" else None, aligned=True)
+        for name, part in zip("abcd", parts, strict=False)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("widths", [(4, 4), (3, 3, 2)])
+def test_more_rows_than_there_are_bits_for_at_full_width_train_by_default(
+    widths: Sequence[int], first_job: Any
+) -> None:
+    """400,000 rows, of which a quarter is held out: two parties had bits for 262,144 at once, three for 174,762."""
+    own, job = made_up(400_000, widths), vfl.Job(model="logistic")
+    run = vfl.simulate(job, own)
+    assert run.metrics["auc"] >= first_job.pooled_auc(own, job) - 0.0005
+
+
+def test_the_job_of_one_key_trains_on_parts_that_grow(first_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations of models of fewer rows neither end it nor are kept."""
+    for name, value in (("GROWS", 1000), ("PART", 200)):
+        monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
+    own, job = made_up(4_000, (3, 3)), vfl.Job(model="logistic")
+    run = vfl.simulate(job, own)
+    assert run.costs.rounds == VISITS
+    assert run.metrics["auc"] >= first_job.pooled_auc(own, job) - 0.01
+
+
+def test_parts_that_grow_are_for_block_descent() -> None:
+    with pytest.raises(ConfigError, match='batch_size: "growing" is for block_descent'):
+        vfl.Job(model="logistic", optimizer=vfl.FedSGD(lr=0.1), batch_size="growing")
 
 
 def test_without_held_out_rows_nothing_is_watched() -> None:

@@ -89,8 +89,8 @@ def _of(worlds: Worlds, rows: Rows) -> EvaluatedRows:
     label = targets > 0 if loss.classifies else np.zeros(f.shape, bool)
     less = 0.0 if loss.classifies else targets
     assert on_shares(job), "pairs are told on shares"
-    batches = len({visit.index for visit in schedule.visits()})
-    numbers = plan(job, rows=len(schedule.flow), batches=batches, parties=len(run.parts)).numbers
+    most = max(len(part) for part in schedule.partition(0))
+    numbers = plan(job, rows=most, batches=schedule.batches, parties=len(run.parts)).numbers
     return EvaluatedRows(
         f - less, own - less, label, job.protocol.shares.metrics_levels(numbers, classifies=loss.classifies)
     )

@@ -34,7 +34,7 @@ class TwoValues(LabelAttack):
     def why_not(self, job: Job) -> str:
         if not job.model.loss.single:
             return super().why_not(job) or SINGLE
-        if job.batch_size == "all" or job.batch_size > MAX_ROWS:
+        if isinstance(job.batch_size, str) or job.batch_size > MAX_ROWS:
             return f"batches have more than the {MAX_ROWS} rows that lattice reduction takes in seconds"
         return super().why_not(job)
 

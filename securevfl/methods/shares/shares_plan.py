@@ -100,7 +100,7 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int) -> Plan:
         else _steps(job, optimizer, batches, parties)
     )
     shares = job.protocol.shares
-    numbers = Numbers(
+    numbers = Numbers.fitting(
         rows,
         rate,
         m=rule.m,

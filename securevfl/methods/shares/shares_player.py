@@ -214,7 +214,7 @@ class SharesPlayer(Player):
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in seat.columns.items()}
-        self._sizes = {"columns": columns, "rows": max(map(len, parts)), "batches": len(parts)}
+        self._sizes = {"columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
         self._sizes["named"] = data.named
         self._sizes["held"] = Holds.of(data.raw(schedule.sample(ROWS))).bits
         if self._inputs is None:
