@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from securevfl.errors import TransportError
+from tests.small_keys import small
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -29,6 +30,16 @@ def _user_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     folder = tmp_path_factory.mktemp("user-data")
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_keys(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Paillier keys of 1,024 bits may be used in modules that import them."""
+    if not hasattr(request.module, "SMALL"):
+        yield
+        return
+    with small():
+        yield
 
 
 @pytest.fixture

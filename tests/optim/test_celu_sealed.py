@@ -10,6 +10,7 @@ from securevfl.errors import LeakageError
 from securevfl.optim.workset import Workset
 from securevfl.protocols.residuals import sealed_residual
 from securevfl.runtime.channel import Event
+from tests.small_keys import SMALL
 
 R, W, ROUNDS = 3, 2, 12
 
@@ -39,7 +40,7 @@ def test_under_ckks_it_comes_to_the_open_model(count: int, xi: float | None, mod
 def test_under_paillier_it_comes_to_the_open_model() -> None:
     own = parties(rows=80)
     keys = {"xi": 60.0, "batch_size": 40, "epochs": 2}
-    clear, sealed = (vfl.simulate(job(each, **keys), own) for each in ("open", vfl.Paillier(bits=2048)))
+    clear, sealed = (vfl.simulate(job(each, **keys), own) for each in ("open", SMALL))
     for name in clear.parts:
         np.testing.assert_allclose(sealed.parts[name].theta, clear.parts[name].theta, atol=1e-5)
 

@@ -30,6 +30,7 @@ from securevfl.optim.momentum import Momentum
 from securevfl.optim.proximal import Proximal
 from securevfl.optim.rules import RULES
 from securevfl.training.checkpoint import Checkpoints
+from tests.small_keys import SMALL
 
 Course = Generator[float, tuple[float, float, bool], None]  # told gradient, eta, whether an exchange begins
 Oracle = Callable[[float], Course]
@@ -349,7 +350,7 @@ def test_a_run_that_was_cut_off_ends_with_the_same_weights_bit_for_bit(
 @pytest.mark.parametrize("rule", [Momentum(), Adam()], ids=lambda rule: rule.name)
 def test_it_does_so_sealed_too(rule: Rule, tmp_path: Path) -> None:
     parties = [party.take(np.arange(60, dtype=np.intp)) for party in tables(parties=2)]
-    work = job_of(rule, vfl.Paillier(bits=2048))
+    work = job_of(rule, SMALL)
     assert same(resumed(work, parties, tmp_path, 3), vfl.simulate(work, parties, workers=1))
 
 

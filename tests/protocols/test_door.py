@@ -42,7 +42,6 @@ PUBLIC = {
     "StoredKey",
     "SumKey",
     "SumPublic",
-    "Survivors",
     "Taken",
     "TransferOffer",
 }
@@ -60,7 +59,7 @@ IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; s
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
     "Abort", "AlignmentHello", "Begin", "BroughtRows", "Committed", "Found", "GroupedTable", "Meeting", "OwnKey",
-    "Pace", "Position", "Question", "Reached", "SeedShares", "ShownTable", "StoredKey", "Through", "Verdict", "Wanted",
+    "Pace", "Position", "Question", "Reached", "ShownTable", "StoredKey", "Through", "Verdict", "Wanted",
 }  # fmt: skip
 
 

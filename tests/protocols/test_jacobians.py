@@ -24,8 +24,9 @@ from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
+from tests.small_keys import SMALL
 
-RESIDUALS = [OpenResidual(), SealedResidual(engine=vfl.Ckks()), SealedResidual(engine=vfl.Paillier(bits=2048))]
+RESIDUALS = [OpenResidual(), SealedResidual(engine=vfl.Ckks()), SealedResidual(engine=SMALL)]
 TOLERANCE = 2e-3  # of the engines
 HIDDEN = 4
 

@@ -29,11 +29,12 @@ from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.second_thread import Beside
 from securevfl.runtime.threads import run_threads
+from tests.small_keys import SMALL
 
 RESIDUALS = [
     OpenResidual(),
     SealedResidual(engine=vfl.Ckks()),
-    SealedResidual(engine=vfl.Paillier(bits=2048)),
+    SealedResidual(engine=SMALL),
 ]
 SEALED = RESIDUALS[1]
 ROWS, COLUMNS = 40, 3

@@ -14,18 +14,19 @@ from securevfl.protocols.sums.pairwise_sum import PairMasked
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Stage
 from securevfl.runtime.codec import encode_frame
+from tests.small_keys import SMALL
 
 SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
     vfl.CipherSum(engine=vfl.Ckks()),
-    vfl.CipherSum(engine=vfl.Paillier(bits=2048)),
+    vfl.CipherSum(engine=SMALL),
     vfl.CipherSum(engine=vfl.Ckks(), topology="star"),
     vfl.TreeSum(),
     vfl.TreeSum(topology="star"),
     vfl.TreeSum(topology="ring"),
     vfl.PairwiseSum(),
 ]
-RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), vfl.Paillier(bits=2048)]
+RESIDUALS: list[Engine | str] = ["open", vfl.Ckks(), SMALL]
 # every sum with the first two residuals, every residual with the first of each kind of sum
 KINDS = [next(sums for sums in SUMS if type(sums) is kind) for kind in dict.fromkeys(map(type, SUMS))]
 PAIRS = [(sums, residual) for sums in SUMS for residual in (RESIDUALS if sums in KINDS else RESIDUALS[:2])]
@@ -95,7 +96,7 @@ def test_bytes_are_those_of_the_frames(parties: list[vfl.Party]) -> None:
 
 
 @pytest.mark.parametrize("model", [vfl.Square(l2=0.01), vfl.SmoothHinge(), vfl.Logistic()], ids=lambda m: m.name)
-@pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Paillier(bits=2048)], ids=lambda e: e.name)
+@pytest.mark.parametrize("engine", [vfl.Ckks(), SMALL], ids=lambda e: e.name)
 @pytest.mark.long
 def test_every_loss_trains_sealed(model: vfl.Logistic, engine: Engine, parties: list[vfl.Party]) -> None:
     two = vfl.datasets.diabetes() if model.name == "square" else parties[:2]
@@ -107,7 +108,7 @@ def test_every_loss_trains_sealed(model: vfl.Logistic, engine: Engine, parties: 
 
 @pytest.mark.parametrize(
     "engine",
-    [vfl.Ckks(), pytest.param(vfl.Paillier(bits=2048), marks=pytest.mark.slow)],
+    [vfl.Ckks(), pytest.param(SMALL, marks=pytest.mark.slow)],
     ids=lambda e: e.name,
 )
 @pytest.mark.long

@@ -317,7 +317,7 @@ def test_every_message_is_declared(run):
 
 def test_who_must_pool_what_they_hold_is_said():
     found = shares.coalitions("a", "b", ("b", "c", "d"))
-    assert {name: sorted(each.members) for name, each in found.items()} == {"c": ["a", "b"], "d": ["a", "b"]}
+    assert {name: sorted(each) for name, each in found.items()} == {"c": ["a", "b"], "d": ["a", "b"]}
 
 
 def test_two_of_the_three_shares_of_a_third_partys_weights_are_noise(run):

@@ -11,6 +11,7 @@ from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme, Shelf
 from securevfl.training.run import Run
+from tests.small_keys import SMALL
 
 
 @dataclass
@@ -60,7 +61,7 @@ def train(prepared: list[int], monkeypatch: pytest.MonkeyPatch) -> Run:
     job = vfl.Job(
         model=vfl.Logistic(),
         optimizer=vfl.FedBCD(lr=0.1),
-        protocol=vfl.Protocol(residual=vfl.Paillier(bits=2048)),
+        protocol=vfl.Protocol(residual=SMALL),
         batch_size=20,
         epochs=3,
     )

@@ -24,12 +24,13 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
+from tests.small_keys import SMALL
 
 SUMS: list[StoredSum] = [
     vfl.StoredOpen(),
     vfl.StoredMasks(),
     vfl.StoredCipher(engine=vfl.Ckks()),
-    vfl.StoredCipher(engine=vfl.Paillier(bits=2048)),
+    vfl.StoredCipher(engine=SMALL),
 ]
 HIDING = SUMS[1:]
 EXACT = {"open": 0.0, "masks": 2.0**-40, "cipher": 3e-4}  # of an entry of a sum of three
@@ -242,7 +243,7 @@ def test_jobs_name_stored_sums() -> None:
         ("open", vfl.StoredOpen()),
         ("masks", vfl.StoredMasks()),
         ("ckks", vfl.StoredCipher(engine=vfl.Ckks())),
-        ({"name": "paillier", "bits": 2048}, vfl.StoredCipher(engine=vfl.Paillier(bits=2048))),
+        ({"name": "paillier", "bits": SMALL.bits}, vfl.StoredCipher(engine=SMALL)),
         (vfl.Paillier(), vfl.StoredCipher(engine=vfl.Paillier())),
     ):
         assert vfl.Protocol(stored=given).stored == expected

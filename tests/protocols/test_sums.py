@@ -18,6 +18,7 @@ from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
+from tests.small_keys import SMALL
 
 SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
@@ -27,7 +28,7 @@ SUMS: list[SumProtocol] = [
     vfl.PairwiseSum(),
     vfl.CipherSum(engine=vfl.Ckks()),
     vfl.CipherSum(engine=vfl.Ckks(), topology="star"),
-    vfl.CipherSum(engine=vfl.Paillier(bits=2048)),
+    vfl.CipherSum(engine=SMALL),
 ]
 NAMES = ["a", "b", "c", "d", "e"]
 

@@ -30,6 +30,7 @@ from securevfl.protocols.residuals.defences import Defence, Gaussian, Marvell, M
 from securevfl.protocols.residuals.open_residual import OpenReply
 from securevfl.protocols.residuals.sealed_residual import SealedG
 from securevfl.protocols.seat import Seat
+from tests.small_keys import SMALL
 
 LABEL_ATTACKS = [  # but the one that reads a forest (test_trees_leaks.py)
     name for name, attack in ATTACKS.items() if isinstance(attack, LabelAttack)
@@ -131,7 +132,7 @@ def test_on_sealed_residuals_the_transcript_adds_nothing(kind: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", [*SEALED, "direct/paillier"])
 def test_on_sealed_residuals_the_transcript_adds_nothing_over_many_seeds(kind: str) -> None:
-    paillier = vfl.Protocol(residual=vfl.Paillier(bits=2048)), 2
+    paillier = vfl.Protocol(residual=SMALL), 2
     protocol, k = SEALED.get(kind, paillier)
     for name, found in differences(protocol, LABEL_ATTACKS, k, range(MANY_SEEDS)).items():
         assert abs(np.mean(found)) <= margin(name, len(found)), (kind, name, np.round(found, 3))
@@ -222,7 +223,7 @@ def first_batch(engine: object) -> Score:
     return ATTACKS["two_values"](job(engine, batch_size=32, epochs=1, test_fraction=0.0), table(n=64), 0)
 
 
-@pytest.mark.parametrize("engine", [vfl.Ckks(), pytest.param(vfl.Paillier(bits=2048), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("engine", [vfl.Ckks(), pytest.param(SMALL, marks=pytest.mark.slow)], ids=str)
 def test_the_first_gradient_does_not_give_the_labels_of_its_batch_away(
     engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

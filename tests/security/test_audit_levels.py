@@ -24,6 +24,7 @@ from securevfl.audit.recording.views import Worlds
 from securevfl.audit.stand_ins import with_stand_ins
 from securevfl.methods import leak_kinds
 from securevfl.protocols.shares.share_levels import Levels
+from tests.small_keys import SMALL
 
 HALVES, SIXTEENTHS = Levels(-1, 7), Levels(-4, 9)
 
@@ -162,7 +163,7 @@ MODES: dict[str, dict[str, Any]] = {
     "classes": {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "model": vfl.GeneralLinear(loss="one_vs_rest")},
     "open": {"protocol": vfl.Protocol(residual="open")},
     "ckks": {"protocol": vfl.Protocol(residual=vfl.Ckks())},
-    "paillier": {"protocol": vfl.Protocol(residual=vfl.Paillier(bits=2048).quick)},
+    "paillier": {"protocol": vfl.Protocol(residual=SMALL.quick)},
     "pairwise": {"protocol": vfl.Protocol(sum="pairwise", residual="open")},
 }
 ASKED, PAIRS, LINKED = (

@@ -27,8 +27,9 @@ from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.channel import Event
+from tests.small_keys import SMALL
 
-ENGINES: list[Engine] = [vfl.Ckks(), vfl.Paillier(bits=2048)]
+ENGINES: list[Engine] = [vfl.Ckks(), SMALL]
 SUMS = {"direct": (vfl.DirectSum(), 2), "pairwise": (vfl.PairwiseSum(), 3), "tree": (vfl.TreeSum(), 3)}
 ROWS = 60
 

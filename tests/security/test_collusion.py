@@ -28,6 +28,7 @@ from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import VirtualClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
+from tests.small_keys import SMALL
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 SPACE = Circle()
@@ -192,7 +193,7 @@ SUMS: list[SumProtocol] = [
     vfl.DirectSum(),
     *(vfl.TreeSum(topology=topology) for topology in ("tree", "star", "ring")),
     vfl.PairwiseSum(),
-    *(vfl.CipherSum(engine=vfl.Paillier(bits=2048), topology=topology) for topology in ("tree", "star")),
+    *(vfl.CipherSum(engine=SMALL, topology=topology) for topology in ("tree", "star")),
 ]
 
 

@@ -25,8 +25,9 @@ from securevfl.errors import LimitError, ProtocolError, ShapeMismatch
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import Opened, SealedActive, SealedG, SealedPassive, product_of
 from securevfl.runtime.channel import Event
+from tests.small_keys import SMALL
 
-ENGINES = [vfl.Ckks(), vfl.Paillier(bits=2048)]
+ENGINES = [vfl.Ckks(), SMALL]
 
 
 def job(engine: Engine, **keys: object) -> vfl.Job:

@@ -11,6 +11,7 @@ from securevfl.crypto.lattice.profile import OPENINGS, PROFILE
 from securevfl.crypto.paillier.paillier_checks import CHECKS
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
+from tests.small_keys import SMALL
 
 
 def line(engine: Engine | str, **keys: object) -> str:
@@ -49,7 +50,7 @@ def test_explain_prints_the_distance_of_the_run_of_a_key_and_of_a_value() -> Non
 
 
 def test_under_paillier_one_key_serves_the_run_and_chances_add_up() -> None:
-    values, run, key, one = figures(SealedResidual(engine=vfl.Paillier(bits=2048)).openings(500, 16, columns=250))
+    values, run, key, one = figures(SealedResidual(engine=SMALL).openings(500, 16, columns=250))
     assert values == 8_000
     values += 16 * 250 * CHECKS
     assert run == key == pytest.approx(one - math.log2(values), abs=0.1)

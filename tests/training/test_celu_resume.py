@@ -12,6 +12,7 @@ from securevfl.protocols.residuals.defences import Gaussian
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints
+from tests.small_keys import SMALL
 
 R, W, ROUNDS = 4, 3, 15
 
@@ -88,7 +89,7 @@ def test_what_goes_down_again_has_the_noise_that_it_had(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_under_paillier_too(tmp_path: Path) -> None:
     parties = [party.take(np.arange(40, dtype=np.intp)) for party in vfl.datasets.breast_cancer(parties=2)]
-    work = job(vfl.Paillier(bits=2048), batch_size=20, optimizer=vfl.CeluVFL(lr=0.1, R=2, W=2, xi=60))
+    work = job(SMALL, batch_size=20, optimizer=vfl.CeluVFL(lr=0.1, R=2, W=2, xi=60))
     whole, again = vfl.simulate(work, parties), resumed(work, parties, tmp_path, 3)
     for name, part in whole.parts.items():
         np.testing.assert_array_equal(again.parts[name].theta, part.theta)

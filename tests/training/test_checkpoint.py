@@ -13,6 +13,7 @@ from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.training.checkpoint import KEPT, Checkpoints, Saved, common_round
 from securevfl.training.session import run_key
+from tests.small_keys import SMALL
 
 
 class Cut(Exception):
@@ -48,7 +49,7 @@ def interrupted(work: vfl.Job, parties: list[vfl.Party], folder: Path, at: int) 
     [
         *[("direct", "open", 0.0, at) for at in (1, 3, 8, 17)],
         *[("pairwise", "open", 0.0, at) for at in (3, 8)],
-        pytest.param("tree", vfl.Paillier(bits=2048), 0.0, 8, marks=pytest.mark.slow),
+        pytest.param("tree", SMALL, 0.0, 8, marks=pytest.mark.slow),
         *[("direct", vfl.Ckks(), 1e-3, at) for at in (1, 8)],
     ],
 )

@@ -16,6 +16,7 @@ from securevfl.protocols.residuals.sealed_residual import SealedG
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
+from tests.small_keys import SMALL
 
 PARTIES = vfl.datasets.breast_cancer(3)
 TABLES = {party.name: party.X for party in PARTIES}
@@ -27,7 +28,7 @@ def job(residual: Any = "open", **keys: Any) -> vfl.Job:
     return vfl.Job(**own | {"prepare": {"woe": {"bins": 2, "rows": 60}}} | keys)
 
 
-@pytest.mark.parametrize("residual", ["open", vfl.Ckks(), vfl.Paillier(bits=2048)], ids=["open", "ckks", "paillier"])
+@pytest.mark.parametrize("residual", ["open", vfl.Ckks(), SMALL], ids=["open", "ckks", "paillier"])
 def test_it_is_that_of_the_pooled_table(residual: Any) -> None:
     run = vfl.simulate(job(residual), PARTIES)
     plain, pooled = as_prepared(job(), PARTIES)

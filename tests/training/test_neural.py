@@ -13,6 +13,7 @@ from securevfl.audit.attacks import ATTACKS  # noqa: E402
 from securevfl.audit.recording.views import Worlds  # noqa: E402
 from securevfl.errors import ConfigError, LeakageError, PartiesError  # noqa: E402
 from securevfl.training.checkpoint import Checkpoints  # noqa: E402
+from tests.small_keys import SMALL  # noqa: E402
 
 nn = torch.nn
 torch.set_num_threads(1)
@@ -57,7 +58,7 @@ def test_sealed_training_is_training_in_the_open_over_fifty_rounds() -> None:
 @pytest.mark.long
 def test_under_paillier_too() -> None:
     keys: dict[str, object] = {"epochs": 1, "optimizer": vfl.FedSGD(lr=0.3)}
-    plain, sealed = (vfl.simulate(job(each, **keys), parties(2, 1)) for each in ("open", vfl.Paillier(bits=2048)))
+    plain, sealed = (vfl.simulate(job(each, **keys), parties(2, 1)) for each in ("open", SMALL))
     for name, part in sealed.parts.items():
         np.testing.assert_allclose(part.theta, plain.parts[name].theta, atol=1e-5)
 

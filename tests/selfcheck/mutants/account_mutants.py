@@ -14,8 +14,8 @@ from securevfl.protocols.shares.shares_options import Shares
 from selfcheck.mutants.mutant import Mutant, Patch, edited, patched
 
 _join = join.join
-_numbers = edited(summed_bits, "summed", ("int(held / bits)", "int(held)"))[2]
-_one = edited(group_counts, "tell_groups", ('"columns", own.size', '"columns", 1'))[2]
+_numbers = edited(summed_bits, "summed", ("int(held / bits)", "int(held)"))
+_one = edited(group_counts, "tell_groups", ('"columns", own.size', '"columns", 1'))
 _alone = (fairness_by_group, "tell_groups", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
 _coarse = "levels.cut(numbers, self._ring.reduce(h)) << finer"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,41 +25,71 @@ class Mutant:
     apply: Callable[[], AbstractContextManager[None]]
 
 
-Patch = tuple[Any, str, Any]
+class Edit:
+    """A change of the text of a function, made when applied: one that no longer fits fails its own mutant alone."""
+
+    def __init__(self, owner: Any, name: str, changes: Sequence[tuple[str, str]]) -> None:
+        self._owner, self._name, self._changes = owner, name, changes
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self._owner, self._name, self.made))
+
+    def __getitem__(self, place: int) -> Any:
+        return (self._owner, self._name, self.made)[place]
+
+    @property
+    def made(self) -> Any:
+        """The changed function. AssertionError unless each old text stands in its source once."""
+        owner, name = self._owner, self._name
+        found = inspect.getattr_static(owner, name)
+        kind = type(found) if isinstance(found, staticmethod | classmethod | property) else None
+        function: Any = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+        source = textwrap.dedent(inspect.getsource(function))
+        source = "\n".join(line for line in source.split("\n") if not line.startswith("@"))
+        for old, new in self._changes:
+            assert source.count(old) == 1, f"{name}: {old!r} stands there {source.count(old)} times; correct the mutant"
+            source = source.replace(old, new)
+        source = source.replace("super()", f"super({getattr(owner, '__name__', '')}, self)")
+        place = dict(function.__globals__)
+        exec(compile(f"from __future__ import annotations\n{source}", f"<mutant of {name}>", "exec"), place)  # noqa: S102
+        changed = place[function.__name__]
+        return changed if kind is None else kind(changed)
+
+
+Patch = tuple[Any, str, Any] | Edit
+
+
+def edited(owner: Any, name: str, *changes: tuple[str, str]) -> Edit:
+    """Return the patch that changes the text of a function or method of a class or module: in each change the first
+    text becomes the second.
+    """
+    return Edit(owner, name, changes)
 
 
 def patched(*patches: Patch) -> Callable[[], AbstractContextManager[None]]:
-    """Set attributes while a block runs, each given as (owner, name, value)."""
+    """Set attributes while a block runs, each given as (owner, name, value); the value may be an `Edit` of another."""
 
     @contextmanager
     def apply() -> Iterator[None]:
         with ExitStack() as stack:
             for owner, name, value in patches:
-                stack.enter_context(mock.patch.object(owner, name, value))
+                stack.enter_context(mock.patch.object(owner, name, value.made if isinstance(value, Edit) else value))
             yield
 
     return apply
 
 
-def edited(owner: Any, name: str, *changes: tuple[str, str]) -> Patch:
-    """Return the patch that changes the text of a function or method of a class or module: in each change the first
-    text becomes the second.
+def touched(mutant: Mutant) -> set[str]:
+    """Name the modules whose attributes a mutant sets."""
+    modules, original = set[str](), mock.patch.object
 
-    AssertionError unless the first stands in it once, so that a mutant does not outlive what it mutates.
-    """
-    found = inspect.getattr_static(owner, name)
-    kind = type(found) if isinstance(found, staticmethod | classmethod | property) else None
-    function: Any = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
-    source = textwrap.dedent(inspect.getsource(function))
-    source = "\n".join(line for line in source.split("\n") if not line.startswith("@"))
-    for old, new in changes:
-        assert source.count(old) == 1, f"{name}: {old!r} stands there {source.count(old)} times; correct the mutant"
-        source = source.replace(old, new)
-    source = source.replace("super()", f"super({getattr(owner, '__name__', '')}, self)")
-    place = dict(function.__globals__)
-    exec(compile(f"from __future__ import annotations\n{source}", f"<mutant of {name}>", "exec"), place)  # noqa: S102
-    changed = place[function.__name__]
-    return owner, name, changed if kind is None else kind(changed)
+    def noting(owner: Any, *args: Any, **keys: Any) -> Any:
+        modules.add(str(getattr(owner, "__module__", None) or getattr(owner, "__name__", "")))
+        return original(owner, *args, **keys)
+
+    with mock.patch.multiple(mock.patch, object=noting), mutant.apply():
+        pass
+    return modules
 
 
 class Stand:
