@@ -1,4 +1,5 @@
 import gc
+import os
 import secrets
 import socket
 import time
@@ -6,6 +7,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+# one thread a test process, and in the processes that it starts: several that share two cores wait by spinning
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 from hypothesis import HealthCheck, settings
