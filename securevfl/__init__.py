@@ -83,6 +83,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.protocols.sums.tree_sum import TreeSum as TreeSum
     from securevfl.runtime.clock import Network as Network
     from securevfl.runtime.pauses import Pauses as Pauses
+    from securevfl.training.comparison import compare as compare
     from securevfl.training.description import describe as describe
     from securevfl.training.estimators import VerticalClassifier as VerticalClassifier
     from securevfl.training.estimators import VerticalRegressor as VerticalRegressor

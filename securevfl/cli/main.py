@@ -254,6 +254,42 @@ def train(
         predict_files(run, new, predictions, id_column=id_column)
 
 
+@app.command()
+def compare(
+    job_file: JobFile,
+    data: DataFiles = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page for a browser here.")] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Ask DIR/NAME.ledger of each party first, for all models, and count there."),
+    ] = None,
+) -> None:
+    """See what the other parties' columns are worth: models of the labelled party alone, and of all together.
+
+    Logistic regression, the same on bins of each column, and trees: on the labelled party's own columns, for which
+    nothing is sent, then on all columns on shares. All are measured on the same held-out rows, once; none is kept. The
+    job says which rows these are and how columns are prepared.
+
+    Example: securevfl compare job.toml --data bank=bank.csv --data shop=shop.csv.gz
+    """
+    from securevfl.cli.show import console
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.training.comparison import compare as run_all
+
+    job, out = _load(job_file), console()
+    check_writable(html)
+    parties, _ = _read(_files(data, job_file), id_column, label_column)
+    names = [party.name for party in parties]
+    ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
+    with console(err=True).status("comparing") as status:
+        found = run_all(job, parties, ledgers=ledgers, on_model=lambda what: status.update(f"training: {what}"))
+    out.print(str(found))
+    if html is not None:
+        found.report(html)
+
+
 def _show(job: Job, run: Run) -> None:
     """Print the metrics and costs of a run, and how many epochs it had where the job leaves that open."""
     from securevfl.cli.show import console, costs_table, figures

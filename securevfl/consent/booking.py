@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
-from securevfl.consent.leaks import guard
+from securevfl.consent.leaks import guard, leaks
+from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Sizes
 from securevfl.disclosure.leak import Leak
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
 from securevfl.disclosure.limits import KINDS, added, total
-from securevfl.errors import DataError, DataNotice, ProtocolError, StorageError
+from securevfl.errors import DataError, DataNotice, LeakageError, ProtocolError, StorageError
 from securevfl.job import Job
+from securevfl.methods.known_run import known_run
 from securevfl.protocols.residuals.defences import zcdp_epsilon
 from securevfl.runtime.door import Door
 from securevfl.runtime.door import Entry as Told
@@ -226,6 +228,28 @@ def foretell(
                 f"  {'':<9} with this job epsilon {epsilon:.3g} at delta {DELTA:g} of a row's label, over all runs"
             )
     return Outlook(before, lines, refusals)
+
+
+def check_together(jobs: Sequence[Job], parties: Sequence[Party], ledgers: Mapping[str, DisclosureLedger]) -> None:
+    """Raise LeakageError unless these jobs, one after the other, may tell all that they tell, by the guards and by the
+    ledgers of these parties, the leading one first; nothing is entered.
+
+    What is a leak between organisations alone is none without ledgers, as all tables are in one process then.
+    """
+    earlier, told = list[Disclosure](), dict[str, list[Disclosure]]()
+    for job in jobs:
+        sizes = known_run(job, parties).sizes
+        found = [leak for leak in leaks(job, sizes, earlier) if leak.name not in job.accepts]
+        if refused := [leak for leak in found if ledgers or not leak.apart]:
+            raise LeakageError("\n".join(map(str, refused)))
+        earlier += job.method.counts(job, sizes)
+        for name in ledgers:
+            told.setdefault(name, []).extend(_about(name, job, sizes))
+    for party in parties:
+        if party.name in ledgers:
+            _, refusals = ledgers[party.name].foresee(party.register, told[party.name])
+            if refusals:
+                raise LeakageError("\n".join(refusals))
 
 
 def _unforeseen(entry: Told, numbers: int) -> Disclosure:

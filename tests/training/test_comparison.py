@@ -1,0 +1,151 @@
+"""What a partner is worth: figures that hold beside scikit-learn's and beside runs of their own, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import securevfl as vfl
+from securevfl.cli.main import app
+from securevfl.data.party import register_of
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, LeakageError
+from securevfl.models.metrics import area_under_curve
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.training.comparison import Comparison, compared_jobs
+from securevfl.training.own_model import own_metrics
+
+sklearn = pytest.importorskip("sklearn.linear_model")
+JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, own_score=False))  # small ones, and logistic as it comes
+
+
+def tables(rows: int = 1600, *, worth: float = 1.0, parties: int = 2) -> list[vfl.Party]:
+    """A label that hangs on the bank's columns, and by so much on the others'."""
+    draw = np.random.default_rng(0)
+    blocks = [draw.normal(size=(rows, 3)) for _ in range(parties)]
+    f = blocks[0].sum(axis=1) + worth * sum((block.sum(axis=1) for block in blocks[1:]), np.zeros(rows))
+    y = (f + draw.logistic(size=rows) > 0).astype(int)
+    names = ["bank", "shop", "telco"]
+    ids = np.arange(rows)
+    return [vfl.Party(names[k], block, None if k else y, ids=ids) for k, block in enumerate(blocks)]
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    return vfl.compare(JOB, tables())
+
+
+def test_models_alone_are_those_of_scikit_learn_on_the_same_rows(found: Comparison) -> None:
+    bank, shop = tables()
+    schedule = JOB.schedule(register_of([bank, shop]))
+    model = sklearn.LogisticRegression(C=1e6).fit(bank.X[schedule.train], bank.y[schedule.train])
+    f = model.decision_function(bank.X[schedule.test])
+    alone = next(row for row in found.rows if (row.columns, row.model) == ("bank alone", "logistic"))
+    assert alone.auc == pytest.approx(area_under_curve(bank.y[schedule.test] == 1, f), abs=0.002)
+    assert found.held_out == len(schedule.test)
+
+
+def test_models_together_are_those_of_trainings_by_themselves(found: Comparison) -> None:
+    run = vfl.simulate(compared_jobs(JOB)["bins"], tables())
+    together = next(row for row in found.rows if (row.columns, row.model) == ("bank, shop", "bins"))
+    assert together.auc == pytest.approx(run.metrics["auc"], abs=0.01)
+    assert together.log_loss == pytest.approx(run.metrics["log_loss"], abs=0.01)
+
+
+def test_what_the_other_columns_are_worth_is_said(found: Comparison) -> None:
+    assert [(row.columns, row.model) for row in found.rows] == [
+        (columns, model) for columns in ("bank alone", "bank, shop") for model in ("logistic", "bins", "trees")
+    ]
+    assert found.gain > 0.1
+    assert "rises by" in found.conclusion
+    none = vfl.compare(JOB, tables(worth=0.0))
+    assert abs(none.gain) < 2 * none.deviation
+    assert "chance" in none.conclusion
+
+
+def test_nothing_but_figures_comes_back(found: Comparison) -> None:
+    for row in found.rows:
+        assert all(isinstance(value, str | float) for value in astuple(row))
+    told = {row.tells for row in found.rows if row.columns == "bank alone"}
+    assert told == {"nothing"}
+
+
+def test_no_label_of_a_held_out_row_moves_a_model_of_the_party_alone() -> None:
+    """Labels of held-out rows turned round turn the AUC round exactly: nothing was fitted to them."""
+    bank, _ = tables()
+    held = JOB.schedule(bank.register).test
+    turned = np.asarray(bank.y).copy()
+    turned[held] = 1 - turned[held]
+    other = vfl.Party("bank", bank.X, turned, ids=np.arange(len(bank)))
+    for name in ("logistic", "bins"):
+        job = compared_jobs(JOB)[name]
+        assert own_metrics(job, bank)["auc"] + own_metrics(job, other)["auc"] == pytest.approx(1.0, abs=1e-9)
+
+
+def test_three_parties_are_compared(found: Comparison) -> None:
+    own = vfl.compare(JOB, tables(parties=3))
+    assert own.rows[-1].columns == "bank, shop, telco"
+    assert own.gain > found.gain - 0.05
+
+
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        (vfl.Job(model=vfl.Logistic(), protocol="ckks"), "on shares"),
+        (vfl.Job(model=vfl.OneVsRest()), "two classes"),
+        (vfl.Job(model=vfl.Square()), "two classes"),
+        (vfl.Job(model=vfl.Logistic(), test_fraction=0.0), "held out"),
+    ],
+)
+def test_jobs_that_cannot_be_compared_are_refused_with_the_remedy(job: vfl.Job, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        vfl.compare(job, tables(200))
+
+
+def test_ledgers_are_asked_for_all_models_before_anything_is_told(tmp_path: Path) -> None:
+    """The shop's file lets 400 rows be measured four times in all: two were taken, three are asked for."""
+    own = tables(1600)
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
+    held = JOB.schedule(register_of(own)).test
+    measured = Ledger(ledgers["shop"].scores)
+    for _ in range(2):
+        measured.measure("bank", [own[1].keys[row].tobytes() for row in held])
+    seen: list[str] = []
+    with pytest.raises(LeakageError, match="measured 4 times at most"):
+        vfl.compare(JOB, own, ledgers=ledgers, on_model=seen.append)
+    assert not seen
+    assert not any(ledger.read().entries for ledger in ledgers.values())
+
+
+def test_what_was_compared_is_counted_and_cannot_be_scored(tmp_path: Path) -> None:
+    own = tables(1600)
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
+    vfl.compare(JOB, own, ledgers=ledgers)
+    assert len({entry.run for entry in ledgers["shop"].read().entries}) == 3
+    with pytest.raises(LeakageError, match="3 times before, with this it would be 6"):
+        vfl.compare(JOB, own, ledgers=ledgers)
+    opened = JOB.model_copy(update={"protocol": vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))})
+    for job in compared_jobs(opened).values():
+        assert (job.protocol.shares.scores, job.protocol.shares.open_weights) == ("none", ())
+
+
+def test_the_command_prints_the_table_and_writes_a_page(tmp_path: Path) -> None:
+    for party in tables(600):
+        names = [f"{party.name}{j}" for j in range(3)] + ["y"] * party.active
+        rows = party.X if party.y is None else np.column_stack([party.X, party.y])
+        lines = [",".join(["id", *names]), *(f"{k}," + ",".join(map(repr, row)) for k, row in enumerate(rows.tolist()))]
+        (tmp_path / f"{party.name}.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "job.toml").write_text('model = { name = "trees", trees = 4, depth = 2, own_score = false }\n')
+    words = ["compare", str(tmp_path / "job.toml"), "--html", str(tmp_path / "page.html")]
+    for name in ("bank", "shop"):
+        words += ["--data", f"{name}={tmp_path / name}.csv"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    for word in ("bank alone", "bank, shop", "logistic", "bins", "trees", "log loss"):
+        assert word in done.stdout
+        assert word in (tmp_path / "page.html").read_text()
+    assert max(map(len, done.stdout.splitlines()[:8])) <= 80
