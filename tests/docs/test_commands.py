@@ -45,8 +45,8 @@ def bottom():
     return nn.Sequential(nn.Linear(15, 4), nn.Tanh()).double()
 """
 
-ALONE = "train", "explain", "describe", "drift", "ledger", "reasons", "scorecard", "export", "audit", "bottom", "bench"
-SLOW = "audit", "bottom", "bench"
+SLOW = "audit", "bottom", "bench", "compare"
+ALONE = "train", "explain", "describe", "drift", "ledger", "reasons", "scorecard", "export", *SLOW
 RUN = rf"securevfl ({'|'.join(ALONE)})\b"
 
 ORGANISATIONS = "tests/organisations/test_docs_two_organisations.py::test_the_page"
