@@ -18,6 +18,7 @@ from securevfl.errors import TransportError
 from tests.small_keys import small
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+LEFT_OUT = pytest.StashKey[int]()
 
 # Examples are the same in every run, so that no change fails for one that it has nothing to do with, and no machine is
 # too slow for them. `make soak` looks for new ones, with --hypothesis-profile=search.
@@ -126,3 +127,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             kept.append(item)
     config.hook.pytest_deselected(items=left)
     items[:] = kept
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.config.stash[LEFT_OUT] = item.config.stash.get(LEFT_OUT, 0) + 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """All workers collect the same tests, and leave the same out."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if number := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"left out: {number} tests; make test runs all but the slow, make soak those")
