@@ -75,7 +75,7 @@ class Booking:
                 warnings.warn(_agreed(agreed), DataNotice, stacklevel=2)
             return
         ahead = self._until(self._start + LEASE)
-        ledger.book(register, self._sitting, self._told(self._end), self._check, ahead=ahead)
+        self._reservation = ledger.reserve(register, self._sitting, self._told(self._end), self._check, ahead=ahead)
         self._take(ahead)
         door.keep(self._enter)
 
@@ -95,7 +95,7 @@ class Booking:
         self._door.keep(self._over)  # a thread that still serves others tells nothing that is not entered
         told = [] if silent else self._exact(self._told(max(self._start + 1, self._door.visit)))
         with suppress(DataError, StorageError):
-            self._ledger.settle(self._sitting, told)
+            self._reservation.settle(told)
 
     def _check(self, before: Sequence[LedgerEntry]) -> None:
         guard(self._job, self._sizes, self._before(before))
@@ -127,7 +127,6 @@ class Booking:
         key = (entry.kind, entry.to, entry.about, entry.group)
         if entry.visit <= self._ahead and total <= self._numbers.get(key, -1):
             return
-        assert self._ledger is not None, "there is an account where there is a ledger"
         done = max(entry.visit, self._start + 1)
         to = done + max(LEASE, (done - self._start) // 4, self._pace(done))
         before, visits = self._numbers.get(key, 0), max(1, to - done)
@@ -138,7 +137,7 @@ class Booking:
         ]
         if not any(item.like == key for item in told):
             told.append(_unforeseen(entry, total))
-        self._ledger.lease(self._register, self._sitting, told)
+        self._reservation.lease(told)
         self._ahead = max(self._ahead, min(to, self._end))
         self._take(told)
 

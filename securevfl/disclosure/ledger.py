@@ -7,8 +7,10 @@ No single job tells much; many on one table do (`securevfl.disclosure.counts`). 
 in which each run is entered: what it told whom about this party's labels, columns and scores. Guards count from it, and
 so do limits that its owner sets.
 
-1. What a run tells is entered before the first byte of it leaves, some visits ahead at a time: what was entered and not
-   told when a process died counts as told. When the run ends, its entries are set to what it came to.
+1. A run is reserved whole when it is admitted, under one lock with its guards and limits, so that runs at the same time
+   come to what they would one after the other. What it tells is entered before the first byte of it leaves, some visits
+   ahead at a time. When the run ends, its entries are set to what it came to; when its process dies, what was entered
+   counts as told. In either case the reservation is over.
 2. Entries go by the run and its sessions: what a training that is taken up again tells anew adds up; by the table,
    which is known by its ids; and by who was told.
 3. The ledger keeps which rows each table has (`securevfl.disclosure.row_sets`). What was told about a table counts for
@@ -28,8 +30,9 @@ import fcntl
 import hashlib
 import hmac
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +46,7 @@ from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Kind
 from securevfl.disclosure.limits import Limit, ToldTotal, total
 from securevfl.disclosure.row_sets import Members, RowSet, RowSets
-from securevfl.errors import DataError, LeakageError
+from securevfl.errors import DataError, LeakageError, StorageError
 
 SCHEMA = "securevfl.ledger/3"
 READS = (SCHEMA, "securevfl.ledger/2", "securevfl.ledger/1")
@@ -74,8 +77,21 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True)
+class Reserved:
+    """All that a session would tell if it went to its end, as long as a process holds the lock named by `mark`."""
+
+    mark: str
+    entries: tuple[LedgerEntry, ...]
+
+    @property
+    def sitting(self) -> tuple[str, str]:
+        """The run and its session; that of no run where nothing would be told."""
+        return (self.entries[0].run, self.entries[0].sitting) if self.entries else ("", "")
+
+
+@dataclass(frozen=True)
 class Book:
-    """The contents of a party's ledger file: its salt, limits, tables, entries and trusted peers."""
+    """The contents of a party's ledger file: its salt, limits, tables, entries, reservations and trusted peers."""
 
     party: str
     salt: bytes = field(repr=False)
@@ -83,6 +99,14 @@ class Book:
     tables: dict[str, KnownTable] = field(default_factory=dict)
     entries: tuple[LedgerEntry, ...] = ()
     trusts: tuple[str, ...] = ()
+    reserved: tuple[Reserved, ...] = ()
+
+    @property
+    def counted(self) -> tuple[LedgerEntry, ...]:
+        """The entries, and in place of those of a session that is reserved all that it would tell."""
+        sittings = {each.sitting for each in self.reserved}
+        told = [entry for entry in self.entries if (entry.run, entry.sitting) not in sittings]
+        return (*told, *(entry for each in self.reserved for entry in each.entries))
 
     @property
     def sets(self) -> dict[str, RowSet]:
@@ -180,23 +204,23 @@ class DisclosureLedger:
     ) -> tuple[list[LedgerEntry], list[str]]:
         """Return what runs other than `but` have told about this table, and the reasons why a run that tells this would
         be refused. Nothing is entered."""
-        book = self.read()
-        entries = [entry for entry in book.entries if not but or entry.run != but]
+        book = self._alive(self.read())
+        entries = [entry for entry in book.counted if not but or entry.run != but]
         before = self._counting(book, self._table(book, register), entries)
         return before, self._over(book, before, _entries(register.name, ("", ""), told))
 
     def before(self, register: Register, *, but: tuple[str, str] = ("", "")) -> list[LedgerEntry]:
         """Return what counts beside a run on this table: entries about it and about tables that share rows with it,
         without those of the run and session `but`."""
-        book = self.read()
-        return self._counting(book, self._table(book, register), _others(book, but))
+        book = self._alive(self.read())
+        return self._counting(book, self._table(book, register), _others(book.counted, but))
 
     def about(self, name: str) -> tuple[list[LedgerEntry], dict[str, int]]:
         """Return what counts for a table that the ledger knows, and how many rows it shares with each other one."""
-        book = self.read()
+        book = self._alive(self.read())
         table = self._named(book, name)
         others = [each for each in book.tables if each != name]
-        return self._counting(book, table, book.entries), self._shared(book, table, others)
+        return self._counting(book, table, book.counted), self._shared(book, table, others)
 
     def book(
         self,
@@ -204,40 +228,44 @@ class DisclosureLedger:
         sitting: tuple[str, str],
         told: Sequence[Disclosure],
         check: Callable[[Sequence[LedgerEntry]], object] = lambda before: None,
-        *,
-        ahead: Sequence[Disclosure] | None = None,
     ) -> None:
-        """Enters a session on this table, if what came before lets it. sitting: the run, and what names the session.
+        """Enters all that a session tells about this table, if what came before lets it. sitting: the run, and what
+        names the session.
 
-        told: what the session tells about this party if it goes to its end. ahead: so much of it is entered now, all if
-        None. check: called with what was entered before; what it raises goes through, and nothing is entered.
-        LeakageError if the whole would exceed one of the owner's limits.
+        check: called with what counts beside it; what it raises goes through, and nothing is entered. LeakageError if
+        it would exceed one of the owner's limits.
         """
         with self._changing() as change:
-            table = self._table(change.book, register)
-            before = self._counting(change.book, table, _others(change.book, sitting))
-            check(before)
-            book = self._entered(change.book, table)
-            self._refuse(self._over(book, before, _entries(register.name, sitting, told)))
-            own = _entries(register.name, sitting, told if ahead is None else ahead)
-            change.book = replace(book, entries=(*_others(book, sitting), *own))
+            self._admit(change, register, sitting, told, check)
+            own = _entries(register.name, sitting, told)
+            change.book = replace(change.book, entries=(*_others(change.book.entries, sitting), *own))
 
-    def lease(self, register: Register, sitting: tuple[str, str], told: Sequence[Disclosure]) -> None:
-        """Enter what a session is about to tell, in place of what was entered for it before.
+    def reserve(
+        self,
+        register: Register,
+        sitting: tuple[str, str],
+        told: Sequence[Disclosure],
+        check: Callable[[Sequence[LedgerEntry]], object],
+        *,
+        ahead: Sequence[Disclosure],
+    ) -> Reservation:
+        """`book` a session that goes on for a while: `told` if it goes to its end, of which `ahead` is entered now.
 
-        LeakageError if it would exceed one of the owner's limits.
+        All of `told` counts for others as long as the reservation lasts: until it is settled or its process ends.
         """
-        self.book(register, sitting, told)
-
-    def settle(self, sitting: tuple[str, str], told: Sequence[Disclosure]) -> None:
-        """Replace the entries of a session that has ended by what it told in fact."""
-        with self._changing() as change:
-            entries = change.book.entries
-            table = next((entry.table for entry in entries if (entry.run, entry.sitting) == sitting), None)
-            if table is not None:
+        with ExitStack() as undo:
+            with self._changing() as change:
+                self._admit(change, register, sitting, told, check)
+                mark, held = self._hold({each.mark for each in change.book.reserved})
+                undo.callback(os.close, held)
+                book = change.book
                 change.book = replace(
-                    change.book, entries=_others(change.book, sitting) + _entries(table, sitting, told)
+                    book,
+                    entries=(*_others(book.entries, sitting), *_entries(register.name, sitting, ahead)),
+                    reserved=(*book.reserved, Reserved(mark, _entries(register.name, sitting, told))),
                 )
+            undo.pop_all()
+        return Reservation(self, register, sitting, mark, held, change.book.limits)
 
     def trust(self, peer: str, *, trusted: bool = True) -> None:
         """Write down that the owner trusts a peer to follow the protocol, or no longer.
@@ -256,7 +284,7 @@ class DisclosureLedger:
             if table not in book.tables:
                 book = replace(book, tables=book.tables | {table: KnownTable(0, _now())})
             own = _entries(table, (run, ""), [told])
-            self._refuse(self._over(book, self._counting(book, self._named(book, table), book.entries), own))
+            self._refuse(self._over(book, self._counting(book, self._named(book, table), book.counted), own))
             change.book = replace(book, entries=book.entries + own)
 
     def set_limit(self, kind: Kind, limit: Limit | None) -> None:
@@ -264,6 +292,61 @@ class DisclosureLedger:
         with self._changing() as change:
             others = {each: kept for each, kept in change.book.limits.items() if each != kind}
             change.book = replace(change.book, limits=others if limit is None else others | {kind: limit})
+
+    def _admit(
+        self,
+        change: _Change,
+        register: Register,
+        sitting: tuple[str, str],
+        told: Sequence[Disclosure],
+        check: Callable[[Sequence[LedgerEntry]], object],
+    ) -> None:
+        """Check a session against what counts beside it, and have the ledger know its table."""
+        table = self._table(change.book, register)
+        before = self._counting(change.book, table, _others(change.book.counted, sitting))
+        check(before)
+        self._refuse(self._over(change.book, before, _entries(register.name, sitting, told)))
+        change.book = self._entered(change.book, table)
+
+    def _hold(self, beside: Collection[str]) -> tuple[str, int]:
+        """Make a lock that falls with this process, and remove those that killed ones left behind; return its name and
+        its descriptor. beside: locks of other reservations."""
+        mark = os.urandom(16).hex()
+        try:
+            self._locks.mkdir(mode=0o700, exist_ok=True)
+            for left in self._locks.iterdir():
+                if left.name not in beside and not self._runs(left.name):
+                    left.unlink(missing_ok=True)
+            held = os.open(self._locks / mark, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as cause:
+            raise StorageError(self._locks / mark, cause) from None
+        fcntl.flock(held, fcntl.LOCK_EX)
+        return mark, held
+
+    @property
+    def _locks(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.runs")
+
+    def _alive(self, book: Book) -> Book:
+        """Return the book without the reservations of processes that have ended."""
+        alive = tuple(each for each in book.reserved if self._runs(each.mark))
+        return book if len(alive) == len(book.reserved) else replace(book, reserved=alive)
+
+    def _runs(self, mark: str) -> bool:
+        """Whether a process holds this lock."""
+        try:
+            lock = os.open(self._locks / mark, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as cause:
+            raise StorageError(self._locks / mark, cause) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
 
     def _table(self, book: Book, register: Register) -> _Table:
         """Find out which rows a register has, by the places of the ledger's sets."""
@@ -361,13 +444,76 @@ class DisclosureLedger:
             raise DataError(f"{self.path}: a place to keep the ledger was expected ({cause.strerror})") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)  # falls with the process
-            change = _Change(self.read())
-            before = change.book
+            before = self.read()
+            change = _Change(self._alive(before))
             yield change
             if change.book is not before or not self.path.exists():
                 _write(self.path, change.book)
+            kept = {each.mark for each in change.book.reserved}
+            for over in {each.mark for each in before.reserved} - kept:
+                (self._locks / over).unlink(missing_ok=True)
         finally:
             os.close(lock)
+
+
+class Reservation:
+    """The place in a ledger of a session that goes on. It falls to what was entered when it is settled, when its
+    process ends, or when nothing refers to it any more."""
+
+    def __init__(
+        self,
+        ledger: DisclosureLedger,
+        register: Register,
+        sitting: tuple[str, str],
+        mark: str,
+        held: int,
+        limits: Mapping[Kind, Limit],
+    ) -> None:
+        """held: the descriptor of the lock `mark`, which is closed with this object. limits: that it was admitted
+        under."""
+        self._ledger = ledger
+        self._register = register
+        self._sitting = sitting
+        self._mark = mark
+        self._limits = limits
+        self._let_go = weakref.finalize(self, os.close, held)
+
+    def lease(self, told: Sequence[Disclosure]) -> None:
+        """Enter what the session is about to tell, in place of what was entered for it before.
+
+        LeakageError if it would exceed one of the owner's limits: where these have changed since, or where it is more
+        than was reserved.
+        """
+        ledger, own = self._ledger, _entries(self._register.name, self._sitting, told)
+        with ledger._changing() as change:
+            book = change.book
+            others = tuple(each for each in book.reserved if each.mark != self._mark)
+            reserved = next((each.entries for each in book.reserved if each.mark == self._mark), ())
+            counts = {each.told.like: each.told.count for each in reserved}
+            more = [each for each in own if each.told.count > counts.get(each.told.like, -1)]
+            if more or book.limits != self._limits:
+                before = ledger._counting(
+                    book, ledger._table(book, self._register), _others(book.counted, self._sitting)
+                )
+                ledger._refuse(ledger._over(book, before, own))
+            passed = {each.told.like for each in more}
+            whole = (*(each for each in reserved if each.told.like not in passed), *more)
+            change.book = replace(
+                book,
+                entries=(*_others(book.entries, self._sitting), *own),
+                reserved=(*others, Reserved(self._mark, whole)),
+            )
+
+    def settle(self, told: Sequence[Disclosure]) -> None:
+        """End the reservation: replace the entries of the session by what it told in fact."""
+        try:
+            with self._ledger._changing() as change:
+                book = change.book
+                entries = (*_others(book.entries, self._sitting), *_entries(self._register.name, self._sitting, told))
+                others = tuple(each for each in book.reserved if each.mark != self._mark)
+                change.book = replace(book, entries=entries, reserved=others)
+        finally:
+            self._let_go()
 
 
 @dataclass
@@ -417,9 +563,9 @@ def _entries(table: str, sitting: tuple[str, str], told: Sequence[Disclosure]) -
     return tuple(LedgerEntry(table, run, _now(), each, session) for each in told)
 
 
-def _others(book: Book, sitting: tuple[str, str]) -> tuple[LedgerEntry, ...]:
+def _others(entries: Iterable[LedgerEntry], sitting: tuple[str, str]) -> tuple[LedgerEntry, ...]:
     """All entries but those of this session."""
-    return tuple(entry for entry in book.entries if (entry.run, entry.sitting) != sitting)
+    return tuple(entry for entry in entries if (entry.run, entry.sitting) != sitting)
 
 
 def _now() -> str:

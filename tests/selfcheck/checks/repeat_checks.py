@@ -17,6 +17,7 @@ from securevfl.audit.transcripts import Outcome
 from securevfl.data import datasets
 from securevfl.data.party import Party
 from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic
@@ -40,6 +41,10 @@ def _tables() -> list[Party]:
 def _job(**keys: Any) -> Job:
     own: dict[str, Any] = {"model": Logistic(), "optimizer": FedBCD(lr=0.1), "batch_size": 40, "epochs": 1}
     return Job(**(own | {"protocol": Protocol(residual=Ckks()), "accepts": ("columns",)} | keys))
+
+
+def _ledgers(folder: str) -> dict[str, DisclosureLedger]:
+    return {name: DisclosureLedger(Path(folder) / f"{name}.ledger", name) for name in ("bank", "shop")}
 
 
 def batches() -> Outcome:
@@ -94,7 +99,7 @@ def ledger() -> Outcome:
     outcome = Outcome()
     late: set[str] = set()
     with TemporaryDirectory() as folder:
-        own = {name: DisclosureLedger(Path(folder) / f"{name}.ledger", name) for name in ("bank", "shop")}
+        own = _ledgers(folder)
 
         def observe(event: Event) -> None:
             if event.direction == "send" and type(event.message).__name__ != "Meeting":
@@ -116,8 +121,52 @@ def ledger() -> Outcome:
     return outcome
 
 
+def rows() -> Outcome:
+    """Check that a job on other rows of a table counts with those before it, whichever ids are left out."""
+    outcome = Outcome()
+    parties = _tables()
+    by_digest = parties[0].register.order
+    assert by_digest is not None, "these tables have ids"
+    with TemporaryDirectory() as folder:
+        own = _ledgers(folder)
+        for first in (0, 40):
+            try:
+                simulate(
+                    _job(batch_size=35), [party.take(np.sort(by_digest[first:])) for party in parties], ledgers=own
+                )
+            except LeakageError:
+                return outcome
+    outcome.add("count", "bank", "a table without a few ids counts as another one")
+    return outcome
+
+
+def at_once() -> Outcome:
+    """Check that a run which another one is in the way of is refused while that one goes on, as it would be after."""
+    outcome = Outcome()
+    refused = list[LeakageError]()
+    with TemporaryDirectory() as folder:
+        own = _ledgers(folder)
+        own["bank"].trust("shop")
+        own["shop"].set_limit("columns", Limit(9))  # a run tells 5 numbers about each row, and has entered 3 at first
+
+        def another(done: int, of: int) -> None:
+            if done == 1 and not refused:
+                try:
+                    simulate(job, _tables(), ledgers=own)
+                except LeakageError as error:
+                    refused.append(error)
+
+        job = _job(batch_size=10, epochs=4, accepts=("columns", "rank", "label_auc"))
+        simulate(job, _tables(), ledgers=own, on_round=another)
+    if not refused:
+        outcome.add("count", "shop", "two runs at once come to more than one after the other")
+    return outcome
+
+
 CHECKS = {
     "batches repeat": batches,
     "replayed noise repeats": noise,
     "ledgers count": ledger,
+    "ledgers know rows": rows,
+    "ledgers reserve": at_once,
 }

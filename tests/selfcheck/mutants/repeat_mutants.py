@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from securevfl.crypto.prg import Prg
 from securevfl.data.schedule import Rows, Schedule
-from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.ledger import Book, DisclosureLedger
+from securevfl.disclosure.row_sets import RowSets
 from securevfl.protocols.residuals.defences import Noise
 from selfcheck.mutants.mutant import Mutant, patched
 
-_book, _noise = DisclosureLedger.book, Noise.__init__
+_reserve, _noise = DisclosureLedger.reserve, Noise.__init__
 
 
 def _seeded(self: Any, epoch: int) -> Rows:
@@ -29,14 +31,17 @@ def _key_dropped(self: Any, key: bytes, lane: str, first: int) -> None:
     _noise(self, os.urandom(32), lane, first)
 
 
-def _checks_only(self: Any, register: Any, sitting: Any, told: Any, check: Any = None, *, ahead: Any = None) -> None:
-    if check is not None:
-        check([])
+def _checks_only(self: Any, register: Any, sitting: Any, told: Any, check: Any, *, ahead: Any) -> Any:
+    check([])
+    return SimpleNamespace(lease=lambda told: None, settle=lambda told: None)
 
 
-def _one_name(self: Any, register: Any, sitting: Any, told: Any, check: Any = None, *, ahead: Any = None) -> None:
-    checked = check or (lambda before: None)
-    _book(self, register, ("run", ""), told, checked, ahead=ahead)
+def _one_name(self: Any, register: Any, sitting: Any, told: Any, check: Any, *, ahead: Any) -> Any:
+    return _reserve(self, register, ("run", ""), told, check, ahead=ahead)
+
+
+def _shares_nothing(self: Any, own: Any, sets: Any) -> dict[str, int]:
+    return dict.fromkeys(sets, 0)
 
 
 MUTANTS = [
@@ -66,13 +71,27 @@ MUTANTS = [
         "runs are checked by themselves and not entered",
         "ledgers count",
         "count",
-        patched((DisclosureLedger, "book", _checks_only)),
+        patched((DisclosureLedger, "reserve", _checks_only)),
     ),
     Mutant(
         "ledger: one name for all runs",
         "a second run takes the place of the first",
         "ledgers count",
         "count",
-        patched((DisclosureLedger, "book", _one_name)),
+        patched((DisclosureLedger, "reserve", _one_name)),
+    ),
+    Mutant(
+        "ledger: another set of ids is another table",
+        "jobs on tables that are not equal do not count together",
+        "ledgers know rows",
+        "count",
+        patched((RowSets, "shared", _shares_nothing)),
+    ),
+    Mutant(
+        "ledger: nothing is reserved",
+        "a run counts for others by what it has entered, some visits ahead",
+        "ledgers reserve",
+        "count",
+        patched((Book, "counted", property(lambda self: self.entries))),
     ),
 ]
