@@ -11,6 +11,6 @@ def sizes(channel: Channel, to: str) -> Leave:
     return channel.tell(Entry(to, "sizes"))
 
 
-def verdict(channel: Channel, to: str) -> Leave:
+def verdict(channel: Channel, to: str, *, bits: int = 1) -> Leave:
     """Enters how a training goes: whether it stops, and in which rounds a loss rose."""
-    return channel.tell(Entry(to, "verdicts", bits=1))
+    return channel.tell(Entry(to, "verdicts", bits=bits))

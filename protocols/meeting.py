@@ -3,7 +3,8 @@
 1. all <-> all      Meeting    digest of the job, role, rows, columns, parameters, outputs, keyed digest of the
                                row order, what is saved of which training, a name of its columns' content that its own
                                ledger gives
-2. lead -> all      Verdict    after a joint evaluation: stop or go on, and whether the model is the best so far
+2. lead -> all      Verdict    after a joint evaluation: stop, go on or turn back, and whether the model is the best so
+                               far
 
 What stands in a Meeting is no one's secret: sizes, and digests that are keyed or of what all parties have agreed on.
 """
@@ -23,7 +24,7 @@ _SIZES = (
     "outputs and saved rounds; whether its columns are those of its earlier jobs; whether its numpy computes "
     "products of small residues exactly"
 )
-_VERDICT = "whether the training is to stop, and whether its model is the best so far"
+_VERDICT = "whether the training is to stop or to turn back, and whether its model is the best so far"
 _STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
 
 
@@ -51,11 +52,13 @@ class Meeting(Telling, frozen=True):
 
 
 class Verdict(Telling, frozen=True):
-    """Whether the training stops here, as the target is reached or patience is at its end, and whether no evaluation
-    before was better."""
+    """Whether the training stops here, as the target is reached or patience is at its end, whether no evaluation
+    before was better, and whether the training has lost its way: it then goes on from the best model by half the
+    step."""
 
     stop: bool
     best: bool
+    back: bool
 
 
 def meet(channel: Channel, parties: Iterable[str], own: Meeting) -> dict[str, Meeting]:

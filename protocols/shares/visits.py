@@ -178,6 +178,12 @@ class Side(ABC):
         self.state = state or SharedState(0, zero[seat.me], others)
         ahead.go_on(self.state.visits, self.state.others)
 
+    def go_by(self, terms: Terms) -> None:
+        """Go on from here by another rule, as the work ahead does: what was made for later visits serves no more."""
+        self._terms = terms
+        self._ahead.go_by(terms)
+        self._ahead.go_on(self.state.visits, self.state.others)
+
     @abstractmethod
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
         """Goes through a chunk of so many visits; the state after each. Parties may talk of other things in between."""

@@ -148,6 +148,10 @@ class Ahead:
         """The secret keys of this session that the party shares, 32 bytes with every other party."""
         return self.met.products.pair_keys
 
+    def go_by(self, terms: Terms) -> None:
+        """Set the rule of what is made from now on."""
+        self._terms = terms
+
     def go_on(self, visits: int, r: Mapping[str, Words]) -> None:
         """Set where the training is, and the states of the others' r there: what is made next goes on from that."""
         self._visits, self._r = visits, dict(r)

@@ -163,6 +163,20 @@ class Player(ABC):
         raise ConfigError(f"{type(self).__name__} has nothing to prepare; start the training at once")
 
     @property
+    def turns_back(self) -> bool:
+        """Whether the player can go back from where it has lost its way, to go on with shorter steps."""
+        return False
+
+    def is_lost(self, losses: Sequence[float]) -> bool:
+        """Whether the losses of all evaluations so far say to turn back, the last one being of this model."""
+        return False
+
+    def turn_back(self, best: State | None) -> None:
+        """Go back to the outcome of an earlier evaluation, or to the start, and on from there with shorter steps; all
+        parties do so at the same point, between two rounds. Only where `turns_back`."""
+        raise NotImplementedError(f"{type(self).__name__} does not turn back")
+
+    @property
     def row_bits(self) -> float:
         """How many bits of a new row this party lets its scores and codes tell; no end where scores are exact."""
         return float("inf")

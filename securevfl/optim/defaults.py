@@ -31,6 +31,7 @@ from securevfl.protocols.shares.shares_options import Shares
 __all__ = ["VISITS", "filled", "why_sealed"]
 
 VISITS = 40  # of all rows, at most; six public tables come within .001 of the optimum's AUC in 10 to 30
+LONG_STEP, LONG_VISITS = 2.0, 30  # where evaluations tell if that is too long, which half of it never is
 EVALUATE_EVERY = 10  # visits, as a model of fewer is never scored; one evaluation without a gain ends a training
 HELD_OUT = 0.25
 STEP = 0.05  # of Adam, for models whose curvature is not known
@@ -101,9 +102,10 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
         return {"test_fraction": HELD_OUT, **model.defaults}
     if protocol.shares is not None:
         own: dict[str, Any] = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": VISITS}
-        if given.get("test_fraction", HELD_OUT):
+        if given.get("test_fraction", HELD_OUT) and given.get("patience", True):
             watched = {"evaluations": 1}
             own |= {"test_fraction": HELD_OUT, "evaluate_every": EVALUATE_EVERY, "patience": watched}
+            own |= {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": LONG_VISITS}
         return own
     if protocol.stored is not None or model.method:
         return {}

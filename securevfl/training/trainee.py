@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -150,6 +151,12 @@ class Trainee:
         now = [*self._past(patience.metric), measured[patience.metric]]
         return metrics.stale(patience.metric, now, patience.evaluations, patience.tolerance)
 
+    def _is_lost(self, measured: dict[str, float]) -> bool:
+        """Whether the loss says that the steps are too long; also where none is measured, so that nobody would see it
+        rise."""
+        losses = [record["loss"] for record in self._history if "loss" in record]
+        return self._player.is_lost([*losses, measured.get("loss", math.inf)])
+
     def _improves(self, measured: dict[str, float]) -> bool:
         """Whether the model is better than at every evaluation before, by the metric that patience watches."""
         patience = self._job.patience
@@ -168,13 +175,16 @@ class Trainee:
         channel, roles = self._seat.channel, self._seat.roles
         channel.clock.tick(Kind.LOCAL)
         channel.clock.stage = Stage.EVALUATE
-        measured, verdict = self._evaluate(), Verdict(stop=False, best=False)
+        measured, verdict = self._evaluate(), Verdict(stop=False, best=False, back=False)
         if self._job.stops_early and self._leads:
-            verdict = Verdict(self._enough(measured), self._improves(measured))
+            back = self._player.turns_back and self._is_lost(measured)
+            verdict = Verdict(not back and self._enough(measured), not back and self._improves(measured), back)
             for name in roles.others(roles.lead):
-                channel.send(name, verdict, told=tell_verdict(channel, name))
+                channel.send(name, verdict, told=tell_verdict(channel, name, bits=2))
         elif self._job.stops_early:
             verdict = channel.recv(roles.lead, Verdict)
+        if verdict.back:
+            self._player.turn_back(self._best)
         if self._job.patience is not None and verdict.best:
             self._best = self._player.outcome()
         channel.clock.tick(Kind.LOCAL)

@@ -8,7 +8,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.crypto.share_ring import ShareRing
-from securevfl.methods.shares.shares_plan import SharesJob, plan
+from securevfl.methods.shares.shares_plan import SharesJob, plan_of
 from securevfl.methods.state import State
 
 
@@ -16,7 +16,7 @@ def whole_weights(job: SharesJob, states: Mapping[str, State], active: str) -> d
     """Reconstruct the weights (d x c) of each party, which no party has, from what all of them keep, where that is all
     in one place."""
     lead = states[active]
-    made = plan(job, rows=lead["sizes"]["rows"], batches=lead["sizes"]["batches"], parties=len(states))
+    made = plan_of(job, lead["sizes"], len(states))
     ring, found = ShareRing(made.numbers.bits), {}
     for name, state in states.items():
         held = [state["own"], *(other["others"][name] for other in states.values() if name in other["others"])]

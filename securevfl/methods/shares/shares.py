@@ -34,7 +34,7 @@ from securevfl.methods.shares.shares_leaks import (
     shares_leaks,
     told_bits,
 )
-from securevfl.methods.shares.shares_plan import SharesJob, check_optimizer, plan
+from securevfl.methods.shares.shares_plan import SharesJob, check_optimizer, plan_of, turns_back
 from securevfl.methods.shares.shares_player import SharesPlayer
 from securevfl.methods.sizes import evaluated
 from securevfl.methods.state import State
@@ -244,7 +244,7 @@ class SharesMethod(Method[SharesJob]):
         opens them."""
         if "theta" in state:
             return super().weights(job, state, parties)
-        made = plan(job, rows=state["sizes"]["rows"], batches=state["sizes"]["batches"], parties=parties)
+        made = plan_of(job, state["sizes"], parties)
         return made.numbers.weights(ShareRing(made.numbers.bits).reduce(made.rule.theta(state["own"], state["visits"])))
 
 
@@ -284,7 +284,8 @@ def _verdicts(job: SharesJob) -> str:
     """Describe in words what a party without labels is told of how the training goes; empty unless the job may stop
     early."""
     return (
-        "; after each evaluation whether\nto stop and whether it was the best, which follows from labels"
+        "; after each evaluation whether\nto stop, whether it was the best"
+        f"{' and whether to go back and on by half the step' * turns_back(job)}, which follows from labels"
         if job.stops_early
         else ""
     )

@@ -19,7 +19,7 @@ from securevfl.data.schedule import Rows, Visit
 from securevfl.methods.player import FAR as FAR_ABOVE
 from securevfl.methods.player import diverged
 from securevfl.methods.shares.shares_labels import MeasuredLabels
-from securevfl.methods.shares.shares_plan import Plan, SharesJob
+from securevfl.methods.shares.shares_plan import Plan, SharesJob, Turned, turns_back
 from securevfl.methods.training_data import ScaledRows, TrainingData
 from securevfl.models import level_metrics
 from securevfl.models.loss import Loss
@@ -63,13 +63,14 @@ class InputRows:
 @dataclass(frozen=True)
 class MeasuredModel:
     """What a measurement needs of the model, each made when it is asked for: this party's inputs of some rows, what the
-    session has for questions, the sizes that all know, and the ring's numbers.
+    session has for questions, the sizes that all know, the ring's numbers, and where the training has turned back.
     """
 
     features: Callable[[TrainingData, Rows], Floats]
     met: Callable[[], Met]
     terms: Callable[[], Terms]
     plan: Callable[[], Plan]
+    turned: Callable[[], Turned]
 
 
 class Measures:
@@ -80,6 +81,7 @@ class Measures:
         self._chunk = -1
         self._shuffles: dict[int, deque[Shuffle]] = {}
         self._calibration: Sequence[list[float]] = []
+        self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
 
     def found(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
         """Return the metrics after so many rounds, and points of a calibration curve; both empty where nobody is told.
@@ -113,8 +115,7 @@ class Measures:
         if found is None or own is None:
             return {}
         told, self._calibration = own.metrics(found)
-        if told["loss"] > FAR_ABOVE * own.none:
-            raise diverged(rounds)
+        self._watch(told["loss"], own.none, rounds)
         if own.less is None:
             self._warn(float((np.abs(found.f) > self._model.plan().numbers.reach / 2).mean()))
         return told
@@ -130,10 +131,16 @@ class Measures:
         found = measure(met.products, met.transfers, self._model.terms(), state, state.visits, own, targets)
         if found is None or targets is None:
             return {}
-        if found.loss > FAR_ABOVE * float(self._job.loss.value(np.zeros((len(targets[1]), 1)), targets[1]).mean()):
-            raise diverged(rounds)
+        none = float(self._job.loss.value(np.zeros((len(targets[1]), 1)), targets[1]).mean())
+        self._watch(found.loss * self._seat.outputs, none * self._seat.outputs, rounds)
         self._warn(found.far)
         return {"loss": found.loss * self._seat.outputs}
+
+    def _watch(self, loss: float, none: float, rounds: int) -> None:
+        """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""
+        self.none = none
+        if loss > FAR_ABOVE * none and not turns_back(self._job, self._model.turned()):
+            raise diverged(rounds)
 
     def count_far(self, data: TrainingData, state: SharedState | None, visit: Visit) -> None:
         """Count, of some rows of the last visit, those whose sums come near the end of the table, as often as the
@@ -163,8 +170,11 @@ class Measures:
             eventlog.emit(self._seat.me, "far", facts, logging.ERROR)
 
     def _evaluated(self, data: TrainingData) -> ScaledRows:
-        """Return the rows that are measured: those to be evaluated, as far as there is room."""
-        return ScaledRows(data, data.evaluated.rows[: MOST // self._seat.outputs])
+        """Return the rows that are measured: those to be evaluated, or as many as there is room for, spread evenly over
+        the table: one that is sorted by time is not judged by its first months."""
+        rows, most = np.sort(data.evaluated.rows), MOST // self._seat.outputs
+        spread = np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.intp)
+        return ScaledRows(data, rows[spread])
 
     def _levels(self, loss: Loss) -> Levels:
         return self._job.protocol.shares.metrics_levels(self._model.plan().numbers, classifies=loss.classifies)

@@ -13,7 +13,7 @@ combination of all u whose coefficients come from the same rule run on vectors w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -31,7 +31,17 @@ from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_steps import Coefficients, Descent, FixedCoefficients, LinearRule, Paced
 from securevfl.protocols.shares.shares_options import Shares
 
-__all__ = ["MOST_REMEMBERED", "Plan", "SharesJob", "check_optimizer", "on_shares", "plan"]
+__all__ = [
+    "MOST_REMEMBERED",
+    "Plan",
+    "SharesJob",
+    "Turned",
+    "check_optimizer",
+    "on_shares",
+    "plan",
+    "plan_of",
+    "turns_back",
+]
 
 RESIDUAL_BITS = 8  # of residuals up to 64
 MOST_REMEMBERED = 2048  # visits of a rule that remembers all of them
@@ -90,12 +100,15 @@ def check_optimizer(job: JobOptions) -> None:
         )
 
 
-def plan(job: SharesJob, *, rows: int, batches: int, parties: int) -> Plan:
-    """Make the plan of a job whose largest batch has `rows` rows. Raises ConfigError if its numbers need more bits than
-    there are, or a rule would have to remember more visits than MOST_REMEMBERED."""
+Turned = Sequence[tuple[int, int]]  # by turn: the visits so far, and of them those gone back to
+
+
+def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turned = ()) -> Plan:
+    """Make the plan of a job whose largest batch has `rows` rows, and that has turned back so often. Raises ConfigError
+    if its numbers need more bits than there are, or a rule would have to remember more visits than MOST_REMEMBERED."""
     optimizer, visits = job.optimizer, job.epochs * batches
     rate, rule = (
-        _block_descent(optimizer, visits, parties)
+        _block_descent(optimizer, visits, parties, turned)
         if isinstance(optimizer, BlockDescent)
         else _steps(job, optimizer, batches, parties)
     )
@@ -169,16 +182,40 @@ def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floa
     return rows
 
 
-def _block_descent(optimizer: BlockDescent, visits: int, parties: int) -> tuple[float, LinearRule]:
-    """Gradients are taken at the extrapolated point y, and y is what the last visit leaves."""
-    rate = optimizer.first / parties
+def plan_of(job: SharesJob, sizes: Mapping[str, Any], parties: int) -> Plan:
+    """Return the plan of a training by the sizes that its states keep."""
+    rows, batches = sizes["rows"], sizes["batches"]
+    return plan(job, rows=rows, batches=batches, parties=parties, turned=sizes.get("turned", ()))
+
+
+def turns_back(job: SharesJob, turned: Turned = ()) -> bool:
+    """Whether the training turns back at an evaluation that shows it lost: its steps are longer than those that are
+    safe whatever the columns, and it is watched."""
+    step = job.optimizer.first / 2 ** len(turned)
+    optimizer = job.optimizer
+    return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.patience is not None
+
+
+def _block_descent(optimizer: BlockDescent, visits: int, parties: int, turned: Turned) -> tuple[float, LinearRule]:
+    """Gradients are taken at the extrapolated point y, and y is what the last visit leaves.
+
+    A training that turns back goes on from the y of an earlier visit with half the step and no momentum yet, so the
+    gradients since then have no part in it any more.
+    """
+    rate, turns = optimizer.first / parties, dict(turned)
     if not optimizer.momentum:
         return rate, Descent()
     _limit(visits)
-    before, y, rows = np.zeros(visits), np.zeros(visits), [np.zeros(0)]
-    for s in range(visits):
-        after = y - np.eye(1, visits, s)[0]
-        y = after + optimizer.extrapolation(s + 1) * (after - before)
+    step, start, before, y, rows = 1.0, 0, np.zeros(visits), np.zeros(visits), [np.zeros(0)]
+    for s in range(visits + 1):
+        if s in turns:
+            step, start = step / 2, s
+            before = y = -np.pad(rows[turns[s]], (0, visits - turns[s]))
+            rows[s] = -y[:s]
+        if s == visits:
+            break
+        after = y - step * np.eye(1, visits, s)[0]
+        y = after + optimizer.extrapolation(s + 1 - start) * (after - before)
         before = after
         rows.append(-y[: s + 1])
     return rate, FixedCoefficients(_scaled(rows, 1.0))

@@ -22,7 +22,7 @@ from securevfl.errors import ConfigError, LeakageError
 from securevfl.methods.player import AskedRows, OwnRows, Player, Round
 from securevfl.methods.shares.shares_leaks import bits_of_codes
 from securevfl.methods.shares.shares_measures import InputRows, MeasuredModel, Measures
-from securevfl.methods.shares.shares_plan import Plan, SharesJob, plan
+from securevfl.methods.shares.shares_plan import Plan, SharesJob, Turned, plan_of, turns_back
 from securevfl.methods.shares.shares_turns import Turns, chunks_of
 from securevfl.methods.state import State
 from securevfl.methods.training_data import ScaledRows, TrainingData
@@ -47,12 +47,15 @@ from securevfl.protocols.shares.share_numbers import LookUp
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.visits import SharesActive, SharesPartner, SharesPassive, Side, VisitColumns
 from securevfl.protocols.shares.work_ahead import Ahead, Terms
+from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 
 BLOCK = 16_384  # rows that are scored at a time
 STRETCH = 4096  # rows of which inputs are made at a time
 INPUTS = "inputs.json"  # beside work done ahead, which rests on them
 KEY_BYTES = 32
+LOST = 1.02  # times the least loss so far, from which a training turns back
+_TURNED = "the loss rose: steps of twice the safe size were too long for these columns, and half of it follows"
 EXPLAINED = 512  # training rows by which columns are said to matter, to a party that is told its weights
 
 
@@ -73,6 +76,7 @@ class _Training:
     ahead: Ahead
     side: Side
     visits: list[Visit]
+    rows: tuple[int, ...]
 
 
 class SharesPlayer(Player):
@@ -109,29 +113,11 @@ class SharesPlayer(Player):
     def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
         self._measures.check(data, start)
         training = self._begin(data)
-        channel, ahead, of = self._seat.channel, training.ahead, len(training.visits)
-        chunks = list(chunks_of(training.visits, start, self._options.chunk))
-
-        def make(chunk: tuple[int, list[Visit]]) -> None:
-            self._make(training, *chunk)
-            self._measures.prepare(training.ahead.met, training.data, chunk[0], len(chunk[1]), of)
-
-        turns = Turns(channel, chunks, make, lambda chunk: ahead.fits(len(chunk[1])))
+        ahead, of = training.ahead, len(training.visits)
         try:
-            with turns:
-                for first, part in turns:
-                    self._measures.enter(first)
-                    channel.clock.stage = Stage.TRAIN
-                    channel.door.began(first + 1)
-                    channel.note(Began(part[0].index))
-                    states = training.side.train(first, len(part))
-                    for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
-                        yield Round(number, of, visit.epoch)
-                        if number - first < len(part):
-                            channel.door.began(number + 1)
-                            channel.note(Began(part[number - first].index))
-                    ahead.drop(first)
-                    self._measures.count_far(training.data, self._state, part[-1])
+            while start < of:
+                yield from self._stretch(training, start)
+                start = self.exchanges
         except GeneratorExit:  # stopped early, and well: what is left serves nobody
             ahead.drop_from(0)
             raise
@@ -172,7 +158,9 @@ class SharesPlayer(Player):
 
     @cached_property
     def _measures(self) -> Measures:
-        known = MeasuredModel(self._features, lambda: self._met, lambda: self._terms, lambda: self._plan)
+        known = MeasuredModel(
+            self._features, lambda: self._met, lambda: self._terms, lambda: self._plan, lambda: self._turned
+        )
         return Measures(self._job, self._seat, known, self._ledger)
 
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
@@ -190,6 +178,57 @@ class SharesPlayer(Player):
             if scores is not None:
                 found.append(scores)
         return np.concatenate(found) if found else None
+
+    def _stretch(self, training: _Training, start: int) -> Generator[Round]:
+        """Go through the visits from `start` on, to the last one or to where the training turns back."""
+        channel, ahead, of, turns_before = self._seat.channel, training.ahead, len(training.visits), len(self._turned)
+
+        def make(chunk: tuple[int, list[Visit]]) -> None:
+            self._make(training, *chunk)
+            self._measures.prepare(training.ahead.met, training.data, chunk[0], len(chunk[1]), of)
+
+        chunks = list(chunks_of(training.visits, start, self._options.chunk))
+        turns = Turns(channel, chunks, make, lambda chunk: ahead.fits(len(chunk[1])))
+        with turns:
+            for first, part in turns:
+                chunk = self._chunk(training, first)
+                self._measures.enter(first)
+                channel.clock.stage = Stage.TRAIN
+                channel.door.began(first + 1)
+                channel.note(Began(part[0].index))
+                states = training.side.train(chunk, len(part))
+                for number, (visit, self._state) in enumerate(zip(part, states, strict=True), first + 1):
+                    yield Round(number, of, visit.epoch)
+                    if len(self._turned) > turns_before:
+                        break
+                    if number - first < len(part):
+                        channel.door.began(number + 1)
+                        channel.note(Began(part[number - first].index))
+                else:
+                    ahead.drop(chunk)
+                    self._measures.count_far(training.data, self._state, part[-1])
+                    continue
+                break
+        if len(self._turned) > turns_before:  # what was made rests on the steps before
+            ahead.drop_from(0)
+            training.side.go_by(self._terms_for(training.rows))
+
+    def _chunk(self, training: _Training, first: int) -> int:
+        """Return the number of a chunk by its first visit: no two of a session have one number, nor so their keys."""
+        return first + len(training.visits) * len(self._turned)
+
+    @property
+    def turns_back(self) -> bool:
+        return turns_back(self._job, self._turned)
+
+    def is_lost(self, losses: Sequence[float]) -> bool:
+        return not losses[-1] <= min([self._measures.none, *(LOST * loss for loss in losses[:-1])])
+
+    def turn_back(self, best: State | None) -> None:
+        turned = [*self._turned, [self.exchanges, 0 if best is None else best["visits"]]]
+        self._sizes = self._sizes | {"turned": turned}
+        self._measured.pop(self.exchanges, None)
+        eventlog.warn(self._seat.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _TURNED})
 
     def state(self) -> State:
         return self._kept(whole=True)
@@ -214,7 +253,8 @@ class SharesPlayer(Player):
         parts = schedule.partition(0)
         n = len(schedule.train)
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in seat.columns.items()}
-        self._sizes = {"columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
+        turned = self._turned
+        self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
         self._sizes["named"] = data.named
         self._sizes["held"] = Holds.of(data.raw(schedule.sample(ROWS))).bits
         if self._inputs is None:
@@ -244,17 +284,17 @@ class SharesPlayer(Player):
         else:
             side = SharesPassive(seat, terms, own, ahead, self._state)
         self._state = side.state
-        self._training = _Training(data, ahead, side, list(schedule.visits()))
+        self._training = _Training(data, ahead, side, list(schedule.visits()), terms.rows)
         return self._training
 
     def _make(self, training: _Training, first: int, part: Sequence[Visit]) -> None:
         """Make a chunk, unless all parties have it already."""
-        ahead = training.ahead
+        ahead, number = training.ahead, self._chunk(training, first)
         self._seat.channel.clock.stage = Stage.AHEAD
-        if is_ready(ahead.meet(), ahead, first, len(part)):
-            ahead.pass_over(first)
+        if is_ready(ahead.meet(), ahead, number, len(part)):
+            ahead.pass_over(number)
         else:
-            ahead.make(first, [visit.index for visit in part])
+            ahead.make(number, [visit.index for visit in part])
 
     def _turn(self, data: TrainingData) -> Floats | None:
         """P (d x d), the matrix that this party's steps are turned by, if its optimizer has one."""
@@ -312,8 +352,13 @@ class SharesPlayer(Player):
 
     @property
     def _plan(self) -> Plan:
-        sizes = self._sizes
-        return plan(self._job, rows=sizes["rows"], batches=sizes["batches"], parties=len(self._seat.parties))
+        return plan_of(self._job, self._sizes, len(self._seat.parties))
+
+    @property
+    def _turned(self) -> Turned:
+        """Where the training has turned back."""
+        turned: Turned = self._sizes.get("turned", ())
+        return turned
 
     @property
     def _terms(self) -> Terms:

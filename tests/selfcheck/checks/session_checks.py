@@ -107,7 +107,7 @@ def frames() -> Outcome:
 
     def frame(**keys: Any) -> bytes:
         own: dict[str, Any] = {"session": session, "sender": "shop", "receiver": "bank", "seq": 0}
-        return encode_frame(Verdict(False, best=False), **(own | keys))
+        return encode_frame(Verdict(False, best=False, back=False), **(own | keys))
 
     def deliver(*data: bytes, peer: str = "shop") -> Callable[[], None]:
         def work() -> None:
