@@ -5,25 +5,37 @@ another place, beside the disclosure ledger: a chunk is begun once for each name
 keeps its own, so that one whose folder was put back, and its peers, refuse what they have gone through. A name is a
 digest of nonces that all parties have, and no secret.
 
+A line is a name and a digest of all of the file up to it, in hex, so that a name that is no longer what was written is
+noticed; lines that an earlier version wrote have no digest of their own and are in that of the next. A last line that
+is cut off was never told: its process has ended while it wrote, or the disk was full.
+
 Where folder and names are put back together, as by a snapshot of the whole machine, nothing on the machine can tell.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from securevfl.base.files import make_private
-from securevfl.errors import ProtocolError
+from securevfl.base.files import append_whole, make_private
+from securevfl.errors import ConfigError, ProtocolError
+from securevfl.protocols.shares.chunk_store import NAME_BYTES
 
 __all__ = ["SpentNames"]
 
+Digest = Any  # what hashlib makes
+
 
 class SpentNames:
-    """The names in a file, one a line in hex, or without a path those of this object."""
+    """The names in a file, or without a path those of this object.
+
+    StorageError if the file cannot be written, ConfigError if it is damaged.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -38,24 +50,43 @@ class SpentNames:
     def spend(self, name: bytes) -> None:
         """Note that a chunk is begun, on disk when this returns. ProtocolError if it has been before."""
         with self._locked() as file:
-            self._take_in(file)
+            before, end = self._take_in(file)
             if name.hex() in self._names:
                 raise ProtocolError(
                     "shares: a chunk that this party has begun before is spent, its folder was put back or copied; "
                     "make a new chunk"
                 )
+            if file is not None and self._path is not None:
+                os.ftruncate(file, end)  # of what was cut off nothing was told
+                append_whole(file, _line(before, name.hex().encode()) + b"\n", self._path)
             self._names.add(name.hex())
-            if file is not None:
-                os.lseek(file, 0, os.SEEK_END)
-                os.write(file, name.hex().encode() + b"\n")
-                os.fsync(file)
 
-    def _take_in(self, file: int | None) -> None:
-        """Take in what other processes have added; a line that was cut off is the beginning of no name."""
-        if file is not None:
-            os.lseek(file, 0, os.SEEK_SET)
-            with open(os.dup(file), "rb") as lines:
-                self._names.update(lines.read().decode("ascii", "replace").split())
+    def _take_in(self, file: int | None) -> tuple[Digest, int]:
+        """Take in what other processes have added, and return a digest of the whole lines and their length."""
+        before, checked = hashlib.sha256(), False
+        if file is None:
+            return before, 0
+        with open(os.dup(file), "rb") as opened:
+            opened.seek(0)
+            whole = opened.read()
+        *lines, last = whole.split(b"\n")
+        for line in lines:
+            name = line[: 2 * NAME_BYTES]
+            if line == _line(before, name):
+                checked = True
+            elif checked or line != name or len(name) < 2 * NAME_BYTES:  # as an earlier version wrote them
+                raise self._damaged()
+            self._names.add(name.decode("ascii", "replace"))
+            before.update(line + b"\n")
+        if not _line(before, last[: 2 * NAME_BYTES]).startswith(last):
+            raise self._damaged()
+        return before, len(whole) - len(last)
+
+    def _damaged(self) -> ConfigError:
+        return ConfigError(
+            f"{self._path}: the names of spent work ahead as they were written were expected, the file is damaged; put "
+            "a copy back, or move it away with all work done ahead (--ahead) and make that anew"
+        )
 
     @contextmanager
     def _locked(self) -> Iterator[int | None]:
@@ -70,3 +101,11 @@ class SpentNames:
             yield file
         finally:
             os.close(file)
+
+
+def _line(before: Digest, name: bytes) -> bytes:
+    """Return the line of a name in hex after those that were digested before, without its end."""
+    upto = before.copy()
+    upto.update(name)
+    digest: str = upto.hexdigest()
+    return name + b" " + digest[:16].encode()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,15 +19,19 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write through a temporary file in the same folder and rename it. Only the owner may read the result.
 
     Drafts that killed processes have left behind are removed first. A link stays one: what it points to is written.
-    What is no regular file, as a pipe or a device, is written as it is. StorageError if it cannot be written.
+    What is no regular file, as a pipe or a device, is written as it is. StorageError if it cannot be written, or is
+    read back as something else.
     """
-    with writing_whole(path) as file:
+    with writing_whole(path, whole=data) as file:
         file.write(data)
 
 
 @contextmanager
-def writing_whole(path: Path) -> Iterator[BinaryIO]:
-    """`write_whole` piece by piece: the file takes its name when the block ends, and is dropped if the block raises."""
+def writing_whole(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryIO]:
+    """`write_whole` piece by piece: the file takes its name when the block ends, and is dropped if the block raises.
+
+    whole: what it is read back as before it takes its name, if that is known.
+    """
     path = _target(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -41,6 +46,8 @@ def writing_whole(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+            if whole is not None and draft.read_bytes() != whole:
+                raise OSError(errno.EIO, "what was written is read back as something else", str(draft))
             draft.replace(path)
             _keep_name(path.parent)
         finally:
@@ -48,6 +55,25 @@ def writing_whole(path: Path) -> Iterator[BinaryIO]:
     except OSError as cause:
         if cause.filename not in (None, str(draft), str(path), str(path.parent)):
             raise  # of another file that the block has used
+        raise StorageError(path, cause) from None
+
+
+def append_whole(file: int, data: bytes, path: Path) -> None:
+    """Append to a file that is open to be read and written: all of it, flushed and read back, or nothing.
+
+    path: what the file is called. StorageError if it cannot be written.
+    """
+    end = os.lseek(file, 0, os.SEEK_END)
+    try:
+        left = memoryview(data)
+        while left:  # a disk that is nearly full takes a part
+            left = left[os.write(file, left) :]
+        os.fsync(file)
+        if os.pread(file, len(data), end) != data:
+            raise OSError(errno.EIO, "what was written is read back as something else")
+    except OSError as cause:
+        with suppress(OSError):
+            os.ftruncate(file, end)
         raise StorageError(path, cause) from None
 
 

@@ -1,0 +1,109 @@
+"""The list of spent names: on a full disk, cut off, damaged, and by an earlier version."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from securevfl.base.files import write_whole
+from securevfl.errors import ConfigError, ProtocolError, StorageError
+from securevfl.protocols.shares.spent_names import SpentNames
+
+NAMES = [bytes([k]) * 16 for k in range(1, 6)]
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from securevfl.errors import StorageError
+from securevfl.protocols.shares.spent_names import SpentNames
+path, room = Path(sys.argv[1]), int(sys.argv[2])
+names = SpentNames(path)
+names.spend(bytes(16))
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, resource.RLIM_INFINITY))
+try:
+    names.spend(b"1" * 16)
+    print("passed as written")
+except StorageError as error:
+    print("refused", names.holds(b"1" * 16))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+names.spend(b"2" * 16)
+"""
+
+
+@pytest.mark.parametrize("room", [0, 10, 40])
+def test_a_name_that_finds_no_room_is_not_spent_and_the_next_is_whole(room: int, tmp_path: Path) -> None:
+    """The file may grow by so many bytes alone, as on a disk that is full: the first write takes a part."""
+    path = tmp_path / "names"
+    done = subprocess.run([sys.executable, "-c", FULL, str(path), str(room)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("refused False\n", "")
+    names = SpentNames(path)
+    assert [names.holds(each) for each in (bytes(16), b"1" * 16, b"2" * 16)] == [True, False, True]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    for name in NAMES[:3]:
+        SpentNames(tmp_path / "names").spend(name)
+    return tmp_path / "names"
+
+
+def test_a_last_line_that_is_cut_off_is_dropped_and_never_glued(path: Path) -> None:
+    whole = path.read_bytes()
+    last = whole.rstrip(b"\n").rfind(b"\n") + 1
+    for cut in range(last, len(whole)):
+        path.write_bytes(whole[:cut])
+        names = SpentNames(path)
+        assert [names.holds(each) for each in NAMES] == [True, True, False, False, False]
+        names.spend(NAMES[3])
+        again = SpentNames(path)
+        assert [again.holds(each) for each in NAMES] == [True, True, False, True, False]
+
+
+def test_any_bit_that_is_not_as_it_was_written_is_noticed(path: Path) -> None:
+    """A name that is forgotten would be masks that are used twice."""
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for bit in (0, 2, 5):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            with pytest.raises(ConfigError, match=r"names: the names of spent work ahead .* damaged; put a copy back"):
+                SpentNames(path).holds(NAMES[0])
+    for spoilt in (whole[50:], whole[:50] + whole[100:], whole * 2, b"\n" + whole, whole + b"\n"):
+        path.write_bytes(spoilt)
+        with pytest.raises(ConfigError, match="damaged"):
+            SpentNames(path).spend(NAMES[4])
+
+
+def test_a_list_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "names"
+    path.write_text("".join(f"{name.hex()}\n" for name in NAMES[:2]))
+    SpentNames(path).spend(NAMES[2])
+    assert [SpentNames(path).holds(each) for each in NAMES] == [True, True, True, False, False]
+    with pytest.raises(ProtocolError, match="begun before is spent"):
+        SpentNames(path).spend(NAMES[1])
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    with pytest.raises(ConfigError, match="damaged"):
+        SpentNames(path).holds(NAMES[0])
+
+
+def test_what_is_read_back_as_something_else_is_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a disk that loses bits: neither a list that grows nor a file that is written whole."""
+    whole, read = path.read_bytes(), os.pread
+
+    def loses(file: int, count: int, at: int) -> bytes:
+        return bytes(reversed(read(file, count, at)))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", loses)
+        with pytest.raises(StorageError, match="read back as something else"):
+            SpentNames(path).spend(NAMES[3])
+    assert path.read_bytes() == whole
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", lambda path: b"")
+        with pytest.raises(StorageError, match="read back as something else"):
+            write_whole(path, b"another")
+    assert path.read_bytes() == whole
