@@ -1,0 +1,291 @@
+"""Checks, draws and bounds that hold for the first instance alone: the second output, block, layout, mark, row.
+
+Each probe goes over all instances of its kind. `SLIPS` makes the first of them stand for all, in the code as it is, and
+the probe of its class must then fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from selfcheck.mutants.mutant import Edit, edited
+
+import securevfl as vfl
+from securevfl.base.arrays import Floats
+from securevfl.crypto.kernel import ciphertexts
+from securevfl.crypto.kernel.ciphertexts import Answering
+from securevfl.crypto.kernel.gradient import KernelGradient
+from securevfl.crypto.kernel.ring_layout import choose
+from securevfl.crypto.kernel.shares import KernelShares, PreparedWords
+from securevfl.crypto.lattice.profile import OPENED
+from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
+from securevfl.crypto.prg import KEY_BYTES, Prg
+from securevfl.crypto.scheme import KeyHolder, LinearScheme, Shape
+from securevfl.errors import KeyMismatch, OpeningMismatch, RangeError
+from securevfl.methods.shares import shares_measures
+from securevfl.models.losses import LOSSES
+from securevfl.models.weights import WeightedLoss
+from securevfl.protocols.residuals.defences import DEFENCES, Rounding
+from securevfl.protocols.shares import far_count
+from securevfl.protocols.stored.stored_cipher import MARKS, CipherWorker
+from tests.protocols.test_stored_sum import SHAPE, met
+from tests.small_keys import SMALL
+
+RNG = np.random.default_rng(3)
+NOTICED = AssertionError, pytest.fail.Exception, ValueError, IndexError
+
+
+def zeros_of_answers() -> None:
+    """Each ciphertext of an answer has an encryption of zero of its own, over outputs and column blocks."""
+    drawn, blocks = [0], [0]
+    real, hidden = ciphertexts.ternary, Answering._hidden
+
+    def ternary(prg: Prg, shape: tuple[int, ...]) -> Floats:
+        drawn[0] += int(np.prod(shape))
+        return real(prg, shape)
+
+    def counting(self: Answering, layout: Any, total: Floats, *rest: Any) -> tuple[bytes, Floats]:
+        blocks[0] += layout.points * layout.r * total.shape[3]
+        return hidden(self, layout, total, *rest)
+
+    n, c, d = 200, 3, 160
+    with mock.patch.object(ciphertexts, "ternary", ternary), mock.patch.object(Answering, "_hidden", counting):
+        shares = KernelShares(40)
+        holder = shares.keygen(bytes(32))
+        V, W = RNG.integers(0, 2**40, (n, c), dtype=np.uint64), RNG.integers(-9, 9, (n, d))
+        evaluator, drawn[0] = shares.evaluator(holder.public, bytes(32)), 0
+        evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=d))
+        assert choose(n, c, d).column_blocks(d) > 1
+        assert drawn[0] == blocks[0] > 0
+        gradient = KernelGradient()
+        key = gradient.keygen(columns=d)
+        rows, drawn[0], blocks[0] = gradient.evaluator(key.public), 0, 0
+        sealed = key.encrypt(RNG.uniform(-1, 1, (n, c)), bound=1.0)
+        drawn[0] = 0
+        rows.blind(rows.transpose_product(rows.prepare(RNG.normal(size=(n, d))), sealed))
+        assert drawn[0] == blocks[0] > 0
+
+
+def layouts_of_a_product() -> None:
+    """Values of W serve the layout that they were made for: two that share one of their sizes, in turns, are exact."""
+    n, d, bits = 400, 12, 40
+    by_layout = {}
+    for c, columns, uses in product((1, 2, 5, 9, 33, 64), (1, 4, 12, 60, 300), (1, 8)):
+        layout = choose(n, c, columns, uses)
+        by_layout[layout.r, layout.s] = c, columns, uses
+    pairs = [
+        (one, other)
+        for one in by_layout
+        for other in by_layout
+        if one != other and (one[0] == other[0] or one[1] == other[1])
+    ]
+    assert {one[0] == other[0] for one, other in pairs} == {True, False}
+    scheme, W = KernelShares(bits), RNG.integers(-99, 99, (n, d))
+    holder = scheme.keygen(bytes(32))
+    evaluator = scheme.evaluator(holder.public, bytes(32))
+    prepared = evaluator.prepare(W)
+    of_r, of_s = (next(pair for pair in pairs if pair[0][place] == pair[1][place]) for place in (0, 1))
+    for layout in (*of_r, *of_s):
+        c, columns, uses = by_layout[layout]
+        V = RNG.integers(0, 2**bits, (n, c), dtype=np.uint64)
+        reply, own = evaluator.product(prepared, holder.encrypt(V, columns=columns, uses=uses))
+        expected = W.astype(np.uint64).T @ V
+        assert np.array_equal((own + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
+
+
+def largest_products() -> None:
+    """What is admitted is exact, whatever the shape: entries at the end of what so many rows alone would bear."""
+    bits = 56
+    scheme = KernelShares(bits)
+    holder = scheme.keygen(bytes(32))
+    evaluator, refused = scheme.evaluator(holder.public, bytes(32)), 0
+    for n, c, d in ((60, 1, 64), (2000, 1, 8), (3000, 2, 2)):
+        per_entry = scheme._parameters.noise(n, 1 << 30) / (1 << 30)
+        W = np.full((n, d), int(0.09 / per_entry))
+        V = RNG.integers(0, 2**bits, (n, c), dtype=np.uint64)
+        try:
+            reply, own = evaluator.product(evaluator.prepare(W), holder.encrypt(V, columns=d))
+        except RangeError:
+            refused += 1
+            continue
+        expected = W.astype(np.uint64).T @ V
+        assert np.array_equal((own + holder.open(reply)) & np.uint64(2**bits - 1), expected & np.uint64(2**bits - 1))
+    assert refused
+
+
+def openings_of_outputs() -> None:
+    """An opened value that was moved is found in any output and column, whatever the engine."""
+    n, c, d = 40, 3, 4
+    g, J = RNG.uniform(-1, 1, (n, c)), RNG.normal(size=(n, d))
+    engines: list[tuple[LinearScheme, Callable[[KeyHolder, bytes, int, int], bytes]]] = [
+        (KernelGradient(), _moved_level),
+        (SMALL.scheme(), _moved_window),
+    ]
+    for scheme, moved in engines:
+        holder = scheme.keygen()
+        evaluator = scheme.evaluator(holder.public)
+        total = evaluator.transpose_product(evaluator.prepare(J), holder.encrypt(g, bound=1.0))
+        for output in range(c):
+            blinded, mask = evaluator.blind(total)
+            opened = holder.open(blinded, Shape(n, c, d))
+            with pytest.raises(OpeningMismatch):
+                evaluator.unblind(moved(holder, opened, output, c), mask)
+        blinded, mask = evaluator.blind(total)
+        np.testing.assert_allclose(evaluator.unblind(holder.open(blinded, Shape(n, c, d)), mask), J.T @ g, atol=1e-3)
+
+
+def _moved_level(holder: KeyHolder, opened: bytes, output: int, outputs: int) -> bytes:
+    levels = np.frombuffer(opened, "<i4", offset=OPENED.size).copy()
+    levels[output * (len(levels) // outputs)] += 1 << 25
+    return opened[: OPENED.size] + levels.tobytes()
+
+
+def _moved_window(holder: KeyHolder, opened: bytes, output: int, outputs: int) -> bytes:
+    head, width = 46, 4 + CHECKS
+    size = (len(opened) - head) // (width * outputs)
+    at = head + output * width * size
+    value = (int.from_bytes(opened[at : at + size], "big") + (1 << 8 * size - 14)) % (1 << 8 * size)
+    return opened[:at] + value.to_bytes(size, "big") + opened[at + size :]
+
+
+def marks_of_stored_totals() -> None:
+    """A total is refused whichever of its marks does not fit, under every engine that stores ciphertexts."""
+    for engine in (vfl.Ckks(), SMALL):
+        server, workers = met(vfl.StoredCipher(engine=engine))
+        H = {name: RNG.uniform(-1, 1, SHAPE) for name in workers}
+        stored = {name: worker._conceal(H[name], 0, 1) for name, worker in workers.items()}
+        versions, total = dict.fromkeys(workers, 1), server._add(stored)
+        reader = workers["a"]
+        assert isinstance(reader, CipherWorker)
+        values = np.array(reader._holder.decrypt(total))
+        np.testing.assert_allclose(reader._reveal(total, versions, 0, SHAPE), sum(H.values()), atol=1e-2)
+        for mark in range(MARKS):
+            other = values.copy()
+            other[len(values) - MARKS + mark] += 1.0
+            with (
+                mock.patch.object(type(reader._holder), "decrypt", lambda *_, other=other: other),
+                pytest.raises(KeyMismatch),
+            ):
+                reader._reveal(total, versions, 0, SHAPE)
+
+
+def masks_of_counted_rows() -> None:
+    """Every row's table of a count of far sums has a mask of its own: as many words are drawn as there are rows."""
+    drawn: list[int] = []
+
+    class Ring(type(far_count._RING)):  # type: ignore[misc]
+        def uniform(self, prg: Prg, shape: Any) -> Any:
+            drawn.append(int(np.prod(shape)))
+            return super().uniform(prg, shape)
+
+    parties = [party.take(np.arange(60, dtype=np.intp)) for party in vfl.datasets.breast_cancer()]
+    protocol = vfl.Protocol(shares=vfl.Shares(chunk=1))
+    accepts = ["small_metrics", "label_auc", "scores"]
+    job = vfl.Job(model=vfl.Logistic(), protocol=protocol, batch_size="all", epochs=1, accepts=accepts)
+    with mock.patch.object(far_count, "_RING", Ring(far_count._RING.bits)):
+        run = vfl.simulate(job, parties)
+    rows = len(run.job.schedule(parties[0].register).train)
+    assert drawn
+    assert min(drawn) == rows
+
+
+def draws_of_defences() -> None:
+    """A defence that draws does so for each row and output by itself: outputs of one g are not moved alike."""
+    n, c = 4000, 3
+    for kind in DEFENCES.values():
+        defence = kind(**{"sigma": 0.5} if "sigma" in kind.model_fields else {})
+        moved = defence.apply(np.full((n, c), 0.2), Prg(bytes(KEY_BYTES), "noise")) - 0.2
+        if len(np.unique(moved)) == 1:
+            continue  # draws nothing
+        between = np.corrcoef(moved.T)[np.triu_indices(c, 1)]
+        assert np.abs(between).max() < 6.2 / n**0.5, kind.__name__  # fails a right one once in 1e9
+
+
+def steps_of_weighted_losses() -> None:
+    """What steps follow holds for the heaviest row: no row's second derivative is beyond the bound that is stated."""
+    bounded = [loss for loss in LOSSES.values() if loss.curvature is not None]
+    assert len(bounded) > 5
+    for loss in bounded:
+        assert WeightedLoss(loss, most=8.0).curvature == pytest.approx(8.0 * loss.curvature)
+
+
+PROBES = (
+    zeros_of_answers,
+    layouts_of_a_product,
+    largest_products,
+    openings_of_outputs,
+    marks_of_stored_totals,
+    masks_of_counted_rows,
+    draws_of_defences,
+    steps_of_weighted_losses,
+)
+SLIPS: dict[str, tuple[Callable[[], Edit], Callable[[], None]]] = {
+    "one encryption of zero for all column blocks": (
+        lambda: edited(Answering, "_hidden", ("prg, total.shape[3])", "prg, 1)")),
+        zeros_of_answers,
+    ),
+    "values of another s": (
+        lambda: edited(
+            PreparedWords, "values", ("if self._slot != (layout.r, layout.s):", "if self._slot[0] != layout.r:")
+        ),
+        layouts_of_a_product,
+    ),
+    "values of another r": (
+        lambda: edited(
+            PreparedWords, "values", ("if self._slot != (layout.r, layout.s):", "if self._slot[1] != layout.s:")
+        ),
+        layouts_of_a_product,
+    ),
+    "noise by samples alone": (
+        lambda: edited(PreparedWords, "check", ("self.shape[0] * columns", "self.shape[0]")),
+        largest_products,
+    ),
+    "openings of the first output": (
+        lambda: edited(PaillierEvaluator, "unblind", ("for k in range(c)):", "for k in range(1)):")),
+        openings_of_outputs,
+    ),
+    "one mark": (
+        lambda: edited(
+            CipherWorker, "_reveal", ("np.abs(values[count:] - marks)", "np.abs(values[count:] - marks)[:1]")
+        ),
+        marks_of_stored_totals,
+    ),
+    "one mask for all rows": (
+        lambda: edited(
+            shares_measures,
+            "counted",
+            (
+                '_RING.uniform(Prg.fresh("masks of a count"), h.size)',
+                'np.repeat(_RING.uniform(Prg.fresh("masks of a count"), 1), h.size)',
+            ),
+        ),
+        masks_of_counted_rows,
+    ),
+    "one draw a row for all outputs": (
+        lambda: edited(Rounding, "apply", ("uniforms(prg, g.shape)", "uniforms(prg, (len(g), 1))")),
+        draws_of_defences,
+    ),
+    "curvature without the largest weight": (
+        lambda: edited(WeightedLoss, "__init__", ("most * loss.curvature", "loss.curvature")),
+        steps_of_weighted_losses,
+    ),
+}
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
+def test_every_instance(probe: Callable[[], None]) -> None:
+    probe()
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_the_first_does_not_stand_for_all(slip: str) -> None:
+    patch, probe = SLIPS[slip]
+    owner, name, value = patch()
+    with mock.patch.object(owner, name, value), pytest.raises(NOTICED):
+        probe()
