@@ -1,4 +1,4 @@
-# make demo    train on shares, sealed and in the open, and see what each tells and costs
+# make demo    what a bank gains by a shop, what each learns and what it costs; the other modes
 # make test    the test suite, on two cores
 # make quick   one short test of every file, for an inner loop
 # make soak    what the suite leaves out: attacks over twenty seeds, all mutants; new examples for tests of properties

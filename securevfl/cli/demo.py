@@ -1,86 +1,140 @@
-"""`securevfl demo`: one model of two parties, trained on shares, sealed under CKKS and in the open, side by side."""
+"""`securevfl demo`: what a bank gains by a shop's columns, what each learns by it, what it costs, other modes."""
 
 from __future__ import annotations
 
-import time
 import warnings
-from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 
-from securevfl.cli.show import costs_table, sheet, sheet_width, table
-from securevfl.consent.consent_sheet import explain
+from securevfl.cli.show import add_up, table
 from securevfl.data.loans import loans
+from securevfl.data.party import Party
 from securevfl.display.progress import progress
-from securevfl.errors import DataNotice
+from securevfl.errors import DataNotice, StorageError
 from securevfl.job import Job, Protocol
+from securevfl.methods.known_run import known_run
 from securevfl.models.linear import Logistic
-from securevfl.protocols.engines import Ckks
+from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.runtime.clock import Network
+from securevfl.training.own_model import own_metrics
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 
 NETWORK = Network()
-HELD_OUT = 0.25
+REPORT = "securevfl-demo.html"
+DEFAULT = "shares"  # the name of the default mode
+HINTS = "hints at who paid late"
+MODES: dict[str, tuple[Protocol, str, str]] = {  # what each lets the bank and the shop learn beside its purpose
+    "CKKS": (Protocol(residual=Ckks()), "sums of the shop's columns", HINTS),
+    "Paillier": (Protocol(residual=Paillier(bits=2048)), "sums of the shop's columns", HINTS),
+    "open": (Protocol(residual="open"), "the shop's columns", "who paid late"),
+}
 
 
-@dataclass(frozen=True)
-class Mode:
-    """One way to train the demo's model: its job, and in a few words what each party gets to know."""
-
-    job: Job
-    bank: str
-    shop: str
-
-
-def modes() -> dict[str, Mode]:
-    """Return the three ways to train, by name, the safest first. The last one accepts by name what it gives away."""
-    accepted: tuple[str, ...] = ("columns",)
-    in_the_open = Job(model=Logistic(), protocol=Protocol(residual="open"), test_fraction=HELD_OUT, accepts=accepted)
-    return {
-        "on shares": Mode(Job(model=Logistic()), "metrics", "sizes"),
-        "sealed, CKKS": Mode(
-            Job(model=Logistic(), protocol=Protocol(residual=Ckks()), test_fraction=HELD_OUT),
-            "2 sums of columns a row",
-            "its own gradients",
-        ),
-        "in the open": Mode(in_the_open, "the shop's columns", "labels, the bank's columns"),
-    }
-
-
-def demo(out: Console) -> dict[str, Run]:
-    """Trains and prints; returns the runs by name."""
+def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
+    """Train, print and write the report of the run on shares; return the runs by mode."""
     warnings.simplefilter("ignore", DataNotice)
-    parties = loans()
-    out.print("Two organisations, one model (a made-up table of loans: who pays late?)", style="bold")
-    for party in parties:
-        known = f"{len(party)} rows x {len(party.columns)} columns{' and the label' * party.active}"
-        out.print(f"  {party.name:<5} {known}: {', '.join(party.columns)}", soft_wrap=True)
-    ways = modes()
-    first, *_ = ways
-    told = "as `securevfl explain` says before anything runs"
-    out.print(f"\nWhat each party learns {first}, which is the default, {told}", style="bold")
-    out.print(sheet(str(explain(ways[first].job, parties)), sheet_width(out)), soft_wrap=True)
-    runs, seconds = {}, {}
-    for name, mode in ways.items():
-        started = time.perf_counter()
-        with progress(f"training {name}") as on_round:
-            runs[name] = simulate(mode.job, parties, network=NETWORK, on_round=on_round)
-        seconds[name] = time.perf_counter() - started
-    _results(out, ways, runs, seconds)
+    bank, shop = loans()
+    job = Job(model=Logistic())
+    out.print(
+        f"A bank wants to know who will pay late. It has {len(bank.columns)} columns of {len(bank):,} clients and\n"
+        f"knows who did; a shop has {len(shop.columns)} other columns of the same people (all made up)."
+    )
+    jobs = {DEFAULT: job} | {name: _job(protocol) for name, (protocol, *_) in MODES.items()}
+    runs: dict[str, Run] = {}
+    with progress("training") as on_round:
+        alone, pooled = (own_metrics(job, party)["auc"] for party in (bank, _in_one_place(bank, shop)))
+        for name, each in jobs.items():
+            runs[name] = simulate(each, [bank, shop], network=NETWORK, on_round=on_round)
+    run = runs[DEFAULT]
+    _result(out, alone, run, pooled)
+    _learned(out, job, [bank, shop], run)
+    _cost(out, run)
+    _modes(out, runs)
+    _further(out, run, report)
     return runs
 
 
-def _results(out: Console, ways: dict[str, Mode], runs: dict[str, Run], seconds: dict[str, float]) -> None:
-    out.print("\nThe same model three times, metrics on held-out rows", style="bold")
-    rows = [
-        (name, ways[name].bank, ways[name].shop, f"{run.metrics['auc']:.4f}", f"{seconds[name]:.1f}")
-        for name, run in runs.items()
-    ]
-    out.print(table(["", "the bank learns", "the shop learns", "AUC", "s"], rows))
+def _job(protocol: Protocol) -> Job:
+    return Job(model=Logistic(), protocol=protocol, test_fraction=0.25, accepts=("columns",))
+
+
+def _in_one_place(bank: Party, shop: Party) -> Party:
+    """Return the table that neither would hand over: all columns at the bank."""
+    X = np.hstack([bank.X, shop.X])
+    return Party("bank", X, bank.y, ids=bank.ids, columns=[*bank.columns, *shop.columns])
+
+
+def _result(out: Console, alone: float, run: Run, pooled: float) -> None:
+    out.print(f"\nHow well it tells them apart: AUC on {run.active.held_out} clients who were held out", style="bold")
+    for words, auc in (
+        ("the bank alone", alone),
+        ("the bank with the shop, on shares", run.metrics["auc"]),
+        ("both tables in one place", pooled),
+    ):
+        out.print(f"  {words:<34}  {auc:.3f}")
+
+
+def _learned(out: Console, job: Job, parties: list[Party], run: Run) -> None:
+    """Print what each party learned, as the consent sheet counts it: three lines a party."""
+    known = known_run(job, parties)
+    bits, held = job.method.score_bits(job, known.sizes), known.sizes.holds["shop"].bits
+    measured = sum("auc" in record for record in run.history)
+    counts = sum(tally.count for (_, kind), tally in run.parts["shop"].books.traffic.items() if kind == "FarCount")
+    pairs = f"{measured} x {run.active.held_out} shuffled (score, label) pairs, {counts} count{'s' * (counts != 1)}"
+    out.print("\nWhat each learned", style="bold")
+    for name, lines in {
+        "bank": [
+            f"{pairs}: how good the model is",
+            f"of a client asked about later: {bits} of the shop's {held:.0f} bits at most",
+            "no column of the shop, no weight, no score of a client trained on",
+        ],
+        "shop": [
+            f"how large all is: {len(parties[0]):,} clients, {len(parties[0].columns)} columns of the bank",
+            f"that the model got no better after {run.costs.rounds} steps, which ended the training",
+            "no column of the bank, no weight, not who paid late",
+        ],
+    }.items():
+        for number, line in enumerate(lines):
+            out.print(f"  {name if not number else '':<5} {line}")
+
+
+def _cost(out: Console, run: Run) -> None:
+    costs = run.costs
+    *first, ahead, evaluation = (f"{word} {seconds}" for word, seconds in add_up(costs.parts, 2).items())
     out.print(
-        f"\nWhat it costs on two computers, {NETWORK.mbps:g} Mbps and {NETWORK.rtt_ms:g} ms apart (virtual time)",
-        style="bold",
+        f"\nWhat it costs between two computers, {NETWORK.mbps:g} Mbps and {NETWORK.rtt_ms:g} ms apart", style="bold"
     )
-    out.print(costs_table([run.costs for run in runs.values()]))
-    out.print("\nyour own tables:    securevfl train --help\nencryption alone:   securevfl bench he --help")
+    out.print(f"  {costs.total:.2f} s: {', '.join(first)},")
+    out.print(f"  {'':<7} {ahead}, {evaluation}; {costs.bytes / 1e6:.1f} MB sent")
+
+
+def _modes(out: Console, runs: dict[str, Run]) -> None:
+    out.print("\nThe same model by other modes, and what each learns more by them", style="bold")
+    rows = []
+    for name, run in runs.items():
+        bank, shop = MODES[name][1:] if name in MODES else ("nothing", "nothing")
+        costs = run.costs
+        rows.append((name, f"{run.metrics['auc']:.3f}", f"{costs.total:.2f}", f"{costs.bytes / 1e6:.1f}", bank, shop))
+    grid = table(["", "AUC", "s", "MB", "the bank", "the shop"], rows)
+    for column in grid.columns[1:4]:
+        column.justify = "right"
+    out.print(grid)
+
+
+def _further(out: Console, run: Run, report: Path) -> None:
+    out.print("\nGo on", style="bold")
+    for command, what in (
+        ("securevfl compare --help", "what is a partner worth? your own two files"),
+        ("securevfl explain --help", "what would each party learn, before anything runs"),
+        ("securevfl train --help", "then with an organisation elsewhere: docs/start.md"),
+    ):
+        out.print(f"  {command:<25} {what}")
+    try:
+        run.report(report)
+    except (OSError, StorageError):
+        out.print("  The report was not written, as this folder takes no files.")
+    else:
+        out.print(f"  Report of the run, for a browser: {report}")
