@@ -246,7 +246,7 @@ def _attacked(job: Job, parties: Sequence[Party], words: _Words) -> float:
 
 def in_floats(job: Job, found: Run, parties: Sequence[Party]) -> dict[str, float]:
     """Metrics on the held-out rows of the same visits in floats; of block_descent, of the optimum."""
-    X = np.hstack([np.clip(found.parts[party.name].scaled(party.X), -8, 8) for party in parties])
+    X = np.hstack([np.clip(found.parts[party.name].scaling(party.X), -8, 8) for party in parties])
     X = np.column_stack([X, np.ones(len(X))])
     loss, y = job.model.loss, np.asarray(parties[0].y)
     classes = loss.classes(y)

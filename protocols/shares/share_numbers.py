@@ -8,8 +8,9 @@ Everything is an integer modulo 2^L, at a public scale of so many fractional bit
     weights theta (sums of W^T g)    f_W + f_g + m     m: bits of fixed coefficients, where an update rule has some
     sums    H = X theta              f_x + f_W + f_g + m
 
-f_W comes from n, eta and public bounds, never from the data; columns are clipped at `clip` beforehand. L is filled up
-to whole bytes, and w takes some of the bits that this adds. Where L would be more than there are, w gives up to four
+f_W comes from n, eta and public bounds, never from the data; columns come clipped and rounded
+(`securevfl.data.scaled_columns`), and are so here once more, which changes none of a table. L is filled up to whole
+bytes, and w takes some of the bits that this adds. Where L would be more than there are, w gives up to four
 bits and then f_g one (`Numbers.fitting`): an entry of W is off by 2^-w / sqrt(12) of a column's spread at most, row by
 row another way, so what W^T g is off by falls with n as what a sample of n rows is off by does, and stays far below it.
 
@@ -37,6 +38,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
+from securevfl.data.scaled_columns import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
 __all__ = ["LookUp", "Numbers"]
@@ -59,7 +61,7 @@ class Numbers:
 
     rows: int
     rate: float
-    f_x: int = 8
+    f_x: int = GRID_BITS
     w: int = 7
     f_g: int = 8
     m: int = 0
@@ -140,7 +142,7 @@ class Numbers:
         """X (n x d), clipped, at f_x bits. RangeError if it is not finite."""
         clipped = self._clipped(X)
         clipped *= 2.0**self.f_x
-        return np.rint(clipped, out=clipped).astype(np.int64)
+        return np.rint(clipped, out=clipped).astype(np.int64)  # of columns that come from a table these are whole
 
     def lift(self, rows: int) -> int:
         """k: how many bits less W has in a batch of so many rows, by which its changes are then multiplied."""

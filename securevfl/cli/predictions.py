@@ -86,7 +86,7 @@ def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_c
         for name, path in files.items()
     }
     rows, _ = join_ids({name: (own.ids, id_keys(name, [own.ids])) for name, own in held.items()}, next(iter(files)))
-    f = run.decision_of({name: run.parts[name].scaled(own.X[rows[name]]) for name, own in held.items()})
+    f = run.decision_of({name: run.parts[name].scaling(own.X[rows[name]]) for name, own in held.items()})
     asker = run.parts[run.active.asker]
     first = next(iter(files))
     ids = [held[first].ids[row] for row in rows[first].tolist()]

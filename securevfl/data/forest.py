@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.crypto.prg import Prg
 from securevfl.data.preparation import Source
+from securevfl.data.scaled_columns import on_grid
 
 __all__ = ["DEEPEST", "MOST_BINS", "Forest", "Leaves", "Lines", "asked"]
 
@@ -196,8 +197,7 @@ class Lines:
     def __call__(self, X: Floats) -> Floats:
         """Compute the lines (m x d) of prepared columns X (m x d)."""
         scaled = (np.clip(X, self.low, self.high) - self.mean) / self.deviation
-        found: Floats = self.weight * np.clip(scaled, -FARTHEST, FARTHEST)
-        return found
+        return on_grid(self.weight * np.clip(scaled, -FARTHEST, FARTHEST), np.inf)
 
     def state(self) -> dict[str, Any]:
         """All of it as plain arrays and numbers; what is infinite as the largest number."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Tall
+from securevfl.data.scaled_columns import Scaling
 from securevfl.data.schedule import Rows
 
 
@@ -25,19 +26,19 @@ class Outside(ABC):
         """Return these rows (k x d), in this process."""
 
     @abstractmethod
-    def tall(self, rows: Rows, mean: Floats, deviation: Floats) -> Tall | None:
+    def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
         """Return these rows, scaled, as a matrix that stays where it is; None where they are better read."""
 
 
 class ScaledOutsideRows:
-    """Some rows (m x d) of a table less `mean` (d,) over `deviation` (d,), when they are read by slices."""
+    """Some rows (m x d) of a table, scaled when they are read by slices."""
 
-    def __init__(self, table: Floats | Outside, rows: Rows | slice, mean: Floats, deviation: Floats) -> None:
+    def __init__(self, table: Floats | Outside, rows: Rows | slice, scaling: Scaling) -> None:
         count = len(range(*rows.indices(len(table)))) if isinstance(rows, slice) else len(rows)
         self.shape = count, table.shape[1]
         self._table = table
         self._rows = rows
-        self._mean, self._deviation = mean, deviation
+        self._scaling = scaling
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -49,8 +50,7 @@ class ScaledOutsideRows:
             own = self._table[first + start : first + stop : step]
         else:
             own = self._table[self._rows[rows]]
-        scaled: Floats = (np.asarray(own, np.float64) - self._mean) / self._deviation
-        return scaled
+        return self._scaling(own)
 
 
 def runs(rows: Rows) -> Rows | slice:

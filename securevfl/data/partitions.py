@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import BLOCK, Stretch, Tall
 from securevfl.data.outside_tables import Outside, ScaledOutsideRows, runs
+from securevfl.data.scaled_columns import Scaling
 from securevfl.data.schedule import Rows
 from securevfl.data.store import StoredParty, StoredTable
 from securevfl.data.table_head import Head, read_head
@@ -50,13 +51,13 @@ class PartitionedTable(Outside):
             found[own] = part.result()[0]
         return found
 
-    def tall(self, rows: Rows, mean: Floats, deviation: Floats) -> Tall | None:
+    def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
         """None for rows in another order than theirs."""
         if len(rows) < 2 or not (np.diff(rows) > 0).all():
             return None
         cuts = np.searchsorted(rows, self.edges).tolist()
         parts = [
-            PlacedPart(start, stop - start, placed.derive(stretch_of, runs(rows[start:stop] - first), mean, deviation))
+            PlacedPart(start, stop - start, placed.derive(stretch_of, runs(rows[start:stop] - first), scaling))
             for start, stop, first, placed in zip(cuts, cuts[1:], self.edges, self._placed, strict=False)
             if stop > start
         ]
@@ -74,9 +75,9 @@ def load_rows(table: Path, start: int, stop: int) -> NDArray[Any]:
     return found
 
 
-def stretch_of(table: NDArray[Any], rows: Rows | slice, mean: Floats, deviation: Floats) -> Stretch:
+def stretch_of(table: NDArray[Any], rows: Rows | slice, scaling: Scaling) -> Stretch:
     """Wrap these rows of a partition, scaled when they are read, as a stretch."""
-    return Stretch(ScaledOutsideRows(table, rows, mean, deviation))
+    return Stretch(ScaledOutsideRows(table, rows, scaling))
 
 
 def _rows(table: NDArray[Any], rows: Rows) -> Floats:

@@ -44,6 +44,7 @@ from securevfl.data.parquet import ParquetSource
 from securevfl.data.party import ColumnSums, Party, row_weights
 from securevfl.data.readers import named
 from securevfl.data.register import PIECE, Register
+from securevfl.data.scaled_columns import Scaling
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.table_head import Head, NewHead, read_head, write_head
 from securevfl.errors import DataError, TableError
@@ -79,11 +80,11 @@ class StoredTable(Outside):
         table[order] = self._runs(at[order])
         return table
 
-    def tall(self, rows: Rows, mean: Floats, deviation: Floats) -> Tall | None:
+    def tall(self, rows: Rows, scaling: Scaling) -> Tall | None:
         """None for rows of at most `WHOLE` bytes."""
         if len(rows) * self.shape[1] * 8 <= WHOLE:
             return None
-        return Tall.here(ScaledOutsideRows(self, rows, mean, deviation))
+        return Tall.here(ScaledOutsideRows(self, rows, scaling))
 
     def numbers(self, offset: int) -> Rows:
         """Read one whole number for each row (n,) from the file, starting `offset` bytes in."""

@@ -151,6 +151,10 @@ class Method(Named, ABC, Generic[O]):
         """How many bits each score of a new row has as it is told, as far as sizes are known; 0 where none is."""
         return 64
 
+    def clip(self, job: O) -> float | None:
+        """Where scaled columns are cut off, and rounded, before weights meet them; None where they are not."""
+        return None
+
     @abstractmethod
     def examples(self) -> dict[str, dict[str, Any]]:
         """Return the options of small jobs (model, optimizer, protocol), by name; checks run each of them to the end,

@@ -5,6 +5,7 @@ Of a party whose columns stay on disk no more is read than is asked for.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,20 +17,24 @@ from securevfl.data.bins import DEVIATION
 from securevfl.data.outside_tables import Outside
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared, Source
-from securevfl.data.scaling import moments, quartiles
+from securevfl.data.scaled_columns import Scaling
+from securevfl.data.scaling import Lie, fitted, moments, quartiles
 from securevfl.data.schedule import Rows, Schedule, Visit
+from securevfl.data.user_input import some
+from securevfl.errors import DataNotice
 from securevfl.models.exposure_column import offsets
 from securevfl.models.loss import Loss, check_split
 from securevfl.models.positive import classes_of
 from securevfl.models.weights import Weights, row_weights
 from securevfl.protocols.residuals.base import Batch
 
+_ROUNDED = 1e-9  # of a column's range: what rounding may take a value beyond an end
+
 
 class TrainingData:
     """The rows, targets and schedule that one party trains on.
 
-    columns: d. rows: n of the whole table. mean, deviation (d,): of the training rows, or median and spread; (0, 1)
-    without scaling.
+    columns: d. rows: n of the whole table. scaling: by the training rows, cut off at `clip` if that is not None.
     classes, targets (m x c), weights (m,), offsets (m,) of a party with labels; `counted` are the classes that targets
     are made by, `classes` those that predictions are read by, for one unit of exposure. evaluated: the rows that
     metrics are taken on.
@@ -42,6 +47,7 @@ class TrainingData:
         loss: Loss,
         *,
         scale: str,
+        clip: float | None = None,
         weights: Weights | None = None,
         exposure: str | None = None,
         positive: str | None = None,
@@ -50,7 +56,7 @@ class TrainingData:
         self.columns = party.X.shape[1]
         self.rows = len(party)
         self._party = party
-        self.mean, self.deviation = _scaling(party, schedule.flow, scale)
+        self.scaling = _scaling(party, schedule.flow, scale, clip)
         self.classes: NDArray[Any] | None = None
         self.targets: Floats | None = None
         self.weights: Floats | None = None
@@ -85,9 +91,7 @@ class TrainingData:
 
     def scaled(self, rows: Rows) -> Floats:
         """Scale these rows and return them (k x d)."""
-        scaled: Floats = self.raw(rows) - self.mean
-        scaled /= self.deviation
-        return scaled
+        return self.scaling(self.raw(rows))
 
     def labels(self, rows: Rows) -> NDArray[Any] | None:
         """Return the labels of these rows (k,); None for a party without labels."""
@@ -116,7 +120,7 @@ class TrainingData:
         """Return these rows, scaled: as an array, or as a `Tall` in its place where the rows stay outside."""
         table: Floats | Outside = self._party.X
         if self.stays and isinstance(table, Outside):
-            tall = table.tall(rows, self.mean, self.deviation)
+            tall = table.tall(rows, self.scaling)
             if tall is not None:
                 return cast(Floats, tall)
         return self.scaled(rows)
@@ -175,19 +179,41 @@ class ScaledRows:
         return self._data.matrix(self.rows[rows])
 
 
-def _scaling(party: Party, train: Rows, scale: str) -> tuple[Floats, Floats]:
-    """Return where each column lies over the training rows and how far it spreads; (0, 1) without scaling, and of
-    codes; those of bins all spread as far.
+def _scaling(party: Party, train: Rows, scale: str, clip: float | None) -> Scaling:
+    """Fit the scale of each column on the training rows; (0, 1) without scaling, and of codes; those of bins all spread
+    as far. A DataNotice names columns of which training rows are cut off.
 
     A column that does not vary has an infinite deviation: it is 0 in every row, whatever new rows hold.
     """
     if not party.X.shape[1]:
-        return np.zeros(0), np.ones(0)
-    if scale == "none":
-        return np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0)
-    mean, deviation = (quartiles if scale == "robust" else moments)(party.X, train)
-    deviation = np.where(deviation > 0, deviation, np.inf)
+        return Scaling.none(0)
+    if scale == "none" and clip is None:
+        return Scaling(np.zeros(party.X.shape[1]), np.where(np.isin(party.columns, party.constant), np.inf, 1.0))
+    lie = (quartiles if scale == "robust" else moments)(party.X, train)
     made = party.preparation or Prepared(party.columns)
-    coded = np.isin(party.columns, made.codes)
+    coded = np.isin(party.columns, made.codes) | (scale == "none")
+    deviation = np.where(lie.deviation > 0, lie.deviation, np.inf)
     deviation = np.where(np.isin(party.columns, made.stepped) & np.isfinite(deviation), DEVIATION, deviation)
-    return np.where(coded, 0.0, mean), np.where(coded, 1.0, deviation)
+    lie = lie._replace(deviation=deviation)
+    if clip is not None:
+        lie = fitted(lie, clip)
+    constant = np.isin(party.columns, party.constant) if scale == "none" else ~coded & np.isinf(lie.deviation)
+    deviation = np.where(constant, np.inf, np.where(coded, 1.0, lie.deviation))
+    found = Scaling(np.where(coded, 0.0, lie.mean), deviation, clip)
+    if clip is not None:
+        _tell_cut(party, lie, found)
+    return found
+
+
+def _tell_cut(party: Party, lie: Lie, scaling: Scaling) -> None:
+    """Say in a DataNotice which columns are cut off within the training rows, and where."""
+    ends = zip(party.columns, *scaling.ends, lie.low - lie.high, lie.low, lie.high, strict=True)
+    cut = [
+        f"{column} outside {first:.6g} to {last:.6g}"
+        for column, first, last, wide, low, high in ends
+        if low < first + _ROUNDED * wide or high > last - _ROUNDED * wide
+    ]
+    if cut:
+        notice = f"party {party.name}: on shares values far out count as the last one that is covered: {some(cut)}"
+        remedy = 'prepare.tails = "squash" or bins keep them apart'
+        warnings.warn(f"{notice}; {remedy}", DataNotice, stacklevel=2)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import installed
 from securevfl.crypto.prg import Prg
+from securevfl.data.scaled_columns import on_grid
 from securevfl.errors import ConfigError
 
 __all__ = ["Boosted", "BoostedTree", "check_installed", "out_of_fold"]
@@ -26,6 +27,7 @@ __all__ = ["Boosted", "BoostedTree", "check_installed", "out_of_fold"]
 ROUNDS = 60
 FOLDS = 5
 SCORE = 0.3  # what the standardised own score is multiplied by, beside leaves
+FARTHEST = 8.0  # where a column of it is cut off
 
 
 def check_installed(who: str) -> None:
@@ -127,8 +129,7 @@ class ScoreColumn:
 
     def scaled(self, own: Floats) -> Floats:
         """Scores (m x c) as a column of inputs has them."""
-        scaled: Floats = SCORE * (own - self.mean) / self.deviation
-        return scaled
+        return on_grid(SCORE * (own - self.mean) / self.deviation, FARTHEST)
 
     def state(self, *, whole: bool) -> dict[str, Any]:
         """All of it as plain arrays, the training rows' only if `whole`."""

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.forest import Forest, Lines
-from securevfl.models.own_score import SCORE, Boosted, BoostedTree, ScoreColumn
+from securevfl.models.own_score import SCORE, BoostedTree, ScoreColumn
 
 __all__ = ["Explained", "TreePart", "explained"]
 
@@ -78,8 +78,7 @@ def explained(inputs: TreePart, theta: Floats, X: Floats) -> Explained:
         base += inputs.lines.centre @ weights
         rest += X.shape[1]
     if inputs.score is not None:
-        weights = theta[rest : rest + outputs] * (SCORE / inputs.score.deviation)[:, None]
-        base += _score(inputs.score.trees, inputs.score.mean, weights, owner, X, found)
+        base += _score(inputs.score, theta[rest : rest + outputs], owner, X, found)
         rest += outputs
     if inputs.intercept:
         base += theta[-1]
@@ -133,11 +132,16 @@ def _shares(counts: NDArray[np.intp], leaf: int, depth: int) -> Floats:
     return found
 
 
-def _score(score: Boosted, mean: Floats, weights: Floats, owner: NDArray[np.intp], X: Floats, found: Floats) -> Floats:
-    """Add to `found` what the trees of the party's own score give, times `weights` (outputs x c); return the base
-    (c,)."""
-    base = (score.base - mean) @ weights
-    for trees, weight in zip(score.trees, weights, strict=True):
+def _score(score: ScoreColumn, theta: Floats, owner: NDArray[np.intp], X: Floats, found: Floats) -> Floats:
+    """Add to `found` what the column of the party's own score gives by its weights theta (outputs x c); return the base
+    (c,).
+
+    What the column loses on its grid and where it is cut off goes by the size of what the columns of a row add.
+    """
+    weights = theta * (SCORE / score.deviation)[:, None]
+    base = (score.trees.base - score.mean) @ weights
+    own = np.zeros(found.shape)
+    for trees, weight in zip(score.trees.trees, weights, strict=True):
         for tree in trees:
             for path, value in _paths(tree):
                 columns = [owner[tree.column[node]] for node, _ in path]
@@ -147,8 +151,12 @@ def _score(score: Boosted, mean: Floats, weights: Floats, owner: NDArray[np.intp
                     child = tree.left[node] if low else tree.right[node]
                     z[k] *= tree.rows[child] / tree.rows[node]
                     o[:, k] &= (X[:, tree.column[node]] <= tree.threshold[node]) == low
-                found[players] += (value * game(o, z)).T[:, :, None] * weight
+                own[players] += (value * game(o, z)).T[:, :, None] * weight
                 base = base + value * z.prod() * weight
+    lost = score.scaled(score.trees(X)) @ theta - base - own.sum(axis=0)
+    size = np.abs(own).sum(axis=(0, 2))
+    share = np.where(size > 0, np.abs(own).sum(axis=2) / np.where(size > 0, size, 1.0), 1 / len(own))
+    found += own + share[:, :, None] * lost
     return np.asarray(base)
 
 

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, model_validator
 
 from securevfl.base.arrays import Floats
-from securevfl.data.forest import DEEPEST, MOST_BINS, Forest, Lines
+from securevfl.data.forest import DEEPEST, FARTHEST, MOST_BINS, Forest, Lines
+from securevfl.data.scaled_columns import on_grid
 from securevfl.models.inputs import Inputs, Making, Spread
 from securevfl.models.linear import LinearModel
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
+from securevfl.models.own_score import FARTHEST as SCORE_FARTHEST
 from securevfl.models.own_score import ScoreColumn, check_installed, out_of_fold
 from securevfl.models.shapley import explained
 
@@ -103,6 +105,11 @@ class Trees(LinearModel):
     def ridge_of(self, rows: int) -> float | None:
         return max(LEAST_RIDGE, RIDGE / rows) if self.ridge == "auto" else float(self.ridge)
 
+    @property
+    def reach(self) -> float:
+        """No input is larger on either side."""
+        return max(1.0, FARTHEST * self.linear, SCORE_FARTHEST if self.own_score else 0.0)
+
     def count(self, spread: Spread) -> int:
         """Trees of one party."""
         mean = self.trees or min(100 if spread.rows <= 10_000 else 50 if spread.rows <= 50_000 else 25, self._fit)
@@ -159,7 +166,7 @@ class ForestInputs(Inputs):
     @property
     def value(self) -> float:
         """What stands in a row's leaf."""
-        return float(len(self.forest) ** -0.5)
+        return float(on_grid(np.array(len(self.forest) ** -0.5), 1.0))
 
     def __call__(self, X: Floats) -> Floats:
         return self._beside(X, None if self.score is None else self.score.trees(X))

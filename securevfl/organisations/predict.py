@@ -177,7 +177,7 @@ def answer_rows(
     (player, givers), done = _meet(part, rows, channel, ledger, giving), 0
     counted = Ledger(ledger.scores) if giving is not None and part.name != part.asker else None
     for ids, X in rows.blocks():
-        scaled = part.scaled(X)
+        scaled = part.scaling(X)
         with channel.door.on("new"):
             if giving is not None and counted is not None:
                 reason_codes.admit(part, giving, counted, part.asker, ids, X, player.row_bits)
@@ -238,7 +238,7 @@ def _meet(
     meter = Meter(channel.clock, channel.books)
     seat = Seat(channel, roles, meter, outputs=part.outputs, desk=desk, model=part.model)
     givers = {name: heard[name].codes for name in others if heard[name].codes}
-    return job.method.player(job, seat, len(part.mean), part.state), givers
+    return job.method.player(job, seat, len(part.features), part.state), givers
 
 
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, giving: GivenCodes | None) -> str:

@@ -27,7 +27,7 @@ def shapley(part: ModelPart, X: ArrayLike | Columns) -> Floats:
     """Return the Shapley values (m x columns x c) of new rows, given as a party's own columns as they come. Raises
     ConfigError for a model without weights of columns, or a party that does not know its own."""
     check_weights(part, "reasons")
-    return _values(part, part.scaled(part.table(X)))
+    return _values(part, part.rows(X))
 
 
 def heaviest(part: ModelPart, scaled: Floats, most: int) -> NDArray[np.intp]:

@@ -19,6 +19,7 @@ from securevfl.base.files import write_whole
 from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of, has_names
 from securevfl.data.preparation import Prepared
+from securevfl.data.scaled_columns import Scaling
 from securevfl.data.user_input import check_finite
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.job import Job
@@ -54,9 +55,9 @@ class ModelPart:
     """One party's outcome: its role, and its part of the model as its player keeps it (`securevfl.methods`).
 
     `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
-    drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, which
-    `mean` and `deviation` (d,) scale. `run` is the same in all parts of one training, and in no others. `data` is the
-    digest of the table it was trained on (`Party.digest`), in hex. `baseline` is what its training rows looked like,
+    drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, and
+    `scaling` of these what its weights meet. `run` is the same in all parts of one training, and in no others. `data`
+    is the digest of the table it was trained on (`Party.digest`), in hex. `baseline` is what its training rows were,
     column by column, and the scores that it was told of the rows that metrics were taken on.
     trained, held_out: how many rows it was trained on, and how many were held out.
     model: the module that the party has brought as an object (`Party.model`); no file holds it, so a part that is read
@@ -68,8 +69,7 @@ class ModelPart:
     job: dict[str, Any]
     parties: list[str]
     preparation: Prepared
-    mean: Floats
-    deviation: Floats
+    scaling: Scaling
     state: State
     outputs: int
     classes: NDArray[Any] | None = None
@@ -139,10 +139,11 @@ class ModelPart:
     def coefficients(self) -> dict[str, list[float]]:
         """Return what f (c) gains by one unit of each of its features, as the columns come: weights over deviations.
 
-        Raises DataError for a model that has no weights for columns.
+        On shares they hold within `ends`, and values count in steps of a 256th of a deviation: with `counted` in place
+        of the columns they give f to the last digit. Raises DataError for a model that has no weights for columns.
         """
         self._check_by_column()
-        theta = self.theta[: len(self.features)] / self.deviation[:, None]
+        theta = self.theta[: len(self.features)] / self.scaling.deviation[:, None]
         return dict(zip(self.features, theta.tolist(), strict=True))
 
     def constant(self) -> list[float]:
@@ -151,7 +152,22 @@ class ModelPart:
         self._check_by_column()
         theta = self.theta
         offset = theta[len(self.features) :].sum(axis=0)
-        return list((offset - (self.mean / self.deviation) @ theta[: len(self.features)]).tolist())
+        return list((offset - (self.scaling.mean / self.scaling.deviation) @ theta[: len(self.features)]).tolist())
+
+    @property
+    def ends(self) -> dict[str, tuple[float, float]]:
+        """The values below and above which each of its features makes no further difference; infinite where there are
+        none."""
+        low, high = self.scaling.ends
+        return dict(zip(self.features, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+
+    def counted(self, X: ArrayLike | Columns) -> Floats:
+        """Return new rows (m x d) as the model counts them, in the units of its features: cut off and rounded as it was
+        trained."""
+        found = self.scaling.mean + self.rows(X) * np.where(
+            np.isfinite(self.scaling.deviation), self.scaling.deviation, 0
+        )
+        return np.asarray(found)
 
     @property
     def trees(self) -> TreeViews:
@@ -188,14 +204,9 @@ class ModelPart:
         if not Job.from_dict(self.job).model.by_column:
             raise DataError(f"{self.name}: a model with weights for columns was expected, this one has none; predict")
 
-    def rows(self, X: ArrayLike) -> Floats:
+    def rows(self, X: ArrayLike | Columns) -> Floats:
         """Check new rows (m x d), and scale them as in training. TableError names what is wrong."""
-        return self.scaled(self.table(X))
-
-    def scaled(self, table: Floats) -> Floats:
-        """Rows (m x d) as the training scaled them."""
-        scaled: Floats = (table - self.mean) / self.deviation
-        return scaled
+        return self.scaling(self.table(X))
 
     def table(self, X: ArrayLike | Columns) -> Floats:
         """Check and prepare new rows (m x d), or one row (d,): columns go by name where X has names. Raises TableError
@@ -225,8 +236,8 @@ class ModelPart:
             "parties": self.parties,
             "columns": self.columns,
             "preparation": self.preparation.plain(),
-            "mean": self.mean.tolist(),
-            "deviation": [each if np.isfinite(each) else None for each in self.deviation.tolist()],
+            "mean": self.scaling.mean.tolist(),
+            "deviation": [each if np.isfinite(each) else None for each in self.scaling.deviation.tolist()],
             "outputs": self.outputs,
             "classes": None if self.classes is None else self.classes.tolist(),
             "state": self.state.plain(),
@@ -266,12 +277,12 @@ class ModelPart:
             deviation = np.array([np.inf if each is None else each for each in state.pop("deviation")], np.float64)
             classes, own = state.pop("classes"), State.read(state.pop("state"))
             baseline = [Baseline(**each) for each in state.pop("baseline")]
+            job = Job.from_dict(state["job"])
             preparation = Prepared.read(state.pop("columns"), state.pop("preparation"))
             return cls(
                 **state,
                 preparation=preparation,
-                mean=mean,
-                deviation=deviation,
+                scaling=Scaling(mean, deviation, job.method.clip(job)),
                 state=own,
                 classes=None if classes is None else np.array(classes),
                 baseline=baseline,

@@ -15,6 +15,7 @@ import numpy as np
 from securevfl.base.extras import extra
 from securevfl.base.files import write_whole
 from securevfl.data.evidence import NumberEvidence
+from securevfl.data.scaled_columns import GRID_BITS, Scaling
 from securevfl.data.steps import Bins, ColumnStep, Number
 from securevfl.errors import ConfigError
 from securevfl.training.explanations import check_weights
@@ -37,7 +38,7 @@ def to_onnx(part: ModelPart) -> bytes:
     steps = part.preparation.steps or [Number(column=name) for name in part.columns]
     columns = [feature for j, step in enumerate(steps) for feature in graph.features(step, graph.column(j))]
     X = graph.op("Concat", *columns, axis=1)
-    scaled = graph.op("Div", graph.op("Sub", X, graph.const(part.mean)), graph.const(part.deviation))
+    scaled = graph.scaled(part.scaling, X)
     d = len(part.features)
     outcome = graph.op("MatMul", scaled, graph.const(part.theta[:d]))
     graph.op("Add", outcome, graph.const(part.theta[d:].sum(axis=0)), to="part")
@@ -108,6 +109,15 @@ class _Graph:
             f"export: columns of numbers were expected, {step.column} holds texts or dates; leave it out of the "
             "training, or use the part from Python"
         )
+
+    def scaled(self, scaling: Scaling, X: str) -> str:
+        """Add the nodes of a scaling."""
+        scaled = self.op("Div", self.op("Sub", X, self.const(scaling.mean)), self.const(scaling.deviation))
+        if scaling.clip is None:
+            return scaled
+        cut = self.op("Min", self.op("Max", scaled, self.const(-scaling.clip)), self.const(scaling.clip))
+        grid = self.const(2.0**GRID_BITS)
+        return self.op("Div", self.op("Round", self.op("Mul", cut, grid)), grid)
 
     def _asinh(self, x: str, centre: float, spread: float) -> str:
         z = self.op("Div", self.op("Sub", x, self.const([[centre]])), self.const([[spread]]))

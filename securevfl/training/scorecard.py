@@ -26,6 +26,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_whole
 from securevfl.data.evidence import NumberEvidence, TextEvidence
+from securevfl.data.scaled_columns import Scaling
 from securevfl.data.steps import MISSING, OTHER, Bins, ColumnStep, Number, Texts
 from securevfl.display import html
 from securevfl.errors import ConfigError
@@ -140,23 +141,29 @@ def _lines(part: ModelPart, scale: ScorecardScale) -> list[ScorecardLine]:
     for step in part.preparation.steps or [Number(column=name) for name in part.columns]:
         own = slice(at, at + len(step.features))
         at = own.stop
-        unit, mean = scale.factor * part.theta[own, 0] / part.deviation[own], part.mean[own]
-        lines += [ScorecardLine(part.name, step.column, *each) for each in _points(step, unit, mean)]
+        scaling = Scaling(part.scaling.mean[own], part.scaling.deviation[own], part.scaling.clip)
+        lost = scale.factor * part.theta[own, 0]
+        lines += [ScorecardLine(part.name, step.column, *each) for each in _points(step, scaling, lost)]
     return lines
 
 
-def _points(step: ColumnStep, unit: Floats, mean: Floats) -> list[tuple[str, float]]:
-    """Each bin of a step with its points, from those of a unit of each of its features (k,) and the means (k,)."""
+def _points(step: ColumnStep, scaling: Scaling, lost: Floats) -> list[tuple[str, float]]:
+    """Each bin of a step with its points, from the scaling of its features (k,) and the points that a deviation of each
+    loses (k,)."""
 
     def gained(values: Sequence[float], levels: tuple[str, ...] = ()) -> list[float]:
-        lost: Floats = (step.apply(np.array(values, np.float64), levels) - mean) @ unit
-        return [-float(each) for each in lost]
+        return [-float(each) for each in scaling(step.apply(np.array(values, np.float64), levels)) @ lost]
 
     match step:
         case Number(spread=None):
-            within = [f" from {step.low:.6g}" if step.low is not None else ""]
-            within += [f" to {step.high:.6g}" if step.high is not None else ""]
-            found = [(ZERO, float((mean * unit).sum())), (UNIT + "".join(within), -float(unit[0]))]
+            first, last = (float(each[0]) for each in scaling.ends)
+            first = max(first, -np.inf if step.low is None else step.low)
+            last = min(last, np.inf if step.high is None else step.high)
+            within = [f" from {first!r}" if np.isfinite(first) else "", f" to {last!r}" if np.isfinite(last) else ""]
+            unit = lost / scaling.deviation
+            marked = scaling(np.array([[np.nan, 0.0]]))[0, 1] * lost[1] if step.indicator else 0.0
+            zero = float(scaling.mean[0] * unit[0] - marked)
+            found = [(ZERO, zero), (UNIT + "".join(within), -float(unit[0]))]
             if step.fill is not None:
                 found.append((MISSING, gained([np.nan])[0]))
             return found

@@ -133,6 +133,7 @@ def _data(job: Job, party: Party, schedule: Schedule) -> TrainingData:
         schedule,
         job.model.loss,
         scale=job.scaling,
+        clip=job.method.clip(job),
         weights=job.weights,
         exposure=job.exposure,
         positive=job.positive,

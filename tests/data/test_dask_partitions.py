@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.data.partitions import partition_party
+from securevfl.data.scaled_columns import Scaling
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TransportError
 from securevfl.runtime.dask_placing import DaskPlacing
@@ -87,7 +88,7 @@ def test_two_processes_learn_the_weights_of_one(client: Any, parties: Any, alone
 def test_no_process_holds_all_rows(client: Any, parties: Any) -> None:
     _, table = parties
     shop: Any = partition_party("shop", table, DaskPlacing(client)).X
-    matrix = shop.tall(np.arange(ROWS), np.zeros(12), np.ones(12))
+    matrix = shop.tall(np.arange(ROWS), Scaling.none(12))
     held = dict(part.run(WHO).result() for part in matrix.parts)
     assert len(held) == 2
     assert os.getpid() not in held
@@ -113,7 +114,7 @@ def test_a_worker_that_is_killed_costs_time_alone(client: Any, parties: Any, alo
 def test_what_a_worker_raises_is_told_without_its_values(client: Any, parties: Any) -> None:
     _, table = parties
     shop: Any = partition_party("shop", table, DaskPlacing(client)).X
-    matrix = shop.tall(np.arange(ROWS), np.zeros(12), np.ones(12))
+    matrix = shop.tall(np.arange(ROWS), Scaling.none(12))
     with pytest.raises(TransportError, match=r"worker .* ValueError came"):
         matrix @ np.full((7, 1), 987654.321)
 

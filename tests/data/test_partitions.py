@@ -16,6 +16,7 @@ from securevfl.base.tall import Tall
 from securevfl.crypto.kernel import gradient_sizes
 from securevfl.data import store
 from securevfl.data.partitions import PartitionedParty, PartitionedTable, partition_party
+from securevfl.data.scaled_columns import Scaling
 from securevfl.data.scaling import moments
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import ConfigError, TableError
@@ -165,7 +166,7 @@ def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
     parted = partition_party("shop", tables / "shop.table", Rooms(), partitions=3)
     assert isinstance(parted, PartitionedParty)
     table: Any = parted.X
-    matrix = table.tall(np.arange(ROWS), np.zeros(8), np.ones(8))
+    matrix = table.tall(np.arange(ROWS), Scaling.none(8))
     assert isinstance(matrix, Tall)
     assert [part.place for part in matrix.parts] == ["one", "two", "one"]
     assert all(isinstance(part, PlacedPart) for part in matrix.parts)
@@ -173,7 +174,7 @@ def test_parts_lie_at_the_workers_in_turn(tables: Path) -> None:
     assert matrix.makespan() == 0.0
     matrix @ np.ones((8, 1))
     assert matrix.makespan() > 0.0
-    assert table.tall(np.array([2, 1]), np.zeros(8), np.ones(8)) is None
+    assert table.tall(np.array([2, 1]), Scaling.none(8)) is None
 
 
 @pytest.mark.parametrize("partitions", [-1, ROWS + 1])

@@ -130,14 +130,14 @@ def test_columns_of_bins_have_one_scale_before_and_after_they_are_prepared() -> 
     again = as_prepared(own, [shop])[1][0]
     for each in (made, again):
         data = TrainingData(each, own.schedule(shop.register), vfl.Logistic().loss, scale="standard")
-        np.testing.assert_array_equal(data.deviation, np.full(8, DEVIATION))
+        np.testing.assert_array_equal(data.scaling.deviation, np.full(8, DEVIATION))
         assert abs(data.scaled(data.schedule.flow).mean(axis=0)).max() < 1e-12
 
 
 def test_robust_scaling_is_by_median_and_quartiles() -> None:
     X = np.column_stack([INCOME, np.arange(N) % 10 == 0])
     own = RobustScaler(unit_variance=True).fit(X[TRAIN])
-    middle, spread = quartiles(X, TRAIN)
+    middle, spread = quartiles(X, TRAIN)[:2]
     np.testing.assert_allclose(middle, own.center_)
     np.testing.assert_allclose(spread[0], own.scale_[0])
     np.testing.assert_allclose(spread[1], X[TRAIN, 1].std())  # its quartiles are equal
@@ -229,3 +229,34 @@ def test_what_is_counted_is_what_comes_out() -> None:
     bank, shop = parties()
     assert known_run(job(), [bank, shop]).sizes.columns == {"bank": 2, "shop": 5}
     assert "of the dimensions of the 5 columns" in vfl.explain(job(), [bank, shop])
+
+
+@pytest.mark.parametrize("scale", ["standard", "robust"])
+def test_a_clip_loses_nothing_where_a_scale_can_spare_it(scale: str) -> None:
+    """Two values, however rare one is, and counts that lie up to 32 deviations out stay apart; of what lies further
+    its owner is told."""
+    rows, draw = 20_000, np.random.default_rng(3)
+    rare, three = np.zeros(rows), np.full(rows, 3.5)
+    rare[:6], three[:9000] = 1.0, -0.1
+    counts = draw.poisson(0.02, rows).astype(float)
+    counts[-1] = 4.0
+    wild = draw.normal(size=rows)
+    wild[0] = 1e5
+    X = np.column_stack([rare, three, counts, wild, np.ones(rows)])
+    party = vfl.Party("shop", X, columns=["rare", "three", "counts", "wild", "same"], aligned=True)
+    schedule = vfl.Job(model=vfl.Logistic(), protocol="open", accepts=["columns"]).schedule(party.register)
+    cut = r"on shares values far out .*: wild outside -\d+[.\d]* to \d+[.\d]*; "
+    with pytest.warns(errors.DataNotice, match=cut) as told:
+        data = TrainingData(party, schedule, vfl.Logistic().loss, scale=scale, clip=8.0)
+    assert sum("far out" in str(each.message) for each in told) == 1
+    found = data.scaled(np.arange(rows))
+    assert np.abs(found).max() <= 8
+    np.testing.assert_array_equal(found * 256, np.rint(found * 256))
+    low, high = data.scaling.ends
+    for j in range(3):
+        unit = np.diff(np.unique(X[:, j])) / data.scaling.deviation[j]
+        slack = 1e-12 if j < 2 else 2.0**-8
+        np.testing.assert_allclose(np.diff(np.unique(found[:, j])), unit, atol=slack)
+        assert low[j] <= X[:, j].min() + 1e-9
+        assert high[j] >= X[:, j].max() - 1e-9
+    assert not found[:, 4].any()

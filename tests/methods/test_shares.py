@@ -61,7 +61,7 @@ class Pooled:
 def in_floats(run: vfl.Run, own: list[vfl.Party]) -> Any:
     """Weights by the optimizer's rule on pooled columns, the residual of a visit being that of its beginning."""
     options, parts = run.job, [run.parts[party.name] for party in own]
-    columns = [np.clip(part.scaled(party.X), -8, 8) for part, party in zip(parts, own, strict=True)]
+    columns = [np.clip(part.scaling(party.X), -8, 8) for part, party in zip(parts, own, strict=True)]
     X = np.hstack([columns[0], np.ones((len(own[0]), 1)), *columns[1:]])
     loss = options.model.loss
     y = loss.targets(own[0].y, loss.classes(own[0].y))
@@ -109,7 +109,7 @@ def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypa
     run = vfl.simulate(job(optimizer=vfl.BlockDescent(ridge=0.1), batch_size=batch_size, epochs=12, protocol=fine), own)
     schedule = run.job.schedule(own[0].register)
     rows = schedule.flow
-    columns = [np.clip(run.parts[party.name].scaled(party.X), -8, 8)[rows] for party in own]
+    columns = [np.clip(run.parts[party.name].scaling(party.X), -8, 8)[rows] for party in own]
     columns[0] = np.hstack([columns[0], np.ones((len(rows), 1))])
     turns = [np.linalg.inv(X.T @ X / (4 * len(X)) + 0.1 * np.eye(X.shape[1])) for X in columns]
     X, loss, y = np.hstack(columns), run.job.model.loss, np.where(own[0].y[rows] == own[0].y.max(), 1.0, -1.0)[:, None]
@@ -182,7 +182,7 @@ def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_pat
 
 def in_scores(run: vfl.Run, own: list[vfl.Party]) -> Any:
     theta = opened(run)
-    total = sum(np.clip(run.parts[p.name].scaled(p.X), -8, 8) @ theta[p.name][: len(p.columns)] for p in own)
+    total = sum(np.clip(run.parts[p.name].scaling(p.X), -8, 8) @ theta[p.name][: len(p.columns)] for p in own)
     return total + theta[own[0].name][-1]
 
 

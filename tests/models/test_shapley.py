@@ -77,7 +77,8 @@ def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> Non
     numbers, lines, score = made.forest.numbers(rows), made.lines, made.score
     assert lines is not None
     assert score is not None
-    per = 0.3 / score.deviation[0] * theta[6 * 16 + 3, 0]
+    trees = score.trees.trees[0]
+    per = 0.3 / score.deviation[0] * theta[99, 0]
     for i, row in enumerate(rows):
 
         def worth(known: set[int], i: int = i, row: Any = row) -> float:
@@ -87,9 +88,13 @@ def test_values_are_those_of_all_orders(inputs: tuple[ForestInputs, Any]) -> Non
                 total += expected(made.forest, tree, values, int(numbers[i, tree]), known)
             straight = np.where([j in known for j in range(3)], lines(row[None])[0], lines.centre)
             total += float(straight @ theta[96:99, 0])
-            return total + per * sum(of_tree(tree, row, known) for tree in score.trees.trees[0])
+            return total + per * sum(of_tree(tree, row, known) for tree in trees)
 
         exact = by_subsets(worth, 3)
+        alone = by_subsets(lambda known, row=row: per * sum(of_tree(each, row, known) for each in trees), 3)
+        straight = per * (score.trees(row[None])[0, 0] - score.mean[0])
+        lost = score.scaled(score.trees(row[None]))[0, 0] * theta[99, 0] - straight  # on the grid of columns
+        exact += lost * np.abs(alone) / np.abs(alone).sum()
         np.testing.assert_allclose([found.columns[name][i, 0] for name in "abc"], exact, atol=1e-9)
 
 

@@ -127,7 +127,7 @@ def test_prediction_and_saved_parts_agree_with_the_weights(parties: list[vfl.Par
     again = vfl.Run.load(str(tmp_path))
     tables = {party.name: party.X[:50] for party in parties}
     pairs = zip(tables.values(), run.parts.values(), strict=True)
-    f = sum((t - p.mean) / p.deviation @ p.theta[: t.shape[1]] for t, p in pairs)
+    f = sum(p.scaling(t) @ p.theta[: t.shape[1]] for t, p in pairs)
     f = f + run.active.theta[-1]
     np.testing.assert_allclose(again.decision(tables), f, atol=TOLERANCE)
     np.testing.assert_allclose(again.predict_proba(tables)[:, 1], 1 / (1 + np.exp(-f[:, 0])), atol=TOLERANCE)

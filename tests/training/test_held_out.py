@@ -56,8 +56,8 @@ def same(own: vfl.Job, *beside: str) -> None:
     runs = [vfl.simulate(own, tables) for tables in both(own, *beside)]
     for name, part in runs[0].parts.items():
         other = runs[1].parts[name]
-        np.testing.assert_array_equal(part.mean, other.mean)
-        np.testing.assert_array_equal(part.deviation, other.deviation)
+        np.testing.assert_array_equal(part.scaling.mean, other.scaling.mean)
+        np.testing.assert_array_equal(part.scaling.deviation, other.scaling.deviation)
         if part.columns:
             np.testing.assert_array_equal(part.theta, other.theta)
     assert runs[0].metrics["loss"] != runs[1].metrics["loss"]  # the rows are others indeed

@@ -15,6 +15,7 @@ from securevfl import errors
 from securevfl.data import parquet as parquet_source
 from securevfl.data.preparation import Prepared
 from securevfl.data.row_order import write_rows
+from securevfl.data.scaled_columns import Scaling
 from securevfl.methods.state import State
 from securevfl.training import new_rows
 from securevfl.training.model_part import ModelPart
@@ -171,8 +172,7 @@ def grown(folder: Path, part: ModelPart, rows: int, *, aligned: bool) -> int:
         **{
             **vars(part),
             "preparation": Prepared([f"c{j}" for j in range(100)]),
-            "mean": np.zeros(100),
-            "deviation": np.ones(100),
+            "scaling": Scaling.none(100),
             "state": State(theta=np.zeros((100, 1))),
         }
     )

@@ -75,7 +75,7 @@ def received(worlds: Worlds, tape: Tape) -> list[Received]:
 def _made(worlds: Worlds, learner: str, about: tuple[str, ...], rows: Rows, numbers: list[Floats]) -> Received:
     parties = {party.name: party for party in worlds.parties}
     parts = worlds.real_run[0].parts
-    truth = np.hstack([(parties[name].X[rows] - parts[name].mean) / parts[name].deviation for name in about])
+    truth = np.hstack([parts[name].scaling(parties[name].X[rows]) for name in about])
     columns = tuple(column for name in about for column in parties[name].columns)
     labels = learner != worlds.active.name and worlds.job.loss.keeps_targets
     return Received(learner, about, rows, np.hstack(numbers), truth, columns, len(columns) + labels)

@@ -308,7 +308,7 @@ class Worlds:
         part = run.parts[name]
         return View(
             name=name,
-            X=(party.X - part.mean) / part.deviation,
+            X=part.scaling(party.X),
             theta=self.job.method.weights(self.job, part.state, len(run.parts)),
             outputs=part.outputs,
             rows={visit.index: visit.rows for visit in self.schedule.visits()},

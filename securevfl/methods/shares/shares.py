@@ -91,6 +91,12 @@ class SharesMethod(Method[SharesJob]):
                 "gives; use one_vs_rest"
             )
         check_optimizer(job)
+        reach = 0.0 if not isinstance(job.model, Trees) else job.model.reach
+        if job.protocol.shares.clip < reach:
+            raise ValueError(
+                f"protocol.shares.clip: {reach:g} or more was expected, as columns of a {job.model.name} model "
+                "reach so far; leave it out, or lower model.linear"
+            )
         if job.reshuffle:
             raise ValueError("shares prepare batches ahead, which stay the same; set reshuffle = false")
         told = level_metrics.names(job.model.loss)
@@ -132,6 +138,9 @@ class SharesMethod(Method[SharesJob]):
                 return told_bits(job, sizes, _rounds(job, sizes))
             return options.score_levels(job.model.loss.spacing).bits
         return 0 if options.scores == "none" else super().score_bits(job)
+
+    def clip(self, job: SharesJob) -> float | None:
+        return job.protocol.shares.clip if job.model.scales else None
 
     def examples(self) -> dict[str, dict[str, Any]]:
         own = {"model": Logistic(), "optimizer": FedSGD(lr=0.3)}

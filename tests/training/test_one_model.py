@@ -1,0 +1,203 @@
+"""One model: what is exported, printed and explained is what is served, also beyond all bounds, in gaps and texts.
+
+f is held against loops over what the holders of shares compute: whole numbers of 2^-8, times the weights that a party
+was told. So figures are compared before a score is told in levels.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import securevfl as vfl
+from securevfl.errors import DataNotice
+from securevfl.training.explanations import shapley
+from securevfl.training.model_part import ModelPart
+from securevfl.training.onnx_export import to_onnx
+from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
+
+N = 900
+DRAW = np.random.default_rng(23)
+RARE = (np.arange(N) % 125 == 7).astype(float)
+HEAVY = np.exp(1.8 * DRAW.normal(size=N))
+OWN = np.column_stack([DRAW.normal(size=N), RARE, HEAVY])
+GAPS = np.where(DRAW.random(N) < 0.15, np.nan, DRAW.normal(size=N) * 30 + 100)
+OTHER = np.column_stack([DRAW.poisson(0.05, N).astype(float), GAPS, DRAW.normal(size=N) ** 3])
+TOWN = DRAW.choice(["Ulm", "Bonn", "Jena"], N, p=[0.6, 0.37, 0.03])
+F = OWN[:, 0] + 4 * RARE + 0.2 * np.log(HEAVY) + 1.5 * OTHER[:, 0] + 0.7 * (TOWN == "Jena") - 0.5
+Y = (DRAW.random(N) < 1 / (1 + np.exp(-F))).astype(int)
+FAR = np.array([1e9, -1e9, 1e-9, 8.0, -8.0, 50.0])
+LABELS: dict[str, Any] = {
+    "logistic": Y,
+    "square": F + DRAW.normal(size=N),
+    "poisson": DRAW.poisson(np.exp(F.clip(-2, 2) / 3)).astype(float),
+    "one_vs_rest": np.digitize(F, [-1, 0.5]),
+    "trees": Y,
+}
+
+
+def parties(family: str) -> list[vfl.Party]:
+    pd = pytest.importorskip("pandas")
+    shop = pd.DataFrame({"visits": OTHER[:, 0], "gaps": GAPS, "cubed": OTHER[:, 2], "town": TOWN})
+    bank = pd.DataFrame(dict(zip(("age", "rare", "amount"), OWN.T, strict=True)))
+    return [vfl.Party("bank", bank, LABELS[family], ids=range(N)), vfl.Party("shop", shop, ids=range(N))]
+
+
+def new_rows() -> dict[str, Any]:
+    """Training rows, rows far beyond all bounds on either side, gaps, and texts that nobody has seen."""
+    pd = pytest.importorskip("pandas")
+    own = np.vstack([OWN[:40], np.column_stack([FAR, 1 - (FAR > 0), FAR])])
+    other = np.vstack([OTHER[:40], np.column_stack([np.abs(FAR), FAR, -FAR])])
+    other[41, 1] = np.nan
+    town = np.append(TOWN[:40], ["Ulm", "Jena", "Trier", "", "Bonn", "elsewhere"])
+    shop = pd.DataFrame({**dict(zip(("visits", "gaps", "cubed"), other.T, strict=True)), "town": town})
+    return {"bank": pd.DataFrame(dict(zip(("age", "rare", "amount"), own.T, strict=True))), "shop": shop}
+
+
+def train(family: str, prepare: dict[str, Any], scale: str, protocol: str) -> vfl.Run:
+    model = {"trees": vfl.Trees(trees=3, depth=2)} if family == "trees" else {}
+    models = {"logistic": vfl.Logistic, "square": vfl.Square, "poisson": vfl.Poisson, "one_vs_rest": vfl.OneVsRest}
+    shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop")))
+    keys: dict[str, Any] = {"scale": scale} if family != "trees" else {}
+    if family == "poisson":
+        keys["optimizer"] = vfl.FedSGD(lr=0.05)
+    job = vfl.Job(
+        model=model.get(family) or models[family](),
+        protocol=shares if protocol == "shares" else "open",
+        batch_size="all",
+        epochs=4,
+        prepare=prepare,
+        accepts=[] if protocol == "shares" else ["columns", "rank", "label_auc", "fresh_equations"],
+        **keys,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataNotice)
+        return vfl.simulate(job, parties(family))
+
+
+def served(part: ModelPart, X: Any, clip: float | None) -> Any:
+    """What a party's columns add to f (m x c), by loops, as shares of it are computed."""
+    table, total = part.table(X), np.zeros((len(X), part.outputs))
+    scaling = part.scaling
+    for row, values in enumerate(table):
+        for j, value in enumerate(values):
+            scaled = (value - scaling.mean[j]) / scaling.deviation[j]
+            if clip is not None:
+                scaled = round(256 * min(max(scaled, -clip), clip)) / 256
+            total[row] += scaled * part.theta[j]
+    return total + part.theta[len(part.features) :].sum(axis=0)
+
+
+def points(card: Scorecard, part: ModelPart, X: Any) -> Any:
+    """The points of rows (m,) as somebody adds them up who has the printed lines and the columns as they come."""
+    total = np.zeros(len(X))
+    for column in part.columns:
+        own = {each.bin: each.points for each in card.lines if (each.party, each.column) == (part.name, column)}
+        for row, value in enumerate(X[column]):
+            lacks = value == "" or (not isinstance(value, str) and math.isnan(value))
+            if lacks and "(missing)" in own:
+                total[row] += own["(missing)"]
+            elif isinstance(value, str):
+                total[row] += own.get(value, own.get("(other)", 0.0))
+            elif any(name.startswith("[") for name in own):
+                held = [name for name in own if name.startswith("[") and within(name, value)]
+                assert len(held) == 1
+                total[row] += own[held[0]]
+            else:
+                (unit,) = [name for name in own if name.startswith("each unit")]
+                words = unit.split()
+                low = float(words[words.index("from") + 1]) if "from" in words else -np.inf
+                high = float(words[words.index("to") + 1]) if "to" in words else np.inf
+                total[row] += own["at 0"] + own[unit] * min(max(value, low), high)
+    return total
+
+
+def within(name: str, value: float) -> bool:
+    low, high = (float(each) for each in name[1:-1].split(", "))
+    return low <= value < high
+
+
+KEPT = {"tails": "keep"}
+CASES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("logistic", KEPT, "standard", "shares"),
+    ("logistic", KEPT, "none", "shares"),
+    ("logistic", {"clip": 0.02}, "robust", "shares"),
+    ("logistic", {"bins": 4}, "standard", "shares"),
+    ("square", {}, "standard", "shares"),
+    ("poisson", KEPT, "standard", "shares"),
+    ("one_vs_rest", {}, "robust", "shares"),
+    ("trees", {}, "standard", "shares"),
+    ("logistic", KEPT, "robust", "open"),
+    ("logistic", {"clip": 0.02}, "none", "open"),
+    ("square", {"bins": 4}, "standard", "open"),
+    ("logistic", {"woe": {"bins": 4}}, "standard", "open"),
+]
+
+
+@pytest.mark.parametrize(("family", "prepare", "scale", "protocol"), CASES, ids=str)
+def test_every_reader_of_a_model_says_what_is_served(
+    family: str, prepare: dict[str, Any], scale: str, protocol: str, tmp_path: Path
+) -> None:
+    run, new = train(family, prepare, scale, protocol), new_rows()
+    f, clip = run.decision(new), 8.0 if protocol == "shares" else None
+    run.save(tmp_path)
+    kept = vfl.Run.load(tmp_path).parts
+    total = np.zeros(f.shape)
+    for name, part in run.parts.items():
+        np.testing.assert_array_equal(part.rows(new[name]), kept[name].rows(new[name]))
+        if family == "trees":
+            total += part.explain(new[name]).total
+            continue
+        exact = served(part, new[name], clip)
+        total += exact
+        size = 1e-6 * max(1.0, np.abs(exact).max() * 1e-6)  # beyond all bounds an open model has f of 1e9
+        linear = part.counted(new[name]) @ list(part.coefficients().values()) + part.constant()
+        np.testing.assert_allclose(linear, exact, atol=size)
+        middle = part.theta[len(part.features) :].sum(axis=0)
+        np.testing.assert_allclose(shapley(part, new[name]).sum(axis=1) + middle, exact, atol=size)
+        if name == "bank":
+            runtime = pytest.importorskip("onnxruntime")
+            session = runtime.InferenceSession(to_onnx(part), providers=["CPUExecutionProvider"])
+            (found,) = session.run(["part"], {"X": new[name].to_numpy()})
+            np.testing.assert_allclose(found, exact, atol=size)
+    level, covers = (2.0**-16, 8 if family == "square" else 32) if protocol == "shares" else (1e-6, np.inf)
+    covered = np.abs(total) < covers - 1  # beyond what the table covers sums wrap
+    assert covered[:40].all()
+    np.testing.assert_allclose(total[covered], f[covered], rtol=1e-9, atol=2 * level)
+
+
+@pytest.mark.parametrize("prepare", [KEPT], ids=str)
+def test_a_scorecard_adds_up_to_the_score_of_every_row(prepare: dict[str, Any]) -> None:
+    run, new, scale = train("logistic", prepare, "standard", "shares"), new_rows(), ScorecardScale()
+    card = run.scorecard()
+    (base,) = [each.points for each in card.lines if each.column == BASE]
+    found = base + sum(points(card, run.parts[name], X) for name, X in new.items())
+    f = sum(served(part, new[name], 8.0)[:, 0] for name, part in run.parts.items())
+    # a column of numbers counts in steps of a 256th of a deviation
+    theta = np.concatenate([part.theta[: len(part.features), 0] for part in run.parts.values()])
+    step = 0.0 if "bins" in prepare else float(np.abs(theta).sum()) / 512
+    np.testing.assert_allclose(found, scale.of(f), atol=scale.factor * (step + 1e-8))
+
+
+def test_a_rare_column_keeps_its_effect() -> None:
+    """.8 % ones lie 11 deviations from their mean: cut off at 8, their effect would be three quarters of itself."""
+    shares = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop")))
+    keys: dict[str, Any] = {"model": vfl.Logistic(l2=1e-4), "batch_size": "all", "epochs": 40, "test_fraction": 0.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataNotice)
+        run = vfl.simulate(vfl.Job(protocol=shares, prepare=KEPT, **keys), parties("logistic"))
+    part = run.parts["bank"]
+    rows = np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    f = served(part, rows, 8.0)[:, 0]
+    assert part.coefficients()["rare"][0] == pytest.approx(f[1] - f[0], abs=1e-9)
+    assert part.ends["rare"][0] <= 0
+    assert part.ends["rare"][1] >= 1
+    own = [run.parts[name].rows(X) for name, X in (("bank", OWN), ("shop", parties("logistic")[1].table))]
+    oracle = LogisticRegression(C=1 / (N * 1e-4), tol=1e-10, max_iter=1000).fit(np.hstack(own), Y)
+    assert f[1] - f[0] == pytest.approx(oracle.coef_[0, 1] / part.scaling.deviation[1], rel=0.05)
