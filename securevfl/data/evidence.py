@@ -26,6 +26,7 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config
+from securevfl.data.bins import rounded
 from securevfl.data.steps import MISSING, ColumnStep
 
 LEAST = 20  # training rows that no bin may be below, whatever a job says
@@ -140,7 +141,7 @@ def number_bins(column: str, values: Floats, gaps: bool, options: Woe) -> Number
     least, start = max(options.rows, -(-len(present) // options.bins)), 0
     for at in (np.flatnonzero(np.diff(present)) + 1).tolist():
         if at - start >= least and len(present) - at >= options.rows:
-            edges.append(float(present[at]))
+            edges.append(rounded(present[at - 1], present[at]))
             start = at
     missing = None
     if gaps and lacks.sum() >= options.rows:

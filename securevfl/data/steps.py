@@ -20,6 +20,7 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Named
+from securevfl.data.bins import decimal
 
 OTHER = "(other)"  # the level that rare and unknown texts share
 MISSING = "(missing)"
@@ -114,7 +115,7 @@ class Bins(ColumnStep):
 
     @property
     def features(self) -> list[str]:
-        over = [f"{self.column}>={edge:.6g}" for edge in self.edges]
+        over = [f"{self.column}>={decimal(edge)}" for edge in self.edges]
         return [*over, *([f"{self.column}={MISSING}"] if self.indicator else [])]
 
     def apply(self, values: Floats, levels: tuple[str, ...]) -> Floats:

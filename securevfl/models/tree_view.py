@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
+from securevfl.data.bins import decimal
 from securevfl.data.forest import Forest
 from securevfl.models.trees import ForestInputs
 
@@ -97,7 +98,7 @@ def _question(forest: Forest, tree: int, level: int) -> str:
         above = [text for text, place in zip(source.levels, forest.orders[j], strict=True) if place > cut]
         return f"{source.name} is {_some(above)}"
     lacking = "" if source.missing is None else f" (missing: {'yes' if forest.sides[tree, level] else 'no'})"
-    return f"{source.name} > {cut:.6g}{lacking}"
+    return f"{source.name} > {decimal(cut)}{lacking}"
 
 
 def _some(texts: Sequence[str]) -> str:

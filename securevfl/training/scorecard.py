@@ -25,6 +25,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.files import write_whole
+from securevfl.data.bins import decimal
 from securevfl.data.evidence import NumberEvidence, TextEvidence
 from securevfl.data.scaled_columns import Scaling
 from securevfl.data.steps import MISSING, OTHER, Bins, ColumnStep, Number, Texts
@@ -159,7 +160,10 @@ def _points(step: ColumnStep, scaling: Scaling, lost: Floats) -> list[tuple[str,
             first, last = (float(each[0]) for each in scaling.ends)
             first = max(first, -np.inf if step.low is None else step.low)
             last = min(last, np.inf if step.high is None else step.high)
-            within = [f" from {first!r}" if np.isfinite(first) else "", f" to {last!r}" if np.isfinite(last) else ""]
+            within = [
+                f" from {decimal(first)}" if np.isfinite(first) else "",
+                f" to {decimal(last)}" if np.isfinite(last) else "",
+            ]
             unit = lost / scaling.deviation
             marked = scaling(np.array([[np.nan, 0.0]]))[0, 1] * lost[1] if step.indicator else 0.0
             zero = float(scaling.mean[0] * unit[0] - marked)
@@ -169,7 +173,7 @@ def _points(step: ColumnStep, scaling: Scaling, lost: Floats) -> list[tuple[str,
             return found
         case NumberEvidence() | Bins():
             ends = [-np.inf, *step.edges, np.inf]
-            names = [f"[{low:.10g}, {high:.10g})" for low, high in pairwise(ends)]
+            names = [f"[{decimal(low)}, {decimal(high)})" for low, high in pairwise(ends)]
             values = [step.edges[0] - 1 if step.edges else 0.0, *step.edges]
             if (isinstance(step, Bins) and step.fill is not None) or (
                 isinstance(step, NumberEvidence) and step.missing is not None

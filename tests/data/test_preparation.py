@@ -12,10 +12,12 @@ from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, RobustScaler
 import securevfl as vfl
 from securevfl import errors
 from securevfl.base.config import plain
-from securevfl.data.bins import DEVIATION, FEWEST, edges_of
+from securevfl.data.bins import DEVIATION, FEWEST, decimal, edges_of, rounded
 from securevfl.data.columns import columns_of
+from securevfl.data.evidence import Woe, number_bins
 from securevfl.data.preparation import Preparation, Prepared, fit
 from securevfl.data.scaling import quartiles
+from securevfl.data.steps import Bins
 from securevfl.methods.known_run import known_run
 from securevfl.methods.prepared_columns import as_prepared, prepare
 from securevfl.methods.training_data import TrainingData
@@ -260,3 +262,28 @@ def test_a_clip_loses_nothing_where_a_scale_can_spare_it(scale: str) -> None:
         assert low[j] <= X[:, j].min() + 1e-9
         assert high[j] >= X[:, j].max() - 1e-9
     assert not found[:, 4].any()
+
+
+@pytest.mark.parametrize("digits", [0, 3, 9, 17])
+@pytest.mark.parametrize("size", [1e-300, 1e-6, 1.0, 1e9])
+def test_edges_are_round_and_part_the_training_as_they_are_printed(size: float, digits: int) -> None:
+    """Whatever is read back from a printed edge puts every training value where the fit has put it."""
+    draw = np.random.default_rng(digits)
+    values = np.array([float(f"{each:.{digits}e}") for each in draw.normal(size=3000) * size])
+    for step in (
+        Bins(column="x", edges=tuple(edges_of(values, 20))),
+        number_bins("x", values, gaps=False, options=Woe(bins=20)),
+    ):
+        read = np.array([float(decimal(edge)) for edge in step.edges])
+        np.testing.assert_array_equal(read, step.edges)
+        assert len(read) >= (15 if digits else 4)
+        assert (np.diff(read) > 0).all()
+        longest = max(len(decimal(edge).split("e")[0].replace(".", "").strip("-0")) for edge in read)
+        assert longest <= 7, "a spreadsheet keeps fifteen digits"
+    kept = np.sort(values)
+    for edge in edges_of(values, 20):
+        first = int(np.searchsorted(kept, edge))
+        assert kept[first - 1] < edge <= kept[first]
+    assert decimal(96.0) == "96"
+    assert rounded(0.0, 96.0) == 96.0
+    assert rounded(0.1, np.nextafter(0.1, 1)) == np.nextafter(0.1, 1)  # nothing rounder is between these

@@ -172,7 +172,7 @@ def test_every_reader_of_a_model_says_what_is_served(
     np.testing.assert_allclose(total[covered], f[covered], rtol=1e-9, atol=2 * level)
 
 
-@pytest.mark.parametrize("prepare", [KEPT], ids=str)
+@pytest.mark.parametrize("prepare", [{"bins": 4}, KEPT], ids=str)
 def test_a_scorecard_adds_up_to_the_score_of_every_row(prepare: dict[str, Any]) -> None:
     run, new, scale = train("logistic", prepare, "standard", "shares"), new_rows(), ScorecardScale()
     card = run.scorecard()
