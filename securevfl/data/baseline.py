@@ -1,8 +1,8 @@
 """What the training rows of a party's own columns looked like, in a few numbers a column that its part keeps.
 
-Of numbers: how many there were, how many lacked, and how many rows were at or below each of some hundred points. Of
-texts: how many rows had each of the commonest. `securevfl.data.drift` holds new rows against it. It is of one party's
-columns, stays in its own part, and no message has it.
+Of numbers: how many there were, how many lacked, and how many rows were below, and at or below, each of some hundred
+points. Of texts: how many rows had each of the commonest. `securevfl.data.drift` holds new rows against it. It is of
+one party's columns, stays in its own part, and no message has it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SCORE = "(score)"  # what the scores are called among the columns
 class Baseline(Config):
     """One column of the training rows: `rows` of them, of which `missing` lacked a value.
 
-    points, below: rising numbers, and how many rows had at most each. levels: rows by text, of a column of texts;
+    points, below, under: rising numbers, and how many rows had at most, or less than, each; earlier files lack `under`.
+    levels: rows by text, of a column of texts;
     `others` had another.
     """
 
@@ -37,6 +38,7 @@ class Baseline(Config):
     missing: int
     points: tuple[float, ...] = ()
     below: tuple[int, ...] = ()
+    under: tuple[int, ...] = ()
     levels: dict[str, int] | None = None
     others: int = 0
 
@@ -62,13 +64,13 @@ def of_numbers(column: str, values: Floats) -> Baseline:
     present = np.sort(values[~np.isnan(values)])
     places = np.floor(np.linspace(0, 1, POINTS + 1) * (len(present) - 1)).astype(np.intp)  # as np.quantile, "lower"
     points = np.unique(present[places]) if len(present) else present
-    below = np.searchsorted(present, points, side="right")
     return Baseline(
         column=column,
         rows=len(values),
         missing=len(values) - len(present),
         points=tuple(points.tolist()),
-        below=tuple(below.tolist()),
+        below=tuple(np.searchsorted(present, points, side="right").tolist()),
+        under=tuple(np.searchsorted(present, points, side="left").tolist()),
     )
 
 
@@ -87,6 +89,8 @@ def of_texts(column: str, places: Floats, levels: tuple[str, ...]) -> Baseline:
     )
 
 
-def counted(values: NDArray[Any], points: tuple[float, ...]) -> NDArray[np.intp]:
-    """How many of the numbers (m,) are at most each of these points."""
-    return np.searchsorted(np.sort(values), np.asarray(points), side="right")
+def counted(values: NDArray[Any], points: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """How many of the numbers (m,) are at most each of these points, and less than each."""
+    rising, at = np.sort(values), np.asarray(points)
+    below, under = (np.searchsorted(rising, at, side=side) for side in ("right", "left"))
+    return below.astype(np.float64), under.astype(np.float64)

@@ -1,9 +1,10 @@
 """Whether new rows still look like those of the training: each of a party's own columns held against its baseline.
 
     PSI    sum over bins of (q - p) ln(q / p), p and q the shares of training and new rows (population stability index;
-           Siddiqi 2006); by custom below .1 is stable, above .25 has shifted. Bins are tenths of the training rows, or
-           texts, with half a row added to each
-    KS     the largest distance of the two distributions, at the points that the baseline keeps
+           Siddiqi 2006); by custom below .1 is stable, above .25 has shifted. Bins are tenths of the training rows with
+           both ends beyond these, or few different numbers and what lies between them, or texts, with half a row added
+           to each
+    KS     the largest distance of the two distributions, at the points that the baseline keeps and just below each
     p      the chance of as much difference, or more, between rows of one kind: of KS for numbers (Kolmogorov, with
            Stephens's correction for size), of chi-square for texts and few different numbers, of a normal for how many
            are missing
@@ -101,17 +102,23 @@ def _by_text(base: Baseline, texts: Sequence[str]) -> tuple[Floats, Floats, int]
 
 
 def _by_number(base: Baseline, present: Floats) -> tuple[Floats, Floats, float, float]:
-    """Rows of the training and new ones in tenths of the training's, KS, and its p: of few values chi-square's."""
+    """Rows of the training and new ones in tenths of the training's and beyond its ends, KS, and its p: of few values,
+    and what lies between them, chi-square's."""
     n, m = base.rows - base.missing, len(present)
-    below, ranks = np.asarray(base.below, np.float64), counted(present, base.points).astype(np.float64)
     if not n or not m:
         return np.array([float(n)]), np.array([float(m)]), 0.0, 1.0
-    ks = float(np.abs(below / n - ranks / m).max())
+    below, (ranks, lower) = np.asarray(base.below, np.float64), counted(present, base.points)
+    under = np.asarray(base.under, np.float64) if base.under else np.zeros(1)  # nothing lies below the first point
+    lower = lower[: len(under)]
+    ks = float(max(np.abs(below / n - ranks / m).max(), np.abs(under / n - lower / m).max()))
     if len(below) <= FEW:
-        own, other = _parts(below, n), _parts(ranks, m)
+        own, other = _parts(np.sort(np.append(below, under)), n), _parts(np.sort(np.append(ranks, lower)), m)
         return own, other, ks, _chi_square(own, other)
-    edges = np.unique(np.searchsorted(below, np.arange(1, BINS) * n / BINS))
-    return _parts(below[edges], n), _parts(ranks[edges], m), ks, _kolmogorov(ks, n, m)
+    edges = np.unique([*np.searchsorted(below, np.arange(1, BINS) * n / BINS), len(below) - 1])
+    own, other = (
+        _parts(np.append(first, at[edges]), rows) for first, at, rows in ((under[0], below, n), (lower[0], ranks, m))
+    )
+    return own, other, ks, _kolmogorov(ks, n, m)
 
 
 def _parts(below: Floats, total: int) -> Floats:

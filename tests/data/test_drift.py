@@ -191,3 +191,33 @@ def test_shares_are_compared_from_ten_rows_on_either_side(few: int, others: int,
     pooled = (few + others) / 200
     z = abs(few - others) / 100 / np.sqrt(pooled * (1 - pooled) * 2 / 100)
     assert p == (pytest.approx(2 * stats.norm.sf(z)) if compared else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("training", "new"),
+    [
+        (np.full(400, 7.0), np.full(200, 5.0)),
+        (np.full(400, 7.0), np.full(200, 9.0)),
+        (np.zeros(400), np.full(200, -999.0)),
+        (np.arange(400) % 2, np.full(200, 0.5)),  # between two values that it had
+        (np.arange(400) % 2, np.arange(200) % 2 - 1000.0 * (np.arange(200) < 60)),
+        (np.linspace(0, 1, 4000), np.where(np.arange(2000) < 300, -1.0, np.linspace(0, 1, 2000))),
+        (np.linspace(0, 1, 4000), np.where(np.arange(2000) < 300, 2.0, np.linspace(0, 1, 2000))),
+        (np.linspace(0, 1, 4000), np.full(2000, 0.0)),
+    ],
+)
+def test_both_ends_are_open(training: np.ndarray, new: np.ndarray) -> None:
+    """Whatever lies below, above and between what was seen counts, in all figures; so do its mirror images."""
+    half = np.random.default_rng(1).permutation(training)[: len(training) // 2]
+    for sign in (1.0, -1.0):
+        (base,) = baselines(Columns(sign * training[:, None].astype(float), ["x"]), np.arange(len(training)))
+        (found,) = drifts([base], Columns(sign * new[:, None], ["x"]))
+        assert found.shifted
+        assert found.psi > 0.25
+        assert found.ks == pytest.approx(stats.ks_2samp(training, new).statistic, abs=0.012)
+        (same,) = drifts([base], Columns(sign * half[:, None].astype(float), ["x"]))
+        assert not same.shifted
+        assert same.psi < 0.02
+        if not np.isin(new, training).any():  # a file of before knows no more than that nothing lay below its points
+            (old,) = drifts([base.model_copy(update={"under": ()})], Columns(sign * new[:, None], ["x"]))
+            assert old.shifted
