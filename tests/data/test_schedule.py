@@ -217,9 +217,9 @@ def test_a_run_holds_out_the_rows_of_the_ids(tmp_path: Path) -> None:
         for seed in (0, 1):
             part = vfl.simulate(job(seed=seed), [bank, shop]).parts["shop"]
             train = (X + 1)[own.flow]
-            np.testing.assert_array_equal(part.mean, train[0] + (train - train[0]).mean(axis=0))
+            np.testing.assert_array_equal(part.scaling.mean, train[0] + (train - train[0]).mean(axis=0))
     without = vfl.simulate(job(), [bank, vfl.Party("shop", (X + 1)[order], aligned=True)]).parts["shop"]
-    assert not np.array_equal(without.mean, part.mean)
+    assert not np.array_equal(without.scaling.mean, part.scaling.mean)
 
 
 def test_content_goes_with_the_columns_and_not_with_the_order() -> None:

@@ -52,7 +52,7 @@ def lines(X: Any, train: Any, weight: float) -> Any:
             own, column = np.clip(own, low, high), np.clip(column, low, high)
         if own.std() > 0:
             found[:, j] = weight * np.clip((column - own.mean()) / own.std(), -3, 3)
-    return found
+    return np.vectorize(lambda each: round(256 * each) / 256)(found)
 
 
 def descend(inputs: Sequence[Any], residual: Any, curvature: float, ridge: float, visits: int) -> list[Any]:
