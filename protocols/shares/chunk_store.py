@@ -86,7 +86,8 @@ class Ready(ABC):
             raise ProtocolError(f"shares: chunk {number} was made twice; number chunks through")
         if size > self.room:
             raise ConfigError(
-                f"shares: {size} bytes made ahead do not fit in what is left of {self._limit}; make smaller chunks"
+                f"shares: {size:,} bytes made ahead do not fit in what is left of {self._limit:,}; set "
+                "protocol.shares.chunk lower"
             )
         self._write(number, _HEAD.pack(name, base, first, len(records)), records)
         with self._lock:

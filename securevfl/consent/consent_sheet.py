@@ -123,6 +123,7 @@ def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], 
         *([f"not on shares, as {why}"] if job.protocol.seals and (why := why_sealed(job.model, job.optimizer)) else []),
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {method.strength(job)}",
+        *([] if known is None else [f"takes: {line}" for line in method.needs(job, known)]),
         *([f"openings: {line}"] if known is not None and (line := method.openings(job, known.sizes)) else []),
     ]
     for name in roles.parties:

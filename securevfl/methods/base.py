@@ -203,6 +203,11 @@ class Method(Named, ABC, Generic[O]):
         """Describe in one line what is opened in a run beside what it should tell; empty where nothing is."""
         return ""
 
+    def needs(self, job: O, known: Known) -> list[str]:
+        """Describe in lines what a run takes of its parties, or why it would be refused; empty where nobody can
+        say."""
+        return []
+
     @abstractmethod
     def tells(self, job: O, roles: Roles, party: str, known: Known | None) -> list[Told]:
         """Describe in words what a party `learns` from what it receives and what it `keeps`; formulas stand in for

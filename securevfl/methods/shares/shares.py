@@ -34,6 +34,7 @@ from securevfl.methods.shares.shares_leaks import (
     shares_leaks,
     told_bits,
 )
+from securevfl.methods.shares.shares_needs import needs
 from securevfl.methods.shares.shares_plan import SharesJob, check_optimizer, plan_of, turns_back
 from securevfl.methods.shares.shares_player import SharesPlayer
 from securevfl.methods.sizes import evaluated
@@ -215,6 +216,9 @@ class SharesMethod(Method[SharesJob]):
             f"(level, label) pairs{each} of {rows} rows in a hidden order, {times} times; "
             f"{chunks(job)} counts of rows near the table's end, one a chunk"
         )
+
+    def needs(self, job: SharesJob, known: Known) -> list[str]:
+        return needs(job, known.schedule, known.sizes)
 
     def tells(self, job: SharesJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
         shares_, asker = job.protocol.shares, self.asker(job, roles.lead)

@@ -1,0 +1,70 @@
+"""What the consent sheet says that a training takes, against what it took."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.protocols.shares.chunk_store import InMemory
+
+ROWS = 12_000
+
+
+def tables(widths: tuple[int, ...], classes: int = 2, rows: int = ROWS) -> list[vfl.Party]:
+    draw = np.random.default_rng(1)
+    y = draw.integers(0, classes, rows)
+    columns = [draw.normal(size=(rows, d)) for d in widths]
+    names = "abc"[: len(widths)]
+    return [
+        vfl.Party(name, X, y if name == "a" else None, aligned=True) for name, X in zip(names, columns, strict=True)
+    ]
+
+
+def job(**keys: Any) -> vfl.Job:
+    own = {"model": "logistic", "optimizer": vfl.BlockDescent(), "batch_size": "all", "epochs": 8, "protocol": "shares"}
+    return vfl.Job(**(own | keys))
+
+
+def said(sheet: str, what: str) -> float:
+    """The number of bytes that stands before these words."""
+    number, unit = re.search(rf"([\d.e+]+) (B|kB|MB|GB) {what}", sheet).groups()  # type: ignore[union-attr]
+    return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
+
+
+@pytest.mark.parametrize(
+    ("widths", "keys"),
+    [
+        ((4, 4), {}),
+        ((3, 3, 3), {}),
+        ((4, 4), {"model": "one_vs_rest", "epochs": 3}),
+        ((4, 4), {"batch_size": "growing", "epochs": 14}),
+    ],
+    ids=["two", "three", "classes", "growing"],
+)
+def test_bytes_and_work_ahead_are_what_the_sheet_says(
+    widths: tuple[int, ...], keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("GROWS", 10_000), ("PART", 2_000)):
+        monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
+    stored, put = [0], InMemory.put
+
+    def noted(self: InMemory, number: int, name: bytes, first: int, records: list[bytes], **rest: Any) -> None:
+        stored.append(sum(map(len, records)))
+        put(self, number, name, first, records, **rest)
+
+    monkeypatch.setattr(InMemory, "put", noted)
+    own, work = tables(widths, 3 if "model" in keys else 2), job(**keys)
+    sheet = str(vfl.explain(work, own))
+    run = vfl.simulate(work, own)
+    assert said(sheet, "sent") == pytest.approx(run.costs.bytes, rel=0.15)
+    assert said(sheet, "of work ahead") == pytest.approx(max(stored), rel=0.05)
+
+
+def test_what_has_no_bits_is_refused_by_the_key_to_set() -> None:
+    small = vfl.BlockDescent(lr=1e-5)
+    sheet = str(vfl.explain(job(optimizer=small), tables((2, 2), rows=20_000)))
+    assert re.search(r"would be refused: .*set batch_size to at most [\d,]+ rows, raise optimizer\.lr", sheet)
