@@ -25,7 +25,7 @@ _SIZES = (
     "products of small residues exactly"
 )
 _VERDICT = "whether the training is to stop or to turn back, and whether its model is the best so far"
-_STOPPED = "that the sender has stopped, and the error's text, which holds no one's data"
+_STOPPED = "that the sender has stopped, and which of a few codes fits the error"
 
 
 class Meeting(Telling, frozen=True):

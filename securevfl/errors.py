@@ -26,14 +26,18 @@
 
     DataNotice              a warning: something of a table is left out
 
-A message says who, what was expected, what came and what to do. It never shows a value of anyone's data.
+A message says who, what was expected, what came and what to do. It never shows a value of anyone's data. Other parties
+do not read it: they are told one of a few codes (`STOPPED`), the same for whatever depends on this party's data, as the
+reason for which a job is refused would tell of labels and columns.
 """
 
 from __future__ import annotations
 
 import errno
+from typing import ClassVar, Literal, get_args
 
 __all__ = [
+    "STOPPED",
     "ClassError",
     "ConfigError",
     "ConsentError",
@@ -61,12 +65,32 @@ __all__ = [
 ]
 
 
+Code = Literal["refused", "consent", "stopped", "storage", "away", "protocol", "diverged", "failed"]
+
+# What other parties read when one of them stops, by its code; nothing else of the error reaches them.
+STOPPED: dict[Code, str] = {
+    "refused": "it cannot or may not take part as things stand; its own log says why",
+    "consent": "it has not agreed to its consent sheet; run the same command again at every party once it has",
+    "stopped": "its operator has stopped it; run the same command again at every party",
+    "storage": "a file of its own could not be written or read; start again once that is mended",
+    "away": "another party is away from it, or has stopped; run the same command again at every party",
+    "protocol": "what came to it is not what the protocol has there; do all run the same job and version?",
+    "diverged": "the training moves away from any model; take smaller steps (optimizer.lr), or scale columns",
+    "failed": "it has failed; its own log says more",
+}
+assert tuple(STOPPED) == get_args(Code)
+
+
 class SecureVFLError(Exception):
-    """The base class of all errors that securevfl raises on purpose."""
+    """The base class of all errors that securevfl raises on purpose. `code`: what other parties are told of it."""
+
+    code: ClassVar[Code] = "failed"
 
 
 class ConfigError(SecureVFLError):
     """A job or an option that cannot be used."""
+
+    code: ClassVar[Code] = "refused"
 
 
 class KeySizeError(ConfigError):
@@ -78,9 +102,9 @@ class PartiesError(ConfigError):
 
 
 class ConsentError(ConfigError):
-    """A consent sheet that its party has not agreed to. `told` is what other parties may read of it: no figure."""
+    """A consent sheet that its party has not agreed to."""
 
-    told = "it has not agreed to its consent sheet of this job; run the same command again at every party once it has"
+    code = "consent"
 
 
 class LeakageError(ConfigError):
@@ -89,6 +113,8 @@ class LeakageError(ConfigError):
 
 class DataError(SecureVFLError):
     """What a party brings cannot be used."""
+
+    code = "refused"
 
 
 class TableError(DataError):
@@ -100,9 +126,7 @@ class LabelError(DataError):
 
 
 class ClassError(LabelError):
-    """The job names a class that the labels do not have. `told` is what other parties may read of it: no class."""
-
-    told = "the job names a class that its labels do not have; correct positive or weights.classes"
+    """The job names a class that the labels do not have."""
 
 
 class IdError(DataError):
@@ -111,6 +135,8 @@ class IdError(DataError):
 
 class ProtocolError(SecureVFLError):
     """The error of a peer that broke the protocol."""
+
+    code = "protocol"
 
 
 class FrameError(ProtocolError):
@@ -124,19 +150,31 @@ class LimitError(ProtocolError):
 class TransportError(SecureVFLError):
     """A peer is away, refused, too late, or has stopped."""
 
+    code = "away"
+
 
 class PeerLost(TransportError):
     """A peer that was there is gone, or has started anew; it may come back."""
 
 
 class StorageError(SecureVFLError):
-    """A file that cannot be written or read. `told` is what other parties may read of it: no path."""
+    """A file that cannot be written or read."""
+
+    code = "storage"
 
     def __init__(self, path: object, cause: OSError) -> None:
         reason = cause.strerror or type(cause).__name__
         remedy = "make room" if cause.errno in (errno.ENOSPC, errno.EDQUOT) else "name a place that can be used"
         super().__init__(f"{path}: a file was expected to be written or read there ({reason}); {remedy}")
-        self.told = f"a file of its own could not be written or read ({reason}); start again once that is mended"
+
+
+def code_of(error: BaseException) -> Code:
+    """Return what other parties are told of an error, of this package or not."""
+    if isinstance(error, SecureVFLError):
+        return error.code
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped"
+    return "storage" if isinstance(error, OSError) else "failed"
 
 
 class DataNotice(UserWarning):
@@ -146,13 +184,19 @@ class DataNotice(UserWarning):
 class DivergenceError(SecureVFLError):
     """The training moves away from any model; nothing of it is kept."""
 
+    code = "diverged"
+
 
 class CryptoError(SecureVFLError):
     """A key, ciphertext or plaintext that cannot be used."""
 
+    code: ClassVar[Code] = "protocol"
+
 
 class RangeError(CryptoError):
     """A value outside the agreed fixed-point range."""
+
+    code = "refused"
 
 
 class KeyMismatch(CryptoError):

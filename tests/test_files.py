@@ -79,9 +79,8 @@ def full(tmp_path: Path) -> Path:
 
 def test_a_device_is_not_replaced_and_what_it_lacks_is_told(full: Path) -> None:
     check_writable(full)
-    with pytest.raises(StorageError, match=r"full: .*No space left on device.*make room") as caught:
+    with pytest.raises(StorageError, match=r"full: .*No space left on device.*make room"):
         write_whole(full, b"whole")
-    assert str(full) not in caught.value.told
     assert stat.S_ISCHR(full.lstat().st_mode)
 
 

@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from securevfl.base.roles import Roles
-from securevfl.errors import (
-    ClassError,
-    ConfigError,
-    ConsentError,
-    PeerLost,
-    SecureVFLError,
-    StorageError,
-    TransportError,
-)
+from securevfl.errors import ConfigError, PeerLost, SecureVFLError, StorageError, TransportError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.giving import sizes
 from securevfl.runtime import eventlog
@@ -133,7 +125,16 @@ def converse(
                 goodbye = None
             else:
                 reason = _reason(error, resumes)
-                done = _stop(error, reason, post, channel, others, kept, standing=math.isinf(wait) and channel is None)
+                done = _stop(
+                    error,
+                    reason,
+                    post,
+                    channel,
+                    others,
+                    kept,
+                    resumes=resumes,
+                    standing=math.isinf(wait) and channel is None,
+                )
                 if done is not None:
                     return done
                 if isinstance(error, OSError):
@@ -167,17 +168,13 @@ def _check_listen(me: str, listen: str | None) -> None:
 
 
 def _reason(error: BaseException, resumes: bool) -> str:
-    """Why this party stops, as the others may read it, and what all are to do."""
+    """Why this party stops, for its own people, and what all are to do."""
     again = "run the same command again at every party" + (" to go on from the last state" if resumes else "")
     if _lost(error):
         return f"{error}; {again}"
     if isinstance(error, KeyboardInterrupt):
         return f"its operator has stopped it; {again}"
-    if isinstance(error, StorageError | ConsentError | ClassError):
-        return error.told
-    if isinstance(error, OSError):
-        return StorageError("", error).told
-    return str(error) if isinstance(error, SecureVFLError) else type(error).__name__
+    return str(error) if isinstance(error, SecureVFLError | OSError) else type(error).__name__
 
 
 def _stop(
@@ -188,16 +185,17 @@ def _stop(
     others: Sequence[str],
     kept: Callable[[], T | None] | None,
     *,
+    resumes: bool,
     standing: bool,
 ) -> T | None:
-    """Tells the others that this party stops, and why; the outcome where one is kept and nobody was met.
+    """Tells the others that this party stops, by a code; the outcome where one is kept and nobody was met.
 
     standing: it waits for whoever comes, so that being stopped is how it ends and nothing to be told of.
     """
     if channel is not None:
-        channel.abort(others, reason)
+        channel.abort(others, error, resumes=resumes)
     elif isinstance(error, PeerLost | KeyboardInterrupt | OSError | StorageError):
-        post.stop(reason)
+        post.stop(error, resumes=resumes)
     alone = channel is None and isinstance(error, TransportError) and not post.unfinished
     done = kept() if kept is not None and alone else None
     if done is not None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
-from securevfl.errors import FrameError, ProtocolError, TransportError
+from securevfl.errors import STOPPED, Code, FrameError, ProtocolError, TransportError, code_of
 from securevfl.runtime.clock import Books, Clock, Kind, Stamp
 from securevfl.runtime.codec import Frame, M, Message, decode_frame, decode_message, encode_frame
 from securevfl.runtime.door import Door, Entry, Leave, Telling
@@ -48,13 +48,20 @@ class Arrival(NamedTuple):
 
 
 class Abort(Telling, frozen=True):
-    """The sender has stopped; `reason` names the error, never a value.
+    """The sender has stopped. Its code is one of a closed set (`securevfl.errors.STOPPED`) and no text of the error.
 
-    lost: who is away, where a hub says it that is no party.
+    resumes: whether its state is kept, and the same command goes on from there. lost: which party is away, where a hub
+    says it that is no party.
     """
 
-    reason: str
+    code: Code
+    resumes: bool = False
     lost: str = ""
+
+    @property
+    def reason(self) -> str:
+        """What this says to people."""
+        return STOPPED[self.code] + ("; it can go on from its last state" if self.resumes else "")
 
 
 @dataclass(frozen=True)
@@ -117,8 +124,8 @@ class Inbox:
                 )
             self._next[place] = expected + 1
             if frame.kind == Abort.__name__:
-                reason = decode_message(Abort, frame.payload).reason
-                self._fail(TransportError(f"{frame.sender} has stopped: {reason}"))
+                abort = decode_message(Abort, frame.payload)
+                self._fail(TransportError(f"{frame.sender} has stopped: {abort.reason}"))
             else:
                 self._queues[place].append(Arrival(frame, stamp, len(data), self._arrived))
                 self._arrived += 1
@@ -319,11 +326,13 @@ class Channel:
         """End every wait of this party's threads with this error; where several errors come, the first one stays."""
         self._inbox.fail(error)
 
-    def abort(self, peers: Iterable[str], reason: str) -> None:
-        """Tells the peers, and this party's other threads, that it stops. Peers that are away are passed over."""
-        self.fail(TransportError(f"{self.me} has stopped: {reason}"))
+    def abort(self, peers: Iterable[str], error: BaseException, *, resumes: bool = False) -> None:
+        """Tells the peers by its code, and this party's other threads, that it stops for this error. Peers that are
+        away are passed over."""
+        abort = Abort(code_of(error), resumes)
+        self.fail(TransportError(f"{self.me} has stopped: {error}"))
         for peer in peers:
             try:
-                self.send(peer, Abort(reason), told=self.tell(Entry(peer, "verdicts")))
+                self.send(peer, abort, told=self.tell(Entry(peer, "verdicts")))
             except TransportError:
                 continue

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from securevfl.errors import SecureVFLError
 from securevfl.runtime.channel import Channel, Event, Inbox, InboxWire
 from securevfl.runtime.clock import Books, Clock, Kind
 from securevfl.runtime.codec import SESSION_BYTES
@@ -42,8 +41,7 @@ def run_threads(
             results[name] = role(channel)
         except BaseException as error:
             failures.append(error)
-            text = str(error) if isinstance(error, SecureVFLError) else type(error).__name__
-            channel.abort([peer for peer in roles if peer != name], text)
+            channel.abort([peer for peer in roles if peer != name], error)
 
     threads = [threading.Thread(target=play, args=item, name=item[0], daemon=True) for item in roles.items()]
     for thread in threads:

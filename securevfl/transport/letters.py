@@ -3,7 +3,7 @@
     Greeting   a random nonce, the terms in full                   before the session
     Agreed     the session as computed, signed                     before the session
     Frame      one message of the session (`securevfl.runtime.codec`)
-    Abort      the sender has stopped, and why                     at any time
+    Abort      the sender has stopped, by a code                   at any time
     Parcel     a sealed letter of another party, for the hub to pass on or from it (`transport.seal`)
 
 Each says what it is in its tag. Between neighbours letters go as they are: who sent them is who the line leads to. Only

@@ -60,7 +60,7 @@ class Relay:
                 self._endpoint.abandon()
                 self._endpoint = self._open()
         except KeyboardInterrupt:
-            self._tell(Abort("its operator has stopped it; start it and run the same command again at every party"))
+            self._tell(Abort("stopped"))
             self._endpoint.close(_LAST_WORD)
             raise
 
@@ -85,7 +85,7 @@ class Relay:
         route(self._endpoint, self._peers, neighbour, parcel, packet)
 
     def _lost(self, neighbour: str, error: SecureVFLError) -> None:
-        self._tell(Abort(str(error), lost=neighbour))
+        self._tell(Abort("away", lost=neighbour))
         self._loss.set()
 
     def _tell(self, abort: Abort) -> None:

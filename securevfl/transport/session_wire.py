@@ -30,6 +30,7 @@ from securevfl.errors import (
     ProtocolError,
     SecureVFLError,
     TransportError,
+    code_of,
 )
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Abort, Inbox
@@ -93,7 +94,7 @@ class Post:
         except PeerLost:
             raise
         except SecureVFLError as error:
-            self.stop(str(error))
+            self.stop(error)
             raise
 
     def post(self, to: str, frame: bytes, stamp: Stamp | None) -> None:
@@ -111,10 +112,10 @@ class Post:
         """Send what is left, wait up to `timeout` seconds until the others have finished as well, and hang up."""
         self._endpoint.close(timeout)
 
-    def stop(self, reason: str) -> None:
-        """Tells the others, before a session began, that this party has stopped."""
+    def stop(self, error: BaseException, *, resumes: bool = False) -> None:
+        """Tells the others, before a session began, that this party has stopped for this error."""
         for name in self._others:
-            self._try(name, Abort(reason))
+            self._try(name, Abort(code_of(error), resumes))
 
     def abandon(self) -> None:
         """Hangs up without a word, so that the others find a new process where this one was."""
@@ -212,9 +213,9 @@ class Post:
         elif neighbour in self._others:
             self._take(neighbour, found, packet)
         elif isinstance(found, Abort) and found.lost in self._others:
-            self._fail(PeerLost(f"{found.lost} is lost to the hub: {found.reason[:500]}"))
+            self._fail(PeerLost(f"{found.lost} is lost to the hub"))
         elif isinstance(found, Abort) and not found.lost:
-            self._fail(TransportError(f"{neighbour}, the hub, has stopped: {found.reason[:2000]}"))
+            self._fail(TransportError(f"{neighbour}, the hub, has stopped: {found.reason}"))
         else:
             raise FrameError(f"{self.me}: parcels were expected of the hub, {type(found).__name__} came")
 
@@ -231,7 +232,7 @@ class Post:
 
     def _take(self, sender: str, letter: Letter, data: bytes) -> None:
         if isinstance(letter, Abort):
-            self._fail(TransportError(f"{sender} has stopped: {letter.reason[:2000]}"))
+            self._fail(TransportError(f"{sender} has stopped: {letter.reason}"))
             return
         if isinstance(letter, Frame):
             if self._inbox is None or self._heard[sender] < 2:

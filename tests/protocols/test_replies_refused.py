@@ -52,7 +52,7 @@ def test_a_party_that_asks_for_more_is_refused_and_the_run_ends_at_once(
         if gives_up:
             reply.close()
         channel.send("bank", Blinded(0, b"anything"), "/opening")
-        with pytest.raises(TransportError, match="bank has stopped: bank: shop asked about exchange 0"):
+        with pytest.raises(TransportError, match="bank has stopped: what came to it is not what"):
             channel.recv("bank", Opened, "/opening")
         raise ProtocolError("shop was stopped")
 

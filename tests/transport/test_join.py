@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import securevfl as vfl
-from securevfl.errors import ConfigError, DivergenceError, PartiesError, TransportError
+from securevfl.errors import STOPPED, ConfigError, DivergenceError, PartiesError, TransportError
 from securevfl.job import Job
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import to_toml, write_kit
@@ -97,7 +97,7 @@ def test_who_was_killed_on_its_way_out_has_its_model(meet: Any) -> None:
     (meeting.kit("shop") / "part.json").unlink()
     half = {name: str(error) for name, error in train(meeting, parties).items()}
     assert "is over here and its model kept, the others have none that goes with it" in half["bank"]
-    assert half["shop"].startswith("bank has stopped: bank: the training of this job on this table is over here")
+    assert half["shop"].startswith(f"bank has stopped: {STOPPED['refused']}")
     anew = train(meeting, parties, again=True)
     assert {part.standing for part in anew.values()} == {Standing.NEW}
     assert anew["bank"].run == anew["shop"].run != parts["bank"].run

@@ -117,7 +117,7 @@ def test_a_disk_without_room_is_a_line_at_both_ends(meeting: Any, start: Start, 
     _, heard = peer.communicate(timeout=240)
     assert (party.returncode, peer.returncode) == (2, 2)
     assert "File too large" in told
-    assert heard.startswith(f"{full} has stopped: a file of its own could not be written or read (File too large)")
+    assert heard.startswith(f"{full} has stopped: a file of its own could not be written or read;")
     assert heard.count("\n") == 1
     assert str(meeting.folder) not in heard
     lines = [line for line in told.splitlines() if "the log cannot be written" not in line]

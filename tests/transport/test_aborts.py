@@ -1,0 +1,111 @@
+"""What other parties read when one stops: a code, and nothing of the error that stopped it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import securevfl as vfl
+from securevfl import errors
+from securevfl.errors import STOPPED, Code, SecureVFLError, TransportError
+from securevfl.organisations.conversation import Venue, converse
+from securevfl.runtime.channel import Abort, Channel, Event
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.codec import Message, decode_message, encode_message
+from securevfl.runtime.threads import run_threads
+from tests.transport.at_once import at_each
+
+SECRET = "hiv_positive holds least, 0.2137 bits; 137 rows are rare; /home/bank/loans.csv"
+
+
+class Other(Message, frozen=True):
+    """What never comes."""
+
+
+def made(kind: type[BaseException]) -> BaseException:
+    """An error of this class that holds a column's name, counts and a path."""
+    return kind(SECRET, OSError(28, SECRET)) if kind is errors.StorageError else kind(SECRET)  # type: ignore[call-arg]
+
+
+KINDS: list[type[BaseException]] = [
+    *[kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SecureVFLError)],
+    ValueError,
+    ZeroDivisionError,
+    OSError,
+    KeyboardInterrupt,
+]
+
+
+def heard(raised: BaseException) -> tuple[str, bytes]:
+    """What another party reads, and the message that it comes from, where one raises this error."""
+    seen: list[Message] = []
+    texts: list[str] = []
+
+    def bank(channel: Channel) -> None:
+        raise raised
+
+    def shop(channel: Channel) -> None:
+        with pytest.raises(TransportError) as caught:
+            channel.recv("bank", Other)
+        texts.append(str(caught.value))
+
+    def observe(event: Event) -> None:
+        if event.direction == "send":
+            seen.append(event.message)
+
+    with pytest.raises(type(raised)) as own:
+        run_threads({"bank": bank, "shop": shop}, WallClock, timeout=20, observe=observe)
+    assert own.value is raised  # the party itself has all of it
+    return texts[0], b"".join(encode_message(message) for message in seen)
+
+
+def says_nothing(text: str | bytes) -> bool:
+    told = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    words = re.findall(r"[\w./]+", SECRET)
+    return not any(word in re.findall(r"[\w./]+", told) for word in words if len(word) > 4 or word.isdigit())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_no_error_tells_what_it_says(kind: type[BaseException]) -> None:
+    assert not says_nothing(str(made(kind)))
+    text, sent = heard(made(kind))
+    print(f"{kind.__name__}: {text}")
+    assert says_nothing(text)
+    assert says_nothing(sent)
+    assert text.removeprefix("bank has stopped: ") in STOPPED.values()
+
+
+def test_what_depends_on_a_partys_data_reads_the_same() -> None:
+    """Its columns, labels, ids, ledger and ranges: which of them a job fails on is not told."""
+    told = {heard(made(kind))[0] for kind in KINDS if issubclass(kind, errors.DataError | errors.RangeError)}
+    told |= {heard(made(errors.LeakageError))[0], heard(made(errors.ConfigError))[0]}
+    assert told == {f"bank has stopped: {STOPPED['refused']}"}
+
+
+def test_an_abort_has_no_room_for_text() -> None:
+    """Its fields are a closed set, a bit, and the name of a party, which a hub alone fills in."""
+    assert get_type_hints(Abort) == {"code": Code, "resumes": bool, "lost": str}
+    assert set(get_args(Code)) == set(STOPPED)
+    assert all(kind.code in STOPPED for kind in KINDS if issubclass(kind, SecureVFLError))
+    with pytest.raises(errors.FrameError):
+        decode_message(Abort, encode_message(Abort(SECRET)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [errors.LeakageError, errors.ClassError, OSError, ZeroDivisionError])
+def test_processes_read_no_more(meet: Any, kind: type[Exception]) -> None:
+    meeting = meet(2)
+
+    def talk(channel: Channel) -> None:
+        if channel.me == "bank":
+            raise made(kind)
+        channel.recv("bank", Other)
+
+    def play(party: vfl.Party, kit: Any) -> Any:
+        return converse(party.name, Venue.of(kit / "peers.toml", timeout=20, patience=5), {}, talk)
+
+    ended = at_each(meeting, play)
+    assert says_nothing(str(ended["shop"]))
+    assert "bank has stopped: " in str(ended["shop"])
+    assert not says_nothing(str(ended["bank"]) + str(ended["bank"].__cause__))
