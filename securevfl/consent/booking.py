@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
@@ -42,9 +42,10 @@ class Sitting(NamedTuple):
 class Booking:
     """One session of a run at `party`, whose table has this register. Without a ledger the job is guarded by itself.
 
-    Made before anything is told. LeakageError if the job's leaks, with those of earlier runs and sessions, are not
-    accepted, or if the run would exceed a limit of the ledger; DataError if the ledger cannot be used. From then on
-    what goes through the party's door is entered before it leaves, some visits ahead.
+    Made before anything is told. consent: asks this party's people, once ledger and guards let the job through; it
+    raises to take no part. LeakageError if the job's leaks, with those of earlier runs and sessions, are not accepted,
+    or if the run would exceed a limit of the ledger; DataError if the ledger cannot be used. From then on what goes
+    through the party's door is entered before it leaves, some visits ahead.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Booking:
         sizes: Sizes,
         door: Door,
         sitting: Sitting,
+        consent: Callable[[], None] = lambda: None,
     ) -> None:
         self._ledger = ledger
         self._sitting = sitting.run, sitting.session
@@ -73,7 +75,10 @@ class Booking:
             agreed = guard(job, sizes, together=True)
             if agreed and party == sizes.active:
                 warnings.warn(_agreed(agreed), DataNotice, stacklevel=2)
+            consent()
             return
+        ledger.admits(register, self._sitting, self._told(self._end), self._check)
+        consent()
         ahead = self._until(self._start + LEASE)
         self._reservation = ledger.reserve(register, self._sitting, self._told(self._end), self._check, ahead=ahead)
         self._take(ahead)

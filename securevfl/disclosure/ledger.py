@@ -222,6 +222,17 @@ class DisclosureLedger:
         others = [each for each in book.tables if each != name]
         return self._counting(book, table, book.counted), self._shared(book, table, others)
 
+    def admits(
+        self,
+        register: Register,
+        sitting: tuple[str, str],
+        told: Sequence[Disclosure],
+        check: Callable[[Sequence[LedgerEntry]], object],
+    ) -> None:
+        """Raise what `book` and `reserve` would raise by now; nothing of it is entered."""
+        with self._changing() as change:
+            self._admit(change, register, sitting, told, check)
+
     def book(
         self,
         register: Register,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -23,12 +23,13 @@ from pathlib import Path
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, Sheet
+from securevfl.consent.looks import Consent, book_look
 from securevfl.data.correlations import Correlations, OwnColumns
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.holds import Holds, entropies
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
-from securevfl.disclosure.summed_bits import LOOK, MOST, check_looks, summed, told_before
+from securevfl.disclosure.summed_bits import MOST, summed, told_before
 from securevfl.errors import IdError, PartiesError, TableError
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.protocols.declared import Declared, Reveal
@@ -48,7 +49,6 @@ from securevfl.transport.peers import Peers
 __all__ = ["correlate", "correlate_with", "declares"]
 
 SAMPLE = 65_536  # rows that bits are counted in
-Consent = Callable[[Sheet], None]
 
 
 class ShownTable(Telling, frozen=True):
@@ -121,12 +121,7 @@ def _talk(
     tables = _tables(party, own, names, channel)  # 1
     held = _held(own)
     told = [_disclosure(party.name, own, held, name, table.columns) for name, table in tables.items()]
-    before = [] if ledger is None else ledger.before(party.register)
-    if consent is not None:
-        consent(_sheet(party, own, told, before))  # 2
-    if ledger is not None:
-        sitting = LOOK + " " + channel.session.hex(), channel.session.hex()
-        ledger.book(party.register, sitting, told, partial(check_looks, party.name, told, _remedy(own)))  # 2
+    book_look(channel.session, party, told, _remedy(own), ledger, consent, partial(_sheet, party, own, told))  # 2
     meter, found = Meter(channel.clock, channel.books), []
     for pair in combinations(names, 2):
         if party.name in pair:

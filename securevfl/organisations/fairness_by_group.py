@@ -27,10 +27,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.consent.consent_sheet import ASSUMPTIONS, Sheet
+from securevfl.consent.looks import Consent, book_look
 from securevfl.data.party import Party
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
-from securevfl.disclosure.summed_bits import LOOK, MOST, check_looks, summed, told_before
+from securevfl.disclosure.summed_bits import MOST, summed, told_before
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
 from securevfl.models.fairness import rates_of_counts
 from securevfl.models.loss import LogisticLoss
@@ -59,7 +60,6 @@ from securevfl.transport.peers import Peers
 __all__ = ["alone_by_group", "ask_groups", "count_groups", "declares", "give_groups", "groups_told"]
 
 MOST_GROUPS = 50
-Consent = Callable[[Sheet], None]
 
 
 class GroupedTable(Telling, frozen=True):
@@ -244,13 +244,8 @@ def _give(
 ) -> None:
     _greet(party, len(names), peer, channel)
     told = summed(peer, party.name, numbers_told(len(names)), bits_told(len(party)), _held(marks))
-    before = [] if ledger is None else ledger.before(party.register)
-    if consent is not None:
-        consent(_sheet(party, names, told, before))  # 2
-    if ledger is not None:
-        sitting = f"{LOOK} {channel.session.hex()}", channel.session.hex()
-        remedy = f"bring fewer groups, or more rows: a first look at such groups takes some {_fewest(marks):,}"
-        ledger.book(party.register, sitting, [told], partial(check_looks, party.name, [told], remedy))  # 2
+    remedy = f"bring fewer groups, or more rows: a first look at such groups takes some {_fewest(marks):,}"
+    book_look(channel.session, party, [told], remedy, ledger, consent, partial(_sheet, party, names, told))  # 2
     tell_groups(_seat(peer, party.name, channel), marks, names)  # 3
 
 

@@ -70,7 +70,8 @@ def take_part(
     parties have a state for, and the part is on disk when this returns (`Checkpoints.final`). With a ledger of this
     party what the run tells is entered there before it is told, and earlier runs count; without one the tables of all
     parties are in this one process. `ahead`: a folder of work that was done ahead (`make_ahead`). `consent` is given
-    this party's sheet before anything of its data is told, and raises to take no part. again: whether a training that
+    this party's sheet before anything of its data is told, and after all that can be refused by then; it raises to take
+    no part. again: whether a training that
     is over for this party, and not for all, may begin anew; ConfigError if not.
     """
     table = party.digest
@@ -84,11 +85,16 @@ def take_part(
     if start is None:
         _anew(channel.me, met.heard, over=not again and checkpoints is not None and checkpoints.final(key) is not None)
     saved = None if checkpoints is None or start is None else checkpoints.load(key, start)
-    if consent is not None:
-        consent(_sheet(job, met, ledger, "" if saved is None else saved.run))
+    if job.prepare.woe is None:
+        _data(job, party, schedule)  # labels, classes and exposures that do not fit are refused before consent
     run = channel.session.hex() if saved is None else saved.run
     sitting = Sitting(run, channel.session.hex(), None if saved is None else start)
-    booking = Booking(ledger, party.name, party.register, job, sizes, channel.door, sitting)
+
+    def asked() -> None:
+        if consent is not None:
+            consent(_sheet(job, met, ledger, "" if saved is None else saved.run))
+
+    booking = Booking(ledger, party.name, party.register, job, sizes, channel.door, sitting, asked)
     if checkpoints is not None:
         _take_up(checkpoints, key, saved, channel)
     meter = Meter(channel.clock, channel.books, executor, workers)

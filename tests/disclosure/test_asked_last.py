@@ -1,0 +1,132 @@
+"""Nobody is asked to agree to what is refused anyway: what can be known before consent is checked before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.consent.consent_sheet import Sheet
+from securevfl.disclosure.counts import Kind
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.disclosure.limits import Limit
+from securevfl.errors import LabelError, LeakageError, SecureVFLError, TransportError
+from securevfl.organisations import correlate, fairness_by_group
+from securevfl.runtime.channel import Channel
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.threads import run_threads
+from securevfl.training.session import take_part
+from tests.organisations.test_looks import tables
+
+Asked = dict[str, list[Sheet]]
+
+
+def run(roles: Mapping[str, Callable[[Channel], object]], asked: Asked) -> None:
+    """Play the roles; an error is raised as it came, and nobody was asked at the party that it is of."""
+
+    def watched(role: Callable[[Channel], object], channel: Channel) -> object:
+        try:
+            return role(channel)
+        except TransportError:
+            raise
+        except SecureVFLError:
+            assert not asked[channel.me]
+            raise
+
+    run_threads({name: partial(watched, role) for name, role in roles.items()}, WallClock, timeout=60)
+
+
+Play = Callable[[dict[str, DisclosureLedger], Asked], None]
+
+
+def job(**options: Any) -> vfl.Job:
+    return vfl.Job(
+        **{
+            "model": vfl.Logistic(),
+            "optimizer": vfl.FedSGD(lr=0.3),
+            "protocol": vfl.Protocol(residual=vfl.Ckks()),
+            "batch_size": 100,
+            "epochs": 1,
+            "accepts": ("columns",),
+        }
+        | options
+    )
+
+
+def training(job: vfl.Job) -> Play:
+    def play(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
+        roles = {
+            each.name: partial(
+                lambda channel, each: take_part(
+                    job,
+                    each,
+                    channel,
+                    parties=["bank", "shop"],
+                    ledger=ledgers[each.name],
+                    consent=asked[each.name].append,
+                ),
+                each=each,
+            )
+            for each in tables(400)
+        }
+        run(roles, asked)
+
+    return play
+
+
+def columns(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
+    names = ["bank", "shop"]
+    roles = {
+        each.name: partial(correlate._talk, each, names, ledgers[each.name], asked[each.name].append)
+        for each in tables(1000)
+    }
+    run(roles, asked)
+
+
+def groups(ledgers: dict[str, DisclosureLedger], asked: Asked) -> None:
+    (bank, shop), give = tables(400), fairness_by_group._give
+    names, marks = fairness_by_group._groups(shop, np.arange(400) % 3)
+    said = fairness_by_group._outcomes(bank, bank.y, None)  # type: ignore[arg-type]
+    roles: dict[str, Callable[[Channel], Any]] = {
+        "bank": partial(fairness_by_group._ask, bank, said, peer="shop"),
+        "shop": partial(give, shop, names, marks, ledgers["shop"], asked["shop"].append, peer="bank"),
+    }
+    run(roles, asked)
+
+
+# What is done, how often at most before it is refused, limits of the shop's ledger, and the error.
+REFUSED: dict[str, tuple[Play, int, dict[Kind, float], type[SecureVFLError]]] = {
+    "a leak that is not accepted": (training(job(epochs=9, accepts=())), 0, {}, LeakageError),
+    "a limit of the ledger": (training(job()), 0, {"columns": 1}, LeakageError),
+    "a second job": (training(job()), 1, {"columns": 8}, LeakageError),
+    "a class that is not there": (training(job(positive="7")), 0, {}, LabelError),
+    "labels that the loss cannot use": (training(job(model=vfl.Gamma())), 0, {}, LabelError),
+    "a look at columns once more": (columns, 9, {}, LeakageError),
+    "a limited look": (columns, 0, {"columns": 1}, LeakageError),
+    "groups once more": (groups, 9, {}, LeakageError),
+    "limited groups": (groups, 0, {"columns": 1}, LeakageError),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_is_not_asked_about(what: str, tmp_path: Path) -> None:
+    play, before, limits, error = REFUSED[what]
+    ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in ("bank", "shop")}
+    for kind, most in limits.items():
+        ledgers["shop"].set_limit(kind, Limit(most))
+    agreed: list[Sheet] = []
+
+    def plays() -> None:
+        for _ in range(before + 1):
+            asked: Asked = {"bank": [], "shop": []}
+            play(ledgers, asked)
+            agreed.extend(asked["shop"])
+
+    with pytest.raises(error):
+        plays()
+    print(f"{what}: {len(agreed)} agreed to, then refused unasked")
