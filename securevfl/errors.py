@@ -73,9 +73,9 @@ STOPPED: dict[Code, str] = {
     "consent": "it has not agreed to its consent sheet; run the same command again at every party once it has",
     "stopped": "its operator has stopped it; run the same command again at every party",
     "storage": "a file of its own could not be written or read; start again once that is mended",
-    "away": "another party is away from it, or has stopped; run the same command again at every party",
+    "away": "a party is away from it, or has stopped; run the same command again at every party",
     "protocol": "what came to it is not what the protocol has there; do all run the same job and version?",
-    "diverged": "the training moves away from any model; take smaller steps (optimizer.lr), or scale columns",
+    "diverged": "the training moves away from any model; lower lr or scale columns",
     "failed": "it has failed; its own log says more",
 }
 assert tuple(STOPPED) == get_args(Code)
@@ -148,9 +148,13 @@ class LimitError(ProtocolError):
 
 
 class TransportError(SecureVFLError):
-    """A peer is away, refused, too late, or has stopped."""
+    """A peer is away, refused, too late, or has stopped. `away`: its name, where it is known, which others may read."""
 
     code = "away"
+
+    def __init__(self, message: str = "", *, away: str = "") -> None:
+        super().__init__(message)
+        self.away = away
 
 
 class PeerLost(TransportError):

@@ -50,8 +50,7 @@ class Arrival(NamedTuple):
 class Abort(Telling, frozen=True):
     """The sender has stopped. Its code is one of a closed set (`securevfl.errors.STOPPED`) and no text of the error.
 
-    resumes: whether its state is kept, and the same command goes on from there. lost: which party is away, where a hub
-    says it that is no party.
+    resumes: whether its state is kept, and the same command goes on from there. lost: which party is away from it.
     """
 
     code: Code
@@ -61,7 +60,14 @@ class Abort(Telling, frozen=True):
     @property
     def reason(self) -> str:
         """What this says to people."""
-        return STOPPED[self.code] + ("; it can go on from its last state" if self.resumes else "")
+        who = f" ({self.lost[:100]})" if self.lost else ""
+        return STOPPED[self.code] + who + ("; it can go on from its last state" if self.resumes else "")
+
+    @classmethod
+    def of(cls, error: BaseException, parties: Collection[str], *, resumes: bool = False) -> Abort:
+        """Reduce an error to what others read: its code, and the name of one of these parties if that is away."""
+        away = error.away if isinstance(error, TransportError) else ""
+        return cls(code_of(error), resumes, away if away in parties else "")
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,10 @@ class Inbox:
             needed = [self._queues[sender, lane] for sender in awaited]
             if not self._changed.wait_for(lambda: (all(needed) and any(queues)) or self._failure is not None, timeout):
                 names = " or ".join(sorted(senders))
-                raise TransportError(f"{self.me}: nothing came from {names} within {timeout:g} s; is it running?")
+                silent = min(senders) if len(senders) == 1 else ""
+                raise TransportError(
+                    f"{self.me}: nothing came from {names} within {timeout:g} s; is it running?", away=silent
+                )
             if ready := [queue for queue in queues if queue]:
                 return (ready[0] if len(ready) == 1 else min(ready, key=lambda queue: queue[0].order)).popleft()
             assert self._failure is not None
@@ -329,7 +338,8 @@ class Channel:
     def abort(self, peers: Iterable[str], error: BaseException, *, resumes: bool = False) -> None:
         """Tells the peers by its code, and this party's other threads, that it stops for this error. Peers that are
         away are passed over."""
-        abort = Abort(code_of(error), resumes)
+        peers = list(peers)
+        abort = Abort.of(error, peers, resumes=resumes)
         self.fail(TransportError(f"{self.me} has stopped: {error}"))
         for peer in peers:
             try:

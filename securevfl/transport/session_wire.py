@@ -30,7 +30,6 @@ from securevfl.errors import (
     ProtocolError,
     SecureVFLError,
     TransportError,
-    code_of,
 )
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Abort, Inbox
@@ -115,7 +114,7 @@ class Post:
     def stop(self, error: BaseException, *, resumes: bool = False) -> None:
         """Tells the others, before a session began, that this party has stopped for this error."""
         for name in self._others:
-            self._try(name, Abort(code_of(error), resumes))
+            self._try(name, Abort.of(error, self._others, resumes=resumes))
 
     def abandon(self) -> None:
         """Hangs up without a word, so that the others find a new process where this one was."""
@@ -180,7 +179,7 @@ class Post:
             cause = "it is connected but silent" if line.opened else f"no connection to {line.peer}: {line.cause}"
             if line.opened and name != line.peer:
                 cause = f"it has not called {line.peer}"
-            raise TransportError(f"{self.me} has waited {timeout:g} s for {name}; {cause}")
+            raise TransportError(f"{self.me} has waited {timeout:g} s for {name}; {cause}", away=name)
 
     def _say(self, to: str, message: Message) -> None:
         self._put(to, encode_message(message))

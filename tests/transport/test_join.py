@@ -153,7 +153,9 @@ def test_an_error_at_one_party_ends_all(meet: Any) -> None:
     parties[1] = parties[1].take(range(500))  # type: ignore[arg-type]
     results = together(meeting, parties)
     assert set(results) == {"bank", "shop", "telco"}
-    assert all("500" in str(error) and "align" in str(error) for error in results.values()), results
+    own = ["500" in str(error) and "align" in str(error) for error in results.values()]
+    assert any(own)
+    assert all(mine or STOPPED["refused"] in str(e) for mine, e in zip(own, results.values(), strict=True)), results
 
 
 def test_roles_are_checked(meet: Any) -> None:
