@@ -17,6 +17,7 @@ from unittest import mock
 import securevfl as vfl
 from securevfl.crypto.paillier import paillier_keys
 from securevfl.crypto.paillier.paillier_keys import SecretKey
+from securevfl.protocols import engines
 
 BITS = 1024
 _PRIMES = cycle(
@@ -65,11 +66,14 @@ def _from_pool(bits: int) -> SecretKey:
 @contextmanager
 def small() -> Iterator[None]:
     """Take keys of 1,024 bits, from the pool, while the block runs."""
-    with (
-        mock.patch.object(paillier_keys, "MIN_BITS", BITS),
-        mock.patch.object(SecretKey, "generate", staticmethod(_from_pool)),
-    ):
-        yield
+    try:
+        with (
+            mock.patch.object(paillier_keys, "MIN_BITS", BITS),
+            mock.patch.object(SecretKey, "generate", staticmethod(_from_pool)),
+        ):
+            yield
+    finally:
+        engines._paillier.cache_clear()  # so that small keys are refused again
 
 
 with small():

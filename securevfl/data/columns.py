@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.written import DAY, are_percents, days_written, first_in_doubt, numbers_written
+from securevfl.data.written import DAY, are_percents, days_written, first_in_doubt, meant, numbers_written
 from securevfl.errors import TableError
 
 Levels = Mapping[str, tuple[str, ...]]
@@ -120,7 +120,11 @@ def text_column(name: str, column: str, values: Sequence[Any], *, forced: bool =
 
 
 def _check_mixed(name: str, column: str, levels: Sequence[str], values: Sequence[str | None]) -> None:
-    """Refuses a column of numbers in which some values are none, or parted as people do: slips, and no texts."""
+    """Refuse a column of dates, amounts or numbers in a form that cannot be read: slips, and no texts."""
+    if what := meant(levels):
+        raise TableError(
+            f"{name}numbers, texts or dates of ISO 8601 were expected, column {column} seems to hold {what}"
+        )
     numbers = sum(map(_is_number, levels))
     parted = sum(_PARTED.fullmatch(level) is not None and not _is_number(level) for level in levels)
     if parted and numbers + parted == len(levels):

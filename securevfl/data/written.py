@@ -4,7 +4,8 @@
     12 %                     numbers, if every value of the column has the sign: 12
     2024-05-17   2024-05-17 08:30:00   dates, as days since 1970-01-01
 
-A column is read in one way or not at all. `1,200` alone may be either number, and `05/04/2024` either date.
+A column is read in one way or not at all. `1,200` alone may be either number, and `05/04/2024` either date; such dates
+and amounts with the sign of a currency are named as what they are (`meant`), never taken for texts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["are_percents", "days_written", "first_in_doubt", "numbers_written"]
+__all__ = ["are_percents", "days_written", "first_in_doubt", "meant", "numbers_written"]
 
 DAY = 86_400.0  # seconds
 _SIGN = r"\s*[+-]?"
@@ -25,6 +26,10 @@ _CLEAR = {
 }
 _PLAIN = re.compile(rf"{_SIGN}(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
 _DATE = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?)?\s*")
+_DAY_MONTH = re.compile(r"\s*\d{1,2}([/.-])\d{1,2}\1(\d{4}|\d\d)([T ,]\s*\d{1,2}:\d\d(:\d\d)?(\s*[AaPp][Mm])?)?\s*")
+_CURRENCY = r"([$€£¥₹₽₩₺₫₪฿]|[A-Z]{3}|kr|zł|Kč|Fr\.?)"
+_NUMBER = r"[+-]?\d[\d., '\u00a0\u202f]*"
+_AMOUNT = re.compile(rf"\s*([+-]?\s*{_CURRENCY}\s*{_NUMBER}|{_NUMBER}\s*{_CURRENCY})\s*")
 
 
 def numbers_written(texts: Sequence[str]) -> list[float] | None:
@@ -59,6 +64,15 @@ def first_in_doubt(texts: Sequence[str | None]) -> int | None:
     """Find the first text (its place, from 0) that has a mark within a number; None if there is none."""
     marked = (at for at, text in enumerate(texts) if text is not None and _marked(text))
     return next(marked, None)
+
+
+def meant(texts: Sequence[str]) -> str:
+    """Say what more than half of the texts seem to be and cannot be read as, with how to write it; empty if nothing."""
+    if 2 * sum(_DAY_MONTH.fullmatch(text) is not None for text in texts) > len(texts):
+        return "dates of day, month and year in an order that a column does not tell; write them as 2023-04-06"
+    if 2 * sum(_AMOUNT.fullmatch(text) is not None for text in texts) > len(texts):
+        return "amounts with the sign of a currency; write them as numbers, as 230000.50, of one currency a column"
+    return ""
 
 
 def _fits(text: str, mark: str) -> bool:

@@ -145,7 +145,7 @@ def test_a_leak_is_refused_with_its_remedy(tmp_path: Path, tables: list[str]) ->
     ("text", "lines"),
     [
         ('model = "logistic"\ncolour = 1', ["colour: is no option"]),
-        (JOB.replace("= 40", '= "many"'), ["batch_size: should be a valid integer"]),
+        (JOB.replace("= 40", '= "many"'), ["batch_size: should be a whole number of at least 1"]),
         (JOB.replace("= 0.25", "= 1.5"), ["test_fraction: should be less than 1"]),
         (JOB.replace("RESIDUAL", "elgamal"), ["protocol.residual: must be one of open, paillier, ckks"]),
         (JOB.replace('"RESIDUAL"', '"open", sum = "diret"'), ["protocol.sum: sum name must be one of direct"]),

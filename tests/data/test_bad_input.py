@@ -151,7 +151,7 @@ def test_a_job_file_and_its_digest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("batch_size = 64", 'batch_size = "many"', ["batch_size: .*integer.*; correct it"]),
+        ("batch_size = 64", 'batch_size = "many"', ["batch_size: .*whole number.*; correct it"]),
         ("batch_size = 64", "batchsize = 64", [r"batchsize: is no option here; .*known: model"]),
         ('name = "fedbcd"\nlr = 0.3', 'name = "fdml"', ["optimizer.lr: is missing; add it"]),
         ("lr = 0.3", "lr = -1.0\nlocal_steps = 0", ["optimizer.lr: ", "optimizer.local_steps: "]),

@@ -12,7 +12,7 @@ import securevfl as vfl
 from securevfl.data.columns import columns_of
 from securevfl.data.preparation import Preparation, fit
 from securevfl.data.readers import read_table
-from securevfl.data.written import days_written, numbers_written
+from securevfl.data.written import days_written, meant, numbers_written
 from securevfl.errors import TableError
 from securevfl.methods.prepared_columns import prepare
 
@@ -53,6 +53,45 @@ def test_numbers_are_read_where_marks_leave_no_doubt(texts: list[str], numbers: 
 )
 def test_dates_are_days_since_1970(texts: list[str], days: list[float] | None) -> None:
     assert days_written(texts) == days
+
+
+UNREAD = {
+    "dates of day": (
+        ["06/04/2023", "17/05/2023", "1/2/2023 8:30 PM"],
+        ["06.04.2023", "17.05.2023"],
+        ["6-4-23", "7-5-23"],
+    ),
+    "sign of a currency": (
+        ["€ 230,000", "€ 1,000", "€ 12"],
+        ["$5", "-$7.20"],
+        ["12,50 EUR", "3 EUR"],
+        ["10 kr", "1 200 kr"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("what", "texts"), [(what, texts) for what, columns in UNREAD.items() for texts in columns])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+def test_what_cannot_be_read_is_named_and_no_text(tmp_path: Path, what: str, texts: list[str], kind: str) -> None:
+    """Whatever the table comes as, and beside a value that is missing or another."""
+    values = [*texts, *texts, "", "unknown"] if len(texts) > 2 else [*texts, *texts, ""]
+    rows = pa.table({"id": list(range(len(values))), "c": [value or None for value in values]})
+    path = tmp_path / f"shop.{kind}"
+    if kind == "csv":
+        path.write_text("\n".join(["id,c", *(f'{k},"{value}"' for k, value in enumerate(values))]))
+    else:
+        pyarrow.parquet.write_table(rows, path)
+    with pytest.raises(TableError, match=what) as caught:
+        columns_of("shop", rows.select(["c"])) if kind == "frame" else read_table(path)
+    assert "column c" in str(caught.value)
+    assert not any(text in str(caught.value) for text in texts)
+
+
+@pytest.mark.parametrize(
+    "texts", [["A-12", "B-7"], ["EUR", "USD"], ["3 rooms", "4 rooms"], ["ABC 12 x"], ["1/2", "3/4"], []]
+)
+def test_other_texts_mean_nothing(texts: list[str]) -> None:
+    assert not meant(texts)
 
 
 def files(folder: Path) -> list[Path]:
