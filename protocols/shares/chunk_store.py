@@ -11,7 +11,8 @@ none of these sees is a machine that is put back whole, with all its disks, by e
 
 Files of a folder (mode 0600 in 0700; a record holds masks, so keep the folder where the party's columns are kept):
 
-    chunk-N.ready   name, base (16 bytes each), first visit, count (u64), offsets (u64 each, count + 1), records
+    chunk-N.ready   name, base (16 bytes each), first visit, count (u64), offsets (u64 each, count + 1), a digest of
+                    each record (16 bytes), a digest of all of this (16), records
     chunk-N.bound   inode and time of creation of chunk-N.ready, in nanoseconds (u64 each)
     chunk-N.spent   how many of its records are spent (u64)
     lock            is locked by the process that has the folder
@@ -20,6 +21,7 @@ Files of a folder (mode 0600 in 0700; a record holds masks, so keep the folder w
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import struct
 import threading
@@ -39,6 +41,7 @@ _AT_ONCE = 16  # records marked spent at a time
 _U64 = struct.Struct("<Q")
 _BOUND = struct.Struct("<2Q")
 _HEAD = struct.Struct(f"<{NAME_BYTES}s{NAME_BYTES}sQQ")
+_DIGEST = 16  # bytes
 
 
 @dataclass
@@ -170,14 +173,18 @@ class OnDisk(Ready):
         super().__init__(limit)
         self._folder = folder
         self._let_go = weakref.finalize(self, os.close, _locked(folder))
-        for path in sorted(folder.glob("chunk-*.spent")):
+        try:
+            self._take_in()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_in(self) -> None:
+        """Find what is there, and remove what cannot be gone on with."""
+        for path in sorted(self._folder.glob("chunk-*.spent")):
             self._remove(int(path.stem.removeprefix("chunk-")))
-        for path in sorted(folder.glob("chunk-*.ready")):
-            with open(path, "rb") as file:
-                head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size:
-                raise ConfigError(f"{path}: work done ahead was expected there, the file is damaged; remove it")
-            name, base, first, count = _HEAD.unpack(head)
+        for path in sorted(self._folder.glob("chunk-*.ready")):
+            name, base, first, count = _head(path)
             number = int(path.stem.removeprefix("chunk-"))
             if not self._is_bound(number):
                 self._remove(number)
@@ -190,11 +197,12 @@ class OnDisk(Ready):
         return tuple(sorted(number for number, chunk in self._chunks.items() if chunk.next == 0))
 
     def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None:
-        offsets = [len(head) + _U64.size * (len(records) + 1)]
+        offsets = [_HEAD.size + _table_bytes(len(records))]
         for record in records:
             offsets.append(offsets[-1] + len(record))
+        table = b"".join([*map(_U64.pack, offsets), *map(_digest, records)])
         with writing_whole(self._ready(number)) as file:
-            file.write(head + b"".join(map(_U64.pack, offsets)))
+            file.write(head + table + _digest(head + table))
             file.writelines(records)
         write_whole(self._bound(number), _made(self._ready(number)))
 
@@ -204,11 +212,17 @@ class OnDisk(Ready):
         return self._read(number, place)
 
     def _read(self, number: int, place: int) -> bytes:
+        count = self.chunk(number).count
         with open(self._ready(number), "rb") as file:
             file.seek(_HEAD.size + _U64.size * place)
             start, stop = struct.unpack("<2Q", file.read(2 * _U64.size))
+            file.seek(_HEAD.size + _U64.size * (count + 1) + _DIGEST * place)
+            digest = file.read(_DIGEST)
             file.seek(start)
-            return file.read(stop - start)
+            record = file.read(stop - start)
+        if _digest(record) != digest:
+            raise _damaged(self._ready(number))
+        return record
 
     def _remove(self, number: int) -> None:
         self._ready(number).unlink(missing_ok=True)  # first: a mark without records does no harm
@@ -231,6 +245,35 @@ class OnDisk(Ready):
 
     def close(self) -> None:
         self._let_go()
+
+
+def _head(path: Path) -> tuple[bytes, bytes, int, int]:
+    """Read name, base, first visit and count of a chunk. ConfigError if they, or the table of its records, are not as
+    they were written."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            raise _damaged(path)
+        name, base, first, count = _HEAD.unpack(head)
+        rest = file.read(_table_bytes(count)) if _table_bytes(count) <= size else b""
+    table, digest = rest[:-_DIGEST], rest[-_DIGEST:]
+    if not rest or _digest(head + table) != digest or _U64.unpack_from(table, _U64.size * count)[0] != size:
+        raise _damaged(path)
+    return name, base, first, count
+
+
+def _table_bytes(count: int) -> int:
+    """Return how long the table of so many records is, with its digest."""
+    return _U64.size * (count + 1) + _DIGEST * (count + 1)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:_DIGEST]
+
+
+def _damaged(path: Path) -> ConfigError:
+    return ConfigError(f"{path}: work done ahead was expected there, the file is damaged; remove it")
 
 
 def _locked(folder: Path) -> int:

@@ -78,7 +78,8 @@ class SpentNames:
                 raise self._damaged()
             self._names.add(name.decode("ascii", "replace"))
             before.update(line + b"\n")
-        if not _line(before, last[: 2 * NAME_BYTES]).startswith(last):
+        name = last[: 2 * NAME_BYTES]
+        if name.strip(b"0123456789abcdef") or not _line(before, name).startswith(last):
             raise self._damaged()
         return before, len(whole) - len(last)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.files import write_whole
+from securevfl.base.files import read_checked, write_checked
 from securevfl.errors import DataError, TableError
 
 
@@ -18,10 +18,11 @@ def rows_path(data: str | Path) -> Path:
 
 
 def write_rows(data: str | Path, rows: NDArray[np.intp]) -> Path:
-    """Write row numbers beside the data file that they are about, whole or not at all; returns their path."""
+    """Write row numbers with a digest beside the data file that they are about, whole or not at all; returns their
+    path."""
     buffer = io.BytesIO()
     np.save(buffer, rows.astype("<i8"), allow_pickle=False)
-    write_whole(rows_path(data), buffer.getvalue())
+    write_checked(rows_path(data), buffer.getvalue())
     return rows_path(data)
 
 
@@ -30,11 +31,14 @@ def read_rows(data: str | Path, *, of: int) -> NDArray[np.intp]:
     not fit."""
     path = rows_path(data)
     try:
-        rows: NDArray[np.intp] = np.load(path, allow_pickle=False)
+        rows: NDArray[np.intp] = np.load(io.BytesIO(read_checked(path)), allow_pickle=False)
     except OSError as cause:
         raise DataError(f"{path}: a row order was expected there ({cause.strerror}); align first") from None
     except (ValueError, EOFError):
-        raise DataError(f"{path}: row numbers as numpy saves them were expected; align again") from None
+        raise DataError(
+            f"{path}: row numbers as an alignment writes them were expected, the file is damaged or another's; align "
+            "again"
+        ) from None
     if rows.ndim != 1 or rows.dtype != np.dtype("<i8") or len(np.unique(rows)) < len(rows):
         raise TableError(f"{path}: a list of different row numbers was expected; align again")
     if len(rows) and not 0 <= rows.min() <= rows.max() < of:

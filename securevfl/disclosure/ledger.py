@@ -50,6 +50,7 @@ from securevfl.errors import DataError, LeakageError, StorageError
 
 SCHEMA = "securevfl.ledger/3"
 READS = (SCHEMA, "securevfl.ledger/2", "securevfl.ledger/1")
+_BODY_ALONE = (b"securevfl.ledger/2", b"securevfl.ledger/1")  # whose digest is of what follows the first line
 SALT_BYTES = 32
 
 
@@ -585,7 +586,12 @@ def _now() -> str:
 
 def _write(path: Path, book: Book) -> None:
     body = msgspec.json.format(msgspec.json.encode(book), indent=1)
-    write_whole(path, f"{SCHEMA} {hashlib.sha256(body).hexdigest()}\n".encode() + body)
+    write_whole(path, f"{SCHEMA} {_checksum(SCHEMA.encode(), body)}\n".encode() + body)
+
+
+def _checksum(schema: bytes, body: bytes) -> str:
+    """Return the digest of a ledger's file, of its schema too from the third one on."""
+    return hashlib.sha256((b"" if schema in _BODY_ALONE else schema) + body).hexdigest()
 
 
 def _read(path: Path) -> Book:
@@ -598,7 +604,7 @@ def _read(path: Path) -> Book:
     if not known and schema.startswith(b"securevfl.ledger/"):
         raise DataError(f"{path}: a ledger of schema {SCHEMA} was expected, another version wrote this one; use that")
     try:
-        if not known or not hmac.compare_digest(checksum, hashlib.sha256(body).hexdigest().encode()):
+        if not known or not hmac.compare_digest(checksum, _checksum(schema, body).encode()):
             raise ValueError
         return msgspec.json.decode(body, type=Book)
     except (ValueError, msgspec.MsgspecError):

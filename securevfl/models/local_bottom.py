@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from securevfl.base.arrays import Floats
-from securevfl.base.files import write_whole
+from securevfl.base.files import read_checked, write_checked
 from securevfl.data.party import Party
 from securevfl.errors import ConfigError, DataError, TableError
 from securevfl.models.torch_model import TorchModel, torch
@@ -113,13 +113,13 @@ class LocalBottom:
         facts = {"schema": SCHEMA, "columns": self.columns, "mean": self._mean, "deviation": self._deviation}
         whole = io.BytesIO()
         np.savez(whole, **facts, **weights)  # type: ignore[arg-type]
-        write_whole(Path(path), whole.getvalue())
+        write_checked(Path(path), whole.getvalue())
 
     def load(self, path: str | Path) -> LocalBottom:
         """Load the numbers that a bottom of the same module has saved, and return this bottom. Raises DataError if they
         do not fit."""
         try:
-            with np.load(path, allow_pickle=False) as kept:
+            with np.load(io.BytesIO(read_checked(Path(path))), allow_pickle=False) as kept:
                 if str(kept["schema"]) != SCHEMA:
                     raise KeyError
                 self._mean, self._deviation = kept["mean"], kept["deviation"]

@@ -9,7 +9,6 @@ protocols/alignment/psi.py.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.base.files import DamagedFileError, read_checked, write_checked
 from securevfl.crypto.curve import canonical_ids
 from securevfl.errors import DataError, IdError, PartiesError
 from securevfl.protocols.alignment.psi import AlignmentWork, Journal, align_active, align_passive
@@ -100,22 +100,22 @@ class FolderJournal(Journal):
 
     def append(self, stream: str, chunk: bytes) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        path = self._file(stream, self.count(stream))
-        draft = path.with_suffix(".draft.chunk")
-        draft.unlink(missing_ok=True)
-        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        write_checked(self._file(stream, self.count(stream)), chunk)
 
     def chunk(self, stream: str, number: int) -> bytes:
-        return self._file(stream, number).read_bytes()
+        path = self._file(stream, number)
+        try:
+            return read_checked(path)
+        except (OSError, DamagedFileError):
+            raise DataError(
+                f"{path}: what an alignment that broke off has kept was expected, it is not there or damaged; remove "
+                f"{self._folder} at every party and align anew"
+            ) from None
 
     def clear(self) -> None:
         """Remove the journal's files, secrets first, and the folder if nothing else is in it."""
         self._file("secrets", 0).unlink(missing_ok=True)
-        for path in self._folder.glob("*.chunk"):
+        for path in (*self._folder.glob("*.chunk"), *self._folder.glob(".*.chunk.*")):  # drafts of killed processes too
             path.unlink()
         with suppress(OSError):
             self._folder.rmdir()

@@ -14,19 +14,18 @@ anew. As no residual goes down before all have a state, none is released under t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from securevfl.base.files import write_whole
+from securevfl.base.files import read_checked_json, write_checked_json
 from securevfl.errors import DataError
 from securevfl.methods.state import State
 from securevfl.training.model_part import ModelPart
 
-SCHEMA = "securevfl.checkpoint/6"
+SCHEMA = "securevfl.checkpoint/7"
 KEPT = 4  # parties are at most this many checkpoints apart
 FINISHED = 1 << 62  # the round of a party whose part is on disk
 
@@ -85,7 +84,7 @@ class Checkpoints:
             "preparation": saved.preparation,
             "best": None if saved.best is None else saved.best.plain(),
         }
-        write_whole(self.folder / self._name(job, saved.round), json.dumps(kept).encode())
+        write_checked_json(self.folder / self._name(job, saved.round), kept)
         for old in self._states(job)[:-KEPT]:
             (self.folder / self._name(job, old)).unlink(missing_ok=True)
 
@@ -99,13 +98,13 @@ class Checkpoints:
     def _read(self, job: bytes, there: int) -> Saved:
         path = self.folder / self._name(job, there)
         try:
-            kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            kept, checked = read_checked_json(path)
             if kept["schema"] != SCHEMA:
                 raise DataError(
                     f"{path}: a checkpoint of schema {SCHEMA} was expected, another version wrote this one; "
                     "end the run with that version, or remove it to start anew"
                 )
-            if kept["round"] != there:
+            if kept["round"] != there or not checked:
                 raise KeyError
             return Saved(
                 round=there,
@@ -120,7 +119,9 @@ class Checkpoints:
         except OSError as cause:
             raise DataError(f"{path}: a checkpoint was expected there ({cause.strerror})") from None
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise DataError(f"{path}: a checkpoint of schema {SCHEMA} was expected; remove it to start anew") from None
+            raise DataError(
+                f"{path}: a whole checkpoint of schema {SCHEMA} was expected, it is damaged; remove it to start anew"
+            ) from None
 
     def run(self, job: bytes) -> str:
         """Return the id of the training that the states and the outcome are of; empty if there are none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.config import plain
-from securevfl.base.files import write_whole
+from securevfl.base.files import DamagedFileError, read_checked_json, write_checked_json
 from securevfl.data.baseline import Baseline
 from securevfl.data.columns import Columns, columns_of, has_names
 from securevfl.data.preparation import Prepared
@@ -31,8 +30,9 @@ from securevfl.models.trees import ForestInputs
 from securevfl.runtime.clock import Books, Kind, Stage
 from securevfl.runtime.clock import Path as CriticalPath
 
-SCHEMA = "securevfl.part/4"
-READ: dict[str, dict[str, Any]] = {  # earlier schemas, and what their files lack
+SCHEMA = "securevfl.part/5"
+READ: dict[str, dict[str, Any]] = {  # earlier schemas, and what their files lack beside a digest
+    "securevfl.part/4": {},
     "securevfl.part/3": {"calibration": [], "data": "", "baseline": []},
     "securevfl.part/2": {"calibration": [], "data": "", "baseline": [], "preparation": []},
 }
@@ -227,7 +227,7 @@ class ModelPart:
         return table
 
     def save(self, path: str | Path) -> None:
-        """Write this party's own part as JSON, whole or not at all."""
+        """Write this party's own part as JSON with its digest, whole or not at all."""
         state = {
             "schema": SCHEMA,
             "name": self.name,
@@ -251,15 +251,17 @@ class ModelPart:
             "held_out": self.held_out,
             "baseline": [plain(each) for each in self.baseline],
         }
-        write_whole(Path(path), json.dumps(state).encode())
+        write_checked_json(Path(path), state)
 
     @classmethod
     def load(cls, path: str | Path) -> ModelPart:
-        """Load a part that `save` wrote. Raises DataError if the file is no part of this schema."""
+        """Load a part that `save` wrote. Raises DataError if the file is no part of this schema, or is damaged."""
         try:
-            state = json.loads(Path(path).read_text(encoding="utf-8"))
+            state, checked = read_checked_json(Path(path))
         except OSError as cause:
             raise DataError(f"{path}: a party's model file was expected there ({cause.strerror})") from None
+        except DamagedFileError:
+            raise _damaged(path) from None
         except (ValueError, RecursionError):
             raise DataError(
                 f"{path}: JSON was expected, the file is broken or cut off; take it from a backup"
@@ -271,6 +273,8 @@ class ModelPart:
                 f"{path}: a model file of schema {known} was expected, {_shown(schema)} came; an older one is read by "
                 "the securevfl that wrote it, a newer one after pip install --upgrade securevfl"
             )
+        if schema == SCHEMA and not checked:
+            raise _damaged(path)
         try:
             state = READ.get(schema, {}) | state
             mean = np.array(state.pop("mean"), dtype=np.float64)
@@ -292,6 +296,13 @@ class ModelPart:
                 f"{path}: a whole model file of schema {schema} was expected, some of it is missing or was changed; "
                 "take it from a backup, or train again"
             ) from None
+
+
+def _damaged(path: str | Path) -> DataError:
+    return DataError(
+        f"{path}: a model file as it was written was expected, its digest is missing or another's: it is damaged or "
+        "was changed by hand; take it from a backup, or train again"
+    )
 
 
 def _shown(schema: object) -> str:

@@ -12,6 +12,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 import securevfl as vfl
+from securevfl.base.files import read_checked_json
 from securevfl.cli.main import app
 from securevfl.data.baseline import Baseline, baselines
 from securevfl.data.columns import Columns, columns_of
@@ -146,17 +147,17 @@ def test_parts_of_earlier_schemas_are_read_and_others_refused(tmp_path: Path) ->
     job = vfl.Job(model=vfl.Logistic(), protocol="open", batch_size="all", epochs=1, accepts=["columns"])
     vfl.simulate(job, own).save(tmp_path)
     path = tmp_path / "shop.json"
-    now = json.loads(path.read_text())
+    now, _ = read_checked_json(path)
     assert ModelPart.load(path).baseline == [Baseline(**each) for each in now["baseline"]]
-    for schema, lacks in (("3", ["baseline"]), ("2", ["baseline", "preparation", "data", "calibration"])):
+    for schema, lacks in (("4", []), ("3", ["baseline"]), ("2", ["baseline", "preparation", "data", "calibration"])):
         before = {key: value for key, value in now.items() if key not in lacks} | {"schema": f"securevfl.part/{schema}"}
         path.write_text(json.dumps(before))
         part = ModelPart.load(path)
         assert part.columns == own[1].columns
-        assert not part.baseline
-    for schema in ("1", "5"):
+        assert bool(part.baseline) == (not lacks)
+    for schema in ("1", "6"):
         path.write_text(json.dumps(now | {"schema": f"securevfl.part/{schema}"}))
-        with pytest.raises(DataError, match=r"schema securevfl.part/4 or .*upgrade"):
+        with pytest.raises(DataError, match=r"schema securevfl.part/5 or .*upgrade"):
             ModelPart.load(path)
 
 

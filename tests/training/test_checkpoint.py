@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
+from securevfl.base.files import read_checked_json, write_checked_json
 from securevfl.errors import DataError
 from securevfl.methods.state import State
 from securevfl.protocols.engines import Engine
@@ -125,14 +126,14 @@ def test_states_are_private_few_and_checked(tmp_path: Path) -> None:
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
     spoilt = max(tmp_path.iterdir())
     whole = spoilt.read_text()
-    spoilt.write_text(whole.replace("checkpoint/6", "checkpoint/4"))
+    write_checked_json(spoilt, read_checked_json(spoilt)[0] | {"schema": "securevfl.checkpoint/4"})
     with pytest.raises(
-        DataError, match=r"of schema securevfl\.checkpoint/6 was expected, another version wrote this one"
+        DataError, match=r"of schema securevfl\.checkpoint/7 was expected, another version wrote this one"
     ):
         own.load(digest, 45)
     for other in (
         "[]",
-        '{"schema": "securevfl.checkpoint/6"}',
+        '{"schema": "securevfl.checkpoint/7"}',
         whole.replace('{"shop"', '["shop"').replace('"}', '"]'),
     ):
         spoilt.write_text(other)

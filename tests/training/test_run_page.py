@@ -136,7 +136,7 @@ def test_what_files_do_not_keep_is_not_shown_as_measured(run: vfl.Run, tmp_path:
     [
         ('{"schema": "securevfl.part/9", "x": 1}', "securevfl.part/9 came"),
         ('{"schema": "secret words", "x": 1}', "another file came"),
-        ('{"schema": "securevfl.part/4", "na', "JSON was expected, the file is broken or cut off"),
+        ('{"schema": "securevfl.part/5", "na', "JSON was expected, the file is broken or cut off"),
         ('{"schema": "securevfl.part/4"}', "a whole model file .* some of it is missing"),
         ("[1]", "another file came"),
     ],

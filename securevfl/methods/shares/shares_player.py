@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.files import write_whole
+from securevfl.base.files import read_checked_json, write_checked_json
 from securevfl.base.roles import PARTNER
 from securevfl.data.schedule import Rows, Visit
 from securevfl.disclosure.exposure import ROWS
@@ -57,6 +57,20 @@ KEY_BYTES = 32
 LOST = 1.02  # times the least loss so far, from which a training turns back
 _TURNED = "the loss rose: steps of twice the safe size were too long for these columns, and half of it follows"
 EXPLAINED = 512  # training rows by which columns are said to matter, to a party that is told its weights
+
+
+def _read_inputs(file: Path) -> State:
+    """Read the inputs that work done ahead rests on. ConfigError if the file is not what was written."""
+    try:
+        kept, checked = read_checked_json(file)
+        if checked:
+            return State.read(kept)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise ConfigError(
+        f"{file}: the inputs that work done ahead rests on were expected, the file is damaged or of an earlier "
+        "version; remove its folder (--ahead) and do the work anew"
+    )
 
 
 def _shared(kept: State) -> shares.SharedState | None:
@@ -321,7 +335,7 @@ class SharesPlayer(Player):
         """Return this party's inputs: those on which work done ahead rests, if there is any, or new ones."""
         train, folder = data.schedule.train, self._seat.desk.ahead
         file = None if folder is None else folder / INPUTS
-        kept = None if file is None or not file.exists() else State.read(json.loads(file.read_text(encoding="utf-8")))
+        kept = None if file is None or not file.exists() else _read_inputs(file)
 
         def seen() -> Seen:
             targets = None if data.targets is None else data.targets[train]
@@ -334,7 +348,7 @@ class SharesPlayer(Player):
         made = self._model.inputs(self._spread(data.columns, len(train)), kept, seen)
         own = made.state(whole=True)
         if file is not None and kept is None and own:
-            write_whole(file, json.dumps(State(own).plain()).encode())
+            write_checked_json(file, State(own).plain())
         return made
 
     def _spread(self, columns: int, rows: int, name: str | None = None) -> Spread:
