@@ -174,12 +174,12 @@ class JobOptions(Config):
     def loss(self) -> Loss:
         """What is minimised: the model's loss, of rows that count, and were exposed, as the job says."""
         loss = self.model.loss if self.exposure is None else OffsetLoss(self.model.loss)
-        return loss if self.weights is None else WeightedLoss(loss, self.weights.most)
+        return loss if self.weights is None else WeightedLoss(loss, self.weights.room)
 
     @property
     def residual_bound(self) -> float:
         """|g| of one entry never exceeds it."""
-        return self.model.residual_bound * (1.0 if self.weights is None else self.weights.most)
+        return self.model.residual_bound * (1.0 if self.weights is None else self.weights.room)
 
     @property
     def moves(self) -> bool:

@@ -121,6 +121,7 @@ def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], 
         f"{job.optimizer.label} on a {job.model.name} model, protocol {method.title(job, roles)}",
         *(f"model: {line}" for line in job.model.note.splitlines()),
         *([f"not on shares, as {why}"] if job.protocol.seals and (why := why_sealed(job.model, job.optimizer)) else []),
+        *_weights(job),
         f"assumes: {ASSUMPTIONS}",
         f"encryption: {method.strength(job)}",
         *([] if known is None else [f"takes: {line}" for line in method.needs(job, known)]),
@@ -138,6 +139,16 @@ def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], 
         if name == roles.lead:
             lines += _told("pooling", method.pooling(job, roles))
     return Sheet("\n".join([*lines, *refused]))
+
+
+def _weights(job: Job) -> list[str]:
+    """Return the line that says how much rows count at most, and what follows from it."""
+    if job.weights is None:
+        return []
+    room = job.weights.room
+    rare = f", so that each has 1 of {2 * room:g} rows or more" if job.model.loss.single else ""
+    balanced = f", and that its classes count the same{rare}" if job.weights.classes == "balanced" else ""
+    return [f"weights: all learn that no row counts more than {room:g} times the mean{balanced}"]
 
 
 def _heading(roles: Roles, name: str) -> str:

@@ -105,8 +105,8 @@ class Loss(ABC):
         if len(found) > 2:
             raise LabelError(
                 f"{self.name} loss: labels of exactly two values were expected, {len(found)} came; merge them into "
-                "two, or train a softmax model for several classes or square loss for numbers (fedbcd trains a softmax "
-                "model)"
+                "two, or train loss one_vs_rest or softmax for several classes (trees take one_vs_rest, fedbcd trains "
+                "softmax), or square for numbers"
             )
         return found
 

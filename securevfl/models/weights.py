@@ -23,6 +23,8 @@ from securevfl.models.loss import Loss, Undone
 from securevfl.models.positive import class_names, unknown_class
 from securevfl.models.row_loss import RowLoss
 
+ROOM = 4.0  # times their mean, where a job says nothing of it
+
 
 class Weights(Config):
     """How much each row counts. The party with labels knows, and nobody else."""
@@ -31,8 +33,14 @@ class Weights(Config):
     """"balanced" lets each class count the same in all, or a weight for each class by its label."""
     column: str | None = None
     """A column of the party with labels that holds a weight of each row; no model sees it."""
-    most: float = Field(default=4.0, ge=1)
-    """No row counts more than so many times the mean. All know it: numbers have room for it, steps allow for it."""
+    most: float | None = Field(default=None, ge=1)
+    """No row counts more than so many times the mean. All know it: numbers have room for it, steps allow for it. If
+    left out 4; of classes on one computer the least power of two that fits, which tells how rare the rarest is."""
+
+    @property
+    def room(self) -> float:
+        """The most that a row counts, in units of the mean."""
+        return ROOM if self.most is None else self.most
 
 
 class WeightedLoss(RowLoss):
@@ -73,12 +81,26 @@ def row_weights(
     if options.classes is not None:
         found = found * _of_classes(name, options.classes, loss, y, classes, train)
     found = np.asarray(found / found[train].mean())
-    if float(found[train].max()) > options.most:
+    if float(found[train].max()) > options.room:
         raise TableError(
-            f"party {name}: weights of at most {options.most:g} times their mean were expected, larger ones came; "
-            "raise weights.most, which makes encrypted numbers coarser, or even the weights out"
+            f"party {name}: weights of at most {options.room:g} times their mean were expected, larger ones came; "
+            f"raise weights.most to {power(found[train]):g}, which all parties learn, or even the weights out"
         )
     return found
+
+
+def power(weights: Floats) -> float:
+    """Return the least power of two that no weight (n,) of mean 1 is above."""
+    return float(2.0 ** max(0, int(np.ceil(np.log2(float(weights.max())) - 1e-9))))
+
+
+def room_for(name: str, options: Weights, loss: Loss, y: NDArray[Any], classes: NDArray[Any], train: Rows) -> Weights:
+    """Return the weights of classes with the room that the training rows of these labels need, if a job leaves it
+    open."""
+    if options.most is not None or options.classes is None or options.column is not None:
+        return options
+    found = _of_classes(name, options.classes, loss, y, classes, train)[train]
+    return options.model_copy(update={"most": power(found / found.mean())})
 
 
 def _of_classes(

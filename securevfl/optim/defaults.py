@@ -12,12 +12,14 @@ can, and sealed under CKKS where it can't. A key that is given always stays as i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.models.linear import LinearModel
+from securevfl.models.weights import ROOM
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.adam import Adam
 from securevfl.optim.base import Training
@@ -28,7 +30,7 @@ from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.shares.shares_options import Shares
 
-__all__ = ["VISITS", "filled", "why_sealed"]
+__all__ = ["EVALUATE_EVERY", "LONG_VISITS", "VISITS", "filled", "longer", "why_sealed"]
 
 VISITS = 40  # of all rows, at most; six public tables come within .001 of the optimum's AUC in 10 to 30
 LONG_STEP, LONG_VISITS = 2.0, 30  # where evaluations tell if that is too long, which half of it never is
@@ -60,6 +62,11 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     if optimizer is None:
         return _schedule(model, protocol, given) | dict(given) | {"protocol": protocol}
     return {**model.defaults, **given, "protocol": protocol}
+
+
+def longer(room: float) -> float:
+    """Return how many times as many visits weights of so much room need: by momentum the root of what steps lose."""
+    return math.sqrt(max(1.0, room / ROOM))
 
 
 def why_sealed(model: Model, optimizer: Training | None = None) -> str:
@@ -98,14 +105,19 @@ def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
 def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dict[str, Any]:
     """Choose an optimizer with its schedule for a job that names none; empty where every optimizer that fits asks the
     user for a choice."""
+    weights = given.get("weights")
+    room = weights.get("most") if isinstance(weights, Mapping) else getattr(weights, "most", None)
+    more = longer(room) if isinstance(room, (int, float)) else 1.0
     if model.defaults:
-        return {"test_fraction": HELD_OUT, **model.defaults}
+        own = {"test_fraction": HELD_OUT, **model.defaults}
+        return own | {"epochs": math.ceil(more * own["epochs"])} if "epochs" in own else own
     if protocol.shares is not None:
-        own: dict[str, Any] = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": VISITS}
+        own = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(more * VISITS)}
         if given.get("test_fraction", HELD_OUT) and given.get("patience", True):
             watched = {"evaluations": 1}
-            own |= {"test_fraction": HELD_OUT, "evaluate_every": EVALUATE_EVERY, "patience": watched}
-            own |= {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": LONG_VISITS}
+            every = math.ceil(more * EVALUATE_EVERY)
+            own |= {"test_fraction": HELD_OUT, "evaluate_every": every, "patience": watched}
+            own |= {"optimizer": BlockDescent(lr=LONG_STEP), "epochs": math.ceil(more * LONG_VISITS)}
         return own
     if protocol.stored is not None or model.method:
         return {}

@@ -15,7 +15,7 @@ from selfcheck.whole_weights import whole_weights
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
-from securevfl.errors import ConfigError, DataError, LeakageError
+from securevfl.errors import ConfigError, DataError, DataNotice, LabelError, LeakageError
 from securevfl.methods.shares import shares_player
 from securevfl.methods.state import State
 from securevfl.models import own_score, trees
@@ -323,3 +323,17 @@ def test_rare_classes_may_weigh_as_much() -> None:
     )
     later = [run.predict_proba({party.name: party.table for party in table})[:, 1].mean() for run in (plain, even)]
     assert later[1] > later[0] + 0.1
+
+
+def test_several_classes_are_learnt_one_against_the_rest_unless_a_loss_is_named() -> None:
+    own = vfl.datasets.breast_cancer()
+    y = np.digitize(own[0].X[:, 0], np.quantile(own[0].X[:, 0], [0.25, 0.5, 0.75]))
+    each = [vfl.Party("bank", own[0].X, y, aligned=True), vfl.Party("shop", own[1].X, aligned=True)]
+    job = vfl.Job(model=vfl.Trees(trees=4, depth=2, own_score=False), epochs=4)
+    with pytest.warns(DataNotice, match="bank: trees learn each of several classes against the rest"):
+        run = vfl.simulate(job, each)
+    assert run.job.model.loss.name == "one_vs_rest"
+    assert run.predict_proba({"bank": own[0].X[:5], "shop": own[1].X[:5]}).shape == (5, 4)
+    assert run.metrics["auc"] > 0.8
+    with pytest.raises(LabelError, match="trees take one_vs_rest"):
+        vfl.simulate(vfl.Job(model=vfl.Trees(trees=4, depth=2, loss="logistic"), epochs=4), each)

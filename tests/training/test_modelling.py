@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl import errors
@@ -86,6 +87,35 @@ def test_coefficients_of_a_regression_are_in_units_of_the_label() -> None:
     assert run.intercept[0] == pytest.approx(own.intercept_, rel=1e-3)
 
 
+def test_balanced_classes_at_one_in_a_hundred_train_on_shares_to_what_scikit_learn_finds() -> None:
+    """The room is the least power of two that fits, it is said, and there are visits enough for its smaller steps."""
+    draw, rows = np.random.default_rng(8), 6000
+    own, other = draw.normal(size=(rows, 2)), draw.normal(size=(rows, 2))
+    f = own @ [1.5, -1.0] + other @ [1.0, 0.0] + draw.logistic(size=rows)
+    y = (f >= np.sort(f)[-60]).astype(int)
+    each = [vfl.Party("bank", own, y, ids=range(rows)), vfl.Party("shop", other, ids=range(rows))]
+    opened = vfl.Protocol(shares=vfl.Shares(open_weights=("bank", "shop")))
+    open_job = vfl.Job(model=vfl.Logistic(), protocol=opened, weights={"classes": "balanced"}, test_fraction=0.0)
+    with pytest.warns(errors.DataNotice):
+        run = vfl.simulate(open_job, each)
+    assert run.job.weights is not None
+    assert run.job.weights.most == 64
+    assert run.job.epochs == 4 * open_job.epochs
+    sheet = str(vfl.explain(open_job, each))
+    assert "no row counts more than 64 times the mean, and that its classes count the same" in sheet
+    assert "1 of 128 rows or more" in sheet
+    X = np.hstack([run.parts["bank"].rows(own), run.parts["shop"].rows(other)])
+    oracle = LogisticRegression(C=1e6, class_weight="balanced", tol=1e-10, max_iter=1000).fit(X, y)
+    theta = np.concatenate([run.parts["bank"].theta[:2, 0], run.parts["shop"].theta[:, 0]])
+    weight = np.where(y == 1, rows / 120, rows / (2 * (rows - 60)))
+    p = oracle.predict_proba(X)[:, 1]
+    spread = np.sqrt(np.diag(np.linalg.inv((X * (weight * p * (1 - p))[:, None]).T @ X)))
+    assert np.abs((theta - oracle.coef_[0]) / np.maximum(spread, 1e-9)).max() < 3  # of unweighted rows' errors .5
+    assert run.metrics["auc"] == pytest.approx(roc_auc_score(y, oracle.decision_function(X)), abs=2e-3)
+    for given, sizes in (({"classes": "balanced", "most": 64}, 160), ({"classes": "balanced"}, 40)):
+        assert vfl.Job(model=vfl.Logistic(), weights=given, test_fraction=0.0).epochs == sizes
+
+
 def test_weights_are_sealed_like_any_residual() -> None:
     """Under encryption the same model comes out, though g goes beyond the loss's own bound."""
     options = {"weights": {"classes": {"no": 1, "yes": 9}}, "epochs": 3}
@@ -97,6 +127,7 @@ def test_weights_are_sealed_like_any_residual() -> None:
     ("weights", "says"),
     [
         ({"classes": {"no": 1, "yes": 500}, "most": 2}, "at most 2 times their mean .* raise weights.most"),
+        ({"classes": {"no": 1, "yes": 500}, "most": 2}, "raise weights.most to 8,"),
         ({"classes": {"no": 1}}, "a weight for each class was expected, yes has none"),
         (
             {"classes": {"no": 1, "Yes": 5}},

@@ -317,10 +317,17 @@ class SharesPlayer(Player):
             return None
         d, rows, clip = self._sizes["columns"][self._seat.me], data.schedule.flow, self._options.clip
         starts = range(0, len(rows), STRETCH)
-        stretches = (self._features(data, rows[at : at + STRETCH]).clip(-clip, clip) for at in starts)
+        stretches = (self._own_weighted(data, rows[at : at + STRETCH], clip) for at in starts)
+        if data.weights is not None:  # who has labels knows what each row counts; others allow for the most
+            loss = self._job.model.loss
         ridge = self._model.ridge_of(len(rows))
         held_back = np.full((d, 1), (optimizer.ridge if ridge is None else ridge) + self._job.model.l2)
         return of_rows(stretches, lambda X: X.T @ X, loss, held_back, who=self._seat.me)
+
+    def _own_weighted(self, data: TrainingData, rows: Rows, clip: float) -> Floats:
+        """Return inputs (m x d) of these rows by the root of what each row counts, where this party knows that."""
+        own = self._features(data, rows).clip(-clip, clip)
+        return own if data.weights is None else own * np.sqrt(data.weights[rows])[:, None]
 
     def _features(self, data: TrainingData, rows: Rows) -> Floats:
         """Return this party's inputs (m x d) of rows of its table, which are either all training rows or all held
