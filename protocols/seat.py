@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,8 @@ class Desk:
 
     run: names the training, the same at all its parties and in all sessions. ahead: a folder for work that is done
     ahead of it; chunks: the file of the names of what is spent of such work. scores: the file of what it has let others
-    score. together: the tables of all are in this one process, so that nobody is told anything.
+    score. together: the tables of all are in this one process, so that nobody is told anything. account: is told how
+    many rows of a block get a score, and how many this party refuses, before it lets either out.
     """
 
     run: str = ""
@@ -27,6 +28,7 @@ class Desk:
     chunks: Path | None = None
     scores: Path | None = None
     together: bool = False
+    account: Callable[[int, int], None] = lambda scored, refused: None
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ Rows come in blocks; shares of H are made by new_sums.py. Q is who asks, most of
 partner. R, the holder that is not Q (B if Q is neither), rounds; O is the other one. Levels are k bits, s apart
 (share_levels.py), i_O the k bits of O's share from s on.
 
-0. Q -> k   a commitment to Q's own columns of each row, a keyed digest
-1. R -> k   whether it has answered this question before: then 2 and 3 are left out, and all take what they have kept
+0. Q -> k   a commitment to Q's own columns of each row, a keyed digest; which rows it knows that get no score
+1. R -> k   which rows get no score from it, which have one that it has kept; then the other k -> k the same
+            rows that nobody refuses are scored: 2 and 3 for those that have no score yet, what was kept for the others
 2. all      shares of H at A and B
 3. O -> R   nothing: it has kept i_O, and no bit of its share below
 4. R -> Q   floor((h_R + D) / s) mod 2^k         D secret, uniform below s, new for every score; R has kept it.
@@ -14,8 +15,10 @@ partner. R, the holder that is not Q (B if Q is neither), rounds; O is the other
    Q        (the two, added up, + 1/2) s
 
 Without D the answer would be a function of H and of O's share, whose lower bits O has: f to within s rather than at
-random. With it the mean of f is H, its deviation s / 2, and k bits of a row are told at most. The same question gets
-the same bytes, nothing is computed anew: four answers to one question would undo half of the rounding.
+random. With it the mean of f is H, its deviation s / 2, and k bits of a row are told at most. The same row gets
+the same bytes in whatever block it comes, nothing is computed anew: four answers about one row would undo half of the
+rounding. So it is for conversations at once: R notes which rows it scores before it says so, and another conversation
+waits until they are done. R is the first to say, so that no two wait for each other.
 
 Scores are outputs: what they tell is said in score_ledger.py, and every party but Q asks its ledger before it sends
 anything about a block. Levels do not save few or heavy columns: one with most of the weight is read.
@@ -23,20 +26,29 @@ anything about a block. Levels do not save few or heavy columns: one with most o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.errors import LeakageError, ProtocolError
+from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.shares import new_sums
 from securevfl.protocols.shares.new_sums import NewSums, words
-from securevfl.protocols.shares.score_ledger import COMMITMENT, Ledger, ScoreQuestion
+from securevfl.protocols.shares.score_ledger import (
+    COMMITMENT,
+    KEPT,
+    NEW,
+    OWN,
+    REFUSED,
+    Ledger,
+    ScoreQuestion,
+)
 from securevfl.protocols.shares.share_levels import Levels
 from securevfl.protocols.shares.share_products import Products
 from securevfl.protocols.shares.visits import SharedState
@@ -48,15 +60,17 @@ __all__ = ["Asking", "QueriedRows", "Scores", "declares"]
 
 
 class Committed(Telling, frozen=True):
-    """16 bytes a row, the same for the same row with the same columns and no other."""
+    """16 bytes a row, the same for the same row with the same columns and no other; and a byte a row, 0 where it
+    gets no score."""
 
     rows: bytes
+    states: bytes
 
 
-class AnsweredBefore(Message, frozen=True):
-    """Whether the sender has answered this question before."""
+class RowStates(Telling, frozen=True):
+    """A byte a row: the sender refuses it, has no score of it, or has kept one."""
 
-    before: bool
+    states: bytes
 
 
 class ShareKept(Message, frozen=True):
@@ -82,10 +96,13 @@ def declares(asker: Role = ACTIVE) -> list[Declared]:
     told, holders = Reveal("output", "levels of the scores of the rows that were asked"), (ACTIVE, PARTNER)
     others = [role for role in (ACTIVE, PARTNER, PASSIVE) if role != asker or role == PASSIVE]
     rounds, other = (ACTIVE, PARTNER) if asker == PARTNER else (PARTNER, ACTIVE)
+    states = Reveal("plain", "which of the rows that are asked about its account refuses, in a word, or has answered")
+    roles = (ACTIVE, PARTNER, PASSIVE)
+    pairs = [(one, each) for one in others for each in roles if one != each or one == PASSIVE]
     return [
         *new_sums.declares(),
         *(Declared(Committed, asker, other, own) for other in others),
-        *(Declared(AnsweredBefore, rounds, each, Reveal("public")) for each in (other, PASSIVE)),
+        *(Declared(RowStates, *pair, states) for pair in pairs),
         Declared(ShareKept, other, rounds, Reveal("public")),
         Declared(OpenedScores, rounds, asker, told),
         *([] if asker in holders else [Declared(ScoreShare, ACTIVE, asker, Reveal("uniform"))]),
@@ -94,10 +111,12 @@ def declares(asker: Role = ACTIVE) -> list[Declared]:
 
 @dataclass(frozen=True)
 class QueriedRows:
-    """The rows that are asked about: their ids, and this party's columns (n x d) as they are."""
+    """The rows that are asked about: their ids, and this party's columns (n x d) as they are. barred: those (n,) that
+    this party refuses for a reason of its own."""
 
     ids: Sequence[bytes]
     raw: Floats
+    barred: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,8 @@ class Asking:
     model: its name, the same in every session. ledger: this party's own; None where all tables are in one process, at
     all parties. to: who asks, the active party if empty. most: bits of a row that this party lets its scores have
     together. rounded: the levels that this party tells where it is the one that rounds, over the same sums as `levels`
-    and no closer; `levels` if left out.
+    and no closer; `levels` if left out. account: is told how many rows of a block get a score, and how many this party
+    refuses, before it lets either out.
     """
 
     model: bytes
@@ -116,6 +136,25 @@ class Asking:
     to: str = ""
     most: float = float("inf")
     rounded: Levels | None = None
+    account: Callable[[int, int], None] = lambda scored, refused: None
+
+
+@dataclass(frozen=True)
+class AgreedRows:
+    """What parties agreed about a block: which of its rows (n,) have no score yet and get one, and which have one."""
+
+    question: ScoreQuestion | None
+    fresh: NDArray[np.bool_]
+    kept: NDArray[np.bool_]
+
+    @property
+    def scored(self) -> NDArray[np.bool_]:
+        """The rows (n,) that are scored."""
+        return self.fresh | self.kept
+
+    def question_of(self, mask: NDArray[np.bool_]) -> ScoreQuestion | None:
+        """Return the question about some of the rows (n,)."""
+        return None if self.question is None else self.question.where(mask)
 
 
 class Scores:
@@ -136,48 +175,101 @@ class Scores:
         self._other = terms.partner if self._rounds == seat.active else seat.active
         self._ring, self._coarse = ShareRing(terms.numbers.bits), ShareRing(asking.levels.bits)
         rounds = seat.me == self._rounds
+        self._lost = np.zeros(0, np.bool_)  # of the scores of the last block that were told before
         self._told_levels = asking.rounded if rounds and asking.rounded is not None else asking.levels
         self._dither = Prg.fresh("dither of scores")
         self._sums: NewSums | None = None
+        self.agreed = AgreedRows(None, np.zeros(0, np.bool_), np.zeros(0, np.bool_))  # about the last block
 
     def block(self, number: int, X: Floats, rows: QueriedRows) -> Floats | None:
-        """Goes through block `number` with this party's columns X (n x d) of these rows, scaled as in training.
+        """Score block `number` with this party's columns X (n x d) of these rows, scaled as in training.
 
-        The scores (n x c) at the party that asks, None elsewhere. LeakageError if this party's ledger refuses.
+        The scores (n x c) at the party that asks, nan where a row gets none; None elsewhere. LeakageError if this
+        party's ledger refuses the model or the peer.
         """
-        question, before = self._agree(rows)  # 0, 1
-        part = self._kept(question) if before else self._made(number, X, question)
-        return self._told(part, (len(X), self._terms.outputs), question)
+        ledger = self._asking.ledger
+        if ledger is None:
+            every = np.ones(len(X), np.bool_)
+            self.agreed = AgreedRows(None, every, ~every)
+            return self._told(self._made(number, X, None))
+        self._lost = np.zeros(0, np.bool_)
+        with ledger.claiming() as claim:
+            self.agreed = agreed = self._agree(rows, ledger, claim)  # 0, 1
+            if not agreed.scored.any():
+                return np.full((len(X), self._terms.outputs), np.nan) if self._seat.me == self._to else None
+            parts = np.zeros((len(X), self._terms.outputs), np.uint64)
+            holds = self._seat.me in (self._rounds, self._other)
+            if agreed.kept.any() and holds:
+                parts[agreed.kept] = self._kept(agreed.question_of(agreed.kept))
+            if agreed.fresh.any():
+                fresh = self._made(number, X[agreed.fresh], agreed.question_of(agreed.fresh))
+                if fresh is not None:
+                    parts[agreed.fresh] = fresh
+            return self._told(parts[agreed.scored] if holds else None)
 
-    def _agree(self, rows: QueriedRows) -> tuple[ScoreQuestion | None, bool]:
-        """Agree on the question, as this party's ledger knows it, and on whether it has been answered before."""
+    def _agree(self, rows: QueriedRows, ledger: Ledger, claim: str) -> AgreedRows:
+        """Agree on which rows are scored and which of these were before."""
         seat, asking, to, products = self._seat, self._asking, self._to, self._products
-        if asking.ledger is None:
-            return None, False
+        n, judges = len(rows.ids), [name for name in seat.parties if name != to]
         if seat.me == to:
-            commitments = asking.ledger.commitments(rows.ids, rows.raw)
+            commitments = ledger.commitments(rows.ids, rows.raw)
+            question = ledger.question(asking.model, OWN, rows.ids, commitments)
+            own = ledger.ask(question)
             for name in products.others:
-                told = seat.channel.tell(Entry(name, "digests", len(rows.ids), 8 * COMMITMENT, about=(to,)))
-                products.send(name, Committed(commitments), told)  # 0
+                told = seat.channel.tell(Entry(name, "digests", n, 8 * COMMITMENT, about=(to,)))
+                products.send(name, Committed(commitments, own.tobytes()), told)  # 0
         else:
-            commitments = products.recv(to, Committed).rows  # 0
-        if len(commitments) != COMMITMENT * len(rows.ids):
-            raise ProtocolError(
-                f"{to}: {len(rows.ids)} commitments were expected, {len(commitments)} bytes came; "
-                "do both ask for the same rows?"
-            )
-        question = asking.ledger.question(asking.model, to, rows.ids, commitments)
+            committed = products.recv(to, Committed)  # 0
+            commitments, own = committed.rows, _states(to, committed.states, n)
+            if len(commitments) != COMMITMENT * n:
+                raise ProtocolError(
+                    f"{to}: {n} commitments were expected, {len(commitments)} bytes came; "
+                    "do both ask for the same rows?"
+                )
+            question = ledger.question(asking.model, to, rows.ids, commitments)
+        states = {self._rounds: self._judged(question, rows, own != REFUSED, claim)} if seat.me == self._rounds else {}
         if seat.me != self._rounds:
-            before = products.recv(self._rounds, AnsweredBefore).before  # 1
-        else:
-            before = asking.ledger.kept(question) is not None
-        if seat.me != to and not before:
-            bits = self._told_levels.bits * self._terms.outputs
-            asking.ledger.admit(question, rows.raw, bits=bits, most=asking.most, me=seat.me)
-        if seat.me == self._rounds:
-            for name in products.others:
-                products.send(name, AnsweredBefore(before))  # 1
-        return question, before
+            states[self._rounds] = _states(self._rounds, products.recv(self._rounds, RowStates).states, n)  # 1
+            if seat.me != to:
+                open_rows = (own != REFUSED) & (states[self._rounds] != REFUSED)
+                states[seat.me] = self._judged(question, rows, open_rows, claim)
+        for name in judges:
+            if name not in states:
+                states[name] = _states(name, products.recv(name, RowStates).states, n)  # 1
+        scored = np.logical_and.reduce([own != REFUSED, *(each != REFUSED for each in states.values())])
+        kept = scored & (states[self._rounds] == KEPT)
+        if self._other in states:
+            scored &= ~kept | (states[self._other] == KEPT)  # its part was lost: nobody makes another
+            kept &= scored
+        if seat.me != to:
+            unused = (states[seat.me] == NEW) & ~(scored & ~kept)
+            if unused.any():
+                ledger.give_back(question.where(unused))
+            asking.account(int((scored & ~kept).sum()), 0)
+        return AgreedRows(question, scored & ~kept, kept)
+
+    def _judged(
+        self, question: ScoreQuestion, rows: QueriedRows, open_rows: NDArray[np.bool_], claim: str
+    ) -> NDArray[np.uint8]:
+        """Ask this party's ledger about the rows that are open (n,), and tell the others what it says (n,)."""
+        seat, asking, products = self._seat, self._asking, self._products
+        assert asking.ledger is not None, "it has been asked"
+        if rows.barred is not None:
+            open_rows = open_rows & ~rows.barred
+        states = np.full(len(open_rows), REFUSED, np.uint8)
+        states[open_rows] = asking.ledger.admit(
+            question.where(open_rows),
+            rows.raw[open_rows],
+            bits=self._told_levels.bits * self._terms.outputs,
+            most=asking.most,
+            me=seat.me,
+            claim=claim,
+        )
+        asking.account(0, int((states == REFUSED).sum()))
+        for name in products.others:
+            told = seat.channel.tell(Entry(name, "ids", len(states), 2, about=(seat.me,)))
+            products.send(name, RowStates(states.tobytes()), told)  # 1
+        return states
 
     def _made(self, number: int, X: Floats, question: ScoreQuestion | None) -> Words | None:
         """Compute this party's part (n x c) of new scores, if it is a holder; it is kept before anything is told."""
@@ -199,33 +291,33 @@ class Scores:
         if self._asking.ledger is not None and question is not None:
             if seat.me == self._rounds:
                 self._products.recv(self._other, ShareKept)  # 3
-            self._asking.ledger.keep(question, self._coarse.pack(part))
+            self._asking.ledger.keep(question, [row.tobytes() for row in part.astype("<u8")])
             if seat.me == self._other:
                 self._products.send(self._rounds, ShareKept())  # 3
         return part
 
-    def _kept(self, question: ScoreQuestion | None) -> Words | None:
-        """Read this party's part (n x c) of scores that were told before, if it is a holder."""
-        ledger = self._asking.ledger
+    def _kept(self, question: ScoreQuestion | None) -> Words:
+        """Read this holder's part (n x c) of scores that were told before; 0 where it was lost."""
+        ledger, c = self._asking.ledger, self._terms.outputs
         assert ledger is not None and question is not None, "it has been asked"  # noqa: PT018
-        if self._seat.me not in (self._rounds, self._other):
-            return None
-        data, c = ledger.kept(question), self._terms.outputs
-        if data is None:
-            raise LeakageError(
-                f"{self._seat.me}: its part of scores that were told before was expected beside its ledger, it is not "
-                "there; keep the scores you have"
-            )
-        return self._coarse.unpack(data, (len(question.rows), c))
+        parts = ledger.kept(question)
+        self._lost = np.array([each is None for each in parts], np.bool_)
+        return np.frombuffer(b"".join(each or bytes(8 * c) for each in parts), "<u8").reshape(-1, c).astype(np.uint64)
 
-    def _told(self, part: Words | None, shape: tuple[int, int], question: ScoreQuestion | None) -> Floats | None:
-        """Return the scores (n x c) at the party that asks; the holders send it their parts."""
-        seat, to, coarse, products = self._seat, self._to, self._coarse, self._products
+    def _told(self, part: Words | None) -> Floats | None:
+        """Return the scores (n x c) at the party that asks, nan where a row has none; the holders send it their parts
+        (m x c) of the rows that are scored."""
+        seat, to, coarse, products, agreed = self._seat, self._to, self._coarse, self._products, self.agreed
+        shape = (int(agreed.scored.sum()), self._terms.outputs)
         if seat.me == to:
             rounded = words(self._rounds, products.recv(self._rounds, OpenedScores).words, coarse, shape)  # 4
             if part is None:
                 part = words(self._other, products.recv(self._other, ScoreShare).words, coarse, shape)  # 5
-            return self._asking.levels.sums(part + rounded, rounded_down=1)
+            scores = np.full((len(agreed.scored), shape[1]), np.nan)
+            scores[agreed.scored] = self._asking.levels.sums(part + rounded, rounded_down=1)
+            scores[np.flatnonzero(agreed.kept)[np.flatnonzero(self._lost)]] = np.nan
+            self._keep_scores(scores)
+            return scores
         if part is not None and seat.me == self._rounds:
             about = tuple(name for name in seat.parties if name != to)
             told = seat.channel.tell(Entry(to, "scores", part.size, self._told_levels.bits, about=about))
@@ -233,3 +325,18 @@ class Scores:
         elif part is not None:
             products.send(to, ScoreShare(coarse.pack(part)))  # 5
         return None
+
+    def _keep_scores(self, scores: Floats) -> None:
+        """Keep the scores (n x c) that this party was told, so that it need not ask again."""
+        known = np.asarray(~np.isnan(scores).any(axis=1))
+        ledger, question = self._asking.ledger, self.agreed.question_of(known)
+        if ledger is not None and question is not None:
+            ledger.keep_scores(question, [row.tobytes() for row in scores[known].astype("<f8")])
+
+
+def _states(name: str, states: bytes, rows: int) -> NDArray[np.uint8]:
+    """Read what a party says of so many rows. ProtocolError if it is something else."""
+    found = np.frombuffer(states, np.uint8)
+    if len(found) != rows or found.max(initial=0) > KEPT:
+        raise ProtocolError(f"{name}: a word for each of {rows} rows was expected, others came; use one version")
+    return found

@@ -4,80 +4,139 @@ Scores are outputs, and whoever gets them chooses its own columns freely. A scor
 party's sum up to one's own; d_A + 1 questions about one row with chosen own columns show theta_A, and then the other
 party's sum of every row that is asked; scores of the same rows under many models show the other party's columns up to
 an invertible matrix; scores of training rows are residuals to whoever has the labels; scores of a model that was hardly
-trained are products of its columns with chosen labels. So, for each peer and at most:
+trained are products of its columns with chosen labels. So, at most:
 
-- a row is scored once by a model (the same question gets the same bytes, as after a crash), and under fewer than d / 4
-  models in all (or one), d the party's own columns;
-- all scores of a row have together a fourth of the bits that the party's columns hold (`BUDGET`), c scores of k bits
-  counting c k, and the codes of its heaviest columns beside them, unless it has agreed to more;
+- a row is scored once for a peer by a model: asked again, whatever block it comes in, it gets the same bytes, which
+  both holders have kept; and under fewer than d / 4 models in all (or one), d the party's own columns;
+- all scores of a row, whoever was told them, have together a fourth of the bits that the party's columns hold
+  (`BUDGET`), c scores of k bits counting c k, and the codes of its heaviest columns beside them, unless it has agreed
+  to more;
 - rows that a model was trained on are never scored by it. They are known by their ids; who names them otherwise is
-  found by their columns, in whole requests: if more of the rows that were asked about have columns of training rows
-  than chance explains, the request is refused. No row is named or answered differently for its columns;
+  found by their columns, over all questions of a peer: if more of the rows that were asked about have columns of
+  training rows than chance explains, the peer gets no more scores. No row is named or answered differently for its
+  columns;
 - a model is scored after its last visit, and after ten visits or more;
 - a row comes with the columns that it came with before: whoever asks commits to them, by a digest under a key of its
   own ledger, before it is answered;
-- a row is measured once for each hundred of the rows that it is measured with, in all runs, unless it has agreed, and
-  counted among those near the end of the table as often.
+- a row is measured once for each hundred of the rows that it is measured with, in all runs and whoever measures,
+  unless it has agreed, and counted among those near the end of the table as often.
+
+A row that may not be scored is refused by itself, without a reason, and the others are answered. Whoever asks keeps
+what it was told, and by whom its own rows were trained on, and so says why of what it asked itself.
 
 These are limits, not proofs, and a peer that does not follow the protocol may commit to what it likes. Rows are kept as
-keyed hashes of their ids, a line of JSON for each block of rows, on disk before the answer is given
-(ledger_file.py). What is answered, or this party's part of it, is kept beside the file. Every question is an
-event of the log.
+keyed hashes of their ids, in tables on disk before the answer is given (ledger_file.py). Look-up, admission and what
+the row may still tell are one change of the file; a row that one conversation is scoring is waited for by the others.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.files import write_whole
-from securevfl.errors import LeakageError
-from securevfl.protocols.shares.ledger_file import LedgerFile
+from securevfl.errors import LeakageError, ProtocolError
+from securevfl.protocols.shares.ledger_file import LedgerFile, Line
 from securevfl.runtime import eventlog
 
-__all__ = ["BUDGET", "COMMITMENT", "FEWEST_VISITS", "ROWS_PER_MEASURE", "Ledger", "ScoreQuestion"]
+__all__ = [
+    "BUDGET",
+    "COMMITMENT",
+    "FEWEST_VISITS",
+    "KEPT",
+    "NEW",
+    "OWN",
+    "REFUSED",
+    "ROWS_PER_MEASURE",
+    "Ledger",
+    "ScoreQuestion",
+]
+
+OWN = ""  # the peer of a question that the ledger's own party asks
+REFUSED, NEW, KEPT = 0, 1, 2  # of a row: is not scored; has no score yet; has one, which is kept
 
 FEWEST_VISITS = 10
 BUDGET = 1 / 4  # of the bits that columns hold
 ROWS_PER_MEASURE = 100
 COMMITMENT = 16  # bytes
-_AGAIN = 4  # times that the same question is answered anew, if no answer has been kept
+PATIENCE = 10.0  # seconds that a row is waited for which another conversation is scoring
+_AGAIN = 4  # times that scores of a row are made, if none has been kept
 _CHANCE = 3.0  # standard errors
 _DIGEST = 16  # bytes
+_LOOK = 0.01  # seconds
+_CHUNK = 65_536  # rows that are noted at a time
+_MEASURED, _COUNTED = 0, 1
+_KNOWN = "SELECT committed, part IS NOT NULL FROM scored WHERE row = ? AND peer = ? AND model = ?"
+_ADMIT = """INSERT INTO scored VALUES (?, ?, ?, ?, 1, ?, ?, NULL, NULL)
+    ON CONFLICT DO UPDATE SET tries = tries + 1, bits = excluded.bits, claim = excluded.claim"""
+_ASK = "INSERT OR IGNORE INTO scored VALUES (?, ?, ?, 0, 0, ?, '', NULL, NULL)"
+_TAKE_BACK = "UPDATE scored SET tries = tries - 1, claim = '' WHERE row = ? AND peer = ? AND model = ?"
+_FORGET = "DELETE FROM scored WHERE row = ? AND peer = ? AND model = ? AND tries <= 0"
+_KEEP = {
+    "part": "UPDATE scored SET part = ?, claim = '' WHERE row = ? AND peer = ? AND model = ?",
+    "score": "UPDATE scored SET score = ? WHERE row = ? AND peer = ? AND model = ?",
+}
+_READ = {
+    "part": "SELECT part FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
+    "score": "SELECT score FROM scored WHERE row = ? AND peer = ? AND model = ? AND committed = ?",
+}
+_HOLDS = {
+    "trained": "SELECT 1 FROM trained WHERE model = ? AND row = ?",
+    "contents": "SELECT 1 FROM contents WHERE model = ? AND content = ?",
+}
+
+_TABLES = """
+CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE models (model INTEGER PRIMARY KEY, visits INTEGER, columns INTEGER, alike INTEGER);
+CREATE TABLE trained (model INTEGER, row BLOB, PRIMARY KEY (model, row)) WITHOUT ROWID;
+CREATE TABLE contents (model INTEGER, content BLOB, count INTEGER, PRIMARY KEY (model, content)) WITHOUT ROWID;
+CREATE TABLE scored (row BLOB, peer INTEGER, model INTEGER, bits REAL, tries INTEGER, committed BLOB, claim TEXT,
+    part BLOB, score BLOB, PRIMARY KEY (row, peer, model)) WITHOUT ROWID;
+CREATE TABLE alike (peer INTEGER, model INTEGER, asked INTEGER, alike INTEGER, PRIMARY KEY (peer, model)) WITHOUT ROWID;
+CREATE TABLE codes (row BLOB, source TEXT, bits REAL, PRIMARY KEY (row, source)) WITHOUT ROWID;
+CREATE TABLE times (row BLOB, what INTEGER, count INTEGER, PRIMARY KEY (row, what)) WITHOUT ROWID;
+"""
 
 
+@dataclass(frozen=True)
 class ScoreQuestion:
     """What a peer asks a model about some rows of a party's: what they are called in its ledger."""
 
-    def __init__(self, model: bytes, peer: str, rows: Sequence[str], committed: Sequence[str]) -> None:
-        self.model, self.peer, self.rows, self.committed = model.hex(), peer, list(rows), list(committed)
-        self.name = hashlib.sha256("".join([peer, self.model, *self.rows, *self.committed]).encode()).hexdigest()
+    model: str
+    peer: str
+    rows: Sequence[bytes]
+    committed: Sequence[bytes]
+
+    def where(self, mask: NDArray[np.bool_]) -> ScoreQuestion:
+        """Return the question about those rows alone."""
+        chosen = np.flatnonzero(mask).tolist()
+        return ScoreQuestion(
+            self.model, self.peer, [self.rows[at] for at in chosen], [self.committed[at] for at in chosen]
+        )
 
 
 class Ledger:
-    """One party's file of scores, or without a path what one process remembers. ConfigError if the file is none."""
+    """One party's file of scores, or without a path what one process remembers. ConfigError if the file is none.
+
+    Safe to use from several threads, and from several processes by objects of their own.
+    """
 
     def __init__(self, path: Path | None) -> None:
-        self._trained: dict[str, set[str]] = defaultdict(set)
-        self._columns: dict[str, Counter[str]] = defaultdict(Counter)  # of training rows, by model
-        self._visits: dict[str, int] = {}
-        self._scored: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)  # bits by model, by peer and row
-        self._committed: dict[tuple[str, str], str] = {}  # by peer and row
-        self._asked: Counter[str] = Counter()  # how often, by question
-        self._alike: dict[tuple[str, str], tuple[int, int]] = {}  # rows asked, those like training rows
-        self._measured: Counter[tuple[str, str]] = Counter()  # by peer and row
-        self._counted: Counter[tuple[str, str]] = Counter()  # by peer and row
-        self._sets: dict[str, list[str]] = {}  # rows that are measured together
-        self._codes: dict[tuple[str, str], dict[str, float]] = {}  # bits by model and own columns, by peer and row
-        self._answers: dict[str, bytes] = {}
-        self._file = LedgerFile(path, self._take_in)
+        self._claims = None if path is None else path.with_name(f"{path.name}.claims")
+        self._claimed: set[str] = set()  # in this object
+        self._file = LedgerFile(path, _TABLES, _enter_line)
 
     def trained(self, model: bytes, visits: int, ids: Iterable[bytes], X: Floats | None = None) -> None:
         """Note a model that is ready, with its rows and columns.
@@ -85,13 +144,20 @@ class Ledger:
         It takes the model's name, how many visits it had, the rows it was trained on, and this party's columns X (n x
         d) of these.
         """
-        with self._file.locked():
-            columns = [] if X is None else self._contents(X)
-            self._file.add({"model": model.hex(), "visits": visits, "rows": self._digests(ids), "columns": columns})
+        with self._file.changing() as tables:
+            noted, left = _number(tables, model.hex()), iter(ids)
+            while chunk := list(islice(left, _CHUNK)):
+                rows = ((noted, row) for row in sorted(self._digests(chunk)))
+                tables.executemany("INSERT OR IGNORE INTO trained VALUES (?, ?)", rows)
+            for at in range(0, 0 if X is None else len(X), _CHUNK):
+                assert X is not None, "it has rows"
+                _count_contents(tables, noted, self._contents(X[at : at + _CHUNK]))
+            _note_model(tables, noted, visits)
 
     def knows(self, model: bytes) -> bool:
         """Whether this model has been noted."""
-        return model.hex() in self._visits
+        with self._file.reading() as tables:
+            return _visits(tables, model.hex()) is not None
 
     def commitments(self, ids: Iterable[bytes], X: Floats) -> bytes:
         """Return the keyed digests by which this party commits to its columns X (n x d) of these rows.
@@ -106,209 +172,418 @@ class Ledger:
 
     def question(self, model: bytes, peer: str, ids: Iterable[bytes], commitments: bytes) -> ScoreQuestion:
         """Return what `peer` asks, as this ledger knows it. commitments: what it has sent, COMMITMENT bytes a row."""
-        committed = [commitments[at : at + COMMITMENT].hex() for at in range(0, len(commitments), COMMITMENT)]
-        return ScoreQuestion(model, peer, self._digests(ids), committed)
+        committed = [commitments[at : at + COMMITMENT] for at in range(0, len(commitments), COMMITMENT)]
+        return ScoreQuestion(model.hex(), peer, self._digests(ids), committed)
 
     def admit(
-        self, question: ScoreQuestion, X: Floats, *, bits: int = 0, most: float = float("inf"), me: str = ""
-    ) -> None:
-        """Note that the question is answered, of `bits` a row. LeakageError, and nothing is noted, if the limits forbid
-        it.
+        self,
+        question: ScoreQuestion,
+        X: Floats,
+        *,
+        bits: float = 0,
+        most: float = float("inf"),
+        me: str = "",
+        claim: str = "",
+    ) -> NDArray[np.uint8]:
+        """Return of each row whether it is REFUSED, NEW, which is noted with its `bits` as told, or KEPT (n,).
 
-        X: this party's columns (n x d) of the rows. most: bits of a row that all its answers may have together.
+        X: this party's columns (n x d) of the rows. most: bits of a row that all its answers may have together. claim:
+        as `claiming` gives it; rows that another one has not done with are waited for, and refused if that takes long.
+
+        LeakageError, and nothing is noted, if the model may not be scored, or by this peer no more.
         """
-        alike = self._contents(X)
-        note = {"model": question.model, "peer": question.peer, "rows": question.rows, "bits": bits}
-        note |= {"committed": question.committed, "question": question.name}
-        with self._file.locked():
-            trained = self._columns[question.model]
-            note["alike"] = sum(each in trained for each in alike)
-            self._check(note, X.shape[1], most)
-            self._file.add(note)
-        eventlog.emit(me, "scored", {"peer": question.peer, "model": question.model[:16], "rows": len(question.rows)})
+        if len(set(question.rows)) < len(question.rows):
+            raise ProtocolError(f"scores for {question.peer}: each row once was expected, some came twice")
+        contents, deadline = self._contents(X), time.monotonic() + PATIENCE
+        while True:
+            with self._file.changing() as tables:
+                states, awaited = self._judge(tables, question, contents, X.shape[1], bits, most, claim)
+                late = time.monotonic() > deadline
+                if not awaited or late:
+                    break
+                tables.execute("ROLLBACK")
+            time.sleep(_LOOK)
+        facts = {"rows": len(states), "new": int((states == NEW).sum()), "refused": int((states == REFUSED).sum())}
+        eventlog.emit(me, "scored", {"peer": question.peer, "model": question.model[:16], **facts})
+        return states
+
+    def give_back(self, question: ScoreQuestion) -> None:
+        """Note that these rows, which were admitted as new, were not scored after all, as another party refused."""
+        with self._file.changing() as tables:
+            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            keys = [(row, peer, model) for row in question.rows]
+            tables.executemany(_TAKE_BACK, keys)
+            tables.executemany(_FORGET, keys)
+
+    @contextmanager
+    def claiming(self) -> Iterator[str]:
+        """Hand out a name under which rows are being scored until the block, or this process, ends."""
+        name = os.urandom(16).hex()
+        if self._claims is None:
+            self._claimed.add(name)
+            try:
+                yield name
+            finally:
+                self._claimed.discard(name)
+            return
+        self._claims.mkdir(mode=0o700, exist_ok=True)
+        path = self._claims / name
+        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)  # falls with the process
+            yield name
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(held)
+
+    def _alive(self, claim: str) -> bool:
+        """Whether somebody still scores rows under this name."""
+        if self._claims is None:
+            return claim in self._claimed
+        path = self._claims / claim
+        try:
+            held = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            path.unlink(missing_ok=True)  # its process was killed
+            return False
+        finally:
+            os.close(held)
+
+    def _judge(
+        self,
+        tables: sqlite3.Connection,
+        question: ScoreQuestion,
+        contents: Sequence[bytes],
+        columns: int,
+        bits: float,
+        most: float,
+        claim: str,
+    ) -> tuple[NDArray[np.uint8], int]:
+        """Return the states of rows as they are noted (n,), and how many of them another one is scoring."""
+        name = question.peer
+        visits = _visits(tables, question.model)
+        if visits is None:
+            raise LeakageError(
+                f"scores for {name}: a finished model of a training that this ledger has noted was expected, it knows "
+                "none of these weights; finish the training first, or bring the ledger that it was done with"
+            )
+        if visits < FEWEST_VISITS:
+            raise LeakageError(
+                f"scores for {name}: a model of {FEWEST_VISITS} visits or more was expected, the one that was kept had "
+                f"{visits}; train longer, and evaluate every {FEWEST_VISITS} visits or less often"
+            )
+        peer, model, asked_here = (_number(tables, each) for each in (name, question.model, OWN))
+        models = max(1, -(-columns // 4) - 1)
+        states, awaited, first = np.zeros(len(question.rows), np.uint8), 0, 0
+        alike, alive = 0, dict[str, bool]()
+        for at, (row, committed, content) in enumerate(zip(question.rows, question.committed, contents, strict=True)):
+            if _holds(tables, "trained", model, row):
+                continue
+            earlier = tables.execute(
+                "SELECT peer, model, bits, tries, committed, claim, part IS NOT NULL FROM scored WHERE row = ?", (row,)
+            ).fetchall()
+            earlier = [each for each in earlier if each[0] != asked_here]
+            own = next((each for each in earlier if each[:2] == (peer, model)), None)
+            if any(each[0] == peer and each[4] != committed for each in earlier):
+                continue
+            if own is not None and own[6]:
+                states[at] = KEPT
+                continue
+            if own is not None and own[5] and own[5] != claim and alive.setdefault(own[5], self._alive(own[5])):
+                awaited += 1
+                continue
+            if own is not None and own[3] >= _AGAIN:
+                continue
+            others = [each for each in earlier if each is not own]
+            if len({each[1] for each in others} - {model}) >= models:
+                continue
+            if sum(each[2] for each in others) + bits + _bits_of_codes(tables, row) > most:
+                continue
+            states[at] = NEW
+            if own is None:
+                first += 1
+                alike += _holds(tables, "contents", model, content)
+            tables.execute(_ADMIT, (row, peer, model, bits, committed, claim))
+        _count_alike(tables, peer, model, first, alike)
+        self._check_alike(tables, name, peer, model)
+        return states, awaited
+
+    def _check_alike(self, tables: sqlite3.Connection, name: str, peer: int, model: int) -> None:
+        """LeakageError if more of the rows that a peer has asked a model about have columns of training rows than
+        those have among themselves."""
+        asked, alike = tables.execute(
+            "SELECT asked, alike FROM alike WHERE peer = ? AND model = ?", (peer, model)
+        ).fetchone()
+        columns, repeated = tables.execute("SELECT columns, alike FROM models WHERE model = ?", (model,)).fetchone()
+        share = repeated / max(1, columns)
+        if alike > share * asked + _CHANCE * ((share * (1 - share) * asked) ** 0.5 + 1):
+            raise LeakageError(
+                f"scores for {name}: rows that the model was not trained on were expected; leave the others out, "
+                "their scores are residuals"
+            )
 
     def admit_codes(
-        self, model: str, peer: str, ids: Iterable[bytes], X: Floats, *, bits: float, most: float = float("inf")
-    ) -> None:
-        """Note that `peer` is told codes of `bits` a row of a model. LeakageError, and nothing is noted, if codes and
-        scores of all models would have more than `most` bits of a row.
+        self, model: str, ids: Iterable[bytes], X: Floats, *, bits: float, most: float = float("inf")
+    ) -> NDArray[np.bool_]:
+        """Return of which rows (n,) codes of `bits` of a model may be told, and note them. They may not be where codes
+        and scores of all models would have more than `most` bits of a row.
 
         X: this party's columns (n x d) of the rows; what is told of a row again, from the same columns, counts once.
         """
         key = hashlib.blake2b(self._file.key, person=b"codes").digest()
         octets = np.ascontiguousarray(X, "<f8") + 0.0  # one zero
         held = [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST, key=key).hexdigest() for row in octets]
-        own = [f"{model} {each}" for each in held]
-        with self._file.locked():
-            rows = self._digests(ids)
-            after = (
-                self._told(peer, row, codes={name: max(bits, self._codes.get((peer, row), {}).get(name, 0.0))})
-                for row, name in zip(rows, own, strict=True)
-            )
-            self._check_told(peer, max(after, default=0.0), most)
-            self._file.add({"peer": peer, "codes": bits, "of": own, "rows": rows})
-
-    def _told(
-        self,
-        peer: str,
-        row: str,
-        *,
-        scores: Mapping[str, float] = MappingProxyType({}),
-        codes: Mapping[str, float] = MappingProxyType({}),
-    ) -> float:
-        """Bits of a row that a peer was told, with those that are named."""
-        scored, coded = self._scored.get((peer, row), {}), self._codes.get((peer, row), {})
-        return sum({**scored, **scores}.values()) + sum({**coded, **codes}.values())
-
-    def _check_told(self, peer: str, told: float, most: float) -> None:
-        if told > most:
-            raise LeakageError(
-                f"scores for {peer}: {most:.1f} bits of a row at most were expected of scores and codes of all models "
-                "together, some rows would come to more; use fewer score_bits or codes or score other rows, or accept "
-                'it with accepts = ["scores"]'
-            )
+        sources = [f"{model} {each}" for each in held]
+        admitted = np.zeros(len(octets), np.bool_)
+        with self._file.changing() as tables:
+            for at, (row, source) in enumerate(zip(self._digests(ids), sources, strict=True)):
+                (scored,) = tables.execute("SELECT total(bits) FROM scored WHERE row = ?", (row,)).fetchone()
+                known = tables.execute("SELECT bits FROM codes WHERE row = ? AND source = ?", (row, source)).fetchone()
+                before = 0.0 if known is None else known[0]
+                if scored + _bits_of_codes(tables, row) - before + max(before, bits) > most:
+                    continue
+                admitted[at] = True
+                _enter_codes(tables, row, source, bits)
+        return admitted
 
     def check_measures(self, peer: str, ids: Iterable[bytes], times: int) -> None:
         """LeakageError if so many more measurements of these rows are more than there may be."""
-        with self._file.locked():
-            self._check_measures(peer, self._digests(ids), times)
+        with self._file.reading() as tables:
+            _check_measures(tables, peer, self._digests(ids), times)
 
     def measure(self, peer: str, ids: Iterable[bytes], *, limited: bool = True, me: str = "") -> None:
         """Note that `peer` measures a model on these rows, once.
 
-        LeakageError, and nothing is noted, if it is limited and has had its measurements.
+        LeakageError, and nothing is noted, if it is limited and they have had their measurements, by any peer.
         """
         rows = self._digests(ids)
-        name = hashlib.sha256("".join(sorted(rows)).encode()).hexdigest()[: 2 * _DIGEST]
-        with self._file.locked():
+        with self._file.changing() as tables:
             if limited:
-                self._check_measures(peer, rows, 1)
-            self._file.add({"peer": peer, "measured": name} | ({} if name in self._sets else {"rows": rows}))
+                _check_measures(tables, peer, rows, 1)
+            _count_once(tables, rows, _MEASURED)
         eventlog.emit(me, "measured", {"peer": peer, "rows": len(rows)})
 
-    def count(self, peer: str, ids: Iterable[bytes]) -> bool:
-        """Note that `peer` is told one more count of these rows, and return whether it may be; where not, nothing is
-        noted."""
+    def measured(self, ids: Iterable[bytes]) -> int:
+        """Return how often the row of these that was measured most was."""
+        with self._file.reading() as tables:
+            return _most_times(tables, self._digests(ids), _MEASURED)
+
+    def count(self, ids: Iterable[bytes]) -> bool:
+        """Note that one more count of these rows is told, and return whether it may be; where not, nothing is noted."""
         rows = self._digests(ids)
-        with self._file.locked():
-            if max((self._counted[peer, row] for row in rows), default=0) >= _most(rows):
+        with self._file.changing() as tables:
+            if _most_times(tables, rows, _COUNTED) >= _most(rows):
                 return False
-            self._file.add({"peer": peer, "counted": rows})
+            _count_once(tables, rows, _COUNTED)
         return True
 
-    def keep(self, question: ScoreQuestion, answer: bytes) -> None:
-        """Keep what this party answers, or its part of the answer, on disk before it is given."""
-        self._answers[question.name] = answer
-        if self._file.path is not None:
-            write_whole(self._place(question), answer)
+    def bits_told(self, ids: Iterable[bytes]) -> list[tuple[float, float]]:
+        """Return the bits of each row that scores have told, and those that codes have."""
+        with self._file.reading() as tables:
+            return [
+                (tables.execute("SELECT total(bits) FROM scored WHERE row = ?", (row,)).fetchone()[0],
+                 _bits_of_codes(tables, row))
+                for row in self._digests(ids)
+            ]  # fmt: skip
 
-    def kept(self, question: ScoreQuestion) -> bytes | None:
-        """Return what was kept of the answer to this very question."""
-        if self._file.path is None:
-            return self._answers.get(question.name)
-        place = self._place(question)
-        return place.read_bytes() if place.exists() else None
-
-    def _place(self, question: ScoreQuestion) -> Path:
-        assert self._file.path is not None, "it has been asked"
-        folder = self._file.path.with_name(f"{self._file.path.name}.answers")
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder / question.name
-
-    def _check(self, note: dict[str, Any], columns: int, most: float) -> None:
-        name, peer, rows, models = note["model"], note["peer"], note["rows"], max(1, -(-columns // 4) - 1)
-        if name not in self._visits:
-            raise LeakageError(
-                f"scores for {peer}: a finished model of a training that this ledger has noted was expected, it knows "
-                "none of these weights; finish the training first, or bring the ledger that it was done with"
+    def ask(self, question: ScoreQuestion) -> NDArray[np.uint8]:
+        """`look`, and note the columns that this party asks about new rows with."""
+        states = self.look(question)
+        with self._file.changing() as tables:
+            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            tables.executemany(
+                _ASK,
+                [
+                    (row, peer, model, committed)
+                    for row, committed, state in zip(question.rows, question.committed, states.tolist(), strict=True)
+                    if state == NEW
+                ],
             )
-        if self._visits[name] < FEWEST_VISITS:
-            raise LeakageError(
-                f"scores for {peer}: a model of {FEWEST_VISITS} visits or more was expected, the one that was kept had "
-                f"{self._visits[name]}; train longer, and evaluate every {FEWEST_VISITS} visits or less often"
-            )
-        asked, alike = self._alike_with(note)
-        if self._trained[name] & set(rows) or alike > self._by_chance(name, asked):
-            raise LeakageError(
-                f"scores for {peer}: rows that the model was not trained on were expected; leave the others out, "
-                "their scores are residuals"
-            )
-        again = 0 < self._asked[note["question"]] < _AGAIN
-        if len(set(rows)) < len(rows) or (not again and any(name in self._scored[peer, row] for row in rows)):
-            raise LeakageError(
-                f"scores for {peer}: each row is scored once by a model, some have been; keep the scores you have"
-            )
-        if any(len(self._scored[peer, row].keys() - {name}) >= models for row in rows):
-            raise LeakageError(
-                f"scores for {peer}: rows may be scored under {models} models where a party has {columns} columns, "
-                "some have been; score other rows"
-            )
-        told = (self._told(peer, row, scores={name: note["bits"]}) for row in rows)
-        self._check_told(peer, max(told, default=0), most)
-        if any(self._committed.get((peer, row), own) != own for row, own in zip(rows, note["committed"], strict=True)):
-            raise LeakageError(
-                f"scores for {peer}: rows with the columns that they had before were expected, some of {peer}'s have "
-                "changed; ask with the same ones"
-            )
+        return states
 
-    def _alike_with(self, note: dict[str, Any]) -> tuple[int, int]:
-        """How many rows this peer has asked the model about, this question's among them, and how many of these have
-        columns of training rows."""
-        before = self._alike.get((note["peer"], note["model"]), (0, 0)) if not self._asked[note["question"]] else (0, 0)
-        return before[0] + len(note["rows"]), before[1] + note["alike"]
+    def look(self, question: ScoreQuestion) -> NDArray[np.uint8]:
+        """Return what this party knows of the rows (n,) of a question of its own: REFUSED if the model was trained on
+        them or they were asked about with other columns, KEPT if it has its part of the score, else NEW."""
+        states = np.full(len(question.rows), NEW, np.uint8)
+        with self._file.reading() as tables:
+            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            for at, (row, committed) in enumerate(zip(question.rows, question.committed, strict=True)):
+                known = tables.execute(_KNOWN, (row, peer, model)).fetchone()
+                if _holds(tables, "trained", model, row) or (known is not None and known[0] != committed):
+                    states[at] = REFUSED
+                elif known is not None and known[1]:
+                    states[at] = KEPT
+        return states
 
-    def _by_chance(self, model: str, rows: int) -> float:
-        """How many rows of so many may have columns of training rows: as many as those have among themselves."""
-        counts = self._columns[model]
-        share = sum(count for count in counts.values() if count > 1) / max(1, sum(counts.values()))
-        return float(share * rows + _CHANCE * ((share * (1 - share) * rows) ** 0.5 + 1))
+    def trained_on(self, question: ScoreQuestion) -> NDArray[np.bool_]:
+        """Return which of these rows (n,) the model was trained on."""
+        with self._file.reading() as tables:
+            model = _number(tables, question.model)
+            return np.array([_holds(tables, "trained", model, row) for row in question.rows], np.bool_)
 
-    def _check_measures(self, peer: str, rows: Sequence[str], times: int) -> None:
-        most = _most(rows)
-        so_far = max((self._measured[peer, row] for row in rows), default=0)
-        if so_far + times > most:
-            raise LeakageError(
-                f"metrics for {peer}: {len(rows)} rows are measured {most} times at most, over all runs; some were "
-                f"{so_far} times before, with this it would be {so_far + times}; evaluate less (evaluate_every), hold "
-                'out more rows, or accept it with accepts = ["small_metrics"]'
-            )
+    def keep(self, question: ScoreQuestion, parts: Sequence[bytes]) -> None:
+        """Keep what this party tells of each row, or its part of it, on disk before it is given."""
+        self._keep("part", question, parts)
 
-    def _digests(self, ids: Iterable[bytes]) -> list[str]:
-        return [hashlib.blake2b(each, digest_size=_DIGEST, key=self._file.key).hexdigest() for each in ids]
+    def kept(self, question: ScoreQuestion) -> list[bytes | None]:
+        """Return what `keep` has kept of each row for this peer, its columns being the same."""
+        return self._kept("part", question)
 
-    def _contents(self, X: Floats) -> list[str]:
+    def keep_scores(self, question: ScoreQuestion, scores: Sequence[bytes]) -> None:
+        """Keep what came of a question of this party's own."""
+        self._keep("score", question, scores)
+
+    def kept_scores(self, question: ScoreQuestion) -> list[bytes | None]:
+        """Return what `keep_scores` has kept of each row, its columns being the same."""
+        return self._kept("score", question)
+
+    def _keep(self, column: str, question: ScoreQuestion, values: Sequence[bytes]) -> None:
+        with self._file.changing() as tables:
+            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            keyed = [(each, row, peer, model) for each, row in zip(values, question.rows, strict=True)]
+            tables.executemany(_KEEP[column], keyed)
+
+    def _kept(self, column: str, question: ScoreQuestion) -> list[bytes | None]:
+        with self._file.reading() as tables:
+            peer, model = _number(tables, question.peer), _number(tables, question.model)
+            known = [
+                tables.execute(_READ[column], (row, peer, model, committed)).fetchone()
+                for row, committed in zip(question.rows, question.committed, strict=True)
+            ]
+        return [None if each is None else each[0] for each in known]
+
+    def _digests(self, ids: Iterable[bytes]) -> list[bytes]:
+        return [hashlib.blake2b(each, digest_size=_DIGEST, key=self._file.key).digest() for each in ids]
+
+    def _contents(self, X: Floats) -> list[bytes]:
         """Return keyed digests of the rows of X (n x d), by which equal rows are counted."""
         key = hashlib.blake2b(self._file.key, person=b"columns").digest()
         octets = np.ascontiguousarray(X, "<f8") + 0.0  # one zero
-        return [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST, key=key).hexdigest() for row in octets]
-
-    def _take_in(self, line: dict[str, Any]) -> None:
-        if "measured" in line:
-            rows = self._sets.setdefault(line["measured"], line.get("rows", []))
-            self._measured.update((line["peer"], row) for row in rows)
-        elif "counted" in line:
-            self._counted.update((line["peer"], row) for row in line["counted"])
-        elif "codes" in line:
-            for row, own in zip(line["rows"], line["of"], strict=True):
-                known = self._codes.setdefault((line["peer"], row), {})
-                known[own] = max(line["codes"], known.get(own, 0.0))
-        elif "peer" in line:
-            if not self._asked[line["question"]]:
-                self._alike[line["peer"], line["model"]] = self._alike_with(line)
-            for row, own in zip(line["rows"], line["committed"], strict=True):
-                self._scored[line["peer"], row][line["model"]] = line["bits"]
-                self._committed[line["peer"], row] = own
-            self._asked[line["question"]] += 1
-        else:
-            self._trained[line["model"]].update(line["rows"])
-            self._columns[line["model"]].update(line["columns"])
-            self._visits[line["model"]] = int(line["visits"])
+        return [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST, key=key).digest() for row in octets]
 
 
-def _most(rows: Sequence[str]) -> int:
+def _number(tables: sqlite3.Connection, name: str) -> int:
+    """Return the number by which a model or a peer is known in the tables; -1 if it is not, and may not be entered."""
+    known = tables.execute("SELECT number FROM names WHERE name = ?", (name,)).fetchone()
+    if known is not None:
+        return int(known[0])
+    if not tables.in_transaction:
+        return -1
+    return int(tables.execute("INSERT INTO names (name) VALUES (?)", (name,)).lastrowid or 0)
+
+
+def _visits(tables: sqlite3.Connection, model: str) -> int | None:
+    """Return how many visits a model had; None if it is not known."""
+    known = tables.execute("SELECT visits FROM models WHERE model = ?", (_number(tables, model),)).fetchone()
+    return None if known is None else int(known[0])
+
+
+def _holds(tables: sqlite3.Connection, table: str, model: int, digest: bytes) -> bool:
+    """Whether a model's rows, or their contents, hold this one."""
+    return tables.execute(_HOLDS[table], (model, digest)).fetchone() is not None
+
+
+def _count_contents(tables: sqlite3.Connection, model: int, contents: Iterable[bytes]) -> None:
+    tables.executemany(
+        "INSERT INTO contents VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET count = count + excluded.count",
+        ((model, content, count) for content, count in sorted(Counter(contents).items())),
+    )
+
+
+def _note_model(tables: sqlite3.Connection, model: int, visits: int) -> None:
+    """Note how many visits a model had, and how many of its rows have the columns of another one."""
+    select = "SELECT total(count), total(count * (count > 1)) FROM contents WHERE model = ?"
+    columns, alike = tables.execute(select, (model,)).fetchone()
+    tables.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", (model, visits, int(columns), int(alike)))
+
+
+def _bits_of_codes(tables: sqlite3.Connection, row: bytes) -> float:
+    return float(tables.execute("SELECT total(bits) FROM codes WHERE row = ?", (row,)).fetchone()[0])
+
+
+def _enter_codes(tables: sqlite3.Connection, row: bytes, source: str, bits: float) -> None:
+    tables.execute(
+        "INSERT INTO codes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET bits = max(bits, excluded.bits)",
+        (row, source, bits),
+    )
+
+
+def _most_times(tables: sqlite3.Connection, rows: Iterable[bytes], what: int) -> int:
+    """Return how often that row was measured, or counted, which was so most often."""
+    select = "SELECT count FROM times WHERE row = ? AND what = ?"
+    known = (tables.execute(select, (row, what)).fetchone() for row in rows)
+    return max((each[0] for each in known if each is not None), default=0)
+
+
+def _count_once(tables: sqlite3.Connection, rows: Iterable[bytes], what: int) -> None:
+    tables.executemany(
+        "INSERT INTO times VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
+        ((row, what) for row in sorted(rows)),
+    )
+
+
+def _check_measures(tables: sqlite3.Connection, peer: str, rows: Sequence[bytes], times: int) -> None:
+    most, so_far = _most(rows), _most_times(tables, rows, _MEASURED)
+    if so_far + times > most:
+        raise LeakageError(
+            f"metrics for {peer}: {len(rows)} rows are measured {most} times at most, over all runs; some were "
+            f"{so_far} times before, with this it would be {so_far + times}; evaluate less (evaluate_every), hold "
+            'out more rows, or accept it with accepts = ["small_metrics"]'
+        )
+
+
+def _most(rows: Sequence[bytes]) -> int:
     """How often so many rows may be measured, or counted, together."""
     return max(1, len(rows) // ROWS_PER_MEASURE)
 
 
 def _salt(each: bytes) -> bytes:
     return hashlib.blake2b(each, digest_size=hashlib.blake2b.SALT_SIZE).digest()
+
+
+def _enter_line(tables: sqlite3.Connection, line: Line) -> None:
+    """Enter a line of a ledger that was kept as JSON. What it has answered stays counted and is not answered again."""
+    if "measured" in line or "counted" in line:
+        tables.execute("CREATE TEMP TABLE IF NOT EXISTS sets (name TEXT, row BLOB)")
+        rows = [bytes.fromhex(row) for row in (line["counted"] if "counted" in line else line.get("rows", ()))]
+        if "counted" in line:
+            _count_once(tables, rows, _COUNTED)
+            return
+        tables.executemany("INSERT INTO temp.sets VALUES (?, ?)", ((line["measured"], row) for row in rows))
+        same = tables.execute("SELECT row FROM temp.sets WHERE name = ?", (line["measured"],)).fetchall()
+        _count_once(tables, [row for (row,) in same], _MEASURED)
+    elif "codes" in line:
+        for row, source in zip(line["rows"], line["of"], strict=True):
+            _enter_codes(tables, bytes.fromhex(row), source, line["codes"])
+    elif "peer" in line:
+        peer, model = _number(tables, line["peer"]), _number(tables, line["model"])
+        tables.executemany(
+            "INSERT OR IGNORE INTO scored VALUES (?, ?, ?, ?, ?, ?, '', NULL, NULL)",
+            (
+                (bytes.fromhex(row), peer, model, line["bits"], _AGAIN, bytes.fromhex(own))
+                for row, own in zip(line["rows"], line["committed"], strict=True)
+            ),
+        )
+        _count_alike(tables, peer, model, len(line["rows"]), line["alike"])
+    else:
+        model = _number(tables, line["model"])
+        tables.executemany(
+            "INSERT OR IGNORE INTO trained VALUES (?, ?)", ((model, bytes.fromhex(row)) for row in line["rows"])
+        )
+        _count_contents(tables, model, map(bytes.fromhex, line["columns"]))
+        _note_model(tables, model, int(line["visits"]))
+
+
+def _count_alike(tables: sqlite3.Connection, peer: int, model: int, asked: int, alike: int) -> None:
+    """Count rows that a peer asks a model about, and those of them that have columns of training rows."""
+    tables.execute(
+        "INSERT INTO alike VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET asked = asked + excluded.asked, "
+        "alike = alike + excluded.alike",
+        (peer, model, asked, alike),
+    )

@@ -55,7 +55,7 @@ def writing_whole(path: Path, *, whole: bytes | None = None) -> Iterator[BinaryI
             if whole is not None and draft.read_bytes() != whole:
                 raise OSError(errno.EIO, "what was written is read back as something else", str(draft))
             draft.replace(path)
-            _keep_name(path.parent)
+            keep_name(path.parent)
         finally:
             draft.unlink(missing_ok=True)
     except OSError as cause:
@@ -157,7 +157,7 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def _keep_name(folder: Path) -> None:
+def keep_name(folder: Path) -> None:
     """Flush the folder to disk too, so that a file that has its name keeps it through a loss of power."""
     if os.name != "posix":
         return

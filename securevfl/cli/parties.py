@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.party import Party
     from securevfl.job import Job
+    from securevfl.organisations.predict import Predicted
     from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.model_part import ModelPart
     from securevfl.transport.peers import Peers
@@ -307,7 +308,14 @@ def predict(
     with progress("reading") as on_rows:
         rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
     writer = predictions(part, out, scale)
-    with stoppable(), meeting.events(), writer as on_block, progress("predicting") as on_rows:
+    predicted = 0
+    with stoppable(), meeting.events(), writer as write, progress("predicting") as on_rows:
+
+        def on_block(ids: list[Any] | None, block: Predicted) -> None:
+            nonlocal predicted
+            predicted += len(block.label)
+            write(ids, block)
+
         predict_rows(
             part,
             rows,
@@ -320,7 +328,13 @@ def predict(
     if part.name != part.asker:
         typer.echo(f"{rows.count:,} rows predicted, for {part.asker} to see")
     elif out is not None:
-        typer.echo(f"{rows.count:,} predictions are in {out}")
+        typer.echo(f"{predicted:,} predictions are in {out}")
+    if part.name == part.asker and predicted < rows.count:
+        typer.echo(
+            f"{rows.count - predicted:,} of {rows.count:,} rows are left out: the model was trained on them, they were "
+            "asked about with other columns, or another party refuses them",
+            err=True,
+        )
 
 
 def relay(

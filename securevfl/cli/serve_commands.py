@@ -77,7 +77,7 @@ def serve(
             venue,
             most=most,
             ledger=ledger,
-            on_request=None if shown is None else shown.count,
+            on_request=(lambda ended: None) if shown is None else shown.count,
             executor=stack.enter_context(pool_of(len(held.ids))),
             giving=giving,
         )
@@ -159,5 +159,5 @@ def score(
             ledger=ledger,
             executor=own,
         )
-    said = f"{answered.scored:,} of {answered.asked:,} rows are known to all and were scored"
+    said = str(answered)
     typer.echo(said if out is None else f"{said}; they are in {out}", err=out is None)

@@ -289,13 +289,18 @@ class DisclosureLedger:
             change.book = replace(change.book, trusts=(*others, peer) if trusted else others)
 
     def answer(self, training: str, run: str, told: Disclosure) -> None:
-        """Enters scores or ids that a prediction (`run`) tells, on the table of the training that made the model."""
+        """Enter the scores or ids that a prediction (`run`) tells so far, on the table of the training that made the
+        model, in place of what was entered of their kind for it before; nothing if there are none."""
         with self._changing() as change:
             book = change.book
             table = next((entry.table for entry in book.entries if entry.run == training), f"model {training[:16]}")
             if table not in book.tables:
                 book = replace(book, tables=book.tables | {table: KnownTable(0, _now())})
-            own = _entries(table, (run, ""), [told])
+            before = tuple(
+                each for each in book.entries if (each.run, each.sitting, each.told.like) != (run, "", told.like)
+            )
+            book = replace(book, entries=before)
+            own = _entries(table, (run, ""), [told] if told.count else [])
             self._refuse(self._over(book, self._counting(book, self._named(book, table), book.counted), own))
             change.book = replace(book, entries=book.entries + own)
 

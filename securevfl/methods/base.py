@@ -72,8 +72,9 @@ class Method(Named, ABC, Generic[O]):
     name and role. brings: models and optimizers that are registered with it. replayed: whether its messages tell
     nothing but declared outputs, so that the audit compares a run with one of made-up tables. repeats: whether all that
     a party tells of new rows follows from its part of the model and its columns of them, whatever others send, so that
-    the same rows asked again tell nothing more. leak_kinds: which leaks its jobs may have and accept by name; it adds
-    its own to these.
+    the same rows asked again tell nothing more. accounts: whether it says itself which of the rows asked about get a
+    score (`securevfl.protocols.seat.Desk.account`), row by row. leak_kinds: which leaks its jobs may have and accept by
+    name; it adds its own to these.
     """
 
     options: ClassVar[type[JobOptions]] = JobOptions
@@ -86,6 +87,7 @@ class Method(Named, ABC, Generic[O]):
     brings: ClassVar[tuple[type[Model] | type[Training], ...]] = ()
     replayed: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
+    accounts: ClassVar[bool] = False
     leak_kinds: ClassVar[tuple[LeakKind, ...]] = (
         RANK,
         FRESH_EQUATIONS,

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.data.baseline import SCORE, Baseline, of_numbers
@@ -100,10 +101,35 @@ class OwnRows(Protocol):
 
 @dataclass(frozen=True)
 class AskedRows:
-    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling."""
+    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling. barred:
+    those (m,) of which this party tells nothing."""
 
     ids: Sequence[bytes]
     raw: Floats
+    barred: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class KnownRows:
+    """What whoever asks knows of new rows (m,) before it asks: those that the model was `trained` on, those that it has
+    asked about with other columns (`changed`), and scores that it has been told (m x c), nan elsewhere."""
+
+    trained: NDArray[np.bool_]
+    changed: NDArray[np.bool_]
+    scores: Floats
+
+    @property
+    def open_rows(self) -> NDArray[np.bool_]:
+        """The rows (m,) to ask about."""
+        return ~self.trained & ~self.changed & np.isnan(self.scores).any(axis=1)
+
+
+@dataclass(frozen=True)
+class AnsweredRows:
+    """Which rows of a block (m,) were scored, and for which of these the score was made, not told again."""
+
+    scored: NDArray[np.bool_]
+    fresh: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -131,10 +157,20 @@ class Player(ABC):
 
     @abstractmethod
     def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
-        """F (m x c) on these rows, of which every party brings its columns; None where it is not for this party.
+        """F (m x c) on these rows, of which every party brings its columns; None where it is not for this party. nan
+        for rows that a party has refused.
 
         asked: their ids and columns as they are, where there are any.
         """
+
+    def answered(self, rows: int) -> AnsweredRows:
+        """Return which of the rows of the last `decision`, so many, were scored."""
+        return AnsweredRows(np.ones(rows, np.bool_), np.ones(rows, np.bool_))
+
+    def known(self, asked: AskedRows) -> KnownRows:
+        """Return what this party, which asks, knows of new rows (m,) before it asks about them."""
+        nothing = np.zeros(len(asked.ids), np.bool_)
+        return KnownRows(nothing, nothing, np.full((len(nothing), 1), np.nan))
 
     def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
         """Metrics on the rows that are evaluated, with all other parties; empty where they are not for this party.

@@ -29,7 +29,7 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
 from securevfl.job import Job
-from securevfl.methods.player import AskedRows, Player
+from securevfl.methods.player import AskedRows, KnownRows, Player
 from securevfl.organisations import reason_codes
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.reason_codes import GivenCodes
@@ -174,23 +174,154 @@ def answer_rows(
 ) -> None:
     """Return this party's side of one prediction over a channel where all parties are there; the rest as
     `predict_rows`."""
-    (player, givers), done = _meet(part, rows, channel, ledger, giving), 0
-    counted = Ledger(ledger.scores) if giving is not None and part.name != part.asker else None
+    answering, done = PredictionSide(part, channel, ledger, giving, rows), 0
     for ids, X in rows.blocks():
-        scaled = part.scaling(X)
-        with channel.door.on("new"):
-            if giving is not None and counted is not None:
-                reason_codes.admit(part, giving, counted, part.asker, ids, X, player.row_bits)
-            f = player.decision(scaled, _asked(part.name, ids, X))  # 2
-            if giving is not None and counted is not None:
-                reason_codes.give(part, giving, channel, scaled)  # 3
-        if f is not None:
-            own = {} if giving is None else {part.name: reason_codes.coded(part, giving, scaled)}
-            told = {name: reason_codes.take(name, channel, len(scaled), most) for name, most in givers.items()}  # 3
-            on_block(ids, replace(predicted(part, f), reasons=own | told))
-        done += len(scaled)
+        outcome = answering.block(ids, X)
+        if outcome is not None:
+            on_block(*outcome)
+        done += len(X)
         if on_rows is not None:
             on_rows(done, rows.count)
+
+
+@dataclass(frozen=True)
+class ScoredBlock:
+    """What came of a block of rows (m). scored: which were scored (m,). f (s x c) and the codes of these at the party
+    that asks; f is None at the others."""
+
+    scored: NDArray[np.bool_]
+    f: Floats | None
+    reasons: Mapping[str, list[list[str]]]
+
+
+class PredictionSide:
+    """One party's side of predictions over a channel where all parties are there, block by block."""
+
+    def __init__(
+        self,
+        part: ModelPart,
+        channel: Channel,
+        ledger: DisclosureLedger,
+        giving: GivenCodes | None = None,
+        rows: NewRows | None = None,
+    ) -> None:
+        """Meet the others. rows: all that will be predicted, which parties compare; left out, each block is entered in
+        the ledger by itself, and its ids are those that all have been found to have."""
+        self._part, self._channel, self._ledger, self._giving, self._rows = part, channel, ledger, giving, rows
+        self._told = self._refused = 0  # numbers, and words of refusal
+        self._basis, self._job = "", Job.from_dict(part.job)
+        self._player, self._givers = self._meet()
+        given = giving is not None and part.name != part.asker
+        self._counted = Ledger(ledger.scores) if given else None
+
+    def known(self, ids: Sequence[Any], X: Floats) -> KnownRows:
+        """Return what the party that asks knows of rows (m) before it asks about them."""
+        return self._player.known(AskedRows([id_digest(self._part.name, each) for each in ids], X))
+
+    @property
+    def gives_codes(self) -> bool:
+        """Whether another party gives codes."""
+        return bool(self._givers)
+
+    def block(self, ids: list[Any] | None, X: Floats) -> tuple[list[Any] | None, Predicted] | None:
+        """Predict one block of rows (m x d); at the party that asks the ids and the outcome of those that no party has
+        refused, None at the others."""
+        outcome = self.score(ids, X)
+        if outcome.f is None:
+            return None
+        named = None if ids is None else [ids[at] for at in np.flatnonzero(outcome.scored).tolist()]
+        return named, replace(predicted(self._part, outcome.f), reasons=outcome.reasons)
+
+    def score(self, ids: list[Any] | None, X: Floats) -> ScoredBlock:
+        """Score one block of rows (m x d)."""
+        part, giving, channel, scaled = self._part, self._giving, self._channel, self._part.scaling(X)
+        asked, accounts = None, self._job.method.accounts
+        if ids is not None:
+            asked = AskedRows([id_digest(part.name, each) for each in ids], np.asarray(X, np.float64))
+        if not accounts:
+            self._told += len(X) * self._each
+            if self._rows is None:
+                self._enter(self._told)
+        with channel.door.on("new"):
+            if giving is not None and self._counted is not None:
+                most = self._player.row_bits
+                barred = ~reason_codes.admit(part, giving, self._counted, ids, X, most)
+                asked = None if asked is None else replace(asked, barred=barred)
+            f = self._player.decision(scaled, asked)  # 2
+            answered = self._player.answered(len(X))
+            if giving is not None and self._counted is not None:
+                if accounts:
+                    self._told += int(answered.fresh.sum())
+                    self._enter(self._told)
+                reason_codes.give(part, giving, channel, scaled[answered.scored])  # 3
+        if f is None:
+            return ScoredBlock(answered.scored, None, {})
+        rows = np.flatnonzero(answered.scored)
+        own = {} if giving is None else {part.name: reason_codes.coded(part, giving, scaled[rows])}
+        told = {name: reason_codes.take(name, channel, len(rows), most) for name, most in self._givers.items()}  # 3
+        held = np.asarray(~np.isnan(f).any(axis=1))  # not where this party has lost its own part of a score
+        codes_of = (own | told).items()
+        reasons = {
+            name: [each for row, each in zip(rows.tolist(), codes, strict=True) if held[row]]
+            for name, codes in codes_of
+        }
+        return ScoredBlock(held, f[held], reasons)
+
+    @property
+    def _each(self) -> int:
+        """Numbers that a row tells at most."""
+        return self._part.outputs + (self._giving is not None)
+
+    def _enter(self, numbers: int) -> None:
+        part, others = self._part, tuple(name for name in self._part.parties if name != self._part.name)
+        if part.name != part.asker:
+            told = Disclosure("scores", part.asker, others, numbers, 0, self._basis)
+            self._ledger.answer(part.run, self._channel.session.hex(), told)
+
+    def _account(self, scored: int, refused: int) -> None:
+        """Enter scores that a method is about to tell, and rows that it refuses, unless all were asked about by id: a
+        word about each."""
+        part = self._part
+        if scored:
+            self._told += scored * part.outputs
+            self._enter(self._told)
+        if refused and self._rows is not None:
+            self._refused += refused
+            told = Disclosure("ids", part.asker, (part.name,), self._refused, 0)
+            self._ledger.answer(part.run, self._channel.session.hex(), told)
+
+    def _meet(self) -> tuple[Player, dict[str, int]]:
+        """Meet the others, enter the scores that another party is told, and take this party's place.
+
+        The player, and how many codes a row each other party says it gives.
+        """
+        part, rows, channel, giving, ledger = self._part, self._rows, self._channel, self._giving, self._ledger
+        own = BroughtRows(
+            part.run,
+            0 if rows is None else rows.count,
+            hmac.digest(channel.session, rows.order, hashlib.sha256) if rows is not None and rows.order else b"",
+            part.role,
+            0 if giving is None else giving.most,
+        )
+        others = [name for name in part.parties if name != part.name]
+        for name in others:
+            channel.send(name, own, told=sizes(channel, name))  # 1
+        heard = {part.name: own} | {name: channel.recv(name, BroughtRows) for name in others}  # 1
+        for name in others:
+            _compare(part.name, own, name, heard[name])
+        job = self._job
+        if part.name != part.asker:
+            bits = job.method.score_bits(job) * part.outputs + (0 if giving is None else math.ceil(giving.bits(part)))
+            eventlog.emit(part.name, "scores", {"to": part.asker, "rows": own.rows, "bits_of_a_row": bits})
+            if rows is not None and not job.method.accounts:
+                self._basis = _question(part, rows, ledger, giving) if job.method.repeats else ""
+                self._enter(rows.count * self._each)
+        roles = Roles.of((name, heard[name].role) for name in part.parties)
+        desk = Desk(part.run, scores=ledger.scores, account=self._account)
+        meter = Meter(channel.clock, channel.books)
+        seat = Seat(channel, roles, meter, outputs=part.outputs, desk=desk, model=part.model)
+        givers = {name: heard[name].codes for name in others if heard[name].codes}
+        return job.method.player(job, seat, len(part.features), part.state), givers
 
 
 def predicted(part: ModelPart, f: Floats) -> Predicted:
@@ -204,43 +335,6 @@ def predicted(part: ModelPart, f: Floats) -> Predicted:
     return Predicted(f, np.asarray(named[proba.argmax(axis=1)]), proba, named)
 
 
-def _meet(
-    part: ModelPart, rows: NewRows, channel: Channel, ledger: DisclosureLedger, giving: GivenCodes | None
-) -> tuple[Player, dict[str, int]]:
-    """Meet the others, enter the scores that another party is told, and take this party's place.
-
-    The player, and how many codes a row each other party says it gives.
-    """
-    asker = part.asker
-    own = BroughtRows(
-        part.run,
-        rows.count,
-        hmac.digest(channel.session, rows.order, hashlib.sha256) if rows.order else b"",
-        part.role,
-        0 if giving is None else giving.most,
-    )
-    others = [name for name in part.parties if name != part.name]
-    for name in others:
-        channel.send(name, own, told=sizes(channel, name))  # 1
-    heard = {part.name: own} | {name: channel.recv(name, BroughtRows) for name in others}  # 1
-    for name in others:
-        _compare(part.name, own, name, heard[name])
-    job = Job.from_dict(part.job)
-    if part.name != asker:
-        bits = job.method.score_bits(job) * part.outputs + (0 if giving is None else math.ceil(giving.bits(part)))
-        eventlog.emit(part.name, "scores", {"to": asker, "rows": rows.count, "bits_of_a_row": bits})
-        told = rows.count * (part.outputs + (giving is not None))
-        basis = _question(part, rows, ledger, giving) if job.method.repeats else ""
-        scores = Disclosure("scores", asker, tuple(others), told, 0, basis)
-        ledger.answer(part.run, channel.session.hex(), scores)
-    roles = Roles.of((name, heard[name].role) for name in part.parties)
-    desk = Desk(part.run, scores=ledger.scores)
-    meter = Meter(channel.clock, channel.books)
-    seat = Seat(channel, roles, meter, outputs=part.outputs, desk=desk, model=part.model)
-    givers = {name: heard[name].codes for name in others if heard[name].codes}
-    return job.method.player(job, seat, len(part.features), part.state), givers
-
-
 def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, giving: GivenCodes | None) -> str:
     """Name what a party tells of these rows: by its part of the model, and its ids and columns in their order.
 
@@ -251,11 +345,6 @@ def _question(part: ModelPart, rows: NewRows, ledger: DisclosureLedger, giving: 
     for _, X in rows.blocks():
         content.update((np.ascontiguousarray(X, "<f8") + 0.0).tobytes())  # one zero
     return f"scores {ledger.named(content.digest())}"
-
-
-def _asked(me: str, ids: list[Any] | None, X: Floats) -> AskedRows | None:
-    """Return the rows of a block with digests of their ids; None if they have no ids."""
-    return None if ids is None else AskedRows([id_digest(me, each) for each in ids], np.asarray(X, np.float64))
 
 
 def _compare(me: str, own: BroughtRows, name: str, other: BroughtRows) -> None:

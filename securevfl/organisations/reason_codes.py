@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
@@ -97,14 +98,15 @@ def declares(roles: Roles) -> list[Declared]:
 
 
 def admit(
-    part: ModelPart, given: GivenCodes, ledger: Ledger, asker: str, ids: Sequence[Any] | None, X: Floats, most: float
-) -> None:
-    """Enter the codes of these rows X (n x d) before anything of them is told. LeakageError if scores and codes would
-    tell more than `most` bits of a row, ConfigError if rows have no ids to be counted by."""
+    part: ModelPart, given: GivenCodes, ledger: Ledger, ids: Sequence[Any] | None, X: Floats, most: float
+) -> NDArray[np.bool_]:
+    """Enter the codes of these rows X (n x d) before anything of them is told, and return of which rows (n,) they may
+    be told: those of which scores and codes tell no more than `most` bits. ConfigError if rows have no ids to be
+    counted by."""
     if ids is None:
         raise ConfigError(f"{part.name}: rows with ids were expected, as what codes tell counts by row; bring ids")
     rows = [id_digest(part.name, each) for each in ids]
-    ledger.admit_codes(part.run, asker, rows, X, bits=given.bits(part), most=most)
+    return ledger.admit_codes(part.run, rows, X, bits=given.bits(part), most=most)
 
 
 def coded(part: ModelPart, given: GivenCodes, scaled: Floats) -> list[list[str]]:

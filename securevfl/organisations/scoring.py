@@ -1,6 +1,8 @@
 """Scoring of a standing party's rows: the leading party brings ids and its own columns, the others stay up and answer.
 
-1. lead -> all others   Wanted   how many ids it asks about
+0. all                  meet (`securevfl.organisations.predict`), once a conversation; answerers say how many ids a
+                        request may have
+1. lead -> all others   Wanted   how many ids it asks about; none, to say that it is still there or that it is done
 2. all                  private set intersection of these ids with everyone's rows (`securevfl.protocols.alignment.psi`)
 3. all                  prediction of the rows in common (`securevfl.organisations.predict`)
 
@@ -11,25 +13,33 @@ who is in the table and, of a party with few columns, the columns: f without its
 them a row. So each answers within limits that its owner sets. Its disclosure ledger counts ids before step 2 and
 scores before step 3, by table and peer over all requests; and one request asks about at most so many ids. That none of
 its ids is known is an answer too, and counts.
+
+What the leading party holds already it is not told again: rows that the model was trained on, rows that it has asked
+about with other columns, and scores that it has kept never leave it, unless codes go with them. A row that another
+party refuses is left out, and the others are scored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
 from securevfl.base.roles import LEAD, Roles
 from securevfl.data.store import OnRows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.errors import IdError, LeakageError, PartiesError
+from securevfl.errors import IdError, LeakageError, PartiesError, ProtocolError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.organisations.predict import Predicted, answer_rows, check_parties_of
+from securevfl.organisations.predict import Predicted, PredictionSide, check_parties_of, predicted
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.giving import sizes
@@ -37,29 +47,83 @@ from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.door import Telling
 from securevfl.training.model_part import ModelPart
-from securevfl.training.new_rows import HeldRows
+from securevfl.training.new_rows import BLOCK, HeldRows
 
 OnBlock = Callable[[list[Any] | None, Predicted], None]
+RowState = Literal["scored", "trained", "changed", "refused", "unknown"]
 
 
 class Wanted(Telling, frozen=True):
-    """How many ids the leading party asks about."""
+    """How many ids the leading party asks about; with none, whether it will ask about more."""
 
     rows: int
+    more: bool = True
+
+
+class Serves(Telling, frozen=True):
+    """How many ids a request may have."""
+
+    most: int
 
 
 @dataclass(frozen=True)
 class Answered:
-    """One request. asked: ids that the leading party brought; scored: those of them that all have."""
+    """One request. asked: ids that the leading party brought; scored: those of them that it has a score of.
+
+    At the leading party, of the others: `trained` were rows of the training, `changed` had other columns when they were
+    asked about before, `refused` are rows that another party refuses; the rest is not known to all.
+    """
 
     asked: int
     scored: int
+    trained: int = 0
+    changed: int = 0
+    refused: int = 0
+
+    @property
+    def unknown(self) -> int:
+        """Ids that not all parties have."""
+        return self.asked - self.scored - self.trained - self.changed - self.refused
+
+    def __add__(self, other: Answered) -> Answered:
+        return Answered(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+
+    def __str__(self) -> str:
+        reasons = [
+            (self.unknown, "not known to all"),
+            (self.trained, "rows that the model was trained on"),
+            (self.changed, "asked about before with other columns"),
+            (self.refused, "refused by another party"),
+        ]
+        left_out = [f"{count:,} {why}" for count, why in reasons if count]
+        said = f"{self.scored:,} of {self.asked:,} rows are scored"
+        return f"{said}; left out: {', '.join(left_out)}" if left_out else said
+
+
+@dataclass(frozen=True)
+class RequestedRows:
+    """What came of rows (m) that were asked about. state: of each, in a word. f (m x c): nan where there is none.
+    reasons: by party the codes of each row, empty where there are none."""
+
+    state: Sequence[RowState]
+    f: Floats
+    reasons: Mapping[str, list[list[str]]]
+
+    @property
+    def answered(self) -> Answered:
+        """How many rows there are of each state."""
+        count = Counter(self.state)
+        return Answered(len(self.state), *(count[each] for each in ("scored", "trained", "changed", "refused")))
 
 
 def declares(roles: Roles) -> list[Declared]:
-    """Declare what `Wanted` reveals; alignment and prediction have declarations of their own."""
+    """Declare what requests reveal; alignment and prediction have declarations of their own."""
     others = dict.fromkeys(roles.role(name) for name in roles.others(roles.lead))
-    return [Declared(Wanted, LEAD, role, Reveal("plain", "how many ids it asks about")) for role in others]
+    asked, most = Reveal("plain", "how many ids it asks about"), Reveal("public")
+    return [
+        *(Declared(Wanted, LEAD, role, asked) for role in others),
+        *(Declared(Serves, role, LEAD, most) for role in others),
+    ]
 
 
 def terms(part: ModelPart) -> dict[str, Any]:
@@ -93,26 +157,91 @@ def score_rows(
     if not part.asker == part.name:
         raise PartiesError(f"scores of this model are for {part.asker}, {part.name} came; use securevfl predict")
     check_parties_of(part, venue.peers)
-    own_ledger = DisclosureLedger.of(part.name, ledger)
+    own_ledger, outcomes = DisclosureLedger.of(part.name, ledger), list[RequestedRows]()
 
-    def talk(channel: Channel) -> Answered:
-        for name in part.parties[1:]:
-            channel.send(name, Wanted(len(rows.ids)), told=sizes(channel, name))  # 1
-        answer = partial(answer_rows, part, ledger=own_ledger, on_block=on_block, on_rows=on_rows)
-        return _score(part, rows, channel, len(rows.ids), answer, executor)
+    def talk(channel: Channel) -> None:
+        asking = ScoreAsker(part, channel, own_ledger, executor)
+        for start in range(0, len(rows.ids), asking.most):
+            chosen = slice(start, start + asking.most)
+            outcomes.append(asking.ask(rows.ids[chosen], rows.X[chosen]))
+            if on_rows is not None:
+                on_rows(min(start + asking.most, len(rows.ids)), len(rows.ids))
+        asking.end()
 
-    answered = converse(part.name, venue, terms(part), talk)
-    if not answered.scored:
+    converse(part.name, venue, terms(part), talk)
+    answered = sum((each.answered for each in outcomes), Answered(0, 0))
+    if answered.unknown == answered.asked:
         others = part.parties[1:]
         where = others[0] if len(others) == 1 else f"all of {', '.join(others)}"
         raise IdError(
             f"{part.name}: ids that are known at {where} were expected, none of the {answered.asked:,} asked about is; "
             "are they written alike, or are these new customers? That none is known is an answer too, and was counted"
         )
+    start = 0
+    for each in outcomes:
+        scored = [at for at, state in enumerate(each.state) if state == "scored"]
+        ids = [rows.ids[start + at] for at in scored]
+        reasons = {name: [codes[at] for at in scored] for name, codes in each.reasons.items()}
+        if scored:
+            on_block(ids, replace(predicted(part, each.f[scored]), reasons=reasons))
+        start += len(each.state)
     return answered
 
 
-def answer_request(
+class ScoreAsker:
+    """The leading party's side of a conversation, in which it asks about rows as often as it likes."""
+
+    def __init__(
+        self, part: ModelPart, channel: Channel, ledger: DisclosureLedger, executor: Executor | None = None
+    ) -> None:
+        """Meet the others."""
+        self._part, self._channel, self._executor = part, channel, executor
+        self._answering = PredictionSide(part, channel, ledger)  # 0
+        self.most = min(channel.recv(name, Serves).most for name in part.parties[1:])  # 0
+        if self.most < 1:
+            raise ProtocolError("a number of ids that a request may have was expected, none came; use one version")
+
+    def ask(self, ids: Sequence[Any], X: NDArray[Any]) -> RequestedRows:
+        """Ask about rows (m x d) of these ids, at most `most`. What this party knows of them does not leave it."""
+        answering, known = self._answering, self._answering.known(ids, X)
+        state: list[RowState] = ["unknown"] * len(ids)
+        f, reasons = np.full((len(ids), self._part.outputs), np.nan), dict[str, list[list[str]]]()
+        left_out = known.trained | known.changed
+        held = ~left_out & ~np.isnan(known.scores).any(axis=1) & (not answering.gives_codes)
+        f[held] = known.scores[held] if held.any() else np.nan
+        for mask, word in ((known.trained, "trained"), (known.changed, "changed"), (held, "scored")):
+            for at in np.flatnonzero(mask).tolist():
+                state[at] = cast("RowState", word)
+        asked = np.flatnonzero(~left_out & ~held)
+        if len(asked):
+            self._want(len(asked))  # 1
+            chosen = HeldRows(self._part.name, [ids[at] for at in asked.tolist()], X[asked])
+            common = asked[_common(self._part, chosen, self._channel, len(asked), self._executor)]  # 2
+            for start in range(0, len(common), BLOCK):
+                block = common[start : start + BLOCK]
+                outcome = answering.score([ids[at] for at in block.tolist()], X[block])  # 3
+                f[block[outcome.scored]] = outcome.f
+                for at, scored in zip(block.tolist(), outcome.scored.tolist(), strict=True):
+                    state[at] = "scored" if scored else "refused"
+                for name, codes in outcome.reasons.items():
+                    for at, own in zip(block[outcome.scored].tolist(), codes, strict=True):
+                        reasons.setdefault(name, [[] for _ in ids])[at] = own
+        return RequestedRows(state, f, reasons)
+
+    def stay(self) -> None:
+        """Say that this party is still there."""
+        self._want(0)
+
+    def end(self) -> None:
+        """Say that this party is done."""
+        self._want(0, more=False)
+
+    def _want(self, rows: int, *, more: bool = True) -> None:
+        for name in self._part.parties[1:]:
+            self._channel.send(name, Wanted(rows, more), told=sizes(self._channel, name))  # 1
+
+
+def answer_requests(
     part: ModelPart,
     rows: HeldRows,
     channel: Channel,
@@ -121,33 +250,38 @@ def answer_request(
     most: int,
     executor: Executor | None = None,
     giving: GivenCodes | None = None,
-) -> Answered:
-    """Answer one request as a standing party. LeakageError if it asks about more than `most` ids, or than it has said,
-    or if its ids or scores would exceed a limit of the ledger. executor: as in `score_rows`."""
-    lead = part.parties[0]
-    asked = channel.recv(lead, Wanted).rows  # 1
-    if not 0 < asked <= most:
-        raise LeakageError(
-            f"{part.name} answers about at most {most:,} ids a request, {lead} asks about {asked:,}; ask in parts"
-        )
-    ledger.answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), asked, 0))
-    answer = partial(answer_rows, part, ledger=ledger, on_block=lambda _, __: None, giving=giving)
-    return _score(part, rows, channel, asked, answer, executor)
+    on_answer: Callable[[Answered], None] = lambda answered: None,
+) -> None:
+    """Answer requests as a standing party until the leading one is done; on_answer is called after each.
+
+    LeakageError if one asks about more than `most` ids, or than it has said, or if its ids or scores would exceed a
+    limit of the ledger. executor: as in `score_rows`.
+    """
+    lead, asked = part.parties[0], 0
+    answering = PredictionSide(part, channel, ledger, giving)  # 0
+    channel.send(lead, Serves(most), told=sizes(channel, lead))  # 0
+    while (wanted := channel.recv(lead, Wanted)).more:  # 1
+        if not wanted.rows:
+            continue
+        if not 0 < wanted.rows <= most:
+            raise LeakageError(
+                f"{part.name} answers about at most {most:,} ids a request, {lead} asks about {wanted.rows:,}; ask in "
+                "parts"
+            )
+        asked += wanted.rows
+        ledger.answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), asked, 0))
+        common, scored = _common(part, rows, channel, wanted.rows, executor), 0  # 2
+        for start in range(0, len(common), BLOCK):
+            block = common[start : start + BLOCK]
+            outcome = answering.score([rows.ids[at] for at in block.tolist()], rows.X[block])  # 3
+            scored += int(outcome.scored.sum())
+        eventlog.emit(part.name, "answered", {"asked": wanted.rows, "scored": scored})
+        on_answer(Answered(wanted.rows, scored))
 
 
-def _score(
-    part: ModelPart,
-    rows: HeldRows,
-    channel: Channel,
-    asked: int,
-    answer: Callable[..., None],
-    executor: Executor | None,
-) -> Answered:
+def _common(
+    part: ModelPart, rows: HeldRows, channel: Channel, asked: int, executor: Executor | None
+) -> NDArray[np.intp]:
+    """Return which of this party's rows all have, in an order that all share."""
     lead, *others = part.parties
-    order = align_privately(
-        part.name, rows.ids, channel, active=lead, passives=others, granted=asked, executor=executor
-    )  # 2
-    if len(order):
-        answer(rows.take(order), channel=channel)  # 3
-    eventlog.emit(part.name, "scored", {"asked": asked, "scored": len(order)})
-    return Answered(asked, len(order))
+    return align_privately(part.name, rows.ids, channel, active=lead, passives=others, granted=asked, executor=executor)

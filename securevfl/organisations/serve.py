@@ -19,7 +19,7 @@ from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLE
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.organisations.scoring import Answered, answer_request, terms
+from securevfl.organisations.scoring import Answered, answer_requests, terms
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
@@ -57,7 +57,7 @@ class Server:
         *,
         most: int = 10_000,
         ledger: DisclosureLedger | str | Path | None = None,
-        on_request: Callable[[Ended], None] | None = None,
+        on_request: Callable[[Ended], None] = lambda ended: None,
         executor: Executor | None = None,
         giving: GivenCodes | None = None,
     ) -> None:
@@ -103,25 +103,32 @@ class Server:
         while not stopping():
             ended = self._next()
             self._met = 0.0
-            if self._on_request is not None:
+            if ended is not None:
                 self._on_request(ended)
-            if ended.outcome == "failed":
-                time.sleep(AGAIN)
+                if ended.outcome == "failed":
+                    time.sleep(AGAIN)
 
-    def _next(self) -> Ended:
-        """Wait for a request and answer it; return how it ended."""
+    def _next(self) -> Ended | None:
+        """Wait for a conversation and answer its requests; return how the one ended that was not answered, if any."""
         try:
-            answered = converse(self._part.name, self._venue, terms(self._part), self._answer)
+            converse(self._part.name, self._venue, terms(self._part), self._answer)
         except LeakageError as error:
             return Ended("refused", self._since(), sent=self._sent, reason=str(error))
         except SecureVFLError as error:
             return Ended("failed", self._since(), sent=self._sent, reason=str(error))
-        return Ended("answered", self._since(), answered, self._sent)
+        return None
 
-    def _answer(self, channel: Channel) -> Answered:
-        self._met, self._sent = time.monotonic(), 0
+    def _answer(self, channel: Channel) -> None:
+        self._met, before = time.monotonic(), 0
+
+        def note(answered: Answered) -> None:
+            nonlocal before
+            sent = channel.books.bytes_sent()
+            self._on_request(Ended("answered", self._since(), answered, sent - before))
+            self._met, before = time.monotonic(), sent
+
         try:
-            return answer_request(
+            answer_requests(
                 self._part,
                 self._rows,
                 channel,
@@ -129,9 +136,10 @@ class Server:
                 most=self._most,
                 executor=self._executor,
                 giving=self._giving,
+                on_answer=note,
             )
         finally:
-            self._sent = channel.books.bytes_sent()
+            self._sent = channel.books.bytes_sent() - before
 
     def _since(self) -> float:
         return time.monotonic() - self._met if self._met else 0.0

@@ -12,6 +12,7 @@ from selfcheck.checks import draws
 
 import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.data.ids import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.methods import leak_kinds
 from securevfl.protocols.shares import table_transfers
@@ -114,11 +115,12 @@ def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_
     ids = range(ROWS)
     parties = [vfl.Party("bank", X[:, :2], np.arange(ROWS) % 2, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
     ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in ("bank", "shop")}
+    held_out = [id_digest("shop", each) for each in ids]
     noted = list[int]()
 
     def watch(event: Event) -> None:
         if event.direction == "send" and isinstance(event.message, ShuffledWords | MeasuredSum):
-            noted.append(max(Ledger(ledgers[event.me].scores)._measured.values(), default=0))
+            noted.append(Ledger(ledgers[event.me].scores).measured(held_out))
 
     vfl.simulate(job, parties, ledgers=ledgers, observe=watch)
     assert noted == [1, 2]

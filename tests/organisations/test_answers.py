@@ -12,11 +12,9 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.organisations import scoring
-from securevfl.organisations.predict import answer_rows
+from securevfl.organisations.predict import BroughtRows, answer_rows
 from securevfl.organisations.reason_codes import GivenCodes, ReasonCodes
-from securevfl.organisations.scoring import Wanted, answer_request
-from securevfl.protocols.giving import sizes
+from securevfl.organisations.scoring import ScoreAsker, Serves, answer_requests
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.channel import Channel, Event
@@ -64,10 +62,17 @@ class Sent:
     def __init__(self, ledger: DisclosureLedger, *kinds: type[Telling]) -> None:
         self.ledger, self.kinds, self.entered = ledger, kinds, list[tuple[int, int]]()
 
+    def coded(self) -> int:
+        """How many rows the ledger of scores has noted codes of."""
+        if not self.ledger.scores.exists():
+            return 0
+        own = Ledger(self.ledger.scores)
+        return int(own._file._connection.execute("SELECT count(DISTINCT row) FROM codes").fetchone()[0])
+
     def __call__(self, event: Event) -> None:
         if event.direction == "send" and event.me == "shop" and isinstance(event.message, self.kinds):
             scores = sum(each.told.count for each in self.ledger.read().entries if each.told.kind == "scores")
-            coded = len(Ledger(self.ledger.scores)._codes) if self.ledger.scores.exists() else 0
+            coded = self.coded()
             self.entered.append((scores, coded))
 
 
@@ -107,7 +112,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
     entered = list[int]()
 
     def note(event: Event) -> None:
-        if event.me == "shop" and event.direction == "send":
+        if event.me == "shop" and event.direction == "send" and not isinstance(event.message, BroughtRows | Serves):
             entered.append(sum(each.told.count for each in ledger.read().entries if each.told.kind == "ids"))
 
     def rows(party: vfl.Party, part: ModelPart) -> HeldRows:
@@ -116,15 +121,14 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
 
     def ask(party: vfl.Party, channel: Channel) -> Any:
         held = rows(party, trained.parts["bank"])
-        channel.send("shop", Wanted(asked), told=sizes(channel, "shop"))
-        own = DisclosureLedger(tmp_path / "bank", "bank")
-        part = trained.parts["bank"]
-        answer = partial(answer_rows, part, ledger=own, on_block=lambda *_: None)
-        return scoring._score(part, held, channel, asked, answer, None)
+        asking = ScoreAsker(trained.parts["bank"], channel, DisclosureLedger(tmp_path / "bank", "bank"))
+        outcome = asking.ask(held.ids, held.X)
+        asking.end()
+        return outcome.answered
 
     def answer(party: vfl.Party, channel: Channel) -> Any:
         part = trained.parts["shop"]
-        return answer_request(part, rows(party, part), channel, ledger, most=1000)
+        return answer_requests(part, rows(party, part), channel, ledger, most=1000)
 
     bank, _ = tables(1, asked)
     _, shop = tables(1)

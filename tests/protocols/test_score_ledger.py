@@ -11,7 +11,15 @@ import pytest
 
 from securevfl.base.arrays import Floats
 from securevfl.errors import LeakageError
-from securevfl.protocols.shares.score_ledger import COMMITMENT, FEWEST_VISITS, ROWS_PER_MEASURE, Ledger, ScoreQuestion
+from securevfl.protocols.shares.score_ledger import (
+    COMMITMENT,
+    FEWEST_VISITS,
+    NEW,
+    REFUSED,
+    ROWS_PER_MEASURE,
+    Ledger,
+    ScoreQuestion,
+)
 
 D = 12  # columns: 2 models a row
 OTHERS = ("one", "two")
@@ -36,12 +44,20 @@ class Party:
         committed = [(name + salt * (name == "odd")).encode().ljust(COMMITMENT) for name in rows]
         return (own or self.own).question(model, peer, [each.encode() for each in rows], b"".join(committed))
 
-    def ask(self, rows: Sequence[str], model: bytes = b"m", peer: str = "bank", salt: str = "", bits: int = 3) -> None:
+    def ask(
+        self, rows: Sequence[str], model: bytes = b"m", peer: str = "bank", salt: str = "", bits: int = 3
+    ) -> list[int]:
+        """Return the state of each row; what is new is kept as scored."""
         own = self.own
-        own.admit(self.question(rows, model, peer, salt, own), columns(rows), bits=bits, most=10.0)
+        question = self.question(rows, model, peer, salt, own)
+        states = own.admit(question, columns(rows), bits=bits, most=10.0)
+        new = question.where(states == NEW)
+        own.keep(new, [b"part"] * len(new.rows))
+        return list(states)
 
-    def codes(self, rows: Sequence[str], peer: str = "bank", bits: float = 3.0, run: str = "run") -> None:
-        self.own.admit_codes(run, peer, [each.encode() for each in rows], columns(rows), bits=bits, most=10.0)
+    def codes(self, rows: Sequence[str], bits: float = 3.0, run: str = "run") -> list[int]:
+        own = [each.encode() for each in rows]
+        return list(self.own.admit_codes(run, own, columns(rows), bits=bits, most=10.0))
 
 
 def columns(rows: Sequence[str]) -> Floats:
@@ -49,55 +65,45 @@ def columns(rows: Sequence[str]) -> Floats:
     return np.array(made)
 
 
-def trained(party: Party, rows: Sequence[str], peer: str) -> None:
-    party.ask(["trained" if each == "odd" else each for each in rows], peer=peer)
+def trained(party: Party, rows: Sequence[str], peer: str) -> list[int]:
+    return party.ask(["trained" if each == "odd" else each for each in rows], peer=peer)
 
 
-def scored_before(party: Party, rows: Sequence[str], peer: str) -> None:
-    party.ask(["odd"])
-    party.ask(rows, peer=peer)
-
-
-def twice(party: Party, rows: Sequence[str], peer: str) -> None:
-    party.ask([each if each == "odd" else "odd " + each for each in rows] + ["odd"], peer=peer)
-
-
-def many_models(party: Party, rows: Sequence[str], peer: str) -> None:
+def many_models(party: Party, rows: Sequence[str], peer: str) -> list[int]:
     for model in (b"n", b"o"):
         party.ask(["odd"], model, bits=1)
-    party.ask(rows, peer=peer, bits=1)
+    return party.ask(rows, peer=peer, bits=1)
 
 
-def other_columns(party: Party, rows: Sequence[str], peer: str) -> None:
+def other_columns(party: Party, rows: Sequence[str], peer: str) -> list[int]:
     party.ask(["odd"], b"n", salt="!")
-    party.ask(rows, peer=peer)
+    return party.ask(rows, peer=peer)
 
 
-def bits_of_models(party: Party, rows: Sequence[str], peer: str) -> None:
+def bits_of_models(party: Party, rows: Sequence[str], peer: str) -> list[int]:
     party.ask(["odd"], b"n", bits=8)
-    party.ask(rows, peer=peer)
+    return party.ask(rows, peer=peer)
 
 
-def bits_of_codes_before_scores(party: Party, rows: Sequence[str], peer: str) -> None:
+def bits_of_codes_before_scores(party: Party, rows: Sequence[str], peer: str) -> list[int]:
     party.codes(["odd"], bits=8.0)
-    party.ask(rows, peer=peer)
+    return party.ask(rows, peer=peer)
 
 
-def bits_of_scores_before_codes(party: Party, rows: Sequence[str], peer: str) -> None:
+def bits_of_scores_before_codes(party: Party, rows: Sequence[str], peer: str) -> list[int]:
     party.ask(["odd"], bits=8)
-    party.codes(rows, peer)
+    return party.codes(rows)
 
 
-def bits_of_codes_of_runs(party: Party, rows: Sequence[str], peer: str) -> None:
+def bits_of_codes_of_runs(party: Party, rows: Sequence[str], peer: str) -> list[int]:
     party.codes(["odd"], bits=8.0)
-    party.codes(rows, peer, run="another")
+    return party.codes(rows, run="another")
 
 
-Limit = Callable[[Party, Sequence[str], str], None]
-OF_A_PEER: tuple[Limit, ...] = (
-    scored_before,
+Limit = Callable[[Party, Sequence[str], str], list[int]]
+OF_ALL_PEERS: tuple[Limit, ...] = (
+    trained,
     many_models,
-    other_columns,
     bits_of_models,
     bits_of_codes_before_scores,
     bits_of_scores_before_codes,
@@ -105,34 +111,33 @@ OF_A_PEER: tuple[Limit, ...] = (
 )
 
 
-@pytest.mark.parametrize("limit", [trained, twice, *OF_A_PEER])
+@pytest.mark.parametrize("limit", [*OF_ALL_PEERS, other_columns])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_row_of_a_question_is_enough(place: int, limit: Limit, tmp_path: Path) -> None:
+def test_one_row_is_refused_and_the_others_are_not(place: int, limit: Limit, tmp_path: Path) -> None:
     party, rows = Party(tmp_path / "scores"), [*OTHERS[:place], "odd", *OTHERS[place:]]
-    with pytest.raises(LeakageError, match="for bank"):
-        limit(party, rows, "bank")
-    party.ask(OTHERS)  # nothing was noted of them
+    assert [at for at, state in enumerate(limit(party, rows, "bank")) if not state] == [place]
 
 
-@pytest.mark.parametrize("limit", OF_A_PEER)
-def test_what_one_peer_was_told_binds_no_other(limit: Limit, tmp_path: Path) -> None:
-    limit(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco")
+@pytest.mark.parametrize("limit", OF_ALL_PEERS)
+def test_budgets_of_rows_are_their_owner_s_over_all_who_ask(limit: Limit, tmp_path: Path) -> None:
+    """Else two that pool what they are told would have two budgets."""
+    assert limit(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco")[1] == REFUSED
 
 
-def test_rows_are_measured_by_each_peer_as_often_as_the_least_of_them_may(tmp_path: Path) -> None:
+def test_a_row_is_bound_to_the_columns_of_who_asked(tmp_path: Path) -> None:
+    assert other_columns(Party(tmp_path / "scores"), ["one", "odd", "two"], "telco") == [NEW] * 3
+
+
+def test_rows_are_measured_by_all_peers_as_often_as_the_least_of_them_may(tmp_path: Path) -> None:
     """A row that was measured in another set counts in this one too, in a set that comes again, and in a new one."""
     rows = [b"%d" % row for row in range(3 * ROWS_PER_MEASURE)]
     for _ in range(2):
         Ledger(tmp_path / "scores").measure("bank", rows)
     Ledger(tmp_path / "scores").measure("bank", [*rows[:-1], b"other"])
     for again in (rows, rows[::-1], [b"new", *rows[1:]], rows[-ROWS_PER_MEASURE:]):
-        for peer, refused in (("bank", True), ("telco", False)):
-            own = Ledger(tmp_path / "scores")
-            if refused:
-                with pytest.raises(LeakageError, match="metrics for bank"):
-                    own.check_measures(peer, again, 1)
-            else:
-                own.check_measures(peer, again, 1)
+        for peer in ("bank", "telco"):
+            with pytest.raises(LeakageError, match=f"metrics for {peer}"):
+                Ledger(tmp_path / "scores").check_measures(peer, again, 1)
 
 
 def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -> None:
@@ -150,20 +155,17 @@ def test_training_rows_by_other_names_count_over_all_questions(tmp_path: Path) -
         party.ask(rows, peer="telco")
 
 
-def test_a_question_is_another_for_another_peer_model_row_order_or_column(tmp_path: Path) -> None:
-    """What was kept for one question answers no other."""
-    party = Party(tmp_path / "scores")
-    rows = ["one", "odd", "two"]
+def test_what_was_kept_answers_the_same_row_in_any_block_and_no_other(tmp_path: Path) -> None:
+    """Another peer, model, row or column is another question; another order or block is not."""
+    party, rows = Party(tmp_path / "scores"), ["one", "odd", "two"]
     own = party.own
-    asked = [
-        party.question(rows, own=own),
-        party.question(rows, peer="telco", own=own),
-        party.question(rows, b"n", own=own),
-        party.question(["odd", "one", "two"], own=own),
-        party.question(rows[:2], own=own),
-        party.question(rows, salt="!", own=own),
-    ]
-    assert len({each.name for each in asked}) == len(asked)
-    own.keep(asked[0], b"answer")
-    assert [party.own.kept(each) for each in asked] == [b"answer", *[None] * 5]
-    assert party.question(rows).name == asked[0].name
+    party.ask(rows)
+    own.keep(party.question(rows, own=own), [b"1", b"2", b"3"])
+    for asked, kept in (
+        (party.question(["odd", "one", "two"], own=own), [b"2", b"1", b"3"]),
+        (party.question(["two", "new"], own=own), [b"3", None]),
+        (party.question(rows, peer="telco", own=own), [None] * 3),
+        (party.question(rows, b"n", own=own), [None] * 3),
+        (party.question(rows, salt="!", own=own), [b"1", None, b"3"]),
+    ):
+        assert party.own.kept(asked) == kept

@@ -30,8 +30,8 @@ def test_bits_of_all_outputs_are_noted_and_told(
         own.trained(b"model", FEWEST_VISITS, [b"trained"])
     model.ask(blocks, [names(6), names(6, 6)], ledgers=ledgers, to=to, levels=HALVES)  # type: ignore[no-untyped-call]
     for name, own in ledgers.items():
-        bits = [noted[b"model".hex()] for noted in own._scored.values()]
-        assert bits == ([] if name == to else [7 * outputs] * 12)
+        bits = [scored for scored, _ in own.bits_told(names(12))]  # type: ignore[no-untyped-call]
+        assert bits == [0 if name == to else 7 * outputs] * 12
     opened = [each for each in left if each.kind is OpenedScores]
     assert [(each.entry.to, each.entry.numbers, each.short) for each in opened] == [(to, 6 * outputs, False)] * 2
 
@@ -63,8 +63,9 @@ def test_a_part_is_on_disk_before_anything_is_said_of_it(
 
     def noted(self: Products, name: str, message: Message, told: Leave | None = None) -> None:
         if isinstance(message, ShareKept | OpenedScores | ScoreShare):
-            answers = tmp_path / f"{self.seat.me}.answers"
-            sent.append((type(message).__name__, len(list(answers.iterdir())) if answers.exists() else 0))
+            own = ledgers[self.seat.me]._file._connection
+            (kept,) = own.execute("SELECT count(*) FROM scored WHERE part IS NOT NULL").fetchone()
+            sent.append((type(message).__name__, kept // 6))
         send(self, name, message, told)
 
     monkeypatch.setattr(Products, "send", noted)

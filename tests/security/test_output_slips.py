@@ -20,9 +20,9 @@ import pytest
 from selfcheck.mutants.mutant import Patch, edited
 
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.protocols.shares import word_shuffle
+from securevfl.protocols.shares import score_ledger, word_shuffle
 from securevfl.protocols.shares.opened_scores import Scores
-from securevfl.protocols.shares.score_ledger import COMMITMENT, Ledger
+from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
 from securevfl.protocols.shares.share_levels import Levels
 from securevfl.protocols.shares.word_shuffle import Shuffle
 from securevfl.runtime.door import Door, Entry, Telling
@@ -72,7 +72,8 @@ def test_the_test_of_its_class_fails(name: str) -> None:
 
 
 def never(owner: Any, name: str) -> Iterator[tuple[str, Patch]]:
-    """The function with each condition before a `raise`, or each operand of an `or` in it, false in turn."""
+    """The function with each condition before a `raise` or a `continue`, or each operand of an `or` in it, false in
+    turn."""
     found = inspect.getattr_static(owner, name)
     source = textwrap.dedent(inspect.getsource(found))
     count = sum(len(_operands(node)) for node in _guards(ast.parse(source)))
@@ -92,7 +93,11 @@ def never(owner: Any, name: str) -> Iterator[tuple[str, Patch]]:
 
 
 def _guards(tree: ast.AST) -> list[ast.If]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)]
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise | ast.Continue)
+    ]
 
 
 def _operands(node: ast.If) -> list[ast.expr]:
@@ -112,10 +117,14 @@ def ledger(trained: int = 20, X: Any = None) -> Ledger:
 
 def ask(
     own: Ledger, rows: list[bytes], *, model: bytes = b"m", d: int = 40, salt: bytes = b"", X: Any = None, **keys: Any
-) -> None:
+) -> list[int]:
     committed = b"".join((name + salt).ljust(COMMITMENT) for name in rows)
     table = np.random.default_rng().normal(size=(len(rows), d)) if X is None else X
-    own.admit(own.question(model, "bank", rows, committed), table, **keys)
+    question = own.question(model, "bank", rows, committed)
+    states = own.admit(question, table, **keys)
+    new = question.where(states == NEW)
+    own.keep(new, [b"part"] * len(new.rows))
+    return list(states)
 
 
 def refused(match: str, call: Callable[[], None]) -> None:
@@ -132,7 +141,7 @@ def of_a_young_model() -> None:
 
 
 def of_training_rows() -> None:
-    refused("residuals", lambda: ask(ledger(), ids(1, 100)))
+    assert ask(ledger(), ids(1, 100)) == [NEW, REFUSED]
 
 
 def of_training_rows_by_other_names() -> None:
@@ -141,13 +150,27 @@ def of_training_rows_by_other_names() -> None:
 
 
 def of_a_row_twice_in_one_question() -> None:
-    refused("once", lambda: ask(ledger(), ids(1, 1)))
+    with pytest.raises(ProtocolError, match="twice"):
+        ask(ledger(), ids(1, 1))
 
 
 def of_a_row_again() -> None:
     own = ledger()
     ask(own, ids(1, 2))
-    refused("once", lambda: ask(own, ids(2, 3)))
+    assert ask(own, ids(2, 3)) == [KEPT, NEW]
+
+
+def of_a_row_while_another_scores_it() -> None:
+    own = ledger()
+    with own.claiming() as claim, mock.patch.object(score_ledger, "PATIENCE", 0.05):
+        own.admit(own.question(b"m", "bank", ids(1), ids(1)[0].ljust(COMMITMENT)), np.ones((1, 40)), claim=claim)
+        assert ask(own, ids(1, 2)) == [REFUSED, NEW]
+
+
+def of_a_row_again_and_again() -> None:
+    own, rows = ledger(), ids(1)
+    question = own.question(b"m", "bank", rows, rows[0].ljust(COMMITMENT))
+    assert [int(own.admit(question, np.ones((1, 40)))[0]) for _ in range(5)] == [NEW] * 4 + [REFUSED]
 
 
 def under_many_models() -> None:
@@ -155,21 +178,21 @@ def under_many_models() -> None:
     for model in (b"n", b"o"):
         own.trained(model, 20, ids(200))
         ask(own, ids(1), model=model, d=12)
-    refused("under 2 models", lambda: ask(own, ids(1), d=12))
+    assert ask(own, ids(1), d=12) == [REFUSED]
 
 
 def beyond_the_bits() -> None:
     own = ledger()
     own.trained(b"n", 20, ids(200))
     ask(own, ids(1), model=b"n", bits=6, most=10.0)
-    refused("10.0 bits", lambda: ask(own, ids(1), bits=6, most=10.0))
+    assert ask(own, ids(1), bits=6, most=10.0) == [REFUSED]
 
 
 def with_other_columns() -> None:
     own = ledger()
     own.trained(b"n", 20, ids(200))
     ask(own, ids(1), model=b"n")
-    refused("have changed", lambda: ask(own, ids(1), salt=b"!"))
+    assert ask(own, ids(1), salt=b"!") == [REFUSED]
 
 
 def measured_often() -> None:
@@ -196,20 +219,21 @@ def sent_with_another_s_entry() -> None:
 CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
     "what is scored": (
         Ledger,
-        "_check",
+        "_judge",
         [
             of_a_strange_model,
             of_a_young_model,
             of_training_rows,
-            of_training_rows_by_other_names,
-            of_a_row_twice_in_one_question,
             of_a_row_again,
+            of_a_row_again_and_again,
             under_many_models,
             beyond_the_bits,
             with_other_columns,
         ],
     ),
-    "what is measured": (Ledger, "_check_measures", [measured_often]),
+    "how rows come": (Ledger, "admit", [of_a_row_twice_in_one_question, of_a_row_while_another_scores_it]),
+    "rows like those of the training": (Ledger, "_check_alike", [of_training_rows_by_other_names]),
+    "what is measured": (score_ledger, "_check_measures", [measured_often]),
     "what leaves": (Door, "check", [sent_without_an_entry, sent_with_another_s_entry]),
     "a shuffle twice": (Shuffle, "spend", [SHUFFLES["test_a_shuffle_serves_once"]]),
     "settings": (

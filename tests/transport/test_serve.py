@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,9 @@ from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import predict_with
 from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.organisations.scoring import Answered, Wanted, score_rows, terms
+from securevfl.organisations.scoring import Answered, ScoreAsker, score_rows, terms
 from securevfl.organisations.serve import Ended, Server
 from securevfl.protocols.alignment import psi
-from securevfl.protocols.giving import sizes
 from securevfl.training.new_rows import HeldRows, rows_of_array
 
 PARTIES = vfl.datasets.breast_cancer(3)
@@ -112,27 +112,23 @@ def test_scores_are_those_of_the_run_for_rows_that_all_have(meet: Any, run: vfl.
 
 
 @pytest.mark.parametrize(
-    ("options", "most", "said"),
+    ("most", "said"),
     [
-        ({"most": 9}, {}, "answers about at most 9 ids a request, bank asks about 10; ask in parts"),
-        ({}, {"ids": 9}, "its ledger lets bank be told 9 answers to whether an id is in the table at most"),
-        ({}, {"scores": 9}, "its ledger lets bank be told 9 scores at most"),
+        ({"ids": 9}, "its ledger lets bank be told 9 answers to whether an id is in the table at most"),
+        ({"scores": 9}, "its ledger lets bank be told 9 scores at most"),
     ],
 )
-def test_limits_hold_and_the_next_request_is_answered(
-    meet: Any, run: vfl.Run, options: dict[str, int], most: dict[str, int], said: str
-) -> None:
+def test_limits_hold_and_the_next_request_is_answered(meet: Any, run: vfl.Run, most: dict[str, int], said: str) -> None:
     meeting = meet(3)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), **most)
-    with serving(meeting, run, 1, **options) as ended:
+    with serving(meeting, run, 1) as ended:
         with pytest.raises(TransportError, match="has stopped") as refused:
             ask(meeting, run, held(run, "bank", slice(0, 10)))
         assert STOPPED["refused"] in str(refused.value)
         assert ask(meeting, run, held(run, "bank", slice(0, 4)))[0].scored == 4
     first = {name: own[0] for name, own in ended.items()}
-    refusing = [name for name, own in first.items() if own.outcome == "refused"]  # telco too may be the one, if it has
-    assert refusing == ["shop"] or (options and refusing)  # the limit and reads the question first
-    assert all(said in first[name].reason for name in refusing)
+    assert [name for name, own in first.items() if own.outcome == "refused"] == ["shop"]
+    assert said in first["shop"].reason
     assert all(own[-1].outcome == "answered" for own in ended.values())
 
 
@@ -158,26 +154,46 @@ def test_new_customers_are_said_to_be_unknown_and_count_as_asked(meet: Any, run:
     assert [(each.told.kind, each.told.count) for each in told] == [("ids", 2)]
 
 
+def test_more_rows_than_a_request_may_have_come_in_several(meet: Any, run: vfl.Run) -> None:
+    meeting = meet(3)
+    with serving(meeting, run, 3, most=9) as ended:
+        answered, found = ask(meeting, run, held(run, "bank", slice(0, 20)))
+    assert answered == Answered(20, 20)
+    assert list(found) == list(range(20))
+    assert [each.answered for each in ended["shop"]] == [Answered(9, 9), Answered(9, 9), Answered(2, 2)]
+
+
+def test_who_asks_about_more_ids_than_a_request_may_have_is_told_nothing(meet: Any, run: vfl.Run) -> None:
+    meeting = meet(3)
+    with serving(meeting, run, 1, most=9) as ended:
+        venue = Venue.of(meeting.kit("bank") / "peers.toml", timeout=20, patience=5)
+        with pytest.raises(TransportError, match="cannot or may not take part"):
+            converse("bank", venue, terms(run.parts["bank"]), partial(deviate, run, meeting, 10, 10))
+        ask(meeting, run, held(run, "bank", slice(0, 4)))
+    assert [each.outcome for each in ended["shop"]][-1:] == ["answered"]
+    assert "answered" not in [each.outcome for each in ended["shop"][:-1]]
+
+
+def deviate(run: vfl.Run, meeting: Any, said: int, asked: int, channel: Any) -> Any:
+    """Say that so many ids will be asked about, and ask about others."""
+    part = run.parts["bank"]
+    asking = ScoreAsker(part, channel, DisclosureLedger(meeting.folder / "bank.ledger", "bank"))
+    asking._want(said)
+    return align_privately("bank", range(asked), channel, active="bank", passives=part.parties[1:])
+
+
 @pytest.mark.parametrize("many", [4096, 20], ids=["by points", "by transfers"])
 def test_who_asks_about_more_ids_than_it_says_is_told_nothing(
     meet: Any, run: vfl.Run, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attack: one id is said and counted, and the alignment that follows asks about all that may be there."""
-    meeting, guesses = meet(3), list(range(len(PARTIES[0])))
+    meeting = meet(3)
     monkeypatch.setattr(psi, "MANY", many)
     limits(DisclosureLedger(meeting.folder / "shop.ledger", "shop"), ids=10)
-    part, venue = run.parts["bank"], Venue.of(meeting.kit("bank") / "peers.toml", None, None, 20, 5)
-    told: list[Any] = []
-
-    def deviate(channel: Any) -> None:
-        for name in part.parties[1:]:
-            channel.send(name, Wanted(1), told=sizes(channel, name))
-        told.append(align_privately("bank", guesses, channel, active="bank", passives=part.parties[1:]))
-
+    venue = Venue.of(meeting.kit("bank") / "peers.toml", None, None, 20, 5)
     with serving(meeting, run, 1, most=10) as ended:
         with pytest.raises(TransportError, match="cannot or may not take part"):
-            converse("bank", venue, terms(part), deviate)
-        assert not told
+            converse("bank", venue, terms(run.parts["bank"]), partial(deviate, run, meeting, 1, len(PARTIES[0])))
         ask(meeting, run, held(run, "bank", slice(0, 4)))
     assert [each.outcome for each in ended["shop"]][-1:] == ["answered"]
     assert "answered" not in [each.outcome for each in ended["shop"][:-1]]

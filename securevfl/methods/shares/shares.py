@@ -70,7 +70,7 @@ class SharesMethod(Method[SharesJob]):
     options: ClassVar[type[JobOptions]] = SharesJob
     weighs: ClassVar[bool] = True
     replayed: ClassVar[bool] = True
-    repeats: ClassVar[bool] = True
+    accounts: ClassVar[bool] = True
     leak_kinds = (*Method.leak_kinds, SMALL_METRICS, SCORES, EXACT_SCORES)
 
     def trains(self, model: type[Model]) -> bool:

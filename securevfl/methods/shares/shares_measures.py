@@ -158,7 +158,7 @@ class Measures:
             state,
             state.visits,
             X,
-            allowed=lambda: not limited or self._ledger.count(self._seat.active, data.ids(rows)),
+            allowed=lambda: not limited or self._ledger.count(data.ids(rows)),
         )
         if found is not None:
             self._warn(found / (len(rows) * self._seat.outputs))

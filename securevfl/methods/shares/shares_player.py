@@ -19,7 +19,7 @@ from securevfl.data.schedule import Rows, Visit
 from securevfl.disclosure.exposure import ROWS
 from securevfl.disclosure.holds import Holds
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.methods.player import AskedRows, OwnRows, Player, Round
+from securevfl.methods.player import AnsweredRows, AskedRows, KnownRows, OwnRows, Player, Round
 from securevfl.methods.shares.shares_leaks import bits_of_codes
 from securevfl.methods.shares.shares_measures import InputRows, MeasuredModel, Measures
 from securevfl.methods.shares.shares_plan import Plan, SharesJob, Turned, plan_of, turns_back
@@ -40,7 +40,7 @@ from securevfl.protocols.shares.first_messages import Met
 from securevfl.protocols.shares.opened_scores import Asking, Scores
 from securevfl.protocols.shares.opened_weights import opened
 from securevfl.protocols.shares.ready_chunks import all_ended, is_ready
-from securevfl.protocols.shares.score_ledger import BUDGET, Ledger
+from securevfl.protocols.shares.score_ledger import BUDGET, OWN, REFUSED, Ledger
 from securevfl.protocols.shares.share_engines import available
 from securevfl.protocols.shares.share_levels import Levels
 from securevfl.protocols.shares.share_numbers import LookUp
@@ -107,6 +107,7 @@ class SharesPlayer(Player):
         self._scores: Scores | None = None
         self._weights: Floats | None = own.get("theta")
         self._blocks = 0
+        self._answered = AnsweredRows(np.zeros(0, np.bool_), np.zeros(0, np.bool_))
         self._measured: dict[int, tuple[dict[str, float], Sequence[list[float]]]] = {}
         self._inputs: Inputs | None = None
         self._importance = {"importance": own["importance"]} if "importance" in own else {}
@@ -182,15 +183,19 @@ class SharesPlayer(Player):
             raise ConfigError(f"{self._seat.me}: a model was expected, this party has none yet; train first")
         if self._scores is None:
             self._scores = self._begin_scores(min(BLOCK, len(rows)))
-        found = []
+        found, agreed = [], []
         for start in range(0, len(rows), BLOCK):
             X = rows[start : start + BLOCK]
             block = self._asked(rows, asked, slice(start, start + len(X)), X)
             assert self._inputs is not None, "a model has its inputs"
             scores = self._scores.block(self._blocks, self._inputs(X), block)
             self._blocks += 1
+            agreed.append(self._scores.agreed)
             if scores is not None:
                 found.append(scores)
+        self._answered = AnsweredRows(
+            np.concatenate([each.scored for each in agreed]), np.concatenate([each.fresh for each in agreed])
+        )
         return np.concatenate(found) if found else None
 
     def _stretch(self, training: _Training, start: int) -> Generator[Round]:
@@ -243,6 +248,19 @@ class SharesPlayer(Player):
         self._sizes = self._sizes | {"turned": turned}
         self._measured.pop(self.exchanges, None)
         eventlog.warn(self._seat.me, "turned back", {"visit": self.exchanges, "to": turned[-1][1], "reason": _TURNED})
+
+    def answered(self, rows: int) -> AnsweredRows:
+        return self._answered
+
+    def known(self, asked: AskedRows) -> KnownRows:
+        ledger = self._ledger
+        question = ledger.question(self._noted(), OWN, asked.ids, ledger.commitments(asked.ids, asked.raw))
+        states, trained = ledger.look(question), ledger.trained_on(question)
+        scores = np.full((len(states), self._seat.outputs), np.nan)
+        for at, score in enumerate(ledger.kept_scores(question)):
+            if score is not None:
+                scores[at] = np.frombuffer(score, "<f8")
+        return KnownRows(trained, (states == REFUSED) & ~trained, scores)
 
     def state(self) -> State:
         return self._kept(whole=True)
@@ -418,7 +436,8 @@ class SharesPlayer(Player):
         levels = Levels.exact(self._plan.numbers) if exact else options.score_levels(spacing)
         left = self.row_bits - bits_of_codes(self._job, self._seat.me, self._terms.columns[self._seat.me])
         rounded = None if exact else options.allowed_levels(spacing, left / self._seat.outputs)
-        asking = Asking(self._noted(), None if desk.together else self._ledger, levels, to, self.row_bits, rounded)
+        ledger = None if desk.together else self._ledger
+        asking = Asking(self._noted(), ledger, levels, to, self.row_bits, rounded, desk.account)
         return Scores(self._met.products, self._terms, state, asking, number=state.visits, rows=rows)
 
     @cached_property
@@ -448,7 +467,8 @@ class SharesPlayer(Player):
                 "from new ones; align the tables by ids, and train again"
             )
         if asked is not None:
-            return opened_scores.QueriedRows(asked.ids[block], asked.raw[block])
+            barred = None if asked.barred is None else asked.barred[block]
+            return opened_scores.QueriedRows(asked.ids[block], asked.raw[block], barred)
         if isinstance(rows, ScaledRows) and self._training is not None:
             of = rows.rows[block]
             return opened_scores.QueriedRows(self._training.data.ids(of), self._training.data.raw(of))

@@ -36,12 +36,12 @@ from securevfl.methods.shares.shares_player import SharesPlayer
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.organisations import correlate, fairness_by_group, join
-from securevfl.protocols.seat import Seat
+from securevfl.protocols.seat import Desk, Seat
 from securevfl.protocols.shares import column_products, group_counts
 from securevfl.protocols.shares.column_products import LEVELS, RoundedProducts
 from securevfl.protocols.shares.group_counts import OUTCOMES, GroupCounts
 from securevfl.protocols.shares.opened_scores import QueriedRows, Scores
-from securevfl.protocols.shares.score_ledger import COMMITMENT
+from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW
 from securevfl.protocols.shares.score_ledger import Ledger as ScoreLedger
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.shares_options import Shares
@@ -206,11 +206,12 @@ def again() -> Outcome:
 class _Kept(ScoreLedger):
     """A ledger of scores that notes how many bits of a row it was to admit."""
 
-    bits = 0
+    bits = 0.0
 
-    def admit(self, question: Any, X: Floats, *, bits: int = 0, most: float = 0.0, me: str = "") -> None:
+    def admit(self, question: Any, X: Floats, *, bits: float = 0, **keys: Any) -> Any:
         """Note the bits and refuse nothing."""
         self.bits = bits
+        return np.full(len(question.rows), NEW, np.uint8)
 
 
 def _scored(c: int, held: float, codes: int) -> tuple[Scores, _Kept]:
@@ -220,9 +221,15 @@ def _scored(c: int, held: float, codes: int) -> tuple[Scores, _Kept]:
     ledger, options = _Kept(None), Shares(open_weights=("shop",))
     numbers = Numbers(64, 0.5)
     seat = SimpleNamespace(
-        me="shop", active="bank", outputs=c, roles=roles, parties=("bank", "shop"), desk=SimpleNamespace(together=False)
+        me="shop",
+        active="bank",
+        outputs=c,
+        roles=roles,
+        parties=("bank", "shop"),
+        desk=Desk(),
+        channel=SimpleNamespace(tell=lambda entry: None),
     )
-    committed = SimpleNamespace(rows=bytes(COMMITMENT))
+    committed = SimpleNamespace(rows=bytes(COMMITMENT), states=bytes([NEW]))
     products = SimpleNamespace(seat=seat, others=("bank",), recv=lambda *_: committed, send=lambda *_, **__: None)
     player: Any = SimpleNamespace(
         _state=SimpleNamespace(visits=20),
@@ -247,7 +254,7 @@ def scores() -> Outcome:
     outcome = Outcome()
     for c, held, codes in ((1, 400.0, 0), (1, 16.0, 0), (3, 48.0, 0), (1, 28.0, 1)):
         scoring, ledger = _scored(c, held, codes)
-        question, _ = scoring._agree(QueriedRows([b"1"], np.zeros((1, 6))))
+        scoring._agree(QueriedRows([b"1"], np.zeros((1, 6))), ledger, "")
         bits = scoring._told_levels.bits
         most = held / 4 - code_bits(6, codes)
         if bits * c > most:
@@ -257,7 +264,7 @@ def scores() -> Outcome:
         below = scoring._asking.levels.bits - bits
         h = np.arange(0, 2**40, 2**20 + 1, dtype=np.uint64)[:, None]
         scoring._sums = SimpleNamespace(block=lambda *_, h=h: h)  # type: ignore[assignment]
-        made = scoring._made(0, np.zeros((len(h), 6)), question)
+        made = scoring._made(0, np.zeros((len(h), 6)), None)
         if made is None or (made % 2**below).any():
             outcome.add("limits", "shop", "what is told is finer than the bits that it is noted with")
     return outcome

@@ -111,7 +111,7 @@ MUTANTS = [
         "a ledger of scores counts the bits of one output, whatever the model has",
         "bits of scores",
         "count",
-        edited(Scores, "_agree", ("self._told_levels.bits * self._terms.outputs", "self._told_levels.bits")),
+        edited(Scores, "_judged", ("self._told_levels.bits * self._terms.outputs", "self._told_levels.bits")),
     ),
     _mutant(
         "scores: bits whatever columns hold",

@@ -248,21 +248,21 @@ MUTANTS = [
         "rows are scored as often and with whatever columns the peer likes",
         "shares: limits of scores",
         "limits",
-        patched((Ledger, "admit", lambda *_, **__: None)),
+        patched((Ledger, "admit", lambda self, question, *_, **__: np.ones(len(question.rows), np.uint8))),
     ),
     Mutant(
         "codes without a ledger",
         "which columns weigh most in a row is told beside its score and counted nowhere",
         "shares: limits of scores",
         "limits",
-        patched((Ledger, "admit_codes", lambda *_, **__: None)),
+        patched((Ledger, "admit_codes", lambda self, model, ids, *_, **__: np.ones(len(ids), np.bool_))),
     ),
     Mutant(
         "codes beside the budget",
         "codes of a row are noted, and its scores have as many bits as without them",
         "shares: limits of scores",
         "limits",
-        patched(edited(Ledger, "_told", (" + sum({**coded, **codes}.values())", ""))),
+        patched(edited(Ledger, "admit_codes", ("scored + _bits", "_bits"))),
     ),
     Mutant(
         "codes counted once a row",
@@ -276,6 +276,6 @@ MUTANTS = [
         "a ledger forgets which rows a model was trained on",
         "shares: limits of scores",
         "limits",
-        patched((Ledger, "_digests", lambda self, ids: [str(number) + each.hex() for number, each in enumerate(ids)])),
+        patched((Ledger, "_digests", lambda self, ids: [b"%d" % number + each for number, each in enumerate(ids)])),
     ),
 ]

@@ -1,0 +1,142 @@
+"""Rows that are asked about again, in other blocks, by several at once, among rows that may not be scored."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.data.ids import id_digest
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.organisations.conversation import Venue
+from securevfl.organisations.join import join
+from securevfl.organisations.predict import predict_with
+from securevfl.organisations.scoring import Answered, score_rows
+from securevfl.organisations.serve import Server
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.training.new_rows import HeldRows
+from tests.transport.at_once import at_each
+from tests.transport.test_serve import limits
+from tests.transport.test_shares import a_job
+
+
+class Trained:
+    """A model of two organisations on shares, and new rows of both: those of the training moved by a hair."""
+
+    def __init__(self, meet: Any, folder: Path) -> None:
+        self.meeting = meet(2, None, a_job())
+        self.ledgers = {name: folder / f"{name}.ledger" for name in ("bank", "shop")}
+        self.parts = at_each(self.meeting, self._join)
+        self.tables = {party.name: party for party in vfl.datasets.breast_cancer(2)}
+        self.train = self.meeting.job.schedule(self.tables["bank"].register).train
+        limits(DisclosureLedger(self.ledgers["shop"], "shop"))
+
+    def _join(self, party: vfl.Party, kit: Path) -> Any:
+        keys: dict[str, Any] = {"ledger": self.ledgers[party.name], "timeout": 20, "patience": 5}
+        return join(self.meeting.job, party, kit / "peers.toml", **keys)
+
+    def held(self, name: str, shift: float = 0.0) -> HeldRows:
+        """All rows as new ones, behind them those of the training as they are."""
+        X = self.parts[name].table(self.tables[name].X)
+        ids = [f"new {row}" for row in range(len(X))] + self.tables[name].ids[self.train].tolist()
+        return HeldRows(name, ids, np.concatenate([X + 1e-6 + shift, X[self.train]]))
+
+    def score(self, rows: Any, shift: float = 0.0, strangers: int = 0) -> tuple[Answered, dict[Any, float]]:
+        """Ask a party that serves, by a command of its own."""
+        found: dict[Any, float] = {}
+        held = self.held("bank", shift)
+        chosen = HeldRows("bank", [held.ids[row] for row in rows], held.X[list(rows)])
+        more = HeldRows(
+            "bank",
+            [*chosen.ids, *(f"stranger {k}" for k in range(strangers))],
+            np.concatenate([chosen.X, held.X[:strangers]]),
+        )
+        server = Server(self.parts["shop"], self.held("shop"), self.at("shop"), ledger=self.ledgers["shop"])
+
+        def ask() -> Answered:
+            return score_rows(
+                self.parts["bank"],
+                more,
+                self.at("bank"),
+                on_block=lambda ids, block: found.update(zip(ids or [], block.decision[:, 0].tolist(), strict=True)),
+                ledger=self.ledgers["bank"],
+            )
+
+        with ThreadPoolExecutor(2) as pool:
+            asked, served = pool.submit(ask), pool.submit(server._next)
+            answered = asked.result()
+            assert served.result() is None
+        return answered, found
+
+    def at(self, name: str) -> Venue:
+        return Venue.of(self.meeting.kit(name) / "peers.toml", timeout=20, patience=5)
+
+    def told(self) -> dict[str, int]:
+        """What the shop's ledger has counted."""
+        entries = DisclosureLedger.find(self.ledgers["shop"]).read().entries
+        kinds = {each.told.kind for each in entries}
+        return {kind: sum(each.told.count for each in entries if each.told.kind == kind) for kind in kinds}
+
+
+@pytest.fixture
+def trained(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trained:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    return Trained(meet, tmp_path)
+
+
+def test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was(trained: Trained) -> None:
+    before, n = trained.told().get("scores", 0), len(trained.tables["bank"].X)
+    answered, first = trained.score([*range(30), n, n + 1], strangers=3)
+    assert answered == Answered(35, 30, trained=2)
+    assert (answered.unknown, list(first)) == (3, [f"new {row}" for row in range(30)])
+    assert {kind: trained.told().get(kind, 0) for kind in ("scores", "ids")} == {"scores": before + 30, "ids": 33}
+
+    again, same = trained.score([*range(30), n, n + 1], strangers=0)
+    assert again == Answered(32, 30, trained=2)
+    assert same == first
+    assert trained.told()["ids"] == 33  # the bank knew them all, and has asked about none
+
+    answered, more = trained.score(range(20, 50))
+    assert answered == Answered(30, 30)
+    assert {name: more[name] for name in more.keys() & first.keys()} == {
+        f"new {k}": first[f"new {k}"] for k in range(20, 30)
+    }
+    assert (trained.told()["scores"], trained.told()["ids"]) == (before + 50, 53)
+
+    assert trained.score(range(45, 55), 0.5)[0] == Answered(10, 5, changed=5)
+
+
+def test_the_asking_party_that_lost_what_it_was_told_gets_the_same_bytes(trained: Trained) -> None:
+    _, first = trained.score(range(30))
+    own = Ledger(trained.ledgers["bank"].with_name("bank.ledger.scores"))
+    with own._file.changing() as tables:
+        tables.execute("UPDATE scored SET score = NULL")
+    answered, again = trained.score([*range(10, 40)])
+    assert answered == Answered(30, 30)
+    assert {name: again[name] for name in again.keys() & first.keys()} == {
+        f"new {k}": first[f"new {k}"] for k in range(10, 30)
+    }
+
+
+def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_id(trained: Trained) -> None:
+    spent = [id_digest("shop", f"new {row}") for row in (3, 4)]
+    own = Ledger(trained.ledgers["shop"].with_name("shop.ledger.scores"))
+    for model in (b"1", b"2", b"3"):  # a fourth of its 15 columns
+        own.trained(model, 20, [])
+        own.admit(own.question(model, "telco", spent, bytes(32)), np.random.default_rng(0).normal(size=(2, 15)))
+    answered, found = trained.score(range(6))
+    assert answered == Answered(6, 4, refused=2)
+    assert sorted(found) == [f"new {row}" for row in (0, 1, 2, 5)]
+    before = trained.told()["ids"]
+
+    def predict(party: vfl.Party, kit: Path) -> Any:
+        held = trained.held(party.name)
+        keys: dict[str, Any] = {"ledger": trained.ledgers[party.name], "timeout": 20, "patience": 5}
+        return predict_with(trained.parts[party.name], held.X[:8], kit / "peers.toml", ids=held.ids[:8], **keys)
+
+    assert len(at_each(trained.meeting, predict)["bank"].decision) == 6
+    assert trained.told()["ids"] == before + 2
