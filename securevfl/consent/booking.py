@@ -112,9 +112,11 @@ class Booking:
         """
         found, spans = list[Disclosure](), list[Disclosure]()
         for entry in entries:
-            own = entry.run == self._sitting[0] and entry.told.visits is not None
-            if own:
+            own = entry.run == self._sitting[0]
+            if own and entry.told.visits is not None:
                 spans.append(entry.told)
+            elif own and entry.told.group == "bins":
+                found.append(replace(entry.told, visits=(0, 0)))  # asked once more, by this job and no other
             else:
                 found.append(replace(entry.told, visits=None))
         for like in dict.fromkeys(item.like for item in spans):

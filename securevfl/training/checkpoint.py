@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from securevfl.base.files import read_checked_json, write_checked_json
-from securevfl.errors import DataError
+from securevfl.base.files import read_checked, read_checked_json, write_checked, write_checked_json
+from securevfl.errors import DataError, StorageError
 from securevfl.methods.state import State
 from securevfl.training.model_part import ModelPart
 
@@ -130,6 +130,20 @@ class Checkpoints:
             return part.run
         return self.load(job, rounds[-1]).run if rounds else ""
 
+    def begin(self, job: bytes, run: str) -> str:
+        """Return the run that this party counts its tries at the job under: of the first since one has ended, or this
+        one, which is kept from now on. DataError if its file is spoilt."""
+        path = self.folder / self._name(job, "begun")
+        try:
+            if not path.exists():
+                write_checked(path, run.encode())
+            first = read_checked(path).decode("ascii")
+        except ValueError:
+            raise DataError(f"{path}: the name of a run was expected there; remove the file to start anew") from None
+        except OSError as cause:
+            raise StorageError(path, cause) from None
+        return first
+
     def finish(self, job: bytes, part: ModelPart) -> None:
         """Save the outcome, until `clear` or `reopen`."""
         part.save(self.folder / self._name(job, FINISHED))
@@ -159,8 +173,10 @@ class Checkpoints:
             if later > rounds:
                 (self.folder / self._name(job, later)).unlink(missing_ok=True)
 
-    def clear(self, job: bytes) -> None:
-        """Remove the states of a job that has ended."""
+    def clear(self, job: bytes, *, anew: bool = False) -> None:
+        """Remove the states of a job that has ended, or that begins anew and is still the same job to the ledger."""
+        if not anew:
+            (self.folder / self._name(job, "begun")).unlink(missing_ok=True)
         for rounds in self._states(job):
             (self.folder / self._name(job, rounds)).unlink(missing_ok=True)
         self.reopen(job)
@@ -174,7 +190,7 @@ class Checkpoints:
         return sorted(map(int, found))
 
     def _name(self, job: bytes, rounds: int | str) -> str:
-        last = "final" if rounds == FINISHED else f"round-{rounds}"
+        last = {FINISHED: "final", "begun": "begun"}.get(rounds, f"round-{rounds}")
         return f"{self._party}.{job.hex()[:16]}.{last}.json"
 
 

@@ -88,7 +88,9 @@ def take_part(
     if job.prepare.woe is None:
         _data(job, party, schedule)  # labels, classes and exposures that do not fit are refused before consent
     run = channel.session.hex() if saved is None else saved.run
-    sitting = Sitting(run, channel.session.hex(), None if saved is None else start)
+    # A try that was cut off before all had a state is this very job to the ledger, whose entries are not another's.
+    account = run if checkpoints is None else checkpoints.begin(key, run)
+    sitting = Sitting(account, channel.session.hex(), None if saved is None else start)
 
     def asked() -> None:
         if consent is not None:
@@ -364,7 +366,7 @@ def _common_start(heard: Mapping[str, Meeting]) -> int | None:
 def _take_up(checkpoints: Checkpoints, key: bytes, saved: Saved | None, channel: Channel) -> None:
     """Make the folder ready for a run that goes on from this state, or starts anew."""
     if saved is None:
-        checkpoints.clear(key)
+        checkpoints.clear(key, anew=True)
         return
     checkpoints.reopen(key)
     if not saved.constant:

@@ -1,0 +1,145 @@
+"""A party that is killed as it sends any kind of message: the same command again, and the training ends with a model.
+
+What was entered in ledgers ahead of what was told stays, as it does when a process dies; it is the same job's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.consent.booking import Booking
+from securevfl.data.party import Helper
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import DataError
+from securevfl.methods import METHODS
+from securevfl.runtime.channel import Abort, Channel
+from securevfl.runtime.clock import WallClock
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Leave
+from securevfl.runtime.threads import run_threads
+from securevfl.training.checkpoint import Checkpoints
+from securevfl.training.model_part import ModelPart
+from securevfl.training.session import take_part
+
+WOE = {
+    "model": vfl.Logistic(l2=1e-3),
+    "optimizer": vfl.FedSGD(lr=0.3),
+    "protocol": vfl.Protocol(residual=vfl.Ckks()),
+    "prepare": {"woe": {"bins": 5}},
+    "batch_size": 250,
+    "accepts": ("columns",),
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    name: options for kind in METHODS.values() for name, options in kind().examples().items()
+}
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+def tables(rows: int = 300, each: int = 2) -> list[vfl.Party]:
+    draw = np.random.default_rng(1)
+    X = draw.normal(size=(rows, 3 * each))
+    y = np.where(X.sum(axis=1) + draw.normal(size=rows) > 0, 1, -1)
+    return [
+        vfl.Party(name, X[:, each * k : each * k + each], y if name == "bank" else None, ids=range(rows))
+        for k, name in enumerate(("bank", "shop", "telco"))
+    ]
+
+
+class Command:
+    """The same command of all parties, in this process; their ledgers and states are in a folder each."""
+
+    def __init__(self, job: vfl.Job, parties: list[Any], folder: Path) -> None:
+        self.job, self.parties, self.folder = job, parties, folder
+        self.sent: dict[tuple[str, str], None] = {}
+
+    def __call__(self, who: str = "", kind: str = "") -> dict[str, ModelPart]:
+        return run_threads({each.name: partial(self._role, each, who, kind) for each in self.parties}, WallClock)
+
+    def _role(self, party: Any, who: str, kind: str, channel: Channel) -> ModelPart:
+        send = channel.send
+
+        def sending(to: str, message: Message, lane: str = "", *, told: Leave | None = None) -> None:
+            if not isinstance(message, Abort):
+                self.sent.setdefault((channel.me, type(message).__name__))
+                if (channel.me, type(message).__name__) == (who, kind):
+                    raise Killed
+            send(to, message, lane, told=told)
+
+        channel.send = sending  # type: ignore[method-assign]
+        own = self.folder / party.name
+        return take_part(
+            self.job,
+            party,
+            channel,
+            parties=[each.name for each in self.parties],
+            ledger=DisclosureLedger(own / "ledger", party.name),
+            checkpoints=Checkpoints(own / "states", party.name),
+        )
+
+
+def killed_everywhere(job: vfl.Job, parties: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Kill each party at each kind of message it sends, and give the command once more; how many kinds there were."""
+    whole = Command(job, parties, folder / "whole")
+    whole()
+    for number, (who, kind) in enumerate(whole.sent):
+        command = Command(job, parties, folder / str(number))
+        with monkeypatch.context() as dies:
+            dies.setattr(Booking, "settle", lambda self, *, silent: None)  # nothing is put in order by who is killed
+            with pytest.raises(BaseException):  # noqa: B017
+                command(who, kind)
+        parts = command()
+        assert set(parts) == {each.name for each in parties}, (who, kind)
+    return len(whole.sent)
+
+
+def test_weights_of_evidence_are_asked_once_more_by_the_same_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = vfl.Job(**WOE | {"epochs": 1})
+    assert killed_everywhere(job, tables(500)[:2], tmp_path, monkeypatch) > 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_goes_on_wherever_it_was_killed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = vfl.Job(**{"batch_size": 50, "epochs": 2} | FAMILIES[name])
+    parties = [*tables()[: job.method.most or 3], *(Helper(name, role) for name, role in job.method.helpers)]
+    assert killed_everywhere(job, parties, tmp_path, monkeypatch) > 2
+
+
+def test_tries_that_are_killed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has parties killed again and again has bins counted again: it ends before they tell the labels."""
+    command = Command(vfl.Job(**WOE | {"epochs": 1}), tables(300)[:2], tmp_path)
+    monkeypatch.setattr(Booking, "settle", lambda self, *, silent: None)
+    tries = 0
+    with pytest.raises(vfl.errors.LeakageError):  # noqa: PT012
+        for _ in range(30):
+            with pytest.raises(Killed):
+                command("bank", "Opened")
+            tries += 1
+    assert 1 < tries < 30
+
+
+def test_a_spoilt_name_of_a_run_is_said(tmp_path: Path) -> None:
+    states = Checkpoints(tmp_path, "shop")
+    assert states.begin(b"job", "ab" * 16) == states.begin(b"job", "cd" * 16) == "ab" * 16
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes().replace(b"a", b"b", 1))
+    with pytest.raises(DataError, match=r"begun.* remove the file"):
+        states.begin(b"job", "cd" * 16)
+    states.clear(b"job", anew=True)
+    assert path.exists()
+    states.clear(b"job")
+    assert not path.exists()
+    assert states.begin(b"job", "cd" * 16) == "cd" * 16
