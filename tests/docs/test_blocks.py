@@ -167,7 +167,7 @@ def given(page: str) -> dict[str, Any]:
 
 
 ALONE = {"fdskl.md", "neural.md"}  # whose examples say all that they need
-RUN_ELSEWHERE = {"start.md"}  # test_start.py
+RUN_ELSEWHERE = {"start.md", "README.md"}  # test_start.py; below
 PYTHON = sorted({block.page for block in ALL if block.language == "python"} - RUN_ELSEWHERE)
 SLOW = {"scale.md", "neural.md"}  # start pools of processes and a cluster; train networks
 
@@ -177,11 +177,19 @@ SLOW = {"scale.md", "neural.md"}  # start pools of processes and a cluster; trai
 )
 def test_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names = {} if page == "README.md" else given(page)
+    names = given(page)
     if page == "scale.md":
         _shop_on_disk(names["shop"])
     for text in of_page(page, "python"):
         exec(compile(text, page, "exec"), names)
+
+
+def test_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> None:
+    """The block that follows the first Python block is what that one prints; README's own run is this one."""
+    monkeypatch.chdir(tmp_path)
+    (code,), (printed,) = of_page("README.md", "python"), of_page("README.md", "text")
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == printed
 
 
 def _shop_on_disk(shop: vfl.Party) -> None:
