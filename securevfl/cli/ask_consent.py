@@ -13,6 +13,7 @@ from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import Sheet
 from securevfl.errors import ConfigError, ConsentError
 
+DETAILS = "messages, encryption and counts, which it covers as well: securevfl explain ... --details"
 _DIGITS = re.compile("[0-9a-f]{16}")
 
 
@@ -44,7 +45,8 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, sheet: Sheet) 
         return
     out = console(err=True)
     if accept is None and sys.stdin.isatty() and out.is_terminal:
-        out.print(shown(sheet, sheet_width(out)), soft_wrap=True)
+        out.print(shown(sheet.first, sheet_width(out)), soft_wrap=True)
+        out.print(f"\nsheet {sheet.digest}; {DETAILS}", soft_wrap=True)
         if typer.confirm("\nThis is what is told, and to whom. Do you agree?", err=True):
             agreed.add(sheet)
             return
@@ -52,6 +54,6 @@ def agree(agreed: AgreedSheets, accept: str | None, command: str, sheet: Sheet) 
     other = f"{accept} came, of another sheet (as one is whose --size counts columns that are not prepared)"
     came = "none came" if accept is None else other
     raise ConsentError(
-        f"{sheet}\n\nConsent to this sheet was expected, {came}; nothing of the table was told. If you agree, run the "
-        f"same command again with\n    {command} ... --accept {sheet.digest}"
+        f"{sheet.first}\n\n{DETAILS}\n\nConsent to this sheet was expected, {came}; nothing of the table was told. "
+        f"If you agree, run the same command again with\n    {command} ... --accept {sheet.digest}"
     )

@@ -158,8 +158,11 @@ def explain(
         list[Path] | None,
         typer.Option(metavar="FILE", help="A party's disclosure ledger, if not among your user's data. Repeatable."),
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Every message that each party sends and receives, encryption, counts.")
+    ] = False,
 ) -> None:
-    """Say what each party would send, receive and learn, before anything runs.
+    """Say what each party would learn, before anything runs.
 
     With --data the sheet has each party's own figures and names every leak that would be refused. What was told before
     counts, as the disclosure ledgers on this computer have it. A party alone gives its own table, and --size for every
@@ -172,15 +175,16 @@ def explain(
     if size or (data and len(data) == 1):
         own, others = cli_alone.one_side(job, job_file, data, size, id_column=id_column, label_column=label_column)
         text = consent_sheet.explain(job, [own], others=others, outputs=classes, ledgers=_ledgers(ledger, [own]))
-        out.print(sheet(text, sheet_width(out)), soft_wrap=True)
+        out.print(sheet(text if details else text.first, sheet_width(out)), soft_wrap=True)
         out.print(f"\ndigest: {text.digest}   (agree to it with securevfl join ... --accept {text.digest})")
         out.print(cli_alone.sizes_line(job, own), soft_wrap=True)
         return
     files = _files(data, job_file)
     parties = _helped(job, _read(files, id_column, label_column, job)[0]) if files else None
-    out.print(
-        sheet(consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties)), sheet_width(out)), soft_wrap=True
-    )
+    text = consent_sheet.explain(job, parties, ledgers=_ledgers(ledger, parties))
+    out.print(sheet(text if details else text.first, sheet_width(out)), soft_wrap=True)
+    if not details:
+        out.print("\nevery message, encryption and counts: --details")
 
 
 @app.command()

@@ -28,14 +28,24 @@ ASSUMPTIONS = "every party follows the protocol and may study what it received (
 
 
 class Sheet(str):
-    """A consent sheet: text, which a notebook shows with its lines."""
+    """A consent sheet: text, which a notebook shows with its lines.
 
-    __slots__ = ()
+    first: its first screen, for those who consent: who takes part, with which rows, in which model, what each is told
+    in words and bits, what two could learn together, and what would be refused. The whole text has every message,
+    encryption and count besides.
+    """
+
+    first: str
+
+    def __new__(cls, text: str, first: str = "") -> Sheet:
+        made = super().__new__(cls, text)
+        made.first = first or text
+        return made
 
     @property
     def digest(self) -> str:
-        """16 hex digits by which its reader agrees to it."""
-        return hashlib.sha256(self.encode()).hexdigest()[:16]
+        """16 hex digits by which its reader agrees to it, details included."""
+        return hashlib.sha256(f"{self.first}\n{self}".encode()).hexdigest()[:16]
 
     def _repr_html_(self) -> str:
         return f'<pre style="white-space: pre-wrap">{escape(self)}</pre>'
@@ -127,18 +137,38 @@ def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], 
         *([] if known is None else [f"takes: {line}" for line in method.needs(job, known)]),
         *([f"openings: {line}"] if known is not None and (line := method.openings(job, known.sizes)) else []),
     ]
+    first = [*([whose] if whose else []), *_subject(job, roles, known)]
     for name in roles.parties:
-        lines += ["", _heading(roles, name), *_role(declared, roles.plays(name))]
-        before = ""
-        for word, text in method.tells(job, roles, name, known):
-            lines += _told("" if word == before else word, text)
-            before = word
-        lines += _codes(job, roles, known, name)
-        if known is not None and name == method.asker(job, roles.lead):
-            lines += _scores(job, known, name)
-        if name == roles.lead:
-            lines += _told("pooling", method.pooling(job, roles))
-    return Sheet("\n".join([*lines, *refused]))
+        learns = _learns(job, roles, known, name)
+        lines += ["", _heading(roles, name), *_role(declared, roles.plays(name)), *learns]
+        first += ["", _heading(roles, name), *learns]
+    first += ["", f"assumes   {ASSUMPTIONS}"]
+    return Sheet("\n".join([*lines, *refused]), "\n".join([*first, *refused]))
+
+
+def _subject(job: Job, roles: Roles, known: Known | None) -> list[str]:
+    """Return which model is trained, how, on which rows, of whose columns."""
+    lines = [f"model     {job.model.name}, on {job.method.title(job, roles)}"]
+    if known is None:
+        return lines
+    sizes = known.sizes
+    held = f"; {sizes.held_out:,} more are held out to measure it" if sizes.held_out else ""
+    columns = ", ".join(f"{name} {count}" for name, count in sizes.columns.items() if count)
+    return [*lines, f"rows      {sizes.rows:,} train it{held}", f"columns   {columns}"]
+
+
+def _learns(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]:
+    """Return what a party learns and keeps, in words, and what it could learn together with another."""
+    method, lines, before = job.method, list[str](), ""
+    for word, text in method.tells(job, roles, name, known):
+        lines += _told("" if word == before else word, text)
+        before = word
+    lines += _codes(job, roles, known, name)
+    if known is not None and name == method.asker(job, roles.lead):
+        lines += _scores(job, known, name)
+    if name == roles.lead:
+        lines += _told("pooling", method.pooling(job, roles))
+    return lines
 
 
 def _weights(job: Job) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -21,7 +22,9 @@ from securevfl.consent.consent_sheet import Sheet
 from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
+from securevfl.methods import METHODS
 from securevfl.methods.prepared_columns import prepare
+from securevfl.methods.run_messages import declared_of
 from securevfl.protocols.meeting import Meeting
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
@@ -81,8 +84,34 @@ def test_a_party_alone_sees_the_sheet_that_the_run_shows_it(kits: Path, name: st
     with pytest.raises(ConsentError):
         run_threads({each.name: play(each) for each in vfl.datasets.breast_cancer(3)}, lambda: VirtualClock(Network()))
     assert f"digest: {seen[name].digest} " in done.stdout
-    assert str(seen[name]) in done.stdout
+    assert seen[name].first in done.stdout
+    assert "sends" not in done.stdout
+    whole = run("explain", kits / name / "job.toml", data, *sizes(*others), "--details")
+    assert str(seen[name]) in whole.stdout
+    assert f"digest: {seen[name].digest} " in whole.stdout
     assert "telco" in done.stdout
+
+
+EXAMPLES = [(method, name) for method in METHODS.values() for name in method().examples() if "neural" not in name]
+
+
+@pytest.mark.parametrize(("method", "name"), EXAMPLES, ids=lambda each: getattr(each, "name", each))
+def test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message(method: Any, name: str) -> None:
+    """Of every family: what is learned, pooled and refused stands on it as on the whole sheet, names of messages do
+    not; whoever agrees to it agrees to the details as well."""
+    job = vfl.Job(**({"batch_size": 64, "epochs": 1} | method().examples()[name]))
+    own = [*vfl.datasets.breast_cancer(2), *(vfl.Helper(*each) for each in method.helpers)]
+    sheet = vfl.explain(job, own)
+    first, whole = sheet.first.splitlines(), sheet.splitlines()
+    learned = [line for line in whole if line.startswith(("  learns", "  opens", "  keeps", "  scores", "  pooling"))]
+    refused = [line for line in whole if line.startswith(("would be refused", "accepted"))]
+    assert learned
+    assert set(learned) | set(refused) <= set(first)
+    words = set(re.findall(r"[A-Z]\w+", sheet.first))
+    roles = job.method.assigned(job, job.method.cast(own), {each.name: len(each.columns) for each in own})
+    assert not words & {each.message.__name__ for each in declared_of(job.method, job, roles)}
+    assert len(first) < len(whole)
+    assert Sheet(str(sheet) + " ", sheet.first).digest != sheet.digest != Sheet(str(sheet), sheet.first + " ").digest
 
 
 def test_nothing_but_the_meeting_is_told_before_consent() -> None:

@@ -86,7 +86,7 @@ def tells(job: FdmlJob, roles: Roles, party: str, known: Known | None) -> list[T
         return [("learns", "\n".join(said))]
     blurs = [] if stored.noise is None else [("blurs", stored.noise.promise(job.epochs))]
     if role == ACTIVE:
-        said = ["f = sum_k H_k on the rows predicted, and what is marked output or plain above", *lines]
+        said = ["f = sum_k H_k on the rows predicted, and messages marked output or plain", *lines]
         return [("learns", "\n".join([*said, *_apart(job, roles)])), *blurs]
     residual = job.protocol.residual
     if residual is None:

@@ -114,7 +114,7 @@ class Phases(Method[PhasesJob]):
             return [("learns", "nothing")]
         labelled = len(roles.having(ACTIVE))
         whose = "the other's f" if labelled == 2 else "the sum of the others' f"
-        leading = "f = sum_k H_k on the rows predicted, and what is marked output or plain above"
+        leading = "f = sum_k H_k on the rows predicted, and messages marked output or plain"
         found = [("learns", leading if party == roles.lead else "f on its minibatches")]
         if labelled > 1:
             found.append(("learns", f"{whose} on the rows of its minibatches, which follows their labels"))

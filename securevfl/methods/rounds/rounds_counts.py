@@ -137,7 +137,7 @@ def added_up(sizes: Sizes, names: Sequence[str]) -> int:
 def active_learns(job: JobOptions, party: str, known: Known | None) -> list[Told]:
     """Describe in words what the active party learns: scores, and what these tell of the others' columns."""
     what = "f and every Z_k" if job.model.shows_parts else "f = sum_k H_k"
-    scores = f"{what} on the rows predicted, and what is marked output or plain above"
+    scores = f"{what} on the rows predicted, and messages marked output or plain"
     found = [("learns", "\n".join([scores, *columns_lines(job, party, known, counts)]))]
     opens = job.protocol.seals and job.model.by_column
     return found + ([("opens", "\n".join(_alone_elsewhere(job, known)))] if opens else [])

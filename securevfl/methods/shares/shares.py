@@ -60,6 +60,7 @@ from securevfl.protocols.shares import (
     visits,
     work_ahead,
 )
+from securevfl.protocols.shares.far_count import MOST as MOST_COUNTED
 from securevfl.protocols.shares.shares_options import Shares
 
 
@@ -234,7 +235,7 @@ class SharesMethod(Method[SharesJob]):
         elif known is None:
             told = "(level, label) pairs in a hidden order, counts; sizes; nothing else"
         else:
-            told = f"{self.openings(job, known.sizes)}; sizes; nothing else"
+            told = f"{_quality(job, known.sizes)}; sizes; nothing else"
         return [*own, *scores, ("learns", told), *parts]
 
     def pooling(self, job: SharesJob, roles: Roles) -> str:
@@ -286,6 +287,22 @@ def _of_new_rows(job: SharesJob, sizes: Sizes | None) -> str:
     ):
         fewer = "\n(fewer if the columns of whoever rounds hold little)"
     return f"scores of new rows in steps of {step:g}: a score tells at most {bits} bits of a row{fewer},\n{_SCORES}"
+
+
+def _quality(job: SharesJob, sizes: Sizes) -> str:
+    """Describe in words what the party with labels is told of how good the model is."""
+    rows, times, counted = measured(sizes), measures(job, sizes), chunks(job)
+    at_most = "once" if times == 1 else f"up to {times} times"
+    often = "once" if counted == 1 else f"up to {counted} times"
+    ends = f"and {often} how many of {MOST_COUNTED:,} training rows\nat most have scores far out"
+    if not level_metrics.fits(job.model.loss):
+        return f"how good the model is: {at_most} the sum of the losses of all rows measured,\n{ends}"
+    which = "held-out" if sizes.held_out else "training"
+    each = " for each class" if sizes.outputs > 1 else ""
+    return (
+        f"how good the model is: {at_most}, for each of {rows:,} {which} rows, a rounded score beside\n"
+        f"a label{each}, in an order that nobody knows,\n{ends}"
+    )
 
 
 _PARTS = """\
