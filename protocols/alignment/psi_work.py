@@ -111,6 +111,9 @@ class Secrets(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return "<Secrets, secret>"
 
 
+_SECRETS = msgspec.msgpack.Decoder(Secrets)
+
+
 class KeptBlinder(Blinder):
     """A blinder whose scalar may outlive the process, for this one alignment."""
 
@@ -170,7 +173,7 @@ class AlignmentWork:
         if not self.journal.count("secrets"):
             return None
         try:
-            kept = msgspec.msgpack.decode(self.journal.chunk("secrets", 0), type=Secrets)
+            kept = _SECRETS.decode(self.journal.chunk("secrets", 0))
         except msgspec.DecodeError:
             return None
         return kept if kept.subject == self._subject else None

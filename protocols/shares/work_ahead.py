@@ -109,10 +109,13 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     transfer: tuple[bytes, ...]
 
 
+_RECORDS = msgspec.msgpack.Decoder(_Record)
+
+
 def _stored(data: bytes) -> _Record:
     """FrameError if it is not what was stored."""
     try:
-        return msgspec.msgpack.decode(data, type=_Record)
+        return _RECORDS.decode(data)
     except (msgspec.DecodeError, ValueError):
         raise FrameError("a stored visit was expected, its bytes are damaged; make the chunk anew") from None
 

@@ -533,6 +533,10 @@ class Reservation:
             self._let_go()
 
 
+# Made here and not at the first use: two threads that ask msgspec about a type at once can end the process.
+_BOOKS = msgspec.json.Decoder(Book)
+
+
 @dataclass
 class _Change:
     book: Book
@@ -611,7 +615,7 @@ def _read(path: Path) -> Book:
     try:
         if not known or not hmac.compare_digest(checksum, _checksum(schema, body).encode()):
             raise ValueError
-        return msgspec.json.decode(body, type=Book)
+        return _BOOKS.decode(body)
     except (ValueError, msgspec.MsgspecError):
         raise DataError(
             f"{path}: a whole ledger was expected, this file is damaged or was changed by hand; put a copy of it back, "

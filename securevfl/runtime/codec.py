@@ -7,6 +7,7 @@ in which session, on which lane and in which order.
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar, get_args
@@ -87,11 +88,13 @@ def _decode_array(kind: Any, value: Any) -> Any:
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
 _frames = msgspec.msgpack.Decoder(Frame)
+_making = threading.Lock()  # two threads that ask msgspec about a type at once can end the process
 
 
 @lru_cache(maxsize=256)
 def _decoder(kind: type[Message]) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=_decode_array)
+    with _making:
+        return msgspec.msgpack.Decoder(kind, dec_hook=_decode_array)
 
 
 def encode_message(message: Message) -> bytes:
