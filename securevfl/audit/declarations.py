@@ -14,7 +14,7 @@ from securevfl.job import Job
 from securevfl.methods import METHODS
 from securevfl.organisations import conversation, correlate, fairness_by_group, measure, predict, scoring
 from securevfl.protocols import meeting
-from securevfl.protocols.alignment import psi
+from securevfl.protocols.alignment import psi, standing
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.protocols.shares.column_products import FEWEST, ProductNumbers
@@ -67,6 +67,7 @@ def sections() -> list[Section]:
     ]
     found += _methods({item.message for section in found for item in section.declared})
     found += [_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3)]
+    found.append(_standing())
     beside = [each for source in (conversation, predict, scoring, measure) for each in source.declares(_ROLES)]
     strength = available(ProductNumbers(FEWEST).bits)[0].strength
     both = "none needed: who asks is told the sums"
@@ -115,6 +116,15 @@ def _alignment(passives: int, *, transfers: bool) -> Section:
         if passives == 1
         else "the active party with all passive parties but one learns which of its ids that one has",
         psi.declares(_PASSIVES[:passives], transfers=transfers),
+    )
+
+
+def _standing() -> Section:
+    return Section(
+        "Questions about a standing table, two parties",
+        "the one-more gap Diffie-Hellman assumption on Curve25519, hashes as random oracles",
+        "the two parties together hold both sets",
+        standing.declares(),
     )
 
 

@@ -3,7 +3,8 @@
 0. all                  meet (`securevfl.organisations.predict`), once a conversation; answerers say how many ids a
                         request may have
 1. lead -> all others   Wanted   how many ids it asks about; none, to say that it is still there or that it is done
-2. all                  private set intersection of these ids with everyone's rows (`securevfl.protocols.alignment.psi`)
+2. all                  which of these ids all have: of two parties by what the other has worked out of its table
+                        (`securevfl.protocols.alignment.standing`), of more by private set intersection (`.psi`)
 3. all                  prediction of the rows in common (`securevfl.organisations.predict`)
 
 The leading party learns f of the rows in common, and which of its ids all others have. The others learn how many ids it
@@ -22,7 +23,7 @@ party refuses is left out, and the others are scored.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import Predicted, PredictionSide, check_parties_of, predicted
 from securevfl.organisations.reason_codes import GivenCodes
+from securevfl.protocols.alignment.standing import StandingTable, TableAsker
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.giving import sizes
 from securevfl.runtime import eventlog
@@ -200,6 +202,7 @@ class ScoreAsker:
         self.most = min(channel.recv(name, Serves).most for name in part.parties[1:])  # 0
         if self.most < 1:
             raise ProtocolError("a number of ids that a request may have was expected, none came; use one version")
+        self._table = TableAsker(channel, part.parties[1]) if len(part.parties) == 2 else None
 
     def ask(self, ids: Sequence[Any], X: NDArray[Any]) -> RequestedRows:
         """Ask about rows (m x d) of these ids, at most `most`. What this party knows of them does not leave it."""
@@ -216,7 +219,10 @@ class ScoreAsker:
         if len(asked):
             self._want(len(asked))  # 1
             chosen = HeldRows(self._part.name, [ids[at] for at in asked.tolist()], X[asked])
-            common = asked[_common(self._part, chosen, self._channel, len(asked), self._executor)]  # 2
+            if self._table is not None:
+                common = asked[self._table.ask(chosen.ids, self._executor)]  # 2
+            else:
+                common = asked[_common(self._part, chosen, self._channel, len(asked), self._executor)]  # 2
             for start in range(0, len(common), BLOCK):
                 block = common[start : start + BLOCK]
                 outcome = answering.score([ids[at] for at in block.tolist()], X[block])  # 3
@@ -241,26 +247,36 @@ class ScoreAsker:
             self._channel.send(name, Wanted(rows, more), told=sizes(self._channel, name))  # 1
 
 
-def answer_requests(
-    part: ModelPart,
-    rows: HeldRows,
-    channel: Channel,
-    ledger: DisclosureLedger,
-    *,
-    most: int,
-    executor: Executor | None = None,
-    giving: GivenCodes | None = None,
-    on_answer: Callable[[Answered], None] = lambda answered: None,
-) -> None:
-    """Answer requests as a standing party until the leading one is done; on_answer is called after each.
+@dataclass(frozen=True)
+class ServedTable:
+    """What a standing party serves. most: ids that one request may ask about. executor: as in `score_rows`. giving: as
+    in `predict_with`. table: what was worked out of the rows for the leading party before, where there are two."""
 
-    LeakageError if one asks about more than `most` ids, or than it has said, or if its ids or scores would exceed a
-    limit of the ledger. executor: as in `score_rows`.
+    rows: HeldRows
+    most: int
+    executor: Executor | None = None
+    giving: GivenCodes | None = None
+    table: StandingTable | None = None
+
+
+def answer_requests(
+    part: ModelPart, served: ServedTable, channel: Channel, ledger: DisclosureLedger
+) -> Iterator[Wanted | Answered]:
+    """Answer requests as a standing party until the leading one is done: yield what it wants, before anything is done
+    about it, and what came of it.
+
+    LeakageError if one asks about more ids than a request may have, or than it has said, or if its ids or scores would
+    exceed a limit of the ledger.
     """
+    rows, most, executor, table = served.rows, served.most, served.executor, served.table
     lead, asked = part.parties[0], 0
-    answering = PredictionSide(part, channel, ledger, giving)  # 0
+    answering = PredictionSide(part, channel, ledger, served.giving)  # 0
     channel.send(lead, Serves(most), told=sizes(channel, lead))  # 0
+    if len(part.parties) == 2:
+        table = table or StandingTable(rows.ids, executor)
+        table.open(channel, lead)
     while (wanted := channel.recv(lead, Wanted)).more:  # 1
+        yield wanted
         if not wanted.rows:
             continue
         if not 0 < wanted.rows <= most:
@@ -270,13 +286,17 @@ def answer_requests(
             )
         asked += wanted.rows
         ledger.answer(part.run, channel.session.hex(), Disclosure("ids", lead, (part.name,), asked, 0))
-        common, scored = _common(part, rows, channel, wanted.rows, executor), 0  # 2
+        if table is not None:
+            common = table.answer(channel, lead, wanted.rows, executor)  # 2
+        else:
+            common = _common(part, rows, channel, wanted.rows, executor)  # 2
+        scored = 0
         for start in range(0, len(common), BLOCK):
             block = common[start : start + BLOCK]
             outcome = answering.score([rows.ids[at] for at in block.tolist()], rows.X[block])  # 3
             scored += int(outcome.scored.sum())
         eventlog.emit(part.name, "answered", {"asked": wanted.rows, "scored": scored})
-        on_answer(Answered(wanted.rows, scored))
+        yield Answered(wanted.rows, scored)
 
 
 def _common(

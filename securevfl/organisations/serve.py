@@ -19,7 +19,8 @@ from securevfl.errors import ConfigError, LeakageError, PartiesError, SecureVFLE
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.predict import check_parties_of
 from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.organisations.scoring import Answered, answer_requests, terms
+from securevfl.organisations.scoring import Answered, ServedTable, answer_requests, terms
+from securevfl.protocols.alignment.standing import StandingTable
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.training.model_part import ModelPart
@@ -75,9 +76,11 @@ class Server:
         self._ledger = DisclosureLedger.of(part.name, ledger)
         _check_limits(self._ledger)
         self._on_request = on_request
-        self._executor = executor
+        table = StandingTable(rows.ids, executor) if len(part.parties) == 2 else None
+        self._served = ServedTable(rows, most, executor, giving, table)
         self._met = 0.0  # when all parties were there, of the request that is being answered
         self._sent = 0
+        self._stopping: Callable[[], bool] = lambda: False
 
     @property
     def most(self) -> int:
@@ -95,7 +98,9 @@ class Server:
         return self._met > 0
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Answers until `stopping` says so after a request. While it waits, only an exception ends it."""
+        """Answer until `stopping` says so after a request. While it waits, only an exception ends it; KeyboardInterrupt
+        if a conversation goes on when `stopping` has said so."""
+        self._stopping = stopping
         facts: dict[str, str | int | float] = {"rows": len(self._rows.ids), "most": self._most}
         if self._giving is not None:
             facts |= {"codes": self._giving.most, "bits_of_codes": round(self._giving.bits(self._part), 1)}
@@ -119,25 +124,17 @@ class Server:
         return None
 
     def _answer(self, channel: Channel) -> None:
-        self._met, before = time.monotonic(), 0
-
-        def note(answered: Answered) -> None:
-            nonlocal before
-            sent = channel.books.bytes_sent()
-            self._on_request(Ended("answered", self._since(), answered, sent - before))
-            self._met, before = time.monotonic(), sent
-
+        before = 0
         try:
-            answer_requests(
-                self._part,
-                self._rows,
-                channel,
-                self._ledger,
-                most=self._most,
-                executor=self._executor,
-                giving=self._giving,
-                on_answer=note,
-            )
+            for event in answer_requests(self._part, self._served, channel, self._ledger):
+                if isinstance(event, Answered):
+                    sent = channel.books.bytes_sent()
+                    self._on_request(Ended("answered", self._since(), event, sent - before))
+                    self._met, before = 0.0, sent
+                elif self._stopping():
+                    raise KeyboardInterrupt
+                else:
+                    self._met = time.monotonic() if event.rows else 0.0
         finally:
             self._sent = channel.books.bytes_sent() - before
 

@@ -14,7 +14,8 @@ import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.organisations.predict import BroughtRows, answer_rows
 from securevfl.organisations.reason_codes import GivenCodes, ReasonCodes
-from securevfl.organisations.scoring import ScoreAsker, Serves, answer_requests
+from securevfl.organisations.scoring import ScoreAsker, ServedTable, Serves, answer_requests
+from securevfl.protocols.alignment.standing import TableTags
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.channel import Channel, Event
@@ -111,8 +112,10 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
     trained, ledger = run(1), DisclosureLedger(tmp_path / "shop", "shop")
     entered = list[int]()
 
+    opening = BroughtRows | Serves | TableTags
+
     def note(event: Event) -> None:
-        if event.me == "shop" and event.direction == "send" and not isinstance(event.message, BroughtRows | Serves):
+        if event.me == "shop" and event.direction == "send" and not isinstance(event.message, opening):
             entered.append(sum(each.told.count for each in ledger.read().entries if each.told.kind == "ids"))
 
     def rows(party: vfl.Party, part: ModelPart) -> HeldRows:
@@ -128,7 +131,7 @@ def test_all_ids_that_are_asked_about_are_entered_before_any_answer(asked: int, 
 
     def answer(party: vfl.Party, channel: Channel) -> Any:
         part = trained.parts["shop"]
-        return answer_requests(part, rows(party, part), channel, ledger, most=1000)
+        return list(answer_requests(part, ServedTable(rows(party, part), 1000), channel, ledger))
 
     bank, _ = tables(1, asked)
     _, shop = tables(1)
