@@ -406,8 +406,7 @@ def _read(
         parties, missing = read_parties(files, id_column=id_column, label_column=label_column, job=job, on_rows=on_rows)
     for name, ids in missing.items():
         if ids:
-            shown = ", ".join(ids[:10]) + (f" and {len(ids) - 10:,} more" if len(ids) > 10 else "")
-            typer.echo(f"{name} lacks {len(ids):,} ids that others have; these rows are left out: {shown}", err=True)
+            typer.echo(f"{name} lacks {len(ids):,} ids that others have; these rows are left out", err=True)
     return parties, missing
 
 

@@ -61,7 +61,9 @@ def _terminal(label: str) -> Iterator[OnStep]:
     times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *times
     if not out.is_terminal:
-        yield _lines(label)
+        lines = _Lines(label)
+        yield lines.step
+        lines.end()
         return
     bar = Progress(*columns, console=out, transient=True)
     task = bar.add_task(label, total=None)
@@ -76,22 +78,32 @@ def _terminal(label: str) -> Iterator[OnStep]:
         bar.stop()
 
 
-def _lines(label: str) -> OnStep:
-    """Write where it stands to stderr, EVERY seconds at most."""
-    begun = last = time.monotonic()
-    lock = threading.Lock()
+class _Lines:
+    """Where it stands, on stderr: a line EVERY seconds at most, and after these a last one, of where it ended."""
 
-    def on_step(done: int, of: int) -> None:
-        nonlocal last
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._begun = self._last = time.monotonic()
+        self._lock = threading.Lock()
+        self._done = self._said = 0
+
+    def step(self, done: int, of: int) -> None:
+        """Note how far the work is, and say it unless that was done lately."""
         now = time.monotonic()
-        with lock:
-            if now - last < EVERY:
+        with self._lock:
+            self._done = done
+            if now - self._last < EVERY:
                 return
-            last = now
-        where = f"{done:,} of {of:,}" if of else f"{done:,}"
-        print(f"{label}: {where}, {now - begun:.0f} s", file=sys.stderr, flush=True)
+            self._last, self._said = now, done
+        self._say(f"{done:,} of {of:,}" if of else f"{done:,}", now)
 
-    return on_step
+    def end(self) -> None:
+        """Say where it ended, if a line before says something else."""
+        if self._said and self._said != self._done:
+            self._say(f"{self._done:,}, the last", time.monotonic())
+
+    def _say(self, where: str, now: float) -> None:
+        print(f"{self._label}: {where}, {now - self._begun:.0f} s", file=sys.stderr, flush=True)
 
 
 def _in_notebook() -> bool:

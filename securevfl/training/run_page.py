@@ -5,6 +5,7 @@ The page is one file without scripts; it holds figures of the whole run and no r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -19,6 +20,7 @@ from securevfl.training.model_part import ModelPart
 
 LOSSES = {"batch_loss": "of the batch", "loss": "evaluated"}
 AXES = {"round": "round", "seconds": "seconds without evaluation"}
+LETTERS = {"n": "n rows a batch", "c": "c outputs", "p": "p parameters", "d": "d columns"}  # of what is learned
 NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # what a record of a round has beside metrics
 
 
@@ -151,8 +153,9 @@ def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
         for name in roles.parties
         for word, text in job.method.tells(job, roles, name, None)
     ]
-    words = "n rows a batch, c outputs, p parameters, d columns. explain(job, parties) has the sheet with all figures."
-    return html.table(["party", "", "what"], rows) + f"<p class='soft'>{html.escape(words)}</p>"
+    used = [words for letter, words in LETTERS.items() if any(re.search(rf"\b{letter}\b", str(row[2])) for row in rows)]
+    words = [*([f"{', '.join(used)}."] if used else []), "explain(job, parties) has the sheet with all figures."]
+    return html.table(["party", "", "what"], rows) + f"<p class='soft'>{html.escape(' '.join(words))}</p>"
 
 
 def roc(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:

@@ -184,9 +184,12 @@ def _points(step: ColumnStep, scaling: Scaling, lost: Floats) -> list[tuple[str,
             known = (step.base, *step.levels) if isinstance(step, Texts) else step.levels
             levels = (*known, OTHER)
             return list(zip(levels, gained([float(place) for place in range(len(levels))], levels), strict=True))
+    remedy = 'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'
+    if not isinstance(step, Number):  # of a date or of codes, which bins leave as they are
+        remedy = f'it left out: prepare = {{ drop = ["{step.column}"] }}, beside the other keys'
     raise ConfigError(
         f"a scorecard: columns in bins were expected, {step.column} is neither parted nor a straight line; train with "
-        'prepare = { woe = {} }, prepare = { bins = 10 }, or prepare = { tails = "keep" }'
+        f"{remedy}"
     )
 
 

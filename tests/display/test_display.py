@@ -153,3 +153,18 @@ def test_a_notebook_shows_a_bar_below_its_cell(cell: list[str], monkeypatch: pyt
     assert len(cell) <= 3 + 1 / REDRAWN  # not a hundred times
     assert "training &lt;b&gt;" in cell[0]
     assert '<progress value="100" max="100"></progress> 100 of 100' in cell[-1]
+
+
+def test_lines_of_a_log_end_with_where_the_work_ended(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("securevfl.display.progress.EVERY", 0.0)
+    with progress("training") as on_step:
+        on_step(17, 40)
+        monkeypatch.setattr("securevfl.display.progress.EVERY", 1e9)
+        on_step(30, 40)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(", ")[0] for line in said] == ["training: 17 of 40", "training: 30, the last"]
+    with progress("short") as on_step:
+        on_step(3, 3)
+    assert capsys.readouterr().err == ""

@@ -9,7 +9,7 @@ import pytest
 import securevfl as vfl
 from securevfl.display.chart import COLOURS
 from securevfl.errors import DataError
-from securevfl.training.run_page import curve, roc
+from securevfl.training.run_page import curve, learned, roc
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +153,11 @@ def test_a_notebook_shows_the_picture_in_the_colours_of_the_page(run: vfl.Run) -
     assert figure._repr_png_().startswith(b"\x89PNG")
     colours = [bar.get_facecolor()[:3] for bar in figure.axes[2].patches]
     assert colours == [pytest.approx([int(each[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for each in COLOURS[:5]]
+
+
+@pytest.mark.parametrize(("keys", "letters"), [({"epochs": 10}, False), ({"protocol": "ckks", "epochs": 1}, True)])
+def test_letters_are_explained_where_they_stand(keys: dict[str, object], letters: bool) -> None:
+    job = vfl.Job(model=vfl.Logistic(), accepts=["columns"], **keys)
+    page = learned(job, vfl.simulate(job, vfl.datasets.loans(800)).parts)
+    assert ("p parameters" in page) == letters
+    assert "has the sheet with all figures" in page

@@ -174,3 +174,20 @@ def levelled(f: Any, step: int) -> Any:
     dither = Prg.fresh("dither of a test").array(whole.shape, np.uint64) >> np.uint64(64 - levels.shift(numbers))
     other = ring.reduce(ring.reduce(whole - share) + dither)
     return levels.sums(levels.cut(numbers, share) + levels.cut(numbers, other), rounded_down=1)
+
+
+def test_a_date_in_a_job_with_bins_is_to_be_left_out() -> None:
+    """Bins leave dates as they are, so that more bins are no remedy."""
+    draw = np.random.default_rng(0)
+    X = np.empty((400, 2), dtype=object)
+    X[:, 0] = draw.normal(size=400)
+    X[:, 1] = [f"2024-{1 + k % 12:02d}-{1 + k % 28:02d}" for k in range(400)]
+    y = (X[:, 0].astype(float) + draw.normal(size=400) > 0).astype(int)
+    bank = vfl.Party("bank", X, y, aligned=True, columns=["x", "since"])
+    shop = vfl.Party("shop", draw.normal(size=(400, 2)), aligned=True)
+    shares = vfl.Shares(open_weights=("bank", "shop"))
+    job = vfl.Job(model=vfl.Logistic(), protocol=vfl.Protocol(shares=shares), prepare={"bins": 10}, epochs=10)
+    with pytest.raises(ConfigError, match=r'since .* drop = \["since"\]'):
+        vfl.simulate(job, [bank, shop]).scorecard()
+    without = job.model_copy(update={"prepare": job.prepare.model_copy(update={"drop": ("since",)})})
+    assert vfl.simulate(without, [bank, shop]).scorecard()
