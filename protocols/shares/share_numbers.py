@@ -45,6 +45,7 @@ __all__ = ["LookUp", "Numbers"]
 
 _DITHER = 16  # bits below f_g that random rounding looks at
 _AT_ONCE = 4096  # targets whose tables are made at a time
+_NEAR = 1.0  # sums at which no residual is cut off
 _MOST_BITS = 56
 _LEAST_W = 3
 _LEAST_RESIDUAL_BITS = 7  # of residuals that come from tables of classes; others keep what they have
@@ -194,12 +195,13 @@ class LookUp:
         """Make the look-up tables of these targets (m x k), one behind the other."""
         f = np.tile(numbers.knots, len(targets))[:, None]
         g = residual(f, np.repeat(targets, numbers.entries, axis=0))[:, 0]
-        if np.abs(g).max() * 2.0 ** (numbers.f_g + _DITHER) > 2**31 - 2**_DITHER:
+        most = (2**31 - 2**_DITHER - 1) * 2.0 ** -(numbers.f_g + _DITHER)
+        if np.abs(g[np.abs(f[:, 0]) <= _NEAR]).max() > most:  # further out entries end there
             raise RangeError(
                 f"shares: a table of residuals below {2.0 ** (15 - numbers.f_g):g} was expected, larger ones came, as "
                 "labels are too far from their mean; trim them, or train on their logarithm"
             )
-        return np.rint(np.ldexp(g, numbers.f_g + _DITHER)).astype(np.int32)
+        return np.rint(np.ldexp(np.clip(g, -most, most), numbers.f_g + _DITHER)).astype(np.int32)
 
     def entries(self, at: NDArray[np.uint8], prg: Prg, first: int = 0) -> Integers:
         """g (2^b x n) for j = 0, 1, ..: of row first + r at place at[r] + j, rounded at random by the next stream of

@@ -297,13 +297,13 @@ def compare(
 def _show(job: Job, run: Run) -> None:
     """Print the metrics and costs of a run, and how many epochs it had where the job leaves that open."""
     from securevfl.cli.show import console, costs_table, figures
-    from securevfl.consent.allowance import MOST
+    from securevfl.consent.allowance import most_epochs
 
     out = console()
     out.print(f"{figures(run.metrics, run.positive)} on the {run.evaluated_on}", soft_wrap=True)
     if not job.epochs:
         why = "as what they tell of columns is accepted" if "columns" in job.accepts else "that the guards let through"
-        out.print(f"epochs = {run.job.epochs}: the most, up to {MOST}, {why}", soft_wrap=True)
+        out.print(f"epochs = {run.job.epochs}: the most, up to {most_epochs(job)}, {why}", soft_wrap=True)
     out.print(costs_table([run.costs]))
 
 

@@ -29,17 +29,23 @@ def settled(job: Job, parties: Sequence[Party]) -> Job:
     """Settle what the job leaves open, by tables of parties that sit in one process: what follows from the classes of
     the labels (`_classified`), and the number of epochs if that is left to the guards (0).
 
-    It is the most, up to MOST, that none of these parties refuses for what it tells of columns. It is MOST where the
-    job accepts that, or where a guard refuses one epoch already; the guard then says so as ever.
+    It is the most, up to `most_epochs`, that none of these parties refuses for what it tells of columns. It is all of
+    these where the job accepts that, or where a guard refuses one epoch already; the guard then says so as ever.
     """
     lead, others = check_parties(parties)
     job = _classified(job, [lead, *others])
     if job.epochs:
         return job
-    whole = job.model_copy(update={"epochs": MOST})
+    whole = job.model_copy(update={"epochs": most_epochs(job)})
     if "columns" in job.accepts:
         return whole
     return allowed(whole, known_run(whole, [lead, *others]))
+
+
+def most_epochs(job: Job) -> int:
+    """Return the most epochs that a job is given which leaves them open; more where coefficients are read with standard
+    errors."""
+    return MOST * (3 if job.model.loss.estimates else 1)
 
 
 def _classified(job: Job, parties: Sequence[Party]) -> Job:

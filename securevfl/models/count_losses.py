@@ -35,7 +35,9 @@ class LogLinkLoss(Loss):
     classifies = False
     bound = 256.0
     spacing = 0.25
+    estimates = True
     spread = "times their mean"
+    variance_power: float | None = None  # the variance goes with this power of the mean, if with one
     positive = False  # whether labels of 0 have no place
 
     @abstractmethod
@@ -81,7 +83,9 @@ class PoissonLoss(LogLinkLoss):
 
     name = "poisson"
     guesses = True
+    variance_power = 1.0
     curvature = math.exp(CAP)
+    slack = 2.5  # the mean of mu is 1 where the fit is right
 
     def value(self, f: Floats, y: Floats) -> Floats:
         value: Floats = (grown(f) - y * f - y + _y_log_y(y))[:, 0]
@@ -110,6 +114,7 @@ class GammaLoss(LogLinkLoss):
 
     name = "gamma"
     keeps_targets = True
+    variance_power = 2.0
     curvature = 4.0  # y / mu: room for a fit that is off by as much
     positive = True
 
@@ -145,7 +150,7 @@ class TweedieLoss(LogLinkLoss):
     guesses = True
 
     def __init__(self, power: float = 1.5) -> None:
-        self.power = power
+        self.power = self.variance_power = power
         ends = [(2 - power) * math.exp((2 - power) * f) + (power - 1) * math.exp((1 - power) * f) for f in (-CAP, CAP)]
         self.curvature = max(ends)  # type: ignore[misc]  # of this one
 

@@ -7,19 +7,26 @@ the mean exposure of the training rows, which keeps f near 0.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Rows
-from securevfl.errors import TableError
+from securevfl.errors import DataNotice, TableError
 from securevfl.models.loss import Loss
 from securevfl.models.row_loss import RowLoss
 
+HEAVY = 30.0  # times the mean exposure: residuals end where a mean is some 8 times the average
 MOST = 1000.0  # times the mean exposure, and its inverse
 
 
 class OffsetLoss(RowLoss):
-    """A loss whose targets (n x c + 1) hold in their last column what is added to f.
+    """A loss whose targets (n x c + 1) hold in their last column what is added to f, the log of an exposure e.
+
+    A loss of half the unit deviance, whose variance goes with the p-th power of the mean, is e^(2 - p) times that of
+    the label of one unit of exposure, y / e, without anything added. So exp is cut off where f alone is far out and not
+    where an exposure is large, and residuals are cut off at the loss's bound.
 
     Who reads residuals reads sums with the offset in them, one unknown number a row as a label is.
     """
@@ -29,10 +36,19 @@ class OffsetLoss(RowLoss):
         self.keeps_targets = True  # type: ignore[misc]  # of this one
 
     def value(self, f: Floats, y: Floats) -> Floats:
-        return self._loss.value(f + y[:, -1:], y[:, :-1])
+        power = getattr(self._loss, "variance_power", None)
+        if power is None:
+            return self._loss.value(f + y[:, -1:], y[:, :-1])
+        value: Floats = np.exp((2 - power) * y[:, -1]) * self._loss.value(f, y[:, :-1] * np.exp(-y[:, -1:]))
+        return value
 
     def residual(self, f: Floats, y: Floats) -> Floats:
-        return self._loss.residual(f + y[:, -1:], y[:, :-1])
+        power = getattr(self._loss, "variance_power", None)
+        if power is None:
+            return self._loss.residual(f + y[:, -1:], y[:, :-1])
+        of_one = self._loss.residual(f, y[:, :-1] * np.exp(-y[:, -1:]))
+        g: Floats = np.clip(np.exp((2 - power) * y[:, -1:]) * of_one, -self.bound, self.bound)
+        return g
 
 
 def offsets(name: str, column: str, exposure: Floats, train: Rows) -> tuple[Floats, float]:
@@ -51,5 +67,14 @@ def offsets(name: str, column: str, exposure: Floats, train: Rows) -> tuple[Floa
         raise TableError(
             f"party {name}: exposures within {MOST:g} times of their mean were expected in column {column}, some are "
             "farther; leave these rows out"
+        )
+    share = float((found[train] > HEAVY * mean).mean())
+    if share:
+        warnings.warn(
+            f"party {name}: {share:.2%} of the training rows have more than {HEAVY:g} times the mean of {column}, up "
+            f"to {found[train].max() / mean:.0f} times; where a model predicts much for them they count less, as "
+            "residuals are cut off: split such rows",
+            DataNotice,
+            stacklevel=2,
         )
     return np.log(found / mean), mean

@@ -60,6 +60,8 @@ class Loss(ABC):
     bound: ClassVar[float] = 1.0  # |g| of one entry never exceeds it
     curvature: ClassVar[float | None] = None  # largest eigenvalue of a row's second derivatives by f (c x c)
     spacing: ClassVar[float] = 1.0  # of a table of g by f: between so near entries it is straight enough
+    slack: ClassVar[float] = 1.0  # times the step that the curvature allows, which hardly any table makes too long
+    estimates: ClassVar[bool] = False  # whether coefficients are read with standard errors, so that trainings end later
     spread: ClassVar[str] = "deviations of their mean"  # what labels of a bounded g are measured in
 
     @abstractmethod

@@ -18,6 +18,7 @@ class RowLoss(Loss):
         self.name, self.classifies, self.single = loss.name, loss.classifies, loss.single  # type: ignore[misc]
         self.elementwise, self.bound, self.curvature = loss.elementwise, loss.bound, loss.curvature  # type: ignore[misc]
         self.spacing, self.spread = loss.spacing, loss.spread  # type: ignore[misc]
+        self.estimates, self.slack = loss.estimates, loss.slack  # type: ignore[misc]
         self.keeps_targets, self.guesses = loss.keeps_targets, loss.guesses  # type: ignore[misc]
 
     def undo(self, g: Floats) -> Undone:

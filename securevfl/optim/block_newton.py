@@ -10,8 +10,8 @@ FedBCD (Liu et al. 2019) with Q = infinity on a quadratic model of each block, e
 
 P_k is the inverse of the bound on the block's curvature (`securevfl.optim.curvature`; Boehning and Lindsay 1988). With
 1 / (K - 1) of it the K - 1 passive blocks may all move at once without a rise (Richtarik and Takac 2016). Columns of
-different parties hardly ever point the same way, so steps begin with m = OVER and are cut, to 1 at the least, whenever
-the active party's own loss has risen.
+different parties hardly ever point the same way, so steps begin with m = OVER (times the loss's `slack`) and are cut,
+to 1 at the least, whenever the active party's own loss has risen.
 
 Extrapolation is Nesterov's (1983); a counts the rounds since it last began anew. A passive party begins anew by itself
 where it would move against its gradient: (X_k^T g / n + l2 z_k) . (theta_k - last) > 0, the gradient test of O'Donoghue
@@ -42,6 +42,7 @@ from securevfl.protocols.residuals import step_pace
 from securevfl.protocols.residuals.base import Batch
 from securevfl.protocols.residuals.step_pace import Pace
 
+GAIN, STILL = 1e-4, 1e-3  # of the loss in 3 visits; the second over the rows
 OVER = 1.5  # m at the start
 CUT = 0.75
 ROSE = 1e-9  # of the loss: less is rounding
@@ -54,21 +55,28 @@ class BlockNewton(RoundsTraining):
     """A handful of rounds for a linear model; meant for `batch_size = "all"`, or for batches of many rows."""
 
     name: ClassVar[str] = "block_newton"
-    tolerance: float = Field(default=1e-4, ge=0, lt=1)
+    tolerance: float | None = Field(default=None, ge=0, lt=1)
     """Ends the training when the active party's loss has not fallen by this share in 3 rounds, which all learn; 0 never
-    does. The active party solves its own block to a thousandth of it."""
+    does. If left out 1e-4, and for counts and amounts 1e-3 over the rows, by which coefficients are some hundredths of
+    a standard error off. The active party solves its own block to a thousandth of it."""
 
     @property
     def label(self) -> str:
         return "BlockNewton"
 
-    @property
-    def floor(self) -> float:
-        """The share of the loss that the active party's own block may stay above its minimum in a round.
+    def still(self, loss: Loss, rows: int) -> float:
+        """Return the share of the loss that a gain may not be below for so many rows."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return min(GAIN, STILL / rows) if loss.estimates else GAIN
 
-        It is far below `tolerance`, so that what is left of the block never looks like the end of the training.
+    @staticmethod
+    def floor(tolerance: float) -> float:
+        """Return the share of the loss that the active party's own block may stay above its minimum in a round.
+
+        It is far below the tolerance, so that what is left of the block never looks like the end of the training.
         """
-        return max(ROUNDING, EXACT * self.tolerance)
+        return max(ROUNDING, EXACT * tolerance)
 
     def check(self, model: Model) -> None:
         if not model.by_column:
@@ -92,11 +100,12 @@ class BlockNewton(RoundsTraining):
         P = Preconditioners(model, party.loss, link.me)
         for batch in party.batches():
             own, others = P.of(batch), link.sum(batch)
-            within = self.floor * memory.last(batch.index)
+            still = self.still(party.loss, len(batch.labels))
+            within = self.floor(still) * memory.last(batch.index)
             f = solve(model, party.loss, batch.X, batch.labels, others, own, within=within)
             g = party.residual(f, batch)
             loss = float(party.loss.value(f, batch.labels).mean()) + model.penalty()
-            told = memory.judge(batch.index, loss, self.tolerance)
+            told = memory.judge(batch.index, loss, still, OVER * party.loss.slack)
             link.tell(told, step_pace.LANE)
             if told.stop:
                 return
@@ -114,8 +123,9 @@ class BlockNewton(RoundsTraining):
             told = link.told(Pace, step_pace.LANE)
             if told.stop:
                 return
-            if not 1.0 <= told.multiple <= OVER:
-                raise ProtocolError(f"{link.me}: a pace between 1 and {OVER} was expected of the active party")
+            most = OVER * party.loss.slack
+            if not 1.0 <= told.multiple <= most:
+                raise ProtocolError(f"{link.me}: a pace between 1 and {most:g} was expected of the active party")
             gradient = model.regularised(link.reply().gradient(model, batch) / len(batch.X))
             model.theta = at - told.multiple / len(link.passives) * (own @ gradient)
             memory.moved(theta, uphill=float(np.vdot(gradient, model.theta - theta)) > 0)
@@ -166,8 +176,10 @@ class BlockMemory:
         """Return the loss at the last visit to this batch, 1 before the first visit."""
         return self._last.get(batch, 1.0)
 
-    def judge(self, batch: int, loss: float, tolerance: float) -> Pace:
-        """How to go on, from the active party's loss at this visit to the batch."""
+    def judge(self, batch: int, loss: float, tolerance: float, first: float = OVER) -> Pace:
+        """How to go on, from the active party's loss at this visit to the batch; `first` is m at the start."""
+        if not self._last:
+            self._multiple = first
         if loss > self._last.get(batch, np.inf) + ROSE * abs(loss):
             self._multiple = max(1.0, CUT * self._multiple)
         lowest = self._lowest.get(batch, np.inf)

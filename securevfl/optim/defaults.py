@@ -33,6 +33,7 @@ from securevfl.protocols.shares.shares_options import Shares
 __all__ = ["EVALUATE_EVERY", "LONG_VISITS", "VISITS", "filled", "longer", "why_sealed"]
 
 VISITS = 40  # of all rows, at most; six public tables come within .001 of the optimum's AUC in 10 to 30
+FINE_VISITS = 80  # of losses whose coefficients are read with standard errors
 LONG_STEP, LONG_VISITS = 2.0, 30  # where evaluations tell if that is too long, which half of it never is
 EVALUATE_EVERY = 10  # visits, as a model of fewer is never scored; one evaluation without a gain ends a training
 HELD_OUT = 0.25
@@ -97,7 +98,8 @@ def _placeholders() -> dict[str, Any]:
 def _protocol_for(model: Model, optimizer: Training | None) -> Protocol | None:
     """Choose the safest protocol that can train this model; None where the optimizer has a protocol of its own."""
     if not why_sealed(model, optimizer):
-        return Protocol(shares=Shares())
+        fine = isinstance(model, LinearModel) and model.loss.estimates
+        return Protocol(shares=Shares(table_bits=8, step=2.0**-4) if fine else Shares())
     method = model.method or (BlockNewton.method if optimizer is None else optimizer.method)
     return Protocol(residual=Ckks()) if method in (*ROUNDS, "transfer") else None
 
@@ -112,6 +114,10 @@ def _schedule(model: Model, protocol: Protocol, given: Mapping[str, Any]) -> dic
         own = {"test_fraction": HELD_OUT, **model.defaults}
         return own | {"epochs": math.ceil(more * own["epochs"])} if "epochs" in own else own
     if protocol.shares is not None:
+        if model.loss.estimates:  # levels would tell no gain that small
+            steps = BlockDescent(lr=model.loss.slack)
+            own = {"optimizer": steps, "batch_size": "all", "epochs": math.ceil(more * FINE_VISITS)}
+            return own | {"test_fraction": HELD_OUT}
         own = {"optimizer": BlockDescent(), "batch_size": "growing", "epochs": math.ceil(more * VISITS)}
         if given.get("test_fraction", HELD_OUT) and given.get("patience", True):
             watched = {"evaluations": 1}
