@@ -63,7 +63,7 @@ def test_a_sheet_says_what_reason_codes_tell_and_who_may_give_them() -> None:
     assert "shop: at most 9.8 bits of a row, beside its score" in bank  # log2(30 * 29)
     assert "may tell" not in bank  # what it knows of its own rows stays with it
     assert "up to 2 codes, at most 9.8 bits of a row, under names that it chooses" in " ".join(shop.split())
-    assert "codes" not in str(vfl.explain(without, both))
+    assert "reason codes" not in str(vfl.explain(without, both))
     alone = str(vfl.explain(job, [both[1]], others={"bank": 3}))
     assert "at most 9.8 bits" in alone
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
+from securevfl.consent import looks
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import Sheet
 from securevfl.data import datasets
@@ -135,7 +136,7 @@ def groups() -> Outcome:
         }
         run_threads(sides, WallClock, observe=seen)
 
-    with mock.patch.object(fairness_by_group, "check_looks", return_value=None):
+    with mock.patch.object(looks, "check_looks", return_value=None):
         _looks(outcome, look, _N)
     try:  # where each look is 2.8% of the bits, a second is one too many
         with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from securevfl.consent import looks
 from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.disclosure import summed_bits
 from securevfl.methods.shares.shares_player import SharesPlayer
@@ -20,7 +21,7 @@ _alone = (fairness_by_group, "tell_groups", _one)
 _cut = "ring.reduce((own + below) >> np.uint64(_SHIFT))"
 _coarse = "levels.cut(numbers, self._ring.reduce(h)) << finer"
 _share = ("((shares + below) >> ", "(shares >> ")
-_sitting = 'LOOK + " " + channel.session.hex(), channel.session.hex()'
+_sitting = 'f"{LOOK} {session.hex()}", session.hex()'
 
 
 def _never(*args: Any, again: bool, **keys: Any) -> Any:
@@ -62,7 +63,7 @@ MUTANTS = [
         "counts are told and entered nowhere on disk",
         "counts by group",
         "count",
-        edited(fairness_by_group, "_give", ("if ledger is not None:", "if False:")),
+        edited(fairness_by_group, "_give", ("remedy, ledger, ", "remedy, None, ")),
     ),
     _mutant(
         "counts by group: one number at the door",
@@ -83,7 +84,7 @@ MUTANTS = [
         "looks are counted and never refused",
         "counts by group",
         "count",
-        (fairness_by_group, "check_looks", lambda *_: None),
+        (looks, "check_looks", lambda *_: None),
     ),
     _mutant(
         "correlations: cut",
@@ -97,7 +98,7 @@ MUTANTS = [
         "a second look takes the place of the first in the ledger",
         "correlations of columns",
         "count",
-        edited(correlate, "_talk", (_sitting, 'LOOK, ""')),
+        edited(correlate, "book_look", (_sitting, 'LOOK, ""')),
     ),
     _mutant(
         "correlations: numbers in place of bits",

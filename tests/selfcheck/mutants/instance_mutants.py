@@ -143,7 +143,7 @@ MUTANTS = [
         "marks of chunks from ten on are not looked for",
         "chunks from ten on",
         "kept",
-        patched(edited(OnDisk, "__init__", ("chunk-*.spent", "chunk-?.spent"))),
+        patched(edited(OnDisk, "_take_in", ("chunk-*.spent", "chunk-?.spent"))),
     ),
     Mutant(
         "work ahead of one digit",
