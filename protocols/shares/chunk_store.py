@@ -11,8 +11,9 @@ none of these sees is a machine that is put back whole, with all its disks, by e
 
 Files of a folder (mode 0600 in 0700; a record holds masks, so keep the folder where the party's columns are kept):
 
-    chunk-N.ready   name, base (16 bytes each), first visit, count (u64), offsets (u64 each, count + 1), a digest of
-                    each record (16 bytes), a digest of all of this (16), records
+    chunk-N.ready   name, base (16 bytes each), first visit, count (u64), records as they were made, and at the end an
+                    index: visit, part, start, length (u64 each) and a digest (16 bytes) of each; how many there are
+                    (u64), and a digest of head and index (16)
     chunk-N.bound   inode and time of creation of chunk-N.ready, in nanoseconds (u64 each)
     chunk-N.spent   how many of its records are spent (u64)
     lock            is locked by the process that has the folder
@@ -27,7 +28,7 @@ import struct
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,13 +43,16 @@ _U64 = struct.Struct("<Q")
 _BOUND = struct.Struct("<2Q")
 _HEAD = struct.Struct(f"<{NAME_BYTES}s{NAME_BYTES}sQQ")
 _DIGEST = 16  # bytes
+_INDEX = struct.Struct(f"<4Q{_DIGEST}s")
+
+Places = dict[tuple[int, int], tuple[int, int, bytes]]  # start, length and digest by visit and part
 
 
 @dataclass
 class Chunk:
     """A chunk of records: its name, the same at all parties that made it together and no other's, a digest of what its
-    party had when it was made (`base`), the visit of the training that its first record is for, how many records it
-    has, its size in bytes, and the place of the next record.
+    party had when it was made (`base`), the visit of the training that its first record is for, for how many visits it
+    has records, its size in bytes, and the place of the next visit and of the next part of the one before it.
     """
 
     name: bytes
@@ -57,6 +61,7 @@ class Chunk:
     count: int
     size: int
     next: int = 0
+    part: int = 0
 
 
 class Ready(ABC):
@@ -83,18 +88,41 @@ class Ready(ABC):
     def put(
         self, number: int, name: bytes, first: int, records: Sequence[bytes], *, base: bytes = bytes(NAME_BYTES)
     ) -> None:
-        """Keep a chunk. ConfigError if it goes beyond the limit, ProtocolError if there is one of this number."""
-        size = sum(map(len, records))
+        """Keep a chunk of visits of one part each, as `keep` does."""
+        self.keep(number, name, first, len(records), ((at, 0, each) for at, each in enumerate(records)), base=base)
+
+    def keep(
+        self,
+        number: int,
+        name: bytes,
+        first: int,
+        count: int,
+        records: Iterable[tuple[int, int, bytes]],
+        *,
+        base: bytes = bytes(NAME_BYTES),
+    ) -> None:
+        """Keep a chunk for so many visits, of records that come in any order, each with its visit's place and its part.
+
+        ConfigError if it goes beyond the limit, ProtocolError if there is one of this number.
+        """
         if number in self._chunks:
             raise ProtocolError(f"shares: chunk {number} was made twice; number chunks through")
-        if size > self.room:
-            raise ConfigError(
-                f"shares: {size:,} bytes made ahead do not fit in what is left of {self._limit:,}; set "
-                "protocol.shares.chunk lower"
-            )
-        self._write(number, _HEAD.pack(name, base, first, len(records)), records)
+        room, size = self.room, 0
+
+        def counted() -> Iterator[tuple[int, int, bytes]]:
+            nonlocal size
+            for record in records:
+                size += len(record[2])
+                if size > room:
+                    raise ConfigError(
+                        f"shares: more than {room:,} bytes were made ahead, which is what is left of {self._limit:,}; "
+                        "set protocol.shares.chunk lower"
+                    )
+                yield record
+
+        self._write(number, _HEAD.pack(name, base, first, count), counted())
         with self._lock:
-            self._chunks[number] = Chunk(name, base, first, len(records), size)
+            self._chunks[number] = Chunk(name, base, first, count, size)
 
     def chunk(self, number: int) -> Chunk:
         """Return what is known of a chunk. ProtocolError if it is not here."""
@@ -102,21 +130,23 @@ class Ready(ABC):
             raise ProtocolError(f"shares: chunk {number} is spent or not made; make a new chunk")
         return self._chunks[number]
 
-    def take(self, number: int, place: int) -> bytes:
-        """Take the record at `place`, in order; it is spent from now on.
+    def take(self, number: int, place: int, part: int = 0) -> bytes:
+        """Take a part of the record at `place`, in order; with its first part the visit is spent from now on.
 
-        ProtocolError if the record is spent already, or not there.
+        ProtocolError if that part is spent already, or not there.
         """
         chunk = self.chunk(number)
-        if place != chunk.next:
+        if (place, part) not in ((chunk.next, 0), (chunk.next - 1, chunk.part)):
             raise ProtocolError(f"shares: visit {place} of chunk {number} is spent; make a new chunk")
-        chunk.next += 1
-        return self._spend(number, place)
+        chunk.next, chunk.part = place + 1, part + 1
+        if not part:
+            self._spend(number, place)
+        return self._read(number, place, part, last=True)
 
-    def peek(self, number: int, place: int) -> bytes:
-        """Read the record at `place`, for what has to be known of it before its visit; it stays as it is."""
+    def peek(self, number: int, place: int, part: int = 0) -> bytes:
+        """Read a part of the record at `place`, for what has to be known of it before its visit; it stays as it is."""
         self.chunk(number)
-        return self._read(number, place)
+        return self._read(number, place, part)
 
     def drop(self, number: int) -> None:
         """Forgets a chunk, spent or not."""
@@ -129,13 +159,14 @@ class Ready(ABC):
         return
 
     @abstractmethod
-    def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None: ...
+    def _write(self, number: int, head: bytes, records: Iterable[tuple[int, int, bytes]]) -> None: ...
 
     @abstractmethod
-    def _read(self, number: int, place: int) -> bytes: ...
+    def _read(self, number: int, place: int, part: int, *, last: bool = False) -> bytes: ...
 
-    @abstractmethod
-    def _spend(self, number: int, place: int) -> bytes: ...
+    def _spend(self, number: int, place: int) -> None:
+        """Mark a visit spent, where that outlives the process."""
+        return
 
     @abstractmethod
     def _remove(self, number: int) -> None: ...
@@ -146,17 +177,13 @@ class InMemory(Ready):
 
     def __init__(self, limit: int = 1 << 30) -> None:
         super().__init__(limit)
-        self._records: dict[int, list[bytes]] = {}
+        self._records: dict[int, dict[tuple[int, int], bytes]] = {}
 
-    def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None:
-        self._records[number] = list(records)
+    def _write(self, number: int, head: bytes, records: Iterable[tuple[int, int, bytes]]) -> None:
+        self._records[number] = {(place, part): data for place, part, data in records}
 
-    def _read(self, number: int, place: int) -> bytes:
-        return self._records[number][place]
-
-    def _spend(self, number: int, place: int) -> bytes:
-        record, self._records[number][place] = self._records[number][place], b""
-        return record
+    def _read(self, number: int, place: int, part: int, *, last: bool = False) -> bytes:
+        return self._records[number].pop((place, part)) if last else self._records[number][place, part]
 
     def _remove(self, number: int) -> None:
         self._records.pop(number, None)
@@ -172,6 +199,7 @@ class OnDisk(Ready):
     def __init__(self, folder: Path, limit: int = 1 << 33) -> None:
         super().__init__(limit)
         self._folder = folder
+        self._places: dict[int, Places] = {}
         self._let_go = weakref.finalize(self, os.close, _locked(folder))
         try:
             self._take_in()
@@ -184,7 +212,7 @@ class OnDisk(Ready):
         for path in sorted(self._folder.glob("chunk-*.spent")):
             self._remove(int(path.stem.removeprefix("chunk-")))
         for path in sorted(self._folder.glob("chunk-*.ready")):
-            name, base, first, count = _head(path)
+            (name, base, first, count), _ = _read_head(path)
             number = int(path.stem.removeprefix("chunk-"))
             if not self._is_bound(number):
                 self._remove(number)
@@ -196,35 +224,36 @@ class OnDisk(Ready):
         """Chunks of which nothing is spent."""
         return tuple(sorted(number for number, chunk in self._chunks.items() if chunk.next == 0))
 
-    def _write(self, number: int, head: bytes, records: Sequence[bytes]) -> None:
-        offsets = [_HEAD.size + _table_bytes(len(records))]
-        for record in records:
-            offsets.append(offsets[-1] + len(record))
-        table = b"".join([*map(_U64.pack, offsets), *map(_digest, records)])
+    def _write(self, number: int, head: bytes, records: Iterable[tuple[int, int, bytes]]) -> None:
+        made, start = list[bytes](), len(head)
         with writing_whole(self._ready(number)) as file:
-            file.write(head + table + _digest(head + table))
-            file.writelines(records)
+            file.write(head)
+            for place, part, data in records:
+                file.write(data)
+                made.append(_INDEX.pack(place, part, start, len(data), _digest(data)))
+                start += len(data)
+            index = b"".join([*made, _U64.pack(len(made))])
+            file.write(index + _digest(head + index))
         write_whole(self._bound(number), _made(self._ready(number)))
 
-    def _spend(self, number: int, place: int) -> bytes:
+    def _spend(self, number: int, place: int) -> None:
         if place % _AT_ONCE == 0:
             write_whole(self._spent(number), _U64.pack(place + _AT_ONCE))
-        return self._read(number, place)
 
-    def _read(self, number: int, place: int) -> bytes:
-        count = self.chunk(number).count
-        with open(self._ready(number), "rb") as file:
-            file.seek(_HEAD.size + _U64.size * place)
-            start, stop = struct.unpack("<2Q", file.read(2 * _U64.size))
-            file.seek(_HEAD.size + _U64.size * (count + 1) + _DIGEST * place)
-            digest = file.read(_DIGEST)
+    def _read(self, number: int, place: int, part: int, *, last: bool = False) -> bytes:
+        path = self._ready(number)
+        if number not in self._places:
+            self._places[number] = _read_head(path)[1]
+        start, size, digest = self._places[number][place, part]
+        with open(path, "rb") as file:
             file.seek(start)
-            record = file.read(stop - start)
+            record = file.read(size)
         if _digest(record) != digest:
-            raise _damaged(self._ready(number))
+            raise _damaged(path)
         return record
 
     def _remove(self, number: int) -> None:
+        self._places.pop(number, None)
         self._ready(number).unlink(missing_ok=True)  # first: a mark without records does no harm
         self._bound(number).unlink(missing_ok=True)
         self._spent(number).unlink(missing_ok=True)
@@ -247,25 +276,25 @@ class OnDisk(Ready):
         self._let_go()
 
 
-def _head(path: Path) -> tuple[bytes, bytes, int, int]:
-    """Read name, base, first visit and count of a chunk. ConfigError if they, or the table of its records, are not as
+def _read_head(path: Path) -> tuple[tuple[bytes, bytes, int, int], Places]:
+    """Read name, base, first visit and count of a chunk, and where its records are. ConfigError if these are not as
     they were written."""
-    size = path.stat().st_size
+    tail, size = _U64.size + _DIGEST, path.stat().st_size
+    if size < _HEAD.size + tail:
+        raise _damaged(path)
     with open(path, "rb") as file:
         head = file.read(_HEAD.size)
-        if len(head) < _HEAD.size:
+        file.seek(size - tail)
+        end = file.read(tail)
+        (count,) = _U64.unpack_from(end)
+        if size < _HEAD.size + count * _INDEX.size + tail:
             raise _damaged(path)
-        name, base, first, count = _HEAD.unpack(head)
-        rest = file.read(_table_bytes(count)) if _table_bytes(count) <= size else b""
-    table, digest = rest[:-_DIGEST], rest[-_DIGEST:]
-    if not rest or _digest(head + table) != digest or _U64.unpack_from(table, _U64.size * count)[0] != size:
+        file.seek(size - tail - count * _INDEX.size)
+        index = file.read(count * _INDEX.size)
+    if _digest(head + index + end[: _U64.size]) != end[_U64.size :]:
         raise _damaged(path)
-    return name, base, first, count
-
-
-def _table_bytes(count: int) -> int:
-    """Return how long the table of so many records is, with its digest."""
-    return _U64.size * (count + 1) + _DIGEST * (count + 1)
+    found = _INDEX.iter_unpack(index)
+    return _HEAD.unpack(head), {(place, part): (start, length, digest) for place, part, start, length, digest in found}
 
 
 def _digest(data: bytes) -> bytes:

@@ -12,9 +12,10 @@ h_k below is X_k s_k and the party's shares of all X r. A visit:
 9. B -> A, C   delta = g_B - psi_B
    k        s_k steps by its shares of W_k^T psi and W_k^T (what it knows of g: psi_A + delta at A, g_B at B, delta)
 
-For A, 9 comes in one message with 7 of the next visit. T_y is the table of g for label y, so shares of g come out of
-the look-up (Dessouky et al. 2017 look up by transfer); it stands for any loss of one sum. With two parties a visit is
-one round trip, with more three messages in a row, whatever d.
+6 to 9 are of a block of rows; B asks for one block more before it has the tables of the one before. For A, 9 comes in
+one message with 7 of a later block, or of the next visit, whose first sums hang on the last delta. T_y is the table of
+g for label y, so shares of g come out of the look-up (Dessouky et al. 2017 look up by transfer); it stands for any loss
+of one sum. With two parties a visit is one round trip, with more three messages in a row, whatever d.
 
 What A receives is uniform by chi, psi_B and kappa; of the tables B can open one entry a row, which psi_A makes uniform;
 delta is uniform to C by psi_B. So nobody learns more than n, d, c, the visits, L and b, and neither do parties that
@@ -28,8 +29,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -44,7 +45,7 @@ from securevfl.protocols.notes import SharedResidual
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import table_transfers
 from securevfl.protocols.shares.share_numbers import LookUp, Numbers
-from securevfl.protocols.shares.work_ahead import Ahead, Terms, VisitAhead
+from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms, VisitAhead
 from securevfl.runtime.codec import M, Message
 
 __all__ = [
@@ -58,7 +59,7 @@ __all__ = [
     "declares",
 ]
 
-_KEPT = 64  # batches whose factors are kept
+_KEPT = 1 << 27  # bytes of blocks that are kept
 _STRETCH = 4096  # rows that are made into integers at a time
 _TABLES = 1024  # rows whose tables are made at a time
 _KAPPA = "sums of a training on shares"
@@ -76,7 +77,8 @@ class MaskedPart(Message, frozen=True):
 
 
 class Turn(Message, frozen=True):
-    """The chunk's name, delta of the last visit (empty before the first), places of the next (empty after the last)."""
+    """The chunk's name, delta of each block since the last message (empty before the first), one after the other, and
+    places of the next block (empty after the last)."""
 
     chunk: str
     delta: bytes
@@ -131,31 +133,50 @@ class RowSlices(Protocol):
 
 
 class VisitColumns:
-    """One party's columns by batch: as integers for products ahead, as factors for those of a visit.
+    """One party's columns by block: as integers for products ahead, as factors for those of a visit.
 
-    `integers` of a batch are X and W (n x d), made once for as many batches as are kept, a stretch of rows at a time,
-    and of as few bytes as hold them: 2 an entry of X and mostly 4 of W.
+    `integers` of a block are X and W (n x d), a stretch of rows at a time, and of as few bytes as hold them: 2 an entry
+    of X and mostly 4 of W. Those of the first blocks are kept, up to `_KEPT` bytes; others are made whenever they are
+    asked for.
     """
 
     def __init__(self, numbers: Numbers, rate: float, X: Callable[[int], RowSlices], P: Floats | None = None) -> None:
         """X: the columns (n x d) of a batch. P: a matrix (d x d) of the party's own that its steps are turned by."""
         self._numbers, self._rate, self._X, self._P = numbers, rate, X, P
         self._ring = ShareRing(numbers.bits)
-        self.integers = lru_cache(maxsize=_KEPT)(self._integers)
-        self.factors = lru_cache(maxsize=_KEPT)(self._factors)
+        self._kept: dict[RowBlock, tuple[Integers, Integers]] = {}
+        self._factored: dict[RowBlock, tuple[Factor, Factor]] = {}
+        self._room = _KEPT
 
-    def _integers(self, batch: int) -> tuple[Integers, Integers]:
-        rows = self._X(batch)
+    def integers(self, piece: RowBlock) -> tuple[Integers, Integers]:
+        """X and W of a block."""
+        if piece in self._kept:
+            return self._kept[piece]
+        made = self._integers(piece)
+        if (size := made[0].nbytes + made[1].nbytes) <= self._room:
+            self._room -= size
+            self._kept[piece] = made
+        return made
+
+    def factors(self, piece: RowBlock) -> tuple[Factor, Factor]:
+        """X and W of a block, ready for products."""
+        if piece in self._factored:
+            return self._factored[piece]
+        X, W = self.integers(piece)
+        made = Factor(self._ring, X), Factor(self._ring, W)
+        if 16 * X.size <= self._room:  # floats of both
+            self._room -= 16 * X.size
+            self._factored[piece] = made
+        return made
+
+    def _integers(self, piece: RowBlock) -> tuple[Integers, Integers]:
+        rows = self._X(piece.batch)
         n, made = len(rows), list[tuple[Integers, Integers]]()
-        for start in range(0, n, _STRETCH):
-            X = rows[start : start + _STRETCH]
+        for start in range(piece.start, piece.stop, _STRETCH):
+            X = rows[start : min(start + _STRETCH, piece.stop)]
             made.append((narrow(self._numbers.columns(X)), narrow(self._numbers.steps(X, self._rate, self._P, rows=n))))
         X, W = (np.concatenate(each) for each in zip(*made, strict=True))
         return X, W
-
-    def _factors(self, batch: int) -> tuple[Factor, Factor]:
-        X, W = self.integers(batch)
-        return Factor(self._ring, X), Factor(self._ring, W)
 
 
 class Side(ABC):
@@ -168,6 +189,8 @@ class Side(ABC):
         self._seat, self._terms, self._numbers = seat, terms, terms.numbers
         self._ring = ShareRing(terms.numbers.bits)
         self._columns, self._ahead = columns, ahead
+        self._change: Words = np.zeros((0, 0), np.uint64)  # W^T g of the blocks of a visit so far
+        self._left: Mapping[str, Words] = {}
         self._passives = tuple(name for name in seat.passives if name != terms.partner)
         holder = seat.me in (seat.active, terms.partner)
         zero = {
@@ -211,20 +234,31 @@ class Side(ABC):
 
     def _sum(self, visit: VisitAhead) -> Words:
         """h (n x c)."""
-        X, _ = self._columns.factors(visit.batch)
+        X, _ = self._columns.factors(visit.piece)
         return X.times(self.theta) + visit.sums
 
+    def _is_last(self, visit: VisitAhead) -> bool:
+        """Whether a block is the last one of its batch."""
+        return visit.piece.stop == self._terms.rows[visit.piece.batch]
+
     def _step(self, visit: VisitAhead, g: Words) -> SharedState:
-        """Step the state after a visit, given what this party knows of g (n x c), and return it."""
+        """Add a block's part of the change, given what this party knows of g (n x c), and with the last one step the
+        state; return it."""
         terms, ring, done = self._terms, self._ring, self.state.visits
+        batch = visit.piece.batch
         if self._seat.channel.observed:
-            self._seat.channel.note(SharedResidual(visit.batch, ring.signed(ring.reduce(g)).astype(np.float64)))
-        _, W = self._columns.factors(visit.batch)
-        lift = np.uint64(terms.numbers.lift(terms.rows[visit.batch]))
-        change = visit.step + (W.transpose_times(ring.reduce(g)) << lift)
-        own = ring.reduce(terms.rule_of(self._seat.me).step(self.state.own, change, done))
+            self._seat.channel.note(SharedResidual(batch, ring.signed(ring.reduce(g)).astype(np.float64)))
+        if not visit.piece.start:
+            self._change, self._left = visit.step, visit.left
+        _, W = self._columns.factors(visit.piece)
+        self._change = self._change + (
+            W.transpose_times(ring.reduce(g)) << np.uint64(terms.numbers.lift(terms.rows[batch]))
+        )
+        if not self._is_last(visit):
+            return self.state
+        own = ring.reduce(terms.rule_of(self._seat.me).step(self.state.own, self._change, done))
         others = {
-            name: ring.reduce(terms.rule_of(name).step(r, visit.left[name], done))
+            name: ring.reduce(terms.rule_of(name).step(r, self._left[name], done))
             for name, r in self.state.others.items()
         }
         self.state = SharedState(done + 1, own, others)
@@ -236,9 +270,9 @@ class Side(ABC):
     def _recv(self, name: str, kind: type[M]) -> M:
         return self._seat.channel.recv(name, kind, self._seat.lane)
 
-    def _words(self, name: str, data: bytes, batch: int, what: str) -> Words:
-        """Words (n x c) that came."""
-        shape = (self._terms.rows[batch], self._terms.outputs)
+    def _words(self, name: str, data: bytes, rows: int, what: str) -> Words:
+        """Words (rows x c) that came."""
+        shape = (rows, self._terms.outputs)
         if len(data) != shape[0] * shape[1] * self._ring.octets:
             raise ProtocolError(
                 f"{name}: {what} of {shape[0] * shape[1] * self._ring.octets} bytes was expected, {len(data)} came; "
@@ -256,10 +290,10 @@ class SharesActive(Side):
         terms: Terms,
         columns: VisitColumns,
         ahead: Ahead,
-        tables: Callable[[int], LookUp],
+        tables: Callable[[RowBlock], LookUp],
         state: SharedState | None = None,
     ) -> None:
-        """tables: the look-ups of a batch, for its n c targets row by row."""
+        """tables: the look-ups of a block, for its n c targets row by row."""
         super().__init__(seat, terms, columns, ahead, state)
         self._tables = tables
         self._prg = Prg.fresh("rounding of table entries")
@@ -267,34 +301,48 @@ class SharesActive(Side):
 
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
         partner, own = self._terms.partner, self._begin(chunk)
-        visit = self._ready(chunk, 0)
+        visit = self._ready(chunk, 0, 0)
         turn = self._recv(partner, Turn)  # 7
         self._same(partner, own, turn.chunk)
         for place in range(visits):
-            h = self._sum(visit)
-            for name in self._passives:
-                part = self._recv(name, MaskedPart)  # 6
-                self._same(name, own, part.chunk)
-                h = h + self._words(name, part.words, visit.batch, "a part")
-            at = self._numbers.index(self._ring.reduce(h)).ravel() + self._places(turn.places, h.size)
-            self._send(partner, Tables(self._masked(visit.batch, at)))  # 8
-            done = visit
-            if place + 1 < visits:
-                visit = self._ready(chunk, place + 1)  # while the partner works
-            turn = self._recv(partner, Turn)  # 9, 7
-            yield self._step(done, done.own + self._words(partner, turn.delta, done.batch, "delta"))
+            asked, part, last = list[VisitAhead](), 0, False  # blocks whose delta has not come
+            while not last:
+                h, last = self._sum(visit), self._is_last(visit)
+                for name in self._passives:
+                    masked = self._recv(name, MaskedPart)  # 6
+                    self._same(name, own, masked.chunk)
+                    h = h + self._words(name, masked.words, visit.piece.rows, "a part")
+                at = self._numbers.index(self._ring.reduce(h)).ravel() + self._places(turn.places, h.size)
+                self._send(partner, Tables(self._masked(visit.piece, at)))  # 8
+                asked.append(visit)
+                part += 1
+                if not last:
+                    visit = self._ready(chunk, place, part)  # while the partner works
+                elif place + 1 < visits:
+                    visit = self._ready(chunk, place + 1, 0)
+                turn = self._recv(partner, Turn)  # 9, 7
+                told = asked if last else asked[:-1]
+                for each, delta in zip(told, self._parted(turn.delta, told), strict=True):
+                    self._step(each, each.own + self._words(partner, delta, each.piece.rows, "delta"))
+                asked = asked[len(told) :]
+            yield self.state
 
-    def _ready(self, chunk: int, place: int) -> VisitAhead:
-        """Return a visit's prepared values, with its masks made from them: psi + pad (2^b x n c)."""
-        visit = self._ahead.take(chunk, place)
+    def _ready(self, chunk: int, place: int, part: int) -> VisitAhead:
+        """Return what is prepared of a block, with its masks made from it: psi + pad (2^b x n c)."""
+        visit = self._ahead.take(chunk, place, part)
         self._masks = self._seat.meter("transfer", lambda: table_transfers.pads(visit.transfer, self._ring))
         self._masks += visit.own.ravel()
         return visit
 
-    def _masked(self, batch: int, at: Places) -> bytes:
-        """Return the entries of a batch from these places on, less the masks, packed; the masks go."""
+    def _parted(self, deltas: bytes, told: Sequence[VisitAhead]) -> list[bytes]:
+        """Divide what came of several blocks; the last one gets all that is left."""
+        ends = np.cumsum([self._ring.size(each.own.size) for each in told[:-1]], dtype=int).tolist()
+        return [deltas[start:stop] for start, stop in pairwise([0, *ends, len(deltas)])] if told else []
+
+    def _masked(self, piece: RowBlock, at: Places) -> bytes:
+        """Return the entries of a block from these places on, less the masks, packed; the masks go."""
         masks, self._masks = self._masks, _NO_MASKS
-        tables, packing = self._tables(batch), Packing(self._ring, masks.shape)
+        tables, packing = self._tables(piece), Packing(self._ring, masks.shape)
         for start in range(0, len(at), _TABLES):
             rows = slice(start, start + _TABLES)
             entries = tables.entries(at[rows], self._prg, start).view(np.uint64)
@@ -318,22 +366,35 @@ class SharesPartner(Side):
     def train(self, chunk: int, visits: int) -> Iterator[SharedState]:
         active, own = self._seat.active, self._begin(chunk)
         kappas = [Prg(self._ahead.pair_keys[name], f"{_KAPPA}, {chunk}") for name in self._passives]
-        visit, chi, pad, places = self._ready(chunk, 0, kappas)
+        visit, chi, pad, places = self._ready(chunk, 0, 0, kappas)
         self._send(active, Turn(own, b"", places))  # 7
         for place in range(visits):
-            g = (self._opened(self._recv(active, Tables).entries, chi) + pad).reshape(visit.own.shape)  # 8
-            delta = self._ring.pack(self._ring.reduce(g - visit.own))
-            state, places = self._step(visit, g), b""
-            for name in self._passives:
-                self._send(name, Delta(delta))  # 9
+            deltas, part, last = b"", 0, False  # of blocks, which go with the next message
+            while not last:
+                last, part = self._is_last(visit), part + 1
+                if not last:
+                    after = self._ready(chunk, place, part, kappas)  # one block ahead, so that neither party waits
+                    self._send(active, Turn(own, deltas, after[3]))  # 9, 7
+                    deltas = b""
+                g = (self._opened(self._recv(active, Tables).entries, chi) + pad).reshape(visit.own.shape)  # 8
+                delta = self._ring.pack(self._ring.reduce(g - visit.own))
+                self._step(visit, g)
+                for name in self._passives:
+                    self._send(name, Delta(delta))  # 9
+                deltas = deltas + delta
+                if not last:
+                    visit, chi, pad, places = after
+            places = b""
             if place + 1 < visits:
-                visit, chi, pad, places = self._ready(chunk, place + 1, kappas)
-            self._send(active, Turn(own, delta, places))  # 9, 7 of the next visit
-            yield state
+                visit, chi, pad, places = self._ready(chunk, place + 1, 0, kappas)
+            self._send(active, Turn(own, deltas, places))  # 9, 7 of the next visit
+            yield self.state
 
-    def _ready(self, chunk: int, place: int, kappas: Sequence[Prg]) -> tuple[VisitAhead, Places, Words, bytes]:
-        """Return a visit's prepared values, chi and pad(chi) of its rows (n c,), and the places to ask for."""
-        visit = self._ahead.take(chunk, place)
+    def _ready(
+        self, chunk: int, place: int, part: int, kappas: Sequence[Prg]
+    ) -> tuple[VisitAhead, Places, Words, bytes]:
+        """Return what is prepared of a block, chi and pad(chi) of its rows (n c,), and the places to ask for."""
+        visit = self._ahead.take(chunk, place, part)
         chi, pad = table_transfers.chosen(visit.transfer, self._ring)
         h = self._sum(visit)
         for prg in kappas:
@@ -359,9 +420,15 @@ class SharesPassive(Side):
         own = self._begin(chunk)
         kappa = Prg(self._ahead.pair_keys[self._terms.partner], f"{_KAPPA}, {chunk}")
         for place in range(visits):
-            visit = self._ahead.take(chunk, place)
-            h = self._sum(visit)
-            h = self._ring.reduce(h - self._ring.uniform(kappa, h.shape))
-            self._send(self._seat.active, MaskedPart(own, self._ring.pack(h)))  # 6
-            delta = self._recv(self._terms.partner, Delta).words  # 9
-            yield self._step(visit, self._words(self._terms.partner, delta, visit.batch, "delta"))
+            asked, part, last = list[VisitAhead](), 0, False
+            while not last:
+                visit = self._ahead.take(chunk, place, part)
+                last, part = self._is_last(visit), part + 1
+                h = self._sum(visit)
+                h = self._ring.reduce(h - self._ring.uniform(kappa, h.shape))
+                self._send(self._seat.active, MaskedPart(own, self._ring.pack(h)))  # 6
+                asked.append(replace(visit, sums=_NO_MASKS))
+            for each in asked:
+                delta = self._recv(self._terms.partner, Delta).words  # 9
+                self._step(each, self._words(self._terms.partner, delta, each.piece.rows, "delta"))
+            yield self.state

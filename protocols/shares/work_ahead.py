@@ -13,15 +13,21 @@ share its plaintexts: a batch that comes E times in a chunk is one product with 
 3. h <-> k  products X_k r_kh before each visit                        => shares at k and at h
 4. A, B     transfers for every row of every visit (table_transfers.py)
 
-Two round trips a chunk. All that is received is a ciphertext under another's key or uniform, so all learn sizes: n, d,
-c, the visits and L.
+Rows come in blocks of `BLOCK`, a public size, and products, transfers and records are of a block: what is in memory
+does not grow with the batch. Sums over blocks are exact modulo 2^L, so for the same
+masks the weights are those of a batch in one piece, but for the products' unit rounding.
+
+Two round trips a chunk and group of blocks. All that is received is a ciphertext under another's key or uniform, so all
+learn sizes: n, d, c, the visits and L.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -43,10 +49,28 @@ from securevfl.protocols.shares.share_steps import LinearRule
 from securevfl.protocols.shares.spent_names import SpentNames
 from securevfl.runtime import eventlog
 
-__all__ = ["Ahead", "Factors", "Terms", "VisitAhead", "declares"]
+__all__ = ["BLOCK", "Ahead", "Factors", "RowBlock", "Terms", "VisitAhead", "declares"]
 
-Factors = Callable[[int], tuple[Integers, Integers]]  # X (n x d) and W (n x d) of a batch
+BLOCK = 1 << 15  # rows
+_AT_ONCE = 1 << 20  # values of psi whose products are on their way at a time
+
+
+class RowBlock(NamedTuple):
+    """A block of a batch: some of its rows, of which `start` is the first."""
+
+    batch: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.stop - self.start
+
+
+Factors = Callable[[RowBlock], tuple[Integers, Integers]]  # X (n x d) and W (n x d) of a block
 ByBatch = dict[int, Words]
+ByPiece = dict[int, Words]  # by the number of the block in `Terms.pieces`
 
 
 def declares() -> list[Declared]:
@@ -59,7 +83,8 @@ class Terms:
     """What the parties of a training on shares have agreed: sizes and the rule.
 
     `rows` are the batches' n, by number; `columns` the parties' d, by name; `outputs` is c; `chunks` is how many chunks
-    there will be about, `partner` the holder beside the active party, `intercept` the party whose last weight is one.
+    there will be about, `partner` the holder beside the active party, `intercept` the party whose last weight is one,
+    `block` how many rows a block has.
     """
 
     numbers: Numbers
@@ -70,6 +95,21 @@ class Terms:
     outputs: int = 1
     chunks: int = 1
     intercept: str = ""
+    block: int = BLOCK
+
+    @cached_property
+    def pieces(self) -> tuple[RowBlock, ...]:
+        """The blocks of all batches."""
+        return tuple(
+            RowBlock(batch, start, min(rows, start + self.block))
+            for batch, rows in enumerate(self.rows)
+            for start in range(0, rows, self.block)
+        )
+
+    def pieces_of(self, batch: int) -> range:
+        """Return the numbers of a batch's blocks."""
+        first = sum(-(-rows // self.block) for rows in self.rows[:batch])
+        return range(first, first + -(-self.rows[batch] // self.block))
 
     def __post_init__(self) -> None:
         if self.rule.m != self.numbers.m:
@@ -84,13 +124,14 @@ class Terms:
 
 @dataclass(frozen=True, repr=False)
 class VisitAhead:
-    """What one party has ready for one visit. Serves once.
+    """What one party has ready for a block in one visit. Serves once.
 
-    `own`: psi (n x c), at a holder; `step`: its shares of W^T psi (d x c) and `sums`: of X r (n x c), all added up;
-    `left`: at a holder v (d x c) of every other party; `transfer`: at a holder, what table_transfers.py stores.
+    `own`: psi (n x c), at a holder; `sums`: its shares of X r (n x c), all added up; `transfer`: at a holder, what
+    table_transfers.py stores. With the first block of a visit, of all of its rows, `step`: its shares of W^T psi
+    (d x c), all added up, and `left`: at a holder v (d x c) of every other party.
     """
 
-    batch: int
+    piece: RowBlock
     own: Words
     step: Words
     sums: Words
@@ -99,10 +140,9 @@ class VisitAhead:
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A `VisitAhead` as it is stored; it crosses no line."""
+    """A `VisitAhead` as it is stored, but for psi, which stands before it; it crosses no line."""
 
-    batch: int
-    own: bytes
+    piece: int
     step: bytes
     sums: bytes
     left: dict[str, bytes]
@@ -165,26 +205,55 @@ class Ahead:
         first, base = self._visits, self._base()
         counts = {batch: visits.count(batch) for batch in dict.fromkeys(visits)}
         holders, evaluators = products.keys(chunk, ("steps", "sums"))  # 0
-        psi: ByBatch = {}
-        for batch, count in counts.items() if holders else ():
-            psi[batch] = ring.uniform(self._prg, (terms.rows[batch], count * terms.outputs))
-        seconds = (products.scheme.seconds(terms.rows[b], e * terms.outputs, self._width) for b, e in counts.items())
-        work = products.work(2 * sum(seconds))
-        steps, left = self._steps(work, counts, psi, holders, evaluators[0])  # 1
-        before = {name: self._walk(name, visits, counts, values) for name, values in left.items()}  # 2
-        sums = self._sums(work, counts, before, holders, evaluators[1])  # 3
-        rows = [terms.rows[batch] * terms.outputs for batch in visits]
-        ends = self.met.transfers  # 4
-        transfers = ends.made(rows) if ends is not None else (() for _ in visits)  # 4
-        records, seen = [], dict.fromkeys(counts, 0)
-        for batch, transfer in zip(visits, transfers, strict=True):
-            e, seen[batch] = self._outputs(seen[batch]), seen[batch] + 1
-            packed = [ring.pack(each[batch][:, e]) if each else b"" for each in (psi, steps, sums)]
-            kept = {name: ring.pack(values[batch][:, e]) for name, values in left.items()}
-            records.append(msgspec.msgpack.encode(_Record(batch, packed[0], packed[1], packed[2], kept, transfer)))
+        vectors = self._vectors(counts)
+        places: dict[int, list[int]] = {batch: [] for batch in counts}
+        for place, batch in enumerate(visits):
+            places[batch].append(place)
+        sizes = ((terms.pieces[piece].rows, count) for piece, count in vectors.items())
+        work = products.work(2 * sum(products.scheme.seconds(rows, count, self._width) for rows, count in sizes))
+
+        def records() -> Iterator[tuple[int, int, bytes]]:
+            """Of each block and visit psi, when its products are under way, and all else once it is made."""
+            steps, left = yield from self._steps(work, vectors, places, holders, evaluators[0])  # 1
+            before = {name: self._walk(name, visits, counts, values) for name, values in left.items()}  # 2
+            for group in self._groups(vectors):
+                sums = self._sums(work, group, before, holders, evaluators[1])  # 3
+                made = [(piece, e) for piece in group for e in range(counts[terms.pieces[piece].batch])]
+                rows = [terms.pieces[piece].rows * terms.outputs for piece, _ in made]
+                ends = self.met.transfers
+                transfers = ends.made(rows) if ends is not None else (() for _ in made)  # 4
+                for (piece, e), transfer in zip(made, transfers, strict=True):
+                    batch, start, _ = terms.pieces[piece]
+                    outputs, whole = self._outputs(e), start == 0
+                    record = _Record(
+                        piece,
+                        ring.pack(steps[batch][:, outputs]) if whole else b"",
+                        ring.pack(sums[piece][:, outputs]),
+                        {name: ring.pack(values[batch][:, outputs]) for name, values in left.items() if whole},
+                        transfer,
+                    )
+                    yield places[batch][e], 2 * self._part(piece) + 1, msgspec.msgpack.encode(record)
+
         name = products.coin(self._seat.active, chunk, "name")[:NAME_BYTES]
-        self._ready.put(chunk, name, first, records, base=base)
+        self._ready.keep(chunk, name, first, len(visits), records(), base=base)
         self._visits += len(visits)
+
+    def _vectors(self, counts: Mapping[int, int]) -> dict[int, int]:
+        """How many vectors the products of each block have."""
+        terms = self._terms
+        return {piece: count * terms.outputs for batch, count in counts.items() for piece in terms.pieces_of(batch)}
+
+    def _groups(self, vectors: Mapping[int, int]) -> Iterator[dict[int, int]]:
+        """Divide blocks, with their numbers of vectors, into groups whose products are on their way at a time."""
+        group, values = dict[int, int](), 0
+        for piece, count in vectors.items():
+            size = self._terms.pieces[piece].rows * count
+            if group and values + size > _AT_ONCE:
+                yield group
+                group, values = {}, 0
+            group[piece], values = count, values + size
+        if group:
+            yield group
 
     def chunk(self, number: int) -> Chunk:
         """Return what is known of a chunk, made in this session or an earlier one. ProtocolError if it is not here."""
@@ -216,7 +285,7 @@ class Ahead:
         """Goes on from behind a chunk that is ready and stays so: what is made next rests on it."""
         ring, terms = self._ring, self._terms
         for place in range(self._ready.chunk(number).count):
-            left = _stored(self._ready.peek(number, place)).left
+            left = _stored(self._ready.peek(number, place, 1)).left
             for name, data in left.items():
                 v = ring.unpack(data, (terms.columns[name], terms.outputs))
                 self._r[name] = ring.reduce(terms.rule_of(name).step(self._r[name], v, self._visits))
@@ -242,20 +311,22 @@ class Ahead:
             digest.update(name.encode() + np.ascontiguousarray(self._r[name], "<u8").tobytes())
         return digest.digest()[:NAME_BYTES]
 
-    def take(self, chunk: int, place: int) -> VisitAhead:
-        """Take what is ready for a visit; it is spent from now on, and with the first visit of a chunk the chunk's
-        name.
+    def take(self, chunk: int, place: int, part: int = 0) -> VisitAhead:
+        """Take what is ready for a block of a visit, one after the other; with the first one the visit is spent from
+        now on, and with the first visit of a chunk the chunk's name.
 
         ProtocolError if it is spent already.
         """
-        if place == 0:
+        if place == part == 0:
             self._names.spend(self._ready.chunk(chunk).name)
-        record, terms, ring = _stored(self._ready.take(chunk, place)), self._terms, self._ring
-        n, c = terms.rows[record.batch], terms.outputs
+        own, terms, ring = self._ready.take(chunk, place, 2 * part), self._terms, self._ring
+        record = _stored(self._ready.take(chunk, place, 2 * part + 1))
+        piece = terms.pieces[record.piece]
+        n, c = piece.rows, terms.outputs
         return VisitAhead(
-            record.batch,
-            ring.unpack(record.own, (n, c) if record.own else (0, c)),
-            ring.unpack(record.step, (terms.columns[self._seat.me], c)),
+            piece,
+            ring.unpack(own, (n, c) if own else (0, c)),
+            ring.unpack(record.step, (terms.columns[self._seat.me] if record.step else 0, c)),
             ring.unpack(record.sums, (n, c)),
             {name: ring.unpack(data, (terms.columns[name], c)) for name, data in record.left.items()},
             record.transfer,
@@ -268,22 +339,41 @@ class Ahead:
     def _steps(
         self,
         work: Work,
-        counts: Mapping[int, int],
-        psi: ByBatch,
+        vectors: Mapping[int, int],
+        places: Mapping[int, Sequence[int]],
         holders: Sequence[ShareHolder],
         evaluators: Evaluators,
-    ) -> tuple[ByBatch, dict[str, ByBatch]]:
-        """Compute this party's shares of W^T psi, added up (d x E c), and v by party where it is a holder."""
-        products, terms = self.met.products, self._terms
-        if psi:
-            width = self._width
-            products.ask(work, products.asked, holders[0], psi, columns=lambda batch: width, uses=terms.chunks)
-        own = self._lifted(self._answered(work, 0, evaluators, counts))
-        left: dict[str, ByBatch] = {}
-        for name in products.asked:
-            shapes = {batch: (terms.columns[name], count * terms.outputs) for batch, count in counts.items()}
-            left[name] = self._lifted(products.opened(work, holders[0], name, shapes))
-        return own, left
+    ) -> Generator[tuple[int, int, bytes], None, tuple[ByBatch, dict[str, ByBatch]]]:
+        """Compute this party's shares of W^T psi, added up (d x E c), and v by party where it is a holder; yield psi of
+        each block and visit, to be kept."""
+        products, terms, ring, width = self.met.products, self._terms, self._ring, self._width
+        own: ByBatch = {}
+        left: dict[str, ByBatch] = {name: {} for name in products.asked}
+        for group in self._groups(vectors):
+            psi = {
+                piece: ring.uniform(self._prg, (terms.pieces[piece].rows, group[piece])) for piece in group if holders
+            }
+            if holders:
+                products.ask(work, products.asked, holders[0], psi, columns=lambda piece: width, uses=terms.chunks)
+            for piece in group:
+                for e, place in enumerate(places[terms.pieces[piece].batch]):
+                    packed = ring.pack(psi[piece][:, self._outputs(e)]) if holders else b""
+                    yield place, 2 * self._part(piece), packed
+            self._add_up(own, self._answered(work, 0, evaluators, group))
+            for name in products.asked:
+                shapes = {piece: (terms.columns[name], count) for piece, count in group.items()}
+                self._add_up(left[name], products.opened(work, holders[0], name, shapes))
+        return self._lifted(own), {name: self._lifted(values) for name, values in left.items()}
+
+    def _part(self, piece: int) -> int:
+        """Return which block of its batch a block is."""
+        return self._terms.pieces[piece].start // self._terms.block
+
+    def _add_up(self, total: ByBatch, shares: ByPiece) -> None:
+        """Add shares of blocks to those of their batches."""
+        for piece, share in shares.items():
+            batch = self._terms.pieces[piece].batch
+            total[batch] = self._ring.reduce(total[batch] + share) if batch in total else share
 
     def _lifted(self, changes: ByBatch) -> ByBatch:
         """Multiply shares of W^T psi by what W is smaller by in smaller batches."""
@@ -293,31 +383,33 @@ class Ahead:
     def _sums(
         self,
         work: Work,
-        counts: Mapping[int, int],
+        group: Mapping[int, int],
         before: Mapping[str, ByBatch],
         holders: Sequence[ShareHolder],
         evaluators: Evaluators,
-    ) -> ByBatch:
-        """Add up this party's shares of all X r that it takes part in (n x E c)."""
+    ) -> ByPiece:
+        """Add up this party's shares of all X r that it takes part in (n x E c), by block of a group."""
         products, terms = self.met.products, self._terms
         for name, values in before.items():
-            products.ask(work, [name], holders[1], values, columns=lambda batch: terms.rows[batch], uses=terms.chunks)
-        total = self._answered(work, 1, evaluators, counts)
-        shapes = {batch: (terms.rows[batch], count * terms.outputs) for batch, count in counts.items()}
+            r = {piece: values[terms.pieces[piece].batch] for piece in group}
+            products.ask(work, [name], holders[1], r, columns=lambda piece: terms.pieces[piece].rows, uses=terms.chunks)
+        total = self._answered(work, 1, evaluators, group)
+        shapes = {piece: (terms.pieces[piece].rows, count) for piece, count in group.items()}
         for name in before:
-            for batch, share in products.opened(work, holders[1], name, shapes).items():
-                total[batch] = self._ring.reduce(total[batch] + share)
+            for piece, share in products.opened(work, holders[1], name, shapes).items():
+                total[piece] = self._ring.reduce(total[piece] + share)
         return total
 
-    def _answered(self, work: Work, purpose: int, evaluators: Evaluators, counts: Mapping[int, int]) -> ByBatch:
-        """Answers about W (purpose 0) or X transposed (1); plaintexts are kept if there are more chunks."""
+    def _answered(self, work: Work, purpose: int, evaluators: Evaluators, vectors: Mapping[int, int]) -> ByPiece:
+        """Answers about W (purpose 0) or X transposed (1) of blocks; plaintexts are kept if there are more chunks, but
+        of batches of several blocks."""
 
-        def factor(batch: int) -> Integers:
-            X, W = self._factors(batch)
+        def factor(piece: int) -> Integers:
+            X, W = self._factors(self._terms.pieces[piece])
             return X.T if purpose else W
 
-        shelf = self._shelves[purpose] if self._terms.chunks > 1 else None
-        vectors = {batch: count * self._terms.outputs for batch, count in counts.items()}
+        several = max(self._terms.rows) > self._terms.block
+        shelf = self._shelves[purpose] if self._terms.chunks > 1 and not several else None
         return self.met.products.answer(work, evaluators, vectors, factor, shelf=shelf)
 
     def _walk(self, name: str, visits: Sequence[int], counts: Mapping[int, int], left: ByBatch) -> ByBatch:

@@ -50,13 +50,13 @@ def test_bytes_and_work_ahead_are_what_the_sheet_says(
 ) -> None:
     for name, value in (("GROWS", 10_000), ("PART", 2_000)):
         monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
-    stored, put = [0], InMemory.put
+    stored, keep = [0], InMemory.keep
 
-    def noted(self: InMemory, number: int, name: bytes, first: int, records: list[bytes], **rest: Any) -> None:
-        stored.append(sum(map(len, records)))
-        put(self, number, name, first, records, **rest)
+    def noted(self: InMemory, number: int, *rest: Any, **keys: Any) -> None:
+        keep(self, number, *rest, **keys)
+        stored.append(self.chunk(number).size)
 
-    monkeypatch.setattr(InMemory, "put", noted)
+    monkeypatch.setattr(InMemory, "keep", noted)
     own, work = tables(widths, 3 if "model" in keys else 2), job(**keys)
     sheet = str(vfl.explain(work, own))
     run = vfl.simulate(work, own)

@@ -40,8 +40,8 @@ def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], l
         chosen.append((ring, *made))
         return made
 
-    def taken(self: Ahead, chunk: int, place: int) -> VisitAhead:
-        made = take(self, chunk, place)
+    def taken(self: Ahead, *where: int) -> VisitAhead:
+        made = take(self, *where)
         with lock:
             visits.append(made)
         return made

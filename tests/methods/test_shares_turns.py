@@ -150,7 +150,7 @@ def test_a_store_knows_its_room():
     store = InMemory(limit=100)
     store.put(0, bytes(NAME_BYTES), 0, [b"x" * 30] * 2)
     assert store.room == 40
-    with pytest.raises(SecureVFLError, match="do not fit"):
+    with pytest.raises(SecureVFLError, match=r"set protocol\.shares\.chunk lower"):
         store.put(1, bytes(NAME_BYTES), 2, [np.zeros(41, np.uint8).tobytes()])
     store.drop(0)
     assert store.room == 100

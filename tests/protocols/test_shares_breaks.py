@@ -27,6 +27,7 @@ from securevfl.protocols.shares.visits import (
     Turn,
     VisitColumns,
 )
+from securevfl.protocols.shares.work_ahead import RowBlock
 from tests.protocols.test_shares import (
     RATE,
     Case,
@@ -196,7 +197,7 @@ def test_a_record_is_marked_spent_before_it_is_handed_out(tmp_path: Path, monkey
 def test_a_store_is_bounded(make, tmp_path: Path):
     store: Ready = make(tmp_path)
     store.put(0, bytes(16), 0, [bytes(60)])
-    with pytest.raises(ConfigError, match="smaller"):
+    with pytest.raises(ConfigError, match=r"set protocol\.shares\.chunk lower"):
         store.put(1, bytes(16), 1, [bytes(60)])
     with pytest.raises(ProtocolError, match="twice"):
         store.put(0, bytes(16), 0, [b""])
@@ -337,7 +338,8 @@ def test_columns_of_one_batch_become_integers_once():
     """W is a product of n x d with d x d under a preconditioner: products ahead and visits take the same one."""
     read = []
     columns = VisitColumns(Numbers(50, RATE), RATE, lambda k: read.append(k) or np.ones((50, 3)), np.eye(3))
-    steps, sums = columns.integers(0), columns.integers(0)
-    columns.factors(0)
+    piece = RowBlock(0, 0, 50)
+    steps, sums = columns.integers(piece), columns.integers(piece)
+    columns.factors(piece)
     assert read == [0]
     assert steps is sums

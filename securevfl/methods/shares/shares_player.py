@@ -46,7 +46,7 @@ from securevfl.protocols.shares.share_levels import Levels
 from securevfl.protocols.shares.share_numbers import LookUp
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.visits import SharesActive, SharesPartner, SharesPassive, Side, VisitColumns
-from securevfl.protocols.shares.work_ahead import Ahead, Terms
+from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms
 from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Stage
 
@@ -305,8 +305,8 @@ class SharesPlayer(Player):
             loss, numbers = self._job.loss, terms.numbers
 
             @lru_cache(maxsize=64)
-            def tables(batch: int) -> LookUp:
-                rated = data.rated_outputs(parts[batch], seat.outputs)
+            def tables(piece: RowBlock) -> LookUp:
+                rated = data.rated_outputs(parts[piece.batch][piece.start : piece.stop], seat.outputs)
                 assert rated is not None, "the active party has labels"
                 return LookUp(numbers, loss.residual, rated)
 

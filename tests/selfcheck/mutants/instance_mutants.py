@@ -150,7 +150,7 @@ MUTANTS = [
         "chunks from ten on are forgotten with the process that made them",
         "chunks from ten on",
         "kept",
-        patched(edited(OnDisk, "__init__", ("chunk-*.ready", "chunk-?.ready"))),
+        patched(edited(OnDisk, "_take_in", ("chunk-*.ready", "chunk-?.ready"))),
     ),
     Mutant(
         "local noise: one draw a row",
