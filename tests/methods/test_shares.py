@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +176,10 @@ def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_pat
     evaluated = [record["round"] for record in run.history if "loss" in record]
     assert 9 <= kept < evaluated[-1] == 54
     assert set(run.parts["shop"].coefficients()) == set(own[1].columns)
-    lines = [json.loads(line) for line in ledgers["shop"].scores.read_text().splitlines()]
-    assert [(line["visits"], len(line["rows"])) for line in lines if "visits" in line] == [(kept, len(rows))]
-    assert sum("measured" in line for line in lines) == len(evaluated)
+    with closing(sqlite3.connect(ledgers["shop"].scores)) as tables:
+        assert tables.execute("SELECT visits FROM models").fetchall() == [(kept,)]
+        assert tables.execute("SELECT count(*) FROM trained").fetchall() == [(len(rows),)]
+        assert tables.execute("SELECT DISTINCT count FROM times").fetchall() == [(len(evaluated),)]
 
 
 def in_scores(run: vfl.Run, own: list[vfl.Party]) -> Any:
