@@ -51,7 +51,7 @@ class TableTags(Message, frozen=True):
 
 
 class AskedPoints(Message, frozen=True):
-    """Blinded ids."""
+    """The message with the ids asked about, each blinded."""
 
     points: bytes
 
@@ -118,7 +118,7 @@ class StandingTable:
 
 
 class TableAsker:
-    """A's side of a conversation."""
+    """The asking party's side of a conversation about ids."""
 
     def __init__(self, channel: Channel, standing: str) -> None:
         """Receive what a standing party says of its table."""

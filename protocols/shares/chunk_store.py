@@ -293,8 +293,12 @@ def _read_head(path: Path) -> tuple[tuple[bytes, bytes, int, int], Places]:
         index = file.read(count * _INDEX.size)
     if _digest(head + index + end[: _U64.size]) != end[_U64.size :]:
         raise _damaged(path)
-    found = _INDEX.iter_unpack(index)
-    return _HEAD.unpack(head), {(place, part): (start, length, digest) for place, part, start, length, digest in found}
+    places = {
+        (place, part): (start, length, digest) for place, part, start, length, digest in _INDEX.iter_unpack(index)
+    }
+    if size != _HEAD.size + sum(length for _, length, _ in places.values()) + len(index) + tail:
+        raise _damaged(path)
+    return _HEAD.unpack(head), places
 
 
 def _digest(data: bytes) -> bytes:

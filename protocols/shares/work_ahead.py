@@ -64,7 +64,7 @@ class RowBlock(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows of this block."""
         return self.stop - self.start
 
 
@@ -99,7 +99,7 @@ class Terms:
 
     @cached_property
     def pieces(self) -> tuple[RowBlock, ...]:
-        """The blocks of all batches."""
+        """The row blocks of all batches, in order."""
         return tuple(
             RowBlock(batch, start, min(rows, start + self.block))
             for batch, rows in enumerate(self.rows)
@@ -213,7 +213,7 @@ class Ahead:
         work = products.work(2 * sum(products.scheme.seconds(rows, count, self._width) for rows, count in sizes))
 
         def records() -> Iterator[tuple[int, int, bytes]]:
-            """Of each block and visit psi, when its products are under way, and all else once it is made."""
+            """Yield, for each block and visit, psi while its products are under way, and the rest once it is made."""
             steps, left = yield from self._steps(work, vectors, places, holders, evaluators[0])  # 1
             before = {name: self._walk(name, visits, counts, values) for name, values in left.items()}  # 2
             for group in self._groups(vectors):

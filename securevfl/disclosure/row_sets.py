@@ -40,7 +40,7 @@ READ = 1 << 20  # bytes that are read and digested at a time
 
 @dataclass(frozen=True)
 class RowSet:
-    """Where a table's rows are: `new` places from `first` on, the rest by bits of the file with this digest."""
+    """The places of a table's rows: `new` places from `first` on, the rest by bits of the file with this digest."""
 
     first: int
     new: int

@@ -79,7 +79,7 @@ def _terminal(label: str) -> Iterator[OnStep]:
 
 
 class _Lines:
-    """Where it stands, on stderr: a line EVERY seconds at most, and after these a last one, of where it ended."""
+    """Lines of progress on stderr: a line EVERY seconds at most, and after these a last one, of where it ended."""
 
     def __init__(self, label: str) -> None:
         self._label = label

@@ -154,7 +154,7 @@ class Method(Named, ABC, Generic[O]):
         return 64
 
     def clip(self, job: O) -> float | None:
-        """Where scaled columns are cut off, and rounded, before weights meet them; None where they are not."""
+        """Return where scaled columns are cut off, and rounded, before weights meet them; None if they are not."""
         return None
 
     @abstractmethod

@@ -220,7 +220,7 @@ class PredictionSide:
 
     @property
     def gives_codes(self) -> bool:
-        """Whether another party gives codes."""
+        """Whether one of the other parties gives codes of reasons."""
         return bool(self._givers)
 
     def block(self, ids: list[Any] | None, X: Floats) -> tuple[list[Any] | None, Predicted] | None:

@@ -47,6 +47,7 @@ from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.giving import sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
+from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling
 from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import BLOCK, HeldRows
@@ -62,8 +63,8 @@ class Wanted(Telling, frozen=True):
     more: bool = True
 
 
-class Serves(Telling, frozen=True):
-    """How many ids a request may have."""
+class Serves(Message, frozen=True):
+    """How many ids a request may have, which the owner has set."""
 
     most: int
 
@@ -271,7 +272,7 @@ def answer_requests(
     rows, most, executor, table = served.rows, served.most, served.executor, served.table
     lead, asked = part.parties[0], 0
     answering = PredictionSide(part, channel, ledger, served.giving)  # 0
-    channel.send(lead, Serves(most), told=sizes(channel, lead))  # 0
+    channel.send(lead, Serves(most))  # 0
     if len(part.parties) == 2:
         table = table or StandingTable(rows.ids, executor)
         table.open(channel, lead)

@@ -59,7 +59,7 @@ class Abort(Telling, frozen=True):
 
     @property
     def reason(self) -> str:
-        """What this says to people."""
+        """The sentence in which people read this message's code."""
         who = f" ({self.lost[:100]})" if self.lost else ""
         return STOPPED[self.code] + who + ("; it can go on from its last state" if self.resumes else "")
 

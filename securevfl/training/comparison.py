@@ -60,7 +60,7 @@ class Comparison:
 
     @property
     def gain(self) -> float:
-        """By how much the best model together has a higher AUC than the best of the active party alone."""
+        """The AUC of the best model together, less that of the best of the active party alone."""
         alone = self.rows[0].columns
         best = [max(row.auc for row in self.rows if (row.columns == alone) is own) for own in (True, False)]
         return best[1] - best[0]

@@ -179,7 +179,7 @@ class Trainee:
             back = self._player.turns_back and self._is_lost(measured)
             verdict = Verdict(not back and self._enough(measured), not back and self._improves(measured), back)
             for name in roles.others(roles.lead):
-                channel.send(name, verdict, told=tell_verdict(channel, name, bits=2))
+                channel.send(name, verdict, told=tell_verdict(channel, name, bits=3))
         elif self._job.stops_early:
             verdict = channel.recv(roles.lead, Verdict)
         if verdict.back:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -28,7 +28,6 @@ TELLS = {item.message for item in DECLARED if item.reveals.kind in ("plain", "ou
 # adds one says here why it follows from no party's data: keys, positions in a schedule, names of sessions, and that
 # something has come or is over.
 PUBLIC = {
-    "AnsweredBefore",
     "ChunkName",
     "Closed",
     "HolderKeys",
@@ -38,6 +37,7 @@ PUBLIC = {
     "ProductGreeting",
     "Pulled",
     "ResidualKey",
+    "Serves",
     "ShareKept",
     "StoredKey",
     "SumKey",
@@ -51,7 +51,7 @@ PUBLIC = {
 # adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
 IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
     "Common", "FarCount", "GroupCounts", "MeasuredSum", "OpenedScores", "ReasonCodes",
-    "RoundedProducts", "ShuffledWords", "Slots", "Tags",
+    "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "Slots", "Tags",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
     "Labels", "MaskPartial", "Opened", "OpenedWeights", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
@@ -76,6 +76,8 @@ def _empty(hint: Any) -> Any:
         return np.zeros((1, 1), (get_args(number) or (number,))[0])
     if type(None) in args:
         return None
+    if origin is Literal:
+        return args[0]
     return () if origin is tuple else origin()
 
 

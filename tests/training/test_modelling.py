@@ -11,7 +11,6 @@ import securevfl as vfl
 from securevfl import errors
 from securevfl.models.losses import LOSSES
 from securevfl.models.positive import class_names, classes_of
-from securevfl.organisations.conversation import _reason
 from securevfl.training.checkpoint import Checkpoints
 
 N = 400
@@ -181,7 +180,8 @@ def test_a_job_names_the_positive_class(protocol: object, within: float) -> None
 def test_a_class_that_is_none_is_told_at_home_and_not_to_others() -> None:
     with pytest.raises(errors.ClassError, match="positive: of the classes no, yes was expected, late came") as caught:
         vfl.simulate(job(positive="late"), parties())
-    assert "yes" not in _reason(caught.value, False)
+    assert errors.code_of(caught.value) == "refused"
+    assert "yes" not in errors.STOPPED["refused"]
     with pytest.raises(errors.ConfigError, match="positive: a loss of two classes was expected, square is none"):
         job(vfl.Square(), positive="yes")
 

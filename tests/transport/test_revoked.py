@@ -81,7 +81,6 @@ def test_who_was_revoked_is_refused_by_name(meet: Any, tmp_path: Path, gone: str
     told = together(meeting)
     assert all(isinstance(each, TransportError) for each in told.values()), told
     assert f"the certificate of {gone} was revoked by its authority on" in str(told[careful])
-    assert "was revoked" in str(told[gone])
     if gone == "shop":  # who calls is refused before a word is taken
         assert str(told[gone]).startswith("bank refused shop: the certificate of shop was revoked")
 

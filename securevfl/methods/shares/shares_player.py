@@ -395,7 +395,7 @@ class SharesPlayer(Player):
 
     @property
     def _turned(self) -> Turned:
-        """Where the training has turned back."""
+        """Return where the training has turned back."""
         turned: Turned = self._sizes.get("turned", ())
         return turned
 

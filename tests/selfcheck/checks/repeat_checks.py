@@ -147,7 +147,9 @@ def at_once() -> Outcome:
     with TemporaryDirectory() as folder:
         own = _ledgers(folder)
         own["bank"].trust("shop")
-        own["shop"].set_limit("columns", Limit(9))  # a run tells 5 numbers about each row, and has entered 3 at first
+        own["shop"].set_limit(
+            "columns", Limit(17)
+        )  # a run tells 9 numbers about each row, and has entered fewer at first
 
         def another(done: int, of: int) -> None:
             if done == 1 and not refused:
@@ -156,7 +158,7 @@ def at_once() -> Outcome:
                 except LeakageError as error:
                     refused.append(error)
 
-        job = _job(batch_size=10, epochs=4, accepts=("columns", "rank", "label_auc"))
+        job = _job(batch_size=10, epochs=8, accepts=("columns", "rank", "label_auc"))
         simulate(job, _tables(), ledgers=own, on_round=another)
     if not refused:
         outcome.add("count", "shop", "two runs at once come to more than one after the other")

@@ -13,6 +13,7 @@ import numpy as np
 from securevfl.audit.transcripts import Outcome
 from securevfl.data.party import Party
 from securevfl.data.preparation import Source
+from securevfl.data.scaled_columns import on_grid
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.methods.shares import shares_player
@@ -58,7 +59,7 @@ def columns() -> Outcome:
         leaves = found[:, : count * each].reshape(ROWS, count, each)
         if ((leaves != 0).sum(axis=2) != 1).any():
             outcome.add("leaves", "bank", "some rows have no leaf in a tree, or several")
-        if not np.isin(leaves, [0.0, count**-0.5]).all():
+        if not np.isin(leaves, [0.0, float(on_grid(np.array(count**-0.5), 1.0))]).all():
             outcome.add("leaves", "bank", "what stands in a leaf follows from the table")
     made = MODEL.inputs(spread, None, partial(_seen, _table(0)))
     assert isinstance(made, ForestInputs), "trees have these"
