@@ -47,7 +47,7 @@ class Killed(BaseException):
 def tables(rows: int = 300, each: int = 2) -> list[vfl.Party]:
     draw = np.random.default_rng(1)
     X = draw.normal(size=(rows, 3 * each))
-    y = np.where(X.sum(axis=1) + draw.normal(size=rows) > 0, 1, -1)
+    y = np.where(X.sum(axis=1) + draw.normal(size=rows) > 0, 1, 0)
     return [
         vfl.Party(name, X[:, each * k : each * k + each], y if name == "bank" else None, ids=range(rows))
         for k, name in enumerate(("bank", "shop", "telco"))
