@@ -4,7 +4,7 @@ parquet   pyarrow: Parquet files
 sklearn   scikit-learn and scipy: the audit, the sample tables, the baselines of the benchmark
 phe       python-paillier: conversion and comparison
 plot      matplotlib: pictures of a run
-serve     prometheus-client: figures of a party that stays up
+serve     prometheus-client, starlette, uvicorn: figures of a party that stays up, the gateway for applications
 bench     sklearn and plot: the benchmark
 torch     PyTorch: neural parties
 onnx      onnx: a party's own part as a graph

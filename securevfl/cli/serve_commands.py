@@ -132,12 +132,22 @@ def score(
     id_column: IdColumn = "id",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the CSV goes; by default stdout.")] = None,
     ledger: Ledger = None,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Stay up and answer applications there, as on 127.0.0.1:8080."),
+    ] = None,
+    http_token: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The token that applications send, in a file.")
+    ] = None,
+    http_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate for TLS, in PEM.")] = None,
+    http_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None,
     meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Ask the parties that serve for scores of your rows; for the party with labels.
 
     Ids are compared by private set intersection: nobody learns of an id that it does not have. The CSV has the rows
     that all parties have: id, prediction and probability (of the positive class, or one column a class).
+    With --http it stays up instead, and applications ask for rows of --data, or for rows that they bring, in JSON.
     """
     from securevfl.cli.predictions import predictions
     from securevfl.display.progress import progress
@@ -149,6 +159,13 @@ def score(
     check_writable(out)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     told, pool = meeting.events(), pool_of(len(held.ids))
+    if http is not None:
+        from securevfl.organisations.gateway import Gateway, HttpPlace, serve_http
+
+        place = HttpPlace(http, _token(http_token), http_cert, http_key)
+        with told:
+            serve_http(Gateway(part, held, meeting.venue(peers), ledger=ledger), place)
+        return
     with stoppable(), told, predictions(part, out) as on_block, pool as own, progress("scoring") as on_rows:
         answered = score_rows(
             part,
@@ -161,3 +178,17 @@ def score(
         )
     said = str(answered)
     typer.echo(said if out is None else f"{said}; they are in {out}", err=out is None)
+
+
+def _token(path: Path | None) -> str:
+    """Read the token of applications. ConfigError if no file is named, or it cannot be read."""
+    from securevfl.errors import ConfigError
+
+    if path is None:
+        raise ConfigError(
+            "--http: a token for applications was expected; write one to a file, and name it --http-token"
+        )
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        raise ConfigError(f"--http-token {path}: a file of ASCII characters was expected; check the path") from None

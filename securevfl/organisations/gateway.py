@@ -1,0 +1,442 @@
+"""An HTTP gateway of the party that asks: applications ask for scores in JSON, one conversation asks the other parties.
+
+POST /v1/scores   {"rows": [{"id": ...}, ...]}: scores by id, of rows of the gateway's table, or of rows that bring
+                  their `columns`. A token goes with it
+/health           200 while the parties that serve are there, else 503
+/metrics          counts and seconds for Prometheus
+/openapi.json     what an application may ask and gets
+
+What comes within a few milliseconds is asked about in one block. No id stands in a URL, a log or a metric. Requests
+wait in a queue of bounded length, and are told to come again when it is full or the parties are away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.extras import extra
+from securevfl.base.version import __version__
+from securevfl.crypto.curve import canonical_id
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, DataError, IdError, SecureVFLError, TableError
+from securevfl.organisations.conversation import Venue, converse
+from securevfl.organisations.predict import check_parties_of, predicted
+from securevfl.organisations.scoring import ScoreAsker, terms
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Channel
+from securevfl.training.model_part import ModelPart
+from securevfl.training.new_rows import HeldRows
+from securevfl.transport.peers import split_address
+
+__all__ = ["Gateway", "HttpPlace", "serve_http"]
+
+BODY = 1 << 20  # bytes of a request
+_STAY = 10.0  # seconds after which a silent conversation is kept awake
+_AGAIN = 1.0  # seconds before the parties are called again
+_RETRY = 5  # seconds after which an application may come again
+
+_ROW: dict[str, Any] = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {
+        "id": {
+            "type": ["string", "integer"],
+            "description": "Of a row of the gateway's table, if it brings no columns.",
+        },
+        "columns": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
+    },
+}
+_STATES = {
+    "scored": "It has a score, the same whenever it is asked again.",
+    "trained": "The model was trained on this row; it gets no score.",
+    "changed": "It was asked about before with other columns; it gets no score.",
+    "refused": "Another party refuses it, without a reason.",
+    "unknown": "Not all parties have this id.",
+    "no_columns": "The gateway's table has no such row, and none came with the request. Nobody was asked.",
+}
+
+
+class Busy(SecureVFLError):
+    """The gateway cannot take a request now."""
+
+
+@dataclass(frozen=True)
+class HttpPlace:
+    """Where a gateway listens. ConfigError unless it is this machine alone, or it has a certificate and key for TLS.
+
+    token: what applications send as `Authorization: Bearer`.
+    """
+
+    address: str
+    token: str = field(repr=False)
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        host, _ = self.host_port
+        try:
+            local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            local = False
+        if not local and (self.certificate is None or self.key is None):
+            raise ConfigError(
+                f"--http {self.address}: TLS was expected beyond this machine, no certificate came; give "
+                "--http-cert and --http-key, or listen on 127.0.0.1"
+            )
+        if len(self.token) < 16:
+            raise ConfigError("--http-token: a file with 16 characters or more was expected, fewer are in it")
+
+    @property
+    def host_port(self) -> tuple[str, int]:
+        """Host and port."""
+        try:
+            return split_address("--http", self.address)
+        except ValueError:
+            raise ConfigError(f"--http: host:port was expected, {self.address} came; as in 127.0.0.1:8080") from None
+
+
+@dataclass
+class _Waiting:
+    """A row that an application waits for."""
+
+    key: bytes
+    row_id: Any
+    X: Floats
+    answer: Future[dict[str, Any]]
+
+
+class Gateway:
+    """Asks the parties that serve about rows, from any number of threads, in blocks over one conversation.
+
+    window: seconds that a block waits for more rows. most_waiting: rows that may wait in all.
+    """
+
+    def __init__(
+        self,
+        part: ModelPart,
+        rows: HeldRows,
+        venue: Venue,
+        *,
+        ledger: DisclosureLedger | str | Path | None = None,
+        executor: Executor | None = None,
+        window: float = 0.004,
+        most_waiting: int = 4096,
+    ) -> None:
+        check_parties_of(part, venue.peers)
+        self._part, self._venue, self._executor, self._window = part, venue, executor, window
+        self._ledger = DisclosureLedger.of(part.name, ledger)
+        self._X = rows.X
+        self._place = {canonical_id(each): row for row, each in enumerate(rows.ids)}
+        self._queue: queue.Queue[_Waiting | None] = queue.Queue(most_waiting)
+        self._held_over: list[_Waiting] = []
+        self._stopping = False
+        self.connected = False
+        self.blocks = 0
+        self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Answer what waits, say goodbye to the parties, and end."""
+        self._stopping = True
+        self._queue.put(None)
+        self._thread.join(timeout)
+
+    def ask(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Future[dict[str, Any]]]:
+        """Ask about rows, each an `id` and perhaps its `columns`; return answers, or what will hold them.
+
+        Busy if too many wait or the parties are away; IdError or TableError if a row cannot be one.
+        """
+        waiting: list[dict[str, Any] | _Waiting] = []
+        for row in rows:
+            key = canonical_id(row["id"])
+            if (columns := row.get("columns")) is not None:
+                X = self._part.table(_numbers(self._part, columns))[0]
+            elif key in self._place:
+                X = self._X[self._place[key]]
+            else:
+                waiting.append({"id": row["id"], "state": "no_columns"})
+                continue
+            waiting.append(_Waiting(key, row["id"], X, Future()))
+        answers: list[dict[str, Any] | Future[dict[str, Any]]] = []
+        for each in waiting:
+            if isinstance(each, dict):
+                answers.append(each)
+                continue
+            if not self.connected or self._stopping:
+                raise Busy("the parties that serve are away")
+            try:
+                self._queue.put_nowait(each)
+            except queue.Full:
+                raise Busy("too many rows wait") from None
+            answers.append(each.answer)
+        return answers
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait."""
+        return self._queue.qsize() + len(self._held_over)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                converse(self._part.name, self._venue, terms(self._part), self._talk)
+            except SecureVFLError as error:
+                eventlog.warn(self._part.name, "away", {"reason": str(error)})
+            except BaseException as error:  # nobody else would see it
+                eventlog.emit(self._part.name, "failed", {"reason": type(error).__name__}, logging.ERROR)
+            finally:
+                self.connected = False
+                self._refuse_waiting()
+            if not self._stopping:
+                time.sleep(_AGAIN)
+
+    def _talk(self, channel: Channel) -> None:
+        asker = ScoreAsker(self._part, channel, self._ledger, self._executor)
+        self.connected = True
+        eventlog.emit(self._part.name, "connected", {"rows_a_block": asker.most})
+        while (block := self._next_block(asker.most)) is not None:
+            if not block:
+                asker.stay()
+                continue
+            try:
+                self._answer(asker, block)
+            except BaseException:
+                for each in block:
+                    each.answer.set_exception(Busy("the parties that serve are away"))
+                raise
+        asker.end()
+
+    def _next_block(self, most: int) -> list[_Waiting] | None:
+        """Wait for rows and return those of one block, of different ids; none after a while, None at the end."""
+        block = {each.key: each for each in reversed(self._held_over)}
+        self._held_over = [each for each in self._held_over if block[each.key] is not each]
+        deadline = time.monotonic() + (self._window if block else _STAY)
+        while len(block) < most:
+            try:
+                each = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+            if each is None:
+                if block:
+                    self._queue.put(None)
+                    break
+                return None
+            if each.key in block:
+                self._held_over.append(each)  # the same id, maybe with other columns: the next block's
+            else:
+                block[each.key] = each
+            deadline = min(deadline, time.monotonic() + self._window)
+        return list(block.values())
+
+    def _answer(self, asker: ScoreAsker, block: Sequence[_Waiting]) -> None:
+        outcome = asker.ask([each.row_id for each in block], np.array([each.X for each in block]))
+        found = predicted(self._part, np.nan_to_num(outcome.f))
+        self.blocks += 1
+        for at, each in enumerate(block):
+            answer: dict[str, Any] = {"id": each.row_id, "state": outcome.state[at]}
+            if outcome.state[at] == "scored":
+                answer["prediction"] = found.label[at].item()
+                if found.proba is not None and len(found.classes) == 2:
+                    answer["probability"] = float(found.proba[at, 1])
+                elif found.proba is not None:
+                    answer["probabilities"] = dict(
+                        zip(map(str, found.classes.tolist()), found.proba[at].tolist(), strict=True)
+                    )
+                reasons = {name: codes[at] for name, codes in outcome.reasons.items() if codes[at]}
+                answer |= {"reasons": reasons} if reasons else {}
+            each.answer.set_result(answer)
+
+    def _refuse_waiting(self) -> None:
+        refused = self._held_over
+        self._held_over = []
+        while True:
+            try:
+                each = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if each is not None:
+                refused.append(each)
+        for each in refused:
+            each.answer.set_exception(Busy("the parties that serve are away"))
+
+
+def _numbers(part: ModelPart, columns: Any) -> Floats:
+    """Return a row's columns (1 x d) in the order of the model. TableError that names what is wrong, and no value."""
+    if not isinstance(columns, Mapping) or set(columns) != set(part.columns):
+        raise TableError(f"columns: exactly {', '.join(part.columns)} were expected")
+    values = [columns[name] for name in part.columns]
+    if not all(each is None or (isinstance(each, int | float) and not isinstance(each, bool)) for each in values):
+        raise TableError("columns: numbers, or null where one is missing, were expected")
+    return np.array([[np.nan if each is None else float(each) for each in values]])
+
+
+def application(gateway: Gateway, token: str, *, timeout: float = 60.0) -> Any:
+    """Return the ASGI application of a gateway. ConfigError if starlette is not installed."""
+    extra("starlette", "serve", "--http")
+    library = extra("prometheus_client", "serve", "--http")
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    registry = library.CollectorRegistry()
+    own: dict[str, Any] = {"registry": registry, "namespace": "securevfl_gateway"}
+    requests = library.Counter("requests", "Requests for scores, by HTTP status.", ["status"], **own)
+    rows_by_state = library.Counter("rows", "Rows asked about, by what came of them.", ["state"], **own)
+    seconds = library.Histogram("request_seconds", "Seconds of requests that were answered.", **own)
+    for name, words, value in (
+        ("rows_waiting", "Rows that wait.", lambda: gateway.waiting),
+        ("connected", "1 while the parties that serve are there.", lambda: int(gateway.connected)),
+        ("blocks", "Blocks of rows that were asked about.", lambda: gateway.blocks),
+    ):
+        library.Gauge(name, words, **own).set_function(value)
+
+    def refuse(status: int, reason: str, **headers: str) -> JSONResponse:
+        requests.labels(str(status)).inc()
+        return JSONResponse({"error": reason}, status, {name.replace("_", "-"): each for name, each in headers.items()})
+
+    async def scores(request: Any) -> Response:
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            return refuse(401, "a token was expected: Authorization: Bearer ...", WWW_Authenticate="Bearer")
+        body, began = b"", time.monotonic()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > BODY:
+                return refuse(413, f"at most {BODY:,} bytes were expected; ask in parts")
+        try:
+            wanted = json.loads(body)["rows"]
+            if not (isinstance(wanted, list) and wanted and all(isinstance(each, dict) for each in wanted)):
+                raise TypeError
+            if not all(isinstance(each.get("id"), str | int) and not isinstance(each["id"], bool) for each in wanted):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return refuse(422, 'JSON as {"rows": [{"id": "..."}]} was expected; see /openapi.json')
+        try:
+            answers = gateway.ask(wanted)
+            waiting = (asyncio.wrap_future(each) for each in answers if isinstance(each, Future))
+            found = iter(await asyncio.wait_for(asyncio.gather(*waiting), timeout))
+        except (IdError, TableError, DataError) as error:
+            return refuse(422, str(error))
+        except Busy as error:
+            return refuse(503, str(error), Retry_After=str(_RETRY))
+        except (TimeoutError, FutureTimeout):
+            return refuse(503, "the parties that serve have not answered in time", Retry_After=str(_RETRY))
+        told = [next(found) if isinstance(each, Future) else each for each in answers]
+        requests.labels("200").inc()
+        seconds.observe(time.monotonic() - began)
+        for each in told:
+            rows_by_state.labels(each["state"]).inc()
+        return JSONResponse({"scores": told}, headers={"Cache-Control": "no-store"})
+
+    async def health(request: Any) -> Response:
+        state = {
+            "status": "ok" if gateway.connected else "away",
+            "rows_waiting": gateway.waiting,
+            "version": __version__,
+        }
+        return JSONResponse(state, 200 if gateway.connected else 503)
+
+    async def metrics(request: Any) -> Response:
+        return Response(library.generate_latest(registry), media_type=library.CONTENT_TYPE_LATEST)
+
+    async def described(request: Any) -> Response:
+        return JSONResponse(openapi())
+
+    return Starlette(
+        routes=[
+            Route("/v1/scores", scores, methods=["POST"]),
+            Route("/health", health),
+            Route("/metrics", metrics),
+            Route("/openapi.json", described),
+        ]
+    )
+
+
+def openapi() -> dict[str, Any]:
+    """Return the gateway's description in OpenAPI 3.1."""
+    answer = {
+        "type": "object",
+        "required": ["id", "state"],
+        "properties": {
+            "id": {"type": ["string", "integer"]},
+            "state": {
+                "enum": list(_STATES),
+                "description": " ".join(f"{name}: {each}" for name, each in _STATES.items()),
+            },
+            "prediction": {"description": "The likeliest class, or the number of a regression."},
+            "probability": {"type": "number", "description": "Of the positive class, where there are two."},
+            "probabilities": {"type": "object", "description": "By class, where there are more."},
+            "reasons": {"type": "object", "description": "By party, codes of the columns that cost the row most."},
+        },
+    }
+
+    def of(schema: Any) -> dict[str, Any]:
+        return {"content": {"application/json": {"schema": schema}}}
+
+    def several(name: str, items: Any) -> dict[str, Any]:
+        return {"type": "object", "required": [name], "properties": {name: {"type": "array", "items": items}}}
+
+    answers = {
+        "200": {"description": "What came of each row, in their order."} | of(several("scores", answer)),
+        "401": {"description": "The token is missing or wrong."},
+        "413": {"description": "The request is too large."},
+        "422": {"description": "The request is none, or a row cannot be one."},
+        "503": {"description": "Too many rows wait, or the parties that serve are away; come again after Retry-After."},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "securevfl scores", "version": __version__},
+        "paths": {
+            "/v1/scores": {
+                "post": {
+                    "summary": "Scores of rows, by id",
+                    "security": [{"token": []}],
+                    "requestBody": {"required": True} | of(several("rows", _ROW)),
+                    "responses": answers,
+                }
+            }
+        },
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def serve_http(gateway: Gateway, place: HttpPlace) -> None:
+    """Serve a gateway until SIGTERM or SIGINT, which let requests that wait end first. ConfigError if uvicorn is not
+    installed."""
+    uvicorn = extra("uvicorn", "serve", "--http")
+    host, port = place.host_port
+    config = uvicorn.Config(
+        application(gateway, place.token),
+        host=host,
+        port=port,
+        ssl_certfile=None if place.certificate is None else str(place.certificate),
+        ssl_keyfile=None if place.key is None else str(place.key),
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=30,
+        lifespan="off",
+    )
+    gateway.start()
+    try:
+        uvicorn.Server(config).run()
+    finally:
+        gateway.stop()

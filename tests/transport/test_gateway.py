@@ -1,0 +1,137 @@
+"""`securevfl score --http`: applications ask in JSON, many at once, and the other party is asked in blocks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError
+from securevfl.organisations.gateway import HttpPlace, openapi
+from tests.transport.test_serve import limits
+
+TOKEN = "a token of an application"
+
+
+def command(*words: str) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "securevfl.cli.main", *words]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until_up(url: str, *processes: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 240
+    while True:
+        for each in processes:
+            assert each.poll() is None, each.communicate()
+        assert time.monotonic() < deadline
+        try:
+            if httpx.get(f"{url}/health").status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.05)
+
+
+def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list[Any]) -> None:
+    """In real processes over mutual TLS: every state of a row, wrong tokens and bodies, no id in a log or a metric."""
+    meeting, port = meet(2), meet.free_port()
+    bank, shop = vfl.datasets.breast_cancer(2)
+    run = vfl.simulate(meeting.job, [bank, shop])
+    for party in (bank, shop):
+        kit = meeting.kit(party.name)
+        run.parts[party.name].save(kit / "part.json")
+        rows = zip([f"customer-{row}" for row in range(len(party.X))], party.X.tolist(), strict=True)
+        lines = [",".join(["id", *party.columns]), *(",".join([name, *map(repr, own)]) for name, own in rows)]
+        (kit / "rows.csv").write_text("\n".join(lines[: 301 if party is shop else 351]))
+    limits(DisclosureLedger(meeting.kit("shop") / "shop.ledger", "shop"))
+    (meeting.kit("bank") / "token").write_text(TOKEN + "\n")
+
+    def own(name: str) -> list[str]:
+        kit = meeting.kit(name)
+        files = {"data": "rows.csv", "peers": "peers.toml", "ledger": f"{name}.ledger"}
+        return [
+            str(kit / "part.json"),
+            *(word for key, file in files.items() for word in (f"--{key}", str(kit / file))),
+        ]
+
+    serving = command("serve", *own("shop"))
+    at = ["--http", f"127.0.0.1:{port}", "--http-token", str(meeting.kit("bank") / "token"), "--verbose"]
+    gateway = command("score", *own("bank"), *at)
+    running += [serving, gateway]
+    url = f"http://127.0.0.1:{port}"
+    until_up(url, serving, gateway)
+    expected = run.predict_proba({party.name: party.X for party in (bank, shop)})[:, 1]
+
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as client:
+
+        def one(row: int) -> dict[str, Any]:
+            answer = client.post("/v1/scores", json={"rows": [{"id": f"customer-{row}"}]})
+            assert answer.status_code == 200, answer.text
+            return dict(answer.json()["scores"][0])
+
+        with ThreadPoolExecutor(20) as pool:
+            found = list(pool.map(one, [*range(100), *range(50)]))
+        assert [each["id"] for each in found] == [f"customer-{row}" for row in [*range(100), *range(50)]]
+        np.testing.assert_allclose([each["probability"] for each in found[:100]], expected[:100], atol=1e-9)
+        repeated = [each["probability"] for each in found[100:]]
+        np.testing.assert_allclose(repeated, [each["probability"] for each in found[:50]], atol=1e-9)
+        brought = dict(zip(bank.columns, bank.X[7].tolist(), strict=True))
+        rows: list[Any] = [{"id": "customer-8"}, {"id": "customer-320"}, {"id": "customer-999"}]
+        rows += [{"id": "customer-7", "columns": brought}, {"id": "customer-8"}]
+        answers = client.post("/v1/scores", json={"rows": rows}).json()["scores"]
+        assert [each["state"] for each in answers] == ["scored", "unknown", "no_columns", "scored", "scored"]
+        assert answers[3]["probability"] == pytest.approx(expected[7])
+        wrong: list[Any] = [{}, {"rows": []}, {"rows": [{"id": 1.5}]}, {"rows": [{"id": "a", "columns": {"b": 1}}]}, []]
+        assert {client.post("/v1/scores", json=each).status_code for each in wrong} == {422}
+        assert client.post("/v1/scores", content=b"[" * 2_000_000).status_code == 413
+        assert client.get("/v1/scores?id=1").status_code == 405
+        assert httpx.post(f"{url}/v1/scores", json={"rows": [{"id": "customer-1"}]}).status_code == 401
+        assert client.get("/openapi.json").json() == json.loads(json.dumps(openapi()))
+        metrics = client.get("/metrics").text
+        blocks = next(
+            float(line.split()[1]) for line in metrics.splitlines() if line.startswith("securevfl_gateway_blocks ")
+        )
+        assert 2 < blocks < 150
+        assert 'securevfl_gateway_rows_total{state="unknown"} 1.0' in metrics
+        assert "customer" not in metrics
+        serving.send_signal(signal.SIGKILL)
+        serving.wait()
+        until = time.monotonic() + 120
+        while client.get("/health").status_code != 503:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        refused = client.post("/v1/scores", json={"rows": [{"id": "customer-200"}]})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        again = command("serve", *own("shop"))
+        running.append(again)
+        until_up(url, again, gateway)
+        assert one(200)["probability"] == pytest.approx(expected[200])
+    gateway.send_signal(signal.SIGTERM)
+    out, errors = gateway.communicate(timeout=120)
+    assert gateway.returncode in (0, -signal.SIGTERM), errors
+    assert "customer" not in out + errors
+    assert "Traceback" not in errors
+
+
+def test_beyond_this_machine_it_speaks_tls_or_does_not_start(tmp_path: Path) -> None:
+    for address in ("0.0.0.0:8080", "[::]:8080", "bank.example:8080", "10.0.0.7:8080"):
+        with pytest.raises(ConfigError, match="TLS was expected"):
+            HttpPlace(address, TOKEN)
+        HttpPlace(address, TOKEN, tmp_path / "cert.pem", tmp_path / "key.pem")
+    for address in ("127.0.0.1:8080", "localhost:8080", "[::1]:8080"):
+        assert TOKEN not in repr(HttpPlace(address, TOKEN))
+    with pytest.raises(ConfigError, match="16 characters"):
+        HttpPlace("127.0.0.1:8080", "short")
+    with pytest.raises(ConfigError, match="host:port"):
+        HttpPlace("8080", TOKEN)
