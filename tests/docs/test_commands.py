@@ -52,6 +52,7 @@ RUN = rf"securevfl ({'|'.join(ALONE)})\b"
 ORGANISATIONS = "tests/organisations/test_docs_two_organisations.py::test_the_page"
 REQUESTS = "tests/transport/test_requests.py::test_the_commands_of_the_page"
 SERVICE = "tests/transport/test_serve_command.py::test_a_service_answers_shows_and_ends"
+GATEWAY = "tests/transport/test_gateway.py::test_applications_are_answered_in_json_many_at_once"
 # what matches the one is run by the other: a test, or a goal of the Makefile
 COVERED = {
     r"python -m benchmarks rounds": "tests/bench/test_bench_rounds.py::test_rows",  # on tables of its own
@@ -71,6 +72,8 @@ COVERED = {
         "tests/organisations/test_fairness_by_group.py::test_between_organisations_with_consent_and_limits"
     ),
     r"securevfl serve shop\.model\.json --data shop\.csv --peers": SERVICE,
+    r"securevfl score .* --http ": GATEWAY,
+    r"head -c 32 /dev/urandom|curl -H": GATEWAY,
     r"securevfl score ": SERVICE,
     r"securevfl predict bank\.model\.json --data new\.csv --points": (
         "tests/transport/test_shares.py::test_the_commands_prepare_train_and_score"
