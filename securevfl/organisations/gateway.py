@@ -78,7 +78,7 @@ class Busy(SecureVFLError):
 
 @dataclass(frozen=True)
 class HttpPlace:
-    """Where a gateway listens. ConfigError unless it is this machine alone, or it has a certificate and key for TLS.
+    """The address at which applications ask, with its token and certificate.
 
     token: what applications send as `Authorization: Bearer`.
     """
@@ -104,7 +104,7 @@ class HttpPlace:
 
     @property
     def host_port(self) -> tuple[str, int]:
-        """Host and port."""
+        """The host and the port of the address, apart."""
         try:
             return split_address("--http", self.address)
         except ValueError:
@@ -192,7 +192,7 @@ class Gateway:
 
     @property
     def waiting(self) -> int:
-        """Rows that wait."""
+        """The number of rows that wait to be asked about."""
         return self._queue.qsize() + len(self._held_over)
 
     def _run(self) -> None:
