@@ -80,6 +80,7 @@ class Busy(SecureVFLError):
 class HttpPlace:
     """The address at which applications ask, with its token and certificate.
 
+    ConfigError unless it is this machine alone, or it has a certificate and key for TLS.
     token: what applications send as `Authorization: Bearer`.
     """
 

@@ -160,7 +160,7 @@ def test_points_rank_like_the_model_on_credit() -> None:
     print(run.metrics["auc"], roc_auc_score(new[0].y, -np.array(rounded)))
     assert roc_auc_score(new[0].y, -np.array(rounded)) == pytest.approx(run.metrics["auc"], abs=0.002)
     f = run.decision({party.name: party.table for party in new})[:, 0]
-    for step, auc in ((-2, 0.7674), (-1, 0.7577)):
+    for step, auc in ((-2, 0.7674), (-1, 0.7617)):
         told = [roc_auc_score(new[0].y, -ScorecardScale().of(levelled(f, step))) for _ in range(5)]
         assert np.mean(told) == pytest.approx(auc, abs=0.004)  # as the page says, whose deviation is .002 a rounding
 
