@@ -19,7 +19,7 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 """
-EVERY = {"scipy", "sklearn", "pyarrow", "matplotlib", "phe", "distributed"}
+EVERY = {"scipy", "sklearn", "matplotlib", "phe", "distributed"}
 
 
 def run_without(hidden: set[str], code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +72,6 @@ def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("module", "extra", "code"),
     [
-        ("pyarrow", "parquet", "from securevfl.data.readers import read_party; read_party('shop', 't.parquet')"),
         ("sklearn", "sklearn", "import securevfl as vfl; vfl.datasets.breast_cancer()"),
         ("phe", "phe", "from securevfl.crypto.paillier.interop_phe import secret_from_phe, _phe; _phe()"),
         ("dp_accounting", "dp", "import securevfl as vfl; vfl.LocalNoise(epsilon=1, delta=1e-5, clip=2).sigma(3)"),

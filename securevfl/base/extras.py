@@ -1,6 +1,5 @@
-"""What is installed only where it is asked for: `pip install securevfl[parquet]` and the like.
+"""What is installed only where it is asked for: `pip install securevfl[sklearn]` and the like.
 
-parquet   pyarrow: Parquet files
 sklearn   scikit-learn and scipy: the audit, the sample tables, the baselines of the benchmark
 phe       python-paillier: conversion and comparison
 plot      matplotlib: pictures of a run

@@ -78,7 +78,7 @@ def apply(
     _check_out(out, weights)
     made = LocalBottom(module).load(weights)
     table = read_table(data, id_column=id_column, chosen=made.columns)
-    H = made.apply(table.X)
+    H = made.apply(table.held.X)
     if table.ids is None:
         raise IdError(f"{data}: ids were expected, none came; add an array ids")
     _write(out, id_column, table.ids, outputs(H), H, [])

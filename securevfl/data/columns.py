@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.written import DAY, are_percents, days_written, first_in_doubt, meant, numbers_written
+from securevfl.data.written import DAY, are_percents, days_written, in_doubt, meant, numbers_written
 from securevfl.errors import TableError
 
 Levels = Mapping[str, tuple[str, ...]]
@@ -68,13 +68,13 @@ def columns_of(
         keys = _by_name(name, getattr(X, "column_names", None) or X.columns, chosen)  # type: ignore[union-attr]
         _check_shape(name, (len(X), len(keys)))  # type: ignore[arg-type]
         found = [_column(name, own, np.asarray(X[key]), own in texts) for own, key in keys.items()]  # type: ignore[index]
-        return _joined(_renamed(name, list(keys), columns, len(keys)), found)
+        return joined(_renamed(name, list(keys), columns, len(keys)), found)
     table = np.asarray(X.toarray() if hasattr(X, "toarray") else X)
     _check_shape(name, table.shape)
     names = _renamed(name, [f"x{j}" for j in range(table.shape[1])], columns, table.shape[1])
     if table.dtype.kind in "biuf" and not texts:
         return Columns(table if table.dtype == np.float64 else table.astype(np.float64), names)
-    return _joined(names, [_column(name, own, table[:, j], own in texts) for j, own in enumerate(names)])
+    return joined(names, [_column(name, own, table[:, j], own in texts) for j, own in enumerate(names)])
 
 
 def has_names(X: Any) -> bool:
@@ -98,39 +98,45 @@ def _by_name(name: str, named: Iterable[Any], chosen: Sequence[str] | None) -> d
 
 
 def text_column(name: str, column: str, values: Sequence[Any], *, forced: bool = False) -> Read:
-    """Read what a column of texts holds (n,), None for a missing one.
+    """`text_levels` of the texts of all rows (n,), None for a missing one."""
+    levels = sorted({str(value) for value in values if value is not None})
+    rank = {text: place for place, text in enumerate(levels)}
+    places = np.array([-1 if value is None else rank[str(value)] for value in values], dtype=np.intp)
+    return text_levels(name, column, levels, places, forced=forced)
+
+
+def text_levels(
+    name: str, column: str, levels: Sequence[str], places: NDArray[np.intp], *, forced: bool = False
+) -> Read:
+    """Read what a column of texts holds, from its sorted different texts and each row's place among them (n,), -1 where
+    it is missing.
 
     Numbers or dates where all are written as such, else places of texts in the sorted levels. forced: they are texts
     whatever they look like. TableError for numbers with errors, or that can be read in two ways.
     """
-    lacking = np.array([value is None for value in values], dtype=bool)
-    held = [str(value) for value in values if value is not None]
-    found, places = np.unique(np.array(held), return_inverse=True)
-    levels = tuple(str(level) for level in found)
-    X = np.full(len(lacking), np.nan)
     if not forced:
         days = days_written(levels)
         written = numbers_written(levels) if days is None else days
         if written is not None:
-            X[~lacking] = np.array(written)[places]
+            X = np.where(places < 0, np.nan, np.array(written)[places])
             return Read(X, dates=days is not None, percents=days is None and are_percents(levels))
-        _check_mixed(name, column, levels, [None if value is None else str(value) for value in values])
-    X[~lacking] = places
-    return Read(X, levels)
+        _check_mixed(name, column, levels, places)
+    return Read(np.where(places < 0, np.nan, places), tuple(levels))
 
 
-def _check_mixed(name: str, column: str, levels: Sequence[str], values: Sequence[str | None]) -> None:
+def _check_mixed(name: str, column: str, levels: Sequence[str], places: NDArray[np.intp]) -> None:
     """Refuse a column of dates, amounts or numbers in a form that cannot be read: slips, and no texts."""
     if what := meant(levels):
         raise TableError(
             f"{name}numbers, texts or dates of ISO 8601 were expected, column {column} seems to hold {what}"
         )
-    numbers = sum(map(_is_number, levels))
-    parted = sum(_PARTED.fullmatch(level) is not None and not _is_number(level) for level in levels)
+    numbers = sum(map(is_number, levels))
+    parted = sum(_PARTED.fullmatch(level) is not None and not is_number(level) for level in levels)
     if parted and numbers + parted == len(levels):
+        row = int(np.isin(places, [place for place, level in enumerate(levels) if in_doubt(level)]).argmax())
         raise TableError(
             f"{name}numbers with a decimal point and nothing else were expected, column {column} has separators within "
-            f"numbers that can be read in two ways, first in row {(first_in_doubt(values) or 0) + 1}; export it without"
+            f"numbers that can be read in two ways, first in row {row + 1}; export it without"
         )
     if numbers > FEW and 2 * numbers >= len(levels):
         raise TableError(
@@ -139,12 +145,13 @@ def _check_mixed(name: str, column: str, levels: Sequence[str], values: Sequence
         )
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text is a plain number; one with _ within, which Python reads, is none."""
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text
 
 
 def _check_shape(name: str, shape: tuple[int, ...]) -> None:
@@ -194,8 +201,10 @@ def _lacks(value: Any) -> bool:
     return isinstance(value, float) and value != value
 
 
-def _joined(names: list[str], found: Sequence[Read]) -> Columns:
-    levels = {name: own.levels for name, own in zip(names, found, strict=True) if own.levels}
-    dates = frozenset(name for name, own in zip(names, found, strict=True) if own.dates)
-    percents = frozenset(name for name, own in zip(names, found, strict=True) if own.percents)
-    return Columns(np.column_stack([own.values for own in found]), names, levels, dates, percents)
+def joined(names: list[str], columns: Sequence[Read]) -> Columns:
+    """Return one table of these columns."""
+    held = dict(zip(names, columns, strict=True))
+    levels = {name: read.levels for name, read in held.items() if read.levels}
+    dates = frozenset(name for name, read in held.items() if read.dates)
+    percents = frozenset(name for name, read in held.items() if read.percents)
+    return Columns(np.column_stack([read.values for read in columns]), names, levels, dates, percents)

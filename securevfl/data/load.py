@@ -14,11 +14,11 @@ import numpy as np
 from securevfl.data.ids import Keys
 from securevfl.data.parquet import ParquetSource
 from securevfl.data.party import Party, join_ids
-from securevfl.data.readers import arrow, named, read_party
+from securevfl.data.readers import named, open_parquet, read_party
 from securevfl.data.row_order import read_rows, rows_path
 from securevfl.data.schedule import Batched, Rows
 from securevfl.data.store import OnRows, StoredParty, borrow_table, store_table, table_path
-from securevfl.errors import PartiesError
+from securevfl.errors import PartiesError, TableError
 
 LARGE = 256 << 20  # bytes of numbers in memory; reading them whole takes some four times as much
 
@@ -28,9 +28,9 @@ def large(path: Path) -> bool:
     if path.suffix != ".parquet":
         return False
     try:
-        with named(path), arrow("parquet").ParquetFile(path) as file:
+        with named(path), open_parquet(path) as file:
             return bool(file.metadata.num_rows * file.metadata.num_columns * 8 > LARGE)
-    except arrow().ArrowException:
+    except TableError:
         return False  # whoever reads it says what it is
 
 

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.ids import Keys, id_keys
-from securevfl.data.readers import arrow, check_chosen, check_kind, check_names, ids_of, is_row_index, labels_of, named
+from securevfl.data.readers import (
+    arrow,
+    check_chosen,
+    check_kind,
+    ids_of,
+    labels_of,
+    named,
+    open_parquet,
+    parquet_names,
+    read_parquet,
+)
 from securevfl.data.user_input import check_extremes, check_finite, check_labels
 from securevfl.errors import TableError
 
@@ -36,15 +46,11 @@ class ParquetSource:
             self._open(chosen)
 
     def _open(self, chosen: Sequence[str] | None) -> None:
-        pa, parquet = arrow(), arrow("parquet")
-        try:
-            # column chunks in pieces: a row group may be as large as the file
-            self._file = parquet.ParquetFile(self.path, buffer_size=1 << 18, pre_buffer=False)
-        except pa.ArrowException:
-            raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
+        pa = arrow()
+        # column chunks in pieces: a row group may be as large as the file
+        self._file = open_parquet(self.path, buffer_size=1 << 18, pre_buffer=False)
         schema = self._file.schema_arrow
-        names = [column for column in schema.names if not is_row_index(column)]
-        check_names(names, self._id)
+        names = parquet_names(self._file, self._id)
         if chosen is not None:
             check_chosen(names, chosen)
         self.columns = list(chosen or (column for column in names if column not in (self._id, self._label)))
@@ -63,7 +69,7 @@ class ParquetSource:
     def ids(self) -> Any:
         """Read the ids of all rows as an Arrow array in chunks. IdError if one is missing."""
         with named(self.path):
-            column = self._read(self._id)[self._id]
+            column = read_parquet(self._file, [self._id])[self._id]
             if column.null_count:
                 ids_of(column, self._id)
             return column
@@ -79,8 +85,8 @@ class ParquetSource:
         if not self.labelled:
             return None
         with named(self.path):
-            y = labels_of(self._read(self._label), self._label)
-            return None if y is None else check_labels(self._name, y, self.rows)
+            y = labels_of(read_parquet(self._file, [self._label]), self._label)
+            return check_labels(self._name, y, self.rows)
 
     def numbers(self, most: int | None = None) -> Iterator[NDArray[Any]]:
         """All rows in batches (at most `most` x d) of `kind`. Raises what `Party` does, at the end."""
@@ -110,10 +116,3 @@ class ParquetSource:
         if empty:
             raise TableError(f"columns with values were expected, column {empty[0]} is empty; drop it")
         self.constant = check_extremes(self._name, low, high, self.columns, self.rows)
-
-    def _read(self, column: str) -> Any:
-        """One column as an Arrow table."""
-        try:
-            return self._file.read(columns=[column])
-        except arrow().ArrowException:
-            raise TableError("a whole Parquet file was expected, it is damaged; export it again") from None

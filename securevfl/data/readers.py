@@ -1,52 +1,60 @@
-"""Tables from files: CSV (also .csv.gz), Parquet and npz, whole to a `Party`, or their ids alone.
+"""Tables from files: CSV (also compressed: .csv.gz, .csv.zst), Parquet and npz, whole to a `Party`, or their ids alone.
 
 A CSV or Parquet file has one row a sample, a column of ids, at one party a column of labels, and otherwise columns of
-numbers. An npz file has arrays X (n x d), ids (n,), at one party y (n,), and optionally columns (d names).
-Ids of CSV files are text as they stand there, so that "007" stays what it is.
+numbers, texts and dates. An npz file has arrays X (n x d), ids (n,), at one party y (n,), and optionally columns (d
+names).
+
+CSV and Parquet are read by pyarrow, on one thread. Every column of a CSV file is read as text and converted here, so
+that ids stay what they are ("007") and errors name the row and the column: messages of the library hold values, and
+none of them reaches a user. Values are parted by what parts the names in the first line: commas, semicolons or tabs. In
+a file of semicolons a comma within a number is the decimal point; elsewhere such a number is named as what it is.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
-from securevfl.data.columns import Columns, Levels, Read, days_of, text_column
-from securevfl.data.csv_table import CsvColumns, NotNumbers, read_columns, read_names, with_points
+from securevfl.data.columns import Columns, Read, days_of, is_number, joined, text_levels
 from securevfl.data.party import Party
+from securevfl.data.user_input import MISSING
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet", ".npz")
+SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".parquet", ".npz")
+BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time; no row may be longer
+_SEPARATORS = ",", ";", "\t"
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,?\d+([eE][+-]?\d+)?\s*")
 _ROW_NAMES = re.compile(r"__index_level_\d+__")  # pandas' unnamed row index in Parquet
 
 
 @dataclass(frozen=True)
 class ReadTable:
-    """What a file holds, not yet checked: X (n x d) as `securevfl.data.columns` has it, names of its columns, labels
-    and ids where there are any, the levels of columns of texts, and which columns hold dates or percentages."""
+    """What a file holds, not yet checked: its columns without ids and labels, and these where there are any."""
 
-    X: Floats
-    columns: list[str]
+    held: Columns
     y: NDArray[Any] | None
     ids: NDArray[Any] | None
-    levels: Levels = field(default_factory=dict)
-    dates: frozenset[str] = frozenset()
-    percents: frozenset[str] = frozenset()
 
-    @property
-    def held(self) -> Columns:
-        """The columns of this file, without its ids and labels."""
-        return Columns(self.X, self.columns, self.levels, self.dates, self.percents)
+
+class _Opened(NamedTuple):
+    """A CSV or Parquet file: the names of its columns, how to read some of them as an Arrow table, and what separates
+    the values of a CSV file, empty for Parquet."""
+
+    names: list[str]
+    read: Callable[[Sequence[str]], Any]
+    separator: str = ""
 
 
 def read_party(name: str, path: str | Path, *, id_column: str = "id", label_column: str = "y") -> Party:
@@ -78,17 +86,24 @@ def read_table(
     """
     path = Path(path)
     with named(path):
-        match _format(path):
-            case "csv":
-                return _read_csv(path, id_column, label_column, chosen, texts)
-            case "parquet":
-                return _read_parquet(path, id_column, label_column, chosen, texts)
-        table = _read_npz(path)
-        if chosen is None:
-            return table
-        check_chosen(table.columns, chosen)
-        at = [table.columns.index(column) for column in chosen]
-        return ReadTable(table.X[:, at], list(chosen), None, table.ids)
+        if _format(path) == "npz":
+            return _read_npz(path, chosen)
+        file = _opened(path, id_column)
+        if chosen is not None:
+            check_chosen(file.names, chosen)
+        columns = list(chosen or (name for name in file.names if name not in (id_column, label_column)))
+        if not columns:
+            raise TableError("at least one column beside ids and labels was expected, none came; add columns")
+        labels = [label_column] if chosen is None and label_column in file.names else []
+        table = file.read([id_column, *labels, *columns])
+        if not table.num_rows:
+            raise TableError("rows were expected below the header, none came; export the table again")
+        empty = [name for name in columns if table[name].null_count == table.num_rows]
+        if empty and chosen is None:
+            raise TableError(f"columns with values were expected, column {empty[0]} is empty; drop it")
+        held = [_column(name, table[name], file.separator, forced=name in texts) for name in columns]
+        y = labels_of(table, label_column, file.separator) if labels else None
+        return ReadTable(joined(columns, held), y, ids_of(table[id_column], id_column))
 
 
 def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
@@ -96,17 +111,13 @@ def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
     none."""
     path = Path(path)
     with named(path):
-        match _format(path):
-            case "csv":
-                _csv_names(path, id_column)
-                ids = _csv_ids(read_columns(path, texts=[id_column], numbers=[]).texts[id_column], id_column)
-            case "parquet":
-                ids = ids_of(_parquet_columns(path, id_column, [])[id_column], id_column)
-            case _:
-                arrays = _npz_arrays(path, "ids")
-                if not arrays:
-                    raise IdError("ids were expected, none came; add an array ids")
-                ids = arrays["ids"]
+        if _format(path) == "npz":
+            arrays = _npz_arrays(path, "ids")
+            if not arrays:
+                raise IdError("ids were expected, none came; add an array ids")
+            ids = arrays["ids"]
+        else:
+            ids = ids_of(_opened(path, id_column).read([id_column])[id_column], id_column)
         if not len(ids):
             raise TableError("rows were expected below the header, none came; export the table again")
         return ids
@@ -121,7 +132,7 @@ def _format(path: Path) -> str:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Errors in reading a file name it."""
+    """Errors in reading a file name it, and say nothing of what the library that read it says."""
     try:
         yield
     except DataError as error:
@@ -131,77 +142,130 @@ def named(path: Path) -> Iterator[None]:
         raise TableError(f"{path}: a readable table was expected there ({reason}); check the path") from None
 
 
-def _read_csv(
-    path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None, words: Sequence[str]
-) -> ReadTable:
-    names = _csv_names(path, id_column)
-    if chosen is not None:
-        check_chosen(names, chosen)
-    labelled = chosen is None and label_column in names
-    numbers = list(chosen or (name for name in names if name not in (id_column, label_column)))
-    if not numbers:
-        raise TableError("at least one column beside ids and labels was expected, none came; add columns")
-    own, held = _csv_mixed(path, [id_column, *([label_column] if labelled else [])], numbers, words)
-    X = own.X
-    if not len(X):
-        raise TableError("rows were expected below the header, none came; export the table again")
-    empty = np.flatnonzero(np.isnan(X).all(axis=0))
-    if len(empty) and chosen is None:
-        raise TableError(f"columns with values were expected, column {numbers[empty[0]]} is empty; drop it")
-    y = _csv_labels(held, label_column) if labelled else None
-    return ReadTable(X, numbers, y, _csv_ids(held.texts[id_column], id_column), own.levels, own.dates, own.percents)
+def arrow(part: str = "") -> Any:
+    """Import the module pyarrow, or a part of it, when a file is read and not before."""
+    return import_module("pyarrow" + (f".{part}" if part else ""))
 
 
-def _csv_mixed(
-    path: Path, texts: Sequence[str], columns: Sequence[str], words: Sequence[str]
-) -> tuple[Columns, CsvColumns]:
-    """Read the columns of a CSV file that holds `texts`. `words` are taken as texts whatever they look like; other
-    columns that do not read as numbers are looked at once more, as they may hold numbers or dates as people write
-    them."""
-    found: list[str] = []
-    while True:
-        numbers = [column for column in columns if column not in {*words, *found}]
-        try:
-            held = read_columns(path, texts=[*texts, *words, *found], numbers=numbers)
-        except NotNumbers as slips:
-            found += slips.columns
-            continue
-        own = {column: Read(values) for column, values in zip(numbers, held.X.T, strict=True)}
-        own |= {word: text_column("", word, held.texts[word].tolist(), forced=True) for word in words}
-        own |= {word: text_column("", word, held.texts[word].tolist()) for word in found}
-        X = held.X if not (words or found) else np.column_stack([own[column].values for column in columns])
-        levels = {column: each.levels for column, each in own.items() if each.levels}
-        dates = frozenset(column for column, each in own.items() if each.dates)
-        percents = frozenset(column for column, each in own.items() if each.percents)
-        return Columns(X, list(columns), levels, dates, percents), held
-
-
-def _csv_names(path: Path, id_column: str) -> list[str]:
-    """Read the names of all columns of a CSV file, and check them. Raises TableError if the file is empty, and as
-    `check_names` does."""
-    names = read_names(path)
+def _opened(path: Path, id_column: str) -> _Opened:
+    """Open a CSV or Parquet file and check the names of its columns."""
+    if path.suffix == ".parquet":
+        file = open_parquet(path)
+        names = parquet_names(file, id_column)
+        return _Opened(names, lambda wanted: read_parquet(file, wanted))
+    names, separator = _head(path)
     if not names:
         raise TableError("a header and rows were expected, the file is empty; export it again")
     check_names(names, id_column)
-    return names
+    return _Opened(names, lambda wanted: _read_csv(path, names, separator, wanted), separator)
 
 
-def _csv_ids(ids: NDArray[Any], id_column: str) -> NDArray[Any]:
-    check_ids(sum(value is None for value in ids), id_column)
-    return ids
+@contextmanager
+def _lines(path: Path) -> Iterator[TextIO]:
+    """Open a CSV file, which may be compressed, as lines of text."""
+    try:
+        with arrow().input_stream(str(path)) as file:
+            yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    except (UnicodeDecodeError, csv.Error):
+        raise TableError("a CSV file with a header, in UTF-8, was expected; export it so") from None
 
 
-def _csv_labels(held: CsvColumns, label_column: str) -> NDArray[Any]:
-    """Numbers where text reads as such."""
-    labels = held.texts[label_column]
-    check_labelled(sum(value is None for value in labels), label_column)
-    pointed = with_points(labels.tolist()) if held.decimal_comma else None
-    for kind in (np.int64, np.float64):
+def _head(path: Path) -> tuple[list[str], str]:
+    """Read the column names in the first line and what separates them: of , ; and tab the one that gives the most."""
+    with _lines(path) as file:
+        first = file.readline()
+        while first.count('"') % 2 and (more := file.readline()):  # a name that goes on in the next line
+            first += more
+    split = {separator: next(csv.reader([first], delimiter=separator), []) for separator in _SEPARATORS}
+    separator = max(_SEPARATORS, key=lambda mark: len(split[mark]))
+    return split[separator], separator
+
+
+def _read_csv(path: Path, names: list[str], separator: str, wanted: Sequence[str]) -> Any:
+    """Read these columns as an Arrow table of texts, null where one is missing. TableError names the line that can't be
+    read, and never a value."""
+    pa, reader = arrow(), arrow("csv")
+    ragged = list[int]()
+
+    def skip(row: Any) -> str:
+        ragged.append(row.actual_columns)
+        return "skip"
+
+    try:
+        with pa.input_stream(str(path)) as file:
+            table = reader.read_csv(
+                file,
+                reader.ReadOptions(use_threads=False, block_size=BLOCK, column_names=names, skip_rows_after_names=1),
+                reader.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip),
+                reader.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.string()),
+                    include_columns=wanted,
+                    null_values=sorted(MISSING),
+                    strings_can_be_null=True,
+                ),
+            )
+    except pa.ArrowInvalid:
+        with _lines(path) as file:
+            if len(file.readlines(1)) and not file.read(1):  # a header without an end of line
+                return pa.table({name: pa.array([], pa.string()) for name in wanted})
+        raise TableError("a CSV file with a header, in UTF-8, was expected; export it so") from None
+    if ragged:
+        raise TableError(_ragged(path, len(names), separator, ragged[0]))
+    return table
+
+
+def _ragged(path: Path, expected: int, separator: str, came: int) -> str:
+    """Say which line has another number of values than there are columns."""
+    with _lines(path) as file:
+        rows = csv.reader(file, delimiter=separator)
+        line = next((rows.line_num for row in rows if row and len(row) != expected), None)
+    where = "" if line is None else f" in line {line}"
+    return f"{expected} values a line were expected, {came} came{where}; correct the file"
+
+
+def _column(name: str, column: Any, separator: str, *, forced: bool) -> Read:
+    """Read one Arrow column; forced: as texts, whatever they look like. TableError names the column."""
+    pa = arrow()
+    if _holds_dates(column.type):
+        return Read(days_of(column.cast(pa.timestamp("us")).to_numpy()), dates=True)
+    if not _holds_texts(column.type):
+        check_kind(name, column.type)
+        return Read(column.cast(pa.float64(), safe=False).to_numpy())
+    if separator and not forced:
         try:
-            return (labels if pointed is None else np.array(pointed, dtype=object)).astype(kind)
-        except (ValueError, OverflowError):
-            continue
-    return labels
+            return Read(column.cast(pa.float64()).to_numpy())
+        except pa.ArrowInvalid:
+            pass  # at least one is no plain number
+    places, levels = _encoded(column)
+    numbers = _plain_numbers(name, levels, separator) if separator and not forced else None
+    if numbers is not None:
+        return Read(np.where(places < 0, np.nan, np.array(numbers)[places]))
+    return text_levels("", name, levels, places, forced=forced)
+
+
+def _encoded(column: Any) -> tuple[NDArray[np.intp], list[str]]:
+    """Return the sorted different texts of an Arrow column, and the place of each row's among them (n,), -1 where it is
+    missing."""
+    coded = column if arrow("types").is_dictionary(column.type) else column.dictionary_encode()
+    whole = coded.unify_dictionaries().combine_chunks()
+    texts = whole.dictionary.to_pylist()
+    used = np.unique(places := whole.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp))
+    levels = sorted({texts[place] for place in used.tolist() if place >= 0 and texts[place] is not None})
+    rank = {text: k for k, text in enumerate(levels)}
+    return np.array([*(rank.get(text, -1) for text in texts), -1], dtype=np.intp)[places], levels
+
+
+def _plain_numbers(name: str, levels: list[str], separator: str) -> list[float] | None:
+    """Read texts of a CSV column as numbers with a decimal point, or in a file of semicolons with a comma; None if one
+    of them is something else. TableError for decimal commas elsewhere."""
+    if any("," in text for text in levels) and all(_DECIMAL_COMMA.fullmatch(text) for text in levels):
+        if separator != ";":
+            raise TableError(
+                f"numbers with a decimal point were expected, column {name} has commas within numbers; export it with "
+                "points, or with semicolons between values"
+            )
+        levels = [text.replace(",", ".") for text in levels]
+    return [float(text) for text in levels] if all(is_number(text) for text in levels) else None
 
 
 def check_names(names: list[str], id_column: str) -> None:
@@ -212,7 +276,7 @@ def check_names(names: list[str], id_column: str) -> None:
             raise TableError(
                 "values parted by commas, semicolons or tabs were expected, the first line has |; export it so"
             )
-        if any(_is_number(name) for name in names):
+        if any(is_number(name) for name in names):
             raise TableError("a header with column names was expected, the first line holds numbers; add a header")
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         raise IdError(f"an id column {id_column!r} was expected, columns are {shown}; name the right one with --id")
@@ -233,11 +297,6 @@ def check_chosen(names: Sequence[str], chosen: Sequence[str]) -> None:
         raise TableError(f"columns of the training were expected, missing: {shown}; add them")
 
 
-def is_row_index(name: str) -> bool:
-    """Whether a column of a Parquet file is none of the table's."""
-    return _ROW_NAMES.fullmatch(name) is not None
-
-
 def check_kind(name: str, kind: Any) -> None:
     """Check that the Arrow type of a column can hold numbers. Raises TableError otherwise."""
     types = arrow("types")
@@ -246,62 +305,29 @@ def check_kind(name: str, kind: Any) -> None:
         raise TableError(f"numbers were expected, column {name} holds {kind}; encode it as numbers or drop it")
 
 
-def _is_number(text: str) -> bool:
+def open_parquet(path: Path, **options: Any) -> Any:
+    """Open a Parquet file. Raises TableError if it is none."""
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _parquet_columns(path: Path, id_column: str, chosen: Sequence[str] | None) -> Any:
-    """All columns of a Parquet file as an Arrow table; with `chosen` ids and these alone."""
-    pa, parquet = arrow(), arrow("parquet")
-    try:
-        file = parquet.ParquetFile(path)
-        names = [name for name in file.schema_arrow.names if not is_row_index(name)]
-        check_names(names, id_column)
-        if chosen is not None:
-            check_chosen(names, chosen)
-            names = [id_column, *chosen]
-        return file.read(columns=names).select(names)
-    except pa.ArrowException:
+        return arrow("parquet").ParquetFile(path, **options)
+    except arrow().ArrowException:
         raise TableError("a Parquet file was expected; it is none, or it is damaged") from None
 
 
-def _read_parquet(
-    path: Path, id_column: str, label_column: str, chosen: Sequence[str] | None, texts: Sequence[str]
-) -> ReadTable:
-    table = _parquet_columns(path, id_column, chosen)
-    names = [name for name in table.schema.names if name not in (id_column, label_column)]
-    if not names:
-        raise TableError("at least one column beside ids and labels was expected, none came; add columns")
-    if not table.num_rows:
-        raise TableError("rows were expected below the header, none came; export the table again")
-    X = np.empty((table.num_rows, len(names)))
-    levels: dict[str, tuple[str, ...]] = {}
-    dates: set[str] = set()
-    percents: set[str] = set()
-    for j, name in enumerate(names):
-        column = table[name]
-        if chosen is None and column.null_count == len(column):
-            raise TableError(f"columns with values were expected, column {name} is empty; drop it")
-        if _holds_texts(column.type):
-            read = text_column("", name, column.to_pylist(), forced=name in texts)
-            X[:, j] = read.values
-            levels |= {name: read.levels} if read.levels else {}
-            dates |= {name} if read.dates else set()
-            percents |= {name} if read.percents else set()
-            continue
-        if _holds_dates(column.type):
-            moments = column.cast(arrow().timestamp("us")).to_numpy()
-            X[:, j] = days_of(moments)
-            dates.add(name)
-            continue
-        check_kind(name, column.type)
-        X[:, j] = column.cast(arrow().float64(), safe=False).to_numpy()
-    y, ids = labels_of(table, label_column), ids_of(table[id_column], id_column)
-    return ReadTable(X, names, y, ids, levels, frozenset(dates), frozenset(percents))
+def parquet_names(file: Any, id_column: str) -> list[str]:
+    """Return the names of all columns of a Parquet file without those of a row index, checked as `check_names` does."""
+    names = [name for name in file.schema_arrow.names if not _ROW_NAMES.fullmatch(name)]
+    check_names(names, id_column)
+    return names
+
+
+def read_parquet(file: Any, columns: Sequence[str]) -> Any:
+    """Read columns of a Parquet file as an Arrow table, in this order. Raises TableError if the file is damaged."""
+    try:
+        table = file.read(columns=list(columns), use_threads=False).select(columns)
+        table.validate(full=True)  # texts that are none would be refused later, with the text
+        return table
+    except arrow().ArrowException:
+        raise TableError("a whole Parquet file was expected, it is damaged; export it again") from None
 
 
 def _holds_dates(kind: Any) -> bool:
@@ -313,43 +339,35 @@ def _holds_dates(kind: Any) -> bool:
 def _holds_texts(kind: Any) -> bool:
     """Whether a column of this Arrow type holds texts, each value in full or by its place in a dictionary."""
     types = arrow("types")
-    own = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(own) or types.is_large_string(own) or types.is_string_view(own))
-
-
-def arrow(part: str = "") -> Any:
-    """Import the module pyarrow, or a part of it. Raises ConfigError if it is not installed."""
-    return extra("pyarrow" + (f".{part}" if part else ""), "parquet", "a Parquet file")
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(value) or types.is_large_string(value) or types.is_string_view(value))
 
 
 def ids_of(column: Any, id_column: str) -> NDArray[Any]:
     """Ids of an Arrow column. IdError if one is missing."""
-    check_ids(column.null_count, id_column)
+    if column.null_count:
+        raise IdError(f"an id in every row was expected, {column.null_count} rows have none in {id_column}; fill them")
     ids: NDArray[Any] = column.to_numpy()
     return ids
 
 
-def labels_of(table: Any, label_column: str) -> NDArray[Any] | None:
-    """Labels of an Arrow table that has any. LabelError if one is missing."""
-    if label_column not in table.schema.names:
-        return None
-    check_labelled(table[label_column].null_count, label_column)
-    labels: NDArray[Any] = table[label_column].to_numpy()
-    return labels
-
-
-def check_ids(missing: int, id_column: str) -> None:
-    """IdError if rows have no id."""
-    if missing:
-        raise IdError(f"an id in every row was expected, {missing} rows have none in {id_column}; fill them")
-
-
-def check_labelled(missing: int, label_column: str) -> None:
-    """LabelError if rows have no label."""
-    if missing:
+def labels_of(table: Any, label_column: str, separator: str = "") -> NDArray[Any]:
+    """Labels of an Arrow table; of a CSV file, whose separator this is, as numbers where its texts read as such.
+    LabelError if one is missing."""
+    column = table[label_column]
+    if column.null_count:
         raise LabelError(
-            f"a label in every row was expected, {missing} rows have none in {label_column}; drop those rows"
+            f"a label in every row was expected, {column.null_count} rows have none in {label_column}; drop those rows"
         )
+    labels: NDArray[Any] = column.to_numpy()
+    if separator == ";" and all(map(_DECIMAL_COMMA.fullmatch, column.unique().to_pylist())):
+        labels = np.array([label.replace(",", ".") for label in labels.tolist()], dtype=object)
+    for kind in (np.int64, np.float64) if separator else ():
+        try:
+            return labels.astype(kind)
+        except (ValueError, OverflowError):
+            continue
+    return labels
 
 
 def _npz_arrays(path: Path, *wanted: str) -> dict[str, NDArray[Any]]:
@@ -365,13 +383,16 @@ def _npz_arrays(path: Path, *wanted: str) -> dict[str, NDArray[Any]]:
         ) from None
 
 
-def _read_npz(path: Path) -> ReadTable:
-    held = _npz_arrays(path, "X", "y", "ids", "columns")
-    if "X" not in held:
+def _read_npz(path: Path, chosen: Sequence[str] | None) -> ReadTable:
+    arrays = _npz_arrays(path, "X", "y", "ids", "columns")
+    if "X" not in arrays:
         raise TableError("an array X (n x d) was expected in the npz file, there is none; save it under that name")
-    X = held["X"]
+    X = arrays["X"]
     if X.dtype.kind not in "biuf":
         raise TableError("numbers were expected in X, it holds text; encode them as numbers")
-    columns = held.get("columns")
+    columns = arrays.get("columns")
     names = [f"x{j}" for j in range(X.shape[-1] if X.ndim else 0)] if columns is None else [str(c) for c in columns]
-    return ReadTable(X, names, held.get("y"), held.get("ids"))
+    if chosen is None:
+        return ReadTable(Columns(X, names), arrays.get("y"), arrays.get("ids"))
+    check_chosen(names, chosen)
+    return ReadTable(Columns(X[:, [names.index(column) for column in chosen]], list(chosen)), None, arrays.get("ids"))

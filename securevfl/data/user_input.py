@@ -13,8 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.data.csv_table import MISSING
 from securevfl.errors import DataNotice, IdError, LabelError, TableError
+
+MISSING = frozenset(  # texts that stand for a missing value, those that Arrow takes for one
+    [
+        *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA"),
+        *("NULL", "NaN", "n/a", "nan", "null"),
+    ]
+)
 
 
 def check_extremes(name: str, low: Floats, high: Floats, columns: Sequence[str], rows: int) -> list[str]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["are_percents", "days_written", "first_in_doubt", "meant", "numbers_written"]
+__all__ = ["are_percents", "days_written", "in_doubt", "meant", "numbers_written"]
 
 DAY = 86_400.0  # seconds
 _SIGN = r"\s*[+-]?"
@@ -60,12 +60,6 @@ def days_written(texts: Sequence[str]) -> list[float] | None:
     return [(each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp() / DAY for each in moments]
 
 
-def first_in_doubt(texts: Sequence[str | None]) -> int | None:
-    """Find the first text (its place, from 0) that has a mark within a number; None if there is none."""
-    marked = (at for at, text in enumerate(texts) if text is not None and _marked(text))
-    return next(marked, None)
-
-
 def meant(texts: Sequence[str]) -> str:
     """Say what more than half of the texts seem to be and cannot be read as, with how to write it; empty if nothing."""
     if 2 * sum(_DAY_MONTH.fullmatch(text) is not None for text in texts) > len(texts):
@@ -80,5 +74,6 @@ def _fits(text: str, mark: str) -> bool:
     return bool(_GROUPED[mark].fullmatch(text) or (mark == "," and _PLAIN.fullmatch(text)) or text.strip().isdigit())
 
 
-def _marked(text: str) -> bool:
-    return any(each.fullmatch(text) for each in _GROUPED.values()) and not _PLAIN.fullmatch(text)
+def in_doubt(text: str) -> bool:
+    """Whether a text has a mark within a number, which may part thousands or decimals."""
+    return any(pattern.fullmatch(text) for pattern in _GROUPED.values()) and not _PLAIN.fullmatch(text)

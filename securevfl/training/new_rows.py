@@ -89,11 +89,11 @@ def rows_of_file(
     table = read_table(path, id_column=id_column, label_column="", chosen=part.columns, texts=part.preparation.texts)
     if table.ids is None:
         raise IdError(f"{path}: ids were expected, none came; add an array ids")
-    order = read_order(path, len(table.X)) if ordered else None
+    order = read_order(path, len(table.held.X)) if ordered else None
     with named(path):
         if order is None:
             return rows_of_array(part, table.held, table.ids)
-        return rows_of_array(part, replace(table.held, X=table.X[order]), table.ids[order])
+        return rows_of_array(part, replace(table.held, X=table.held.X[order]), table.ids[order])
 
 
 def _parquet(part: ModelPart, path: Path, id_column: str, on_rows: OnRows | None, *, ordered: bool) -> NewRows:

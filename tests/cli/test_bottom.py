@@ -52,8 +52,8 @@ def test_a_fitted_table_serves_a_job_and_new_rows_follow_it(folder: Path) -> Non
     modes = {name: Path(name).stat().st_mode & 0o777 for name in ("net.npz", "made.csv")}
     assert set(modes.values()) == {0o600}
     run("apply", "new.csv", "--module", "net.py:net", "--weights", "net.npz", "--out", "applied.csv")
-    made, applied = read_party("shop", "made.csv"), read_table("applied.csv")
-    assert made.columns == applied.columns == ["h0", "h1", "h2", "h3"]
+    made, applied = read_party("shop", "made.csv"), read_table("applied.csv").held
+    assert made.columns == applied.names == ["h0", "h1", "h2", "h3"]
     assert made.order == vfl.Party("shop", shop.X[:400], ids=shop.ids[:400]).order
     expected = vfl.LocalBottom("net.py:net", epochs=2)
     fitted = expected.fit(vfl.Party("shop", shop.X[:400], ids=shop.ids[:400]))

@@ -1,10 +1,13 @@
 """Tables from files: the same party whatever the format, and errors that name file and column but no value."""
 
 import csv as csv_module
-import gzip
+import os
 import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +17,10 @@ from hypothesis import strategies as st
 from pyarrow import csv, parquet
 
 from securevfl import errors
-from securevfl.data import csv_table
+from securevfl.data import readers
 from securevfl.data.load import read_parties
-from securevfl.data.readers import read_ids, read_party
+from securevfl.data.readers import read_ids, read_party, read_table
+from securevfl.data.user_input import MISSING
 
 N = 30
 GENERATOR = np.random.default_rng(0)
@@ -34,8 +38,8 @@ def table(ids: np.ndarray = IDS, y: np.ndarray | None = Y, X: np.ndarray = X) ->
 def write(path: Path, own: pa.Table) -> Path:
     if path.name.endswith(".csv"):
         csv.write_csv(own, path)
-    elif path.name.endswith(".csv.gz"):
-        with gzip.open(path, "wb") as file:
+    elif path.name.endswith((".csv.gz", ".csv.zst")):
+        with pa.output_stream(path) as file:
             csv.write_csv(own, file)
     elif path.suffix == ".parquet":
         parquet.write_table(own, path)
@@ -47,7 +51,7 @@ def write(path: Path, own: pa.Table) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".npz"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.zst", ".parquet", ".npz"])
 def test_every_format_gives_the_same_party(tmp_path: Path, suffix: str) -> None:
     party = read_party("bank", write(tmp_path / f"t{suffix}", table()))
     np.testing.assert_array_equal(party.X, X)
@@ -115,26 +119,38 @@ CSV = st.lists(
 )
 
 
+def plainly(path: Path) -> dict[str, list[str | None]]:
+    """The columns of a file by the standard library, None where a value is missing."""
+    with path.open(encoding="utf-8", newline="") as file:
+        names, *rows = (row for row in csv_module.reader(file) if row)
+    columns = zip(*rows, strict=True)
+    return {
+        name: [None if text in MISSING else text for text in column]
+        for name, column in zip(names, columns, strict=True)
+    }
+
+
 @given(CSV, st.sampled_from([csv_module.QUOTE_MINIMAL, csv_module.QUOTE_ALL, csv_module.QUOTE_NONNUMERIC]))
-def test_lines_are_read_alike_whether_they_are_plain_or_not(rows: list[tuple[str, float, str]], quoting: int) -> None:
-    """numpy's way of reading numbers and the standard library's, on the same file."""
+def test_a_csv_is_read_as_the_standard_library_reads_it(rows: list[tuple[str, float, str]], quoting: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
             csv_module.writer(file, quoting=quoting).writerows([("id", "a", "b"), *rows])
-        found = csv_table.read_columns(path, texts=["id"], numbers=["a", "b"])
-        with mock.patch.object(csv_table, "_plain", return_value=None):
-            again = csv_table.read_columns(path, texts=["id"], numbers=["a", "b"])
-    np.testing.assert_array_equal(found.X, again.X)
-    assert found.texts["id"].tolist() == again.texts["id"].tolist()
-    expected = [None if text in csv_table.MISSING else text for text, _, _ in rows]
-    assert found.texts["id"].tolist() == expected
-    np.testing.assert_array_equal(found.X[:, 0], [number for _, number, _ in rows])
-    np.testing.assert_array_equal(found.X[:, 1], [float(b) if b.strip("NA") else np.nan for _, _, b in rows])
+        expected = plainly(path)
+        if None in expected["id"]:
+            with pytest.raises(errors.IdError):
+                read_table(path, chosen=["a", "b"])
+            return
+        table = read_table(path, chosen=["a", "b"])
+    assert table.ids is not None
+    assert table.ids.tolist() == expected["id"]
+    for j, name in enumerate(("a", "b")):
+        numbers = [np.nan if text is None else float(text) for text in expected[name]]
+        np.testing.assert_array_equal(table.held.X[:, j], numbers)
 
 
-def test_a_csv_is_read_in_pieces_and_changes_from_plain_to_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_table, "CHUNK", 4)
+def test_a_csv_is_read_in_blocks_with_values_of_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 40)
     lines = [f'"{row}",{row / 8},{row % 3}' for row in range(20)]
     lines[10] = '"two\nlines",1.25,1'
     (tmp_path / "t.csv").write_text("\n".join(["id,a,y", *lines, ""]) + "\n" * 9 + "20,2.5,2\n")
@@ -174,6 +190,8 @@ def mixed(value: str) -> str:
         ("id,a\n", errors.TableError, "rows were expected below the header"),
         ("id\n1\n", errors.TableError, "at least one column"),
         ("", errors.TableError, "the file is empty"),
+        ("id,a", errors.TableError, "rows were expected below the header"),
+        (f"id,a\n1,{SECRET}\n".encode() + b"\xe9,2\n", errors.TableError, "UTF-8"),
         ("id,ä\n1,é\n".encode("latin-1"), errors.TableError, "UTF-8"),
     ],
 )
@@ -238,7 +256,7 @@ def test_bad_npz_is_told(tmp_path: Path, arrays: dict[str, np.ndarray], says: st
         read_party("bank", tmp_path / "t.npz")
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "t.npz", "t.xlsx"])
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.csv.zst", "t.parquet", "t.npz", "t.xlsx"])
 def test_missing_and_damaged_files_are_told(tmp_path: Path, name: str) -> None:
     with pytest.raises(errors.TableError, match=r"t\..*expected"):
         read_party("bank", tmp_path / name)
@@ -280,3 +298,47 @@ def test_what_parts_values_is_seen_in_the_first_line(tmp_path: Path, separator: 
     assert party.ids is not None
     assert party.ids.tolist() == ["000", "001", "002"]
     assert read_ids(tmp_path / "t.csv").tolist() == ["000", "001", "002"]
+
+
+def spoiled(suffix: str, folder: Path) -> Iterator[Path]:
+    """Tables with marked values in every cell, each spoiled in one way: cut, a byte changed, a row or a value wrong."""
+    cells = [[f"{SECRET}{row}{column}" for column in range(3)] for row in range(40)]
+    path = folder / f"t{suffix}"
+    own = pa.table({name: [row[j] for row in cells] for j, name in enumerate(("id", "a", "b"))})
+    whole = write(path, own).read_bytes()
+    for at in range(20, len(whole), max(1, len(whole) // 25)):
+        for damaged in (whole[:at], whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]):
+            path.write_bytes(damaged)
+            yield path
+    if suffix == ".csv":
+        for wrong in (f"{SECRET},{SECRET}", f'"{SECRET}', f"{SECRET},{SECRET} EUR,1", f"{SECRET},{SECRET},1,2"):
+            path.write_bytes(whole + wrong.encode() + b"\n")
+            yield path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.zst", ".parquet"])
+def test_no_error_of_reading_holds_a_value(tmp_path: Path, suffix: str) -> None:
+    """Whatever is wrong with a file, what the library that reads it says, which holds values, goes no further."""
+    caught = list[BaseException]()
+    for path in spoiled(suffix, tmp_path):
+        for read in (partial(read_party, "shop"), read_ids):
+            with suppress(errors.DataError):
+                try:
+                    read(path)
+                except Exception as error:
+                    caught.append(error)
+                    raise
+    assert len(caught) > 10
+    for error in caught:
+        assert SECRET not in "".join(traceback.format_exception(error))
+        assert str(error).startswith(f"{tmp_path}/t{suffix}: ")
+
+
+def test_reading_starts_no_threads_of_its_own(tmp_path: Path) -> None:
+    """As parties share a machine, and measure processor time."""
+    path = write(tmp_path / "t.csv", table())
+    read_party("bank", path)
+    before = len(os.listdir("/proc/self/task"))
+    for _ in range(3):
+        read_party("bank", path)
+    assert len(os.listdir("/proc/self/task")) == before

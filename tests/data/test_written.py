@@ -108,11 +108,11 @@ def files(folder: Path) -> list[Path]:
 
 def test_every_reader_reads_them_alike(tmp_path: Path) -> None:
     for path in files(tmp_path):
-        table = read_table(path)
+        table = read_table(path).held
         assert table.X.tolist() == [[1000.5 + k, 3.0 * k, EXPECTED[k]] for k in range(3)], path
         assert table.dates == {"since"}
         assert not table.levels
-        held = read_table(path, chosen=["since", "sum"], texts=["sum"])
+        held = read_table(path, chosen=["since", "sum"], texts=["sum"]).held
         assert held.levels["sum"] == ("1,000.50", "1,001.50", "1,002.50"), path
 
 
