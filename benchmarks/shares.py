@@ -104,16 +104,15 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
     given.
 
     What measuring takes, of the last model and of 1,024 rows' range after each chunk, is left out, and what a session
-    takes once: costs are those of a training three times as long less those of one, over the visits between.
+    takes once: costs are those of a longer training less those of one, over the visits between (`_longer`).
     """
     epochs = epochs or 16
     batches = BATCHES if n < 1024 else 2
     parties = made_up(n * batches, d)
     options: dict[str, Any] = {"model": Logistic(), "optimizer": FedSGD(lr=0.1), "batch_size": n, "epochs": epochs}
     job = Job(**options, protocol=Protocol(shares=Shares(chunk=epochs)))
-    once, thrice = (_apart(_few(job, times * epochs), parties) for times in (1, 3))
+    once, (ahead, visits) = _longer(job, parties)
     parts = once[2]
-    ahead, visits = ((_without_measuring(thrice)[k] - _without_measuring(once)[k]) / 2 for k in range(2))
     sealed, on_seal = (
         Job(**options, protocol=Protocol(residual=engine), accepts=("columns",)) for engine in (Ckks(), OnSeal())
     )
@@ -140,6 +139,22 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
         "round_trips": round(_apart_by(far) / _FAR, 2),
         "virtual_ms": 1e3 * float(path[Stage.TRAIN].sum()) / rounds,
     }
+
+
+def _longer(job: Job, parties: Sequence[Party]) -> tuple[Measured, tuple[float, float]]:
+    """One training, and what each further one of its length adds to the work ahead and to the visits, in seconds.
+
+    The first training of a process imports and fills tables, so it is not measured. The longer one is three times as
+    long, or nine, or more, until both have grown by half: a shorter difference is one of noise and may be negative.
+    """
+    _apart(job, parties)
+    once = _apart(job, parties)
+    alone, times = _without_measuring(once), 1
+    while True:
+        times *= 3
+        more = _without_measuring(_apart(_few(job, times * job.epochs), parties))
+        if all(b >= 1.5 * a for a, b in zip(alone, more, strict=True)):
+            return once, ((more[0] - alone[0]) / (times - 1), (more[1] - alone[1]) / (times - 1))
 
 
 def _without_measuring(found: Measured) -> tuple[float, float]:
