@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.errors import ConfigError, PartiesError
+from securevfl.errors import PartiesError
 
 if TYPE_CHECKING:
     from securevfl.job import Job
@@ -18,9 +18,6 @@ certs_app = typer.Typer(no_args_is_help=True, help="Make and show the certificat
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the authority keeps its files.")]
 Days = Annotated[int, typer.Option(min=1, help="How long it is valid.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Take the place of the old; it stays beside the new.")]
-Hosts = Annotated[
-    list[str] | None, typer.Option("--host", metavar="HOST", help="Where it serves, without port. Repeat for more.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,60 +34,20 @@ def certs_init(folder: Folder, days: Days = 3650, replace: Replace = False) -> N
     typer.echo(str(certs.init(folder, days=days, replace=replace)))
 
 
-@certs_app.command("request")
-def certs_request(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Your own folder, where the key stays.")],
-    party: Annotated[str, typer.Argument(metavar="PARTY", help="Your name in the job.")],
-    host: Hosts = None,
-) -> None:
-    """Make your own key and PARTY.csr, a request for a certificate; the request goes to the authority."""
-    from securevfl.transport import requests
-
-    path = requests.request(folder, party, host or ())
-    typer.echo("\n".join(requests.read_request(path).lines()))
-    typer.echo(f"send {path} to the authority and tell it the key above by another way, by telephone say")
-
-
 @certs_app.command("issue")
 def certs_issue(
     folder: Folder,
-    party: Annotated[str | None, typer.Argument(metavar="[PARTY]", help="Its name.")] = None,
-    host: Hosts = None,
-    request: Annotated[
-        Path | None, typer.Option(metavar="PARTY.csr", help="Sign the key in PARTY's own request, after a question.")
+    party: Annotated[str, typer.Argument(metavar="PARTY", help="Its name in the job.")],
+    host: Annotated[
+        list[str] | None, typer.Option("--host", metavar="HOST", help="Where it serves, without port. Repeat for more.")
     ] = None,
     days: Days = 365,
     replace: Replace = False,
 ) -> None:
-    """Make a key and a certificate for PARTY, or grant a request of its own, signed by the authority in FOLDER.
+    """Make a key and a certificate for PARTY, signed by the authority in FOLDER."""
+    from securevfl.transport import certs
 
-    With both --request and PARTY the request must be of that name, and is granted without a question.
-    """
-    from securevfl.transport import certs, requests
-
-    if request is None:
-        if party is None:
-            raise ConfigError("PARTY or --request: a name or a request was expected, neither came; give one")
-        typer.echo(str(certs.issue(folder, party, host or (), days=days, replace=replace)))
-        return
-    if host:
-        raise ConfigError("--host: the hosts of a request are those that it names; leave the option out")
-    wanted = requests.read_request(request)
-    if party is not None and wanted.party != party:
-        raise ConfigError(f"{request}: a request of {party} was expected, it is of {wanted.party}; check the file")
-    typer.echo("\n".join(wanted.lines()))
-    if party is None:
-        typer.confirm(f"Sign this, if {wanted.party} has told you that key?", abort=True)
-    typer.echo(str(requests.grant(folder, wanted, days=days, replace=replace)))
-
-
-@certs_app.command("revoke")
-def certs_revoke(folder: Folder, party: Annotated[str, typer.Argument(metavar="PARTY", help="Its name.")]) -> None:
-    """Revoke all certificates of PARTY so far; ca.pem, which says so, goes to every party again."""
-    from securevfl.transport.revocation import revoke
-
-    path = revoke(folder, party)
-    typer.echo(f"{path} names the certificates of {party} as revoked; it takes effect where this file is put")
+    typer.echo(str(certs.issue(folder, party, host or (), days=days, replace=replace)))
 
 
 @certs_app.command("show")
@@ -122,7 +79,7 @@ def kit(
 ) -> None:
     """Write all that each party needs to join: job.toml, peers.toml, its certificate and key, one folder a party.
 
-    Who has a certificate in FOLDER/authority already, issued from a request of its own, gets no key.
+    A party whose certificate, for a key of its own, is in FOLDER/authority already gets no key.
 
     Example: securevfl kit kits --party bank=bank.example.org:7300 --party shop=shop.example.org:7300
     """

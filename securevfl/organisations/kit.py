@@ -4,8 +4,8 @@
 
     securevfl join shop/job.toml --party shop --data shop.parquet
 
-The key in it is that party's alone: the folder goes to it by a safe way and the copy is deleted. A party whose
-certificate was issued from its own request (`transport.requests`) has the key already; its kit comes without one.
+The key in it is that party's alone: the folder goes to it by a safe way and the copy is deleted. A party that made its
+key itself, and had its certificate signed by openssl, gets a kit without one.
 """
 
 from __future__ import annotations

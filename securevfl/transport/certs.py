@@ -5,8 +5,10 @@ One authority (`init`), run by whoever the parties trust to say who is who, sign
     ca.pem, ca.key        the authority; ca.pem goes to every party, ca.key stays where it was made
     bank.pem, bank.key    the party "bank"; both go to the bank, by a safe way, and the key to no one else
 
-A party that lets nobody see its key makes it itself and gets its certificate from a request (`transport.requests`).
-ca.pem also holds the list of certificates that the authority has revoked (`transport.revocation`).
+A party that lets nobody see its key makes it itself, and the authority signs and revokes certificates by openssl
+(docs/two-organisations.md): any X.509 certificate that names its party as below is one. ca.pem may also hold the
+authority's list of revoked certificates (X.509 CRL); `check_peer` refuses these at each handshake. The list has no date
+after which a party would miss a newer one: a party with an old ca.pem does not know.
 
 A certificate names its party by the URI securevfl://party/<name> and by a DNS name made from it (`server_name`), which
 lets a gRPC client insist on the party and not only on the machine. Host names and addresses stand beside them. Keys
@@ -28,6 +30,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -35,10 +38,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, TransportError
 from securevfl.transport import pem
-from securevfl.transport.expiry import revocations, serial, warning
-from securevfl.transport.revocation import read_authority, revoked_on, signed_by
+from securevfl.transport.expiry import warning
 
-__all__ = ["Identity", "Summary", "certify", "check_own", "check_peer", "init", "issue", "server_name", "show"]
+__all__ = ["Identity", "Summary", "check_own", "check_peer", "init", "issue", "server_name", "show"]
 
 _DOMAIN = ".party.securevfl.internal"
 _URI = "securevfl://party/"
@@ -168,45 +170,30 @@ def issue(
 ) -> Path:
     """Make a key and a certificate for a party with the authority in `folder`; returns folder/<party>.pem.
 
-    Raises ConfigError as `certify` does, and if the party has a certificate already and not `replace`.
+    hosts: DNS names and IP addresses, without ports, under which the party serves. The certificate ends with the
+    authority at the latest. ConfigError if the authority is missing or has expired, a name cannot be used, or the party
+    has a certificate already and not `replace`.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = certify(folder, party, hosts, key.public_key(), days=days, now=now)
-    return _store_pair(folder / f"{party}.pem", certificate, key, replace)
-
-
-def certify(
-    folder: Path,
-    party: str,
-    hosts: Sequence[str],
-    public: ec.EllipticCurvePublicKey,
-    *,
-    days: int = 365,
-    now: datetime | None = None,
-) -> x509.Certificate:
-    """Sign a certificate of this key for a party with the authority in `folder`; nothing is written.
-
-    hosts: DNS names and IP addresses, without ports, under which the party serves. The certificate ends with the
-    authority at the latest. ConfigError if the authority is missing or has expired, or a name cannot be used.
-    """
     if _valid_name(party).casefold() == "ca":
         raise ConfigError("a party cannot be called ca: that name is the authority's; rename the party")
     now = _now(now)
-    authority, authority_key = read_authority(folder, now)
+    authority, authority_key = _authority(folder, now)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)])
     names = [x509.UniformResourceIdentifier(_URI + quote(party, safe="")), x509.DNSName(server_name(party))]
     until = min(now + _days(days), authority.not_valid_after_utc)
-    return (
-        _builder(subject, authority.subject, public, now, until)
+    certificate = (
+        _builder(subject, authority.subject, key.public_key(), now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(authority=False), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
-        .add_extension(x509.SubjectAlternativeName([*names, *map(host_name, hosts)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*names, *map(_host_name, hosts)]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
+    return _store_pair(folder / f"{party}.pem", certificate, key, replace)
 
 
 def show(path: Path, now: datetime | None = None) -> Summary:
@@ -225,8 +212,12 @@ def show(path: Path, now: datetime | None = None) -> Summary:
         valid_from=certificate.not_valid_before_utc,
         valid_until=until,
         days_left=(until - _now(now)) // timedelta(days=1),
-        serial=serial(certificate),
-        revokes=tuple(revocations(data)),
+        serial=f"{certificate.serial_number:x}",
+        revokes=tuple(
+            f"{entry.serial_number:x} since {entry.revocation_date_utc:%Y-%m-%d %H:%M} UTC"
+            for revoked in pem.revocation_lists(data)
+            for entry in revoked
+        ),
     )
 
 
@@ -243,8 +234,8 @@ def check_peer(peer: bytes, ca: bytes, expected_party: str, now: datetime | None
     except ConfigError:
         raise TransportError(f"{expected_party} showed something that is not a certificate") from None
     authorities = pem.authorities(ca)
-    issuer = next((authority for authority in authorities if signed_by(certificate, authority)), None)
-    if signed_by(certificate, certificate):
+    issuer = next((authority for authority in authorities if _signed_by(certificate, authority)), None)
+    if _signed_by(certificate, certificate):
         raise TransportError(
             f"the certificate shown for {expected_party} is self-signed; expected one signed by your authority"
         )
@@ -261,7 +252,7 @@ def check_peer(peer: bytes, ca: bytes, expected_party: str, now: datetime | None
         if now > each.not_valid_after_utc:
             until = f"{each.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
             raise TransportError(f"{what} {expected_party} has expired, on {until}; issue a new one")
-    if (since := revoked_on(certificate, issuer, ca)) is not None:
+    if (since := _revoked_on(certificate, issuer, ca)) is not None:
         raise TransportError(
             f"the certificate of {expected_party} was revoked by its authority on {since:%Y-%m-%d %H:%M} UTC; "
             "issue a new one"
@@ -280,6 +271,51 @@ def check_own(path: Path, certificate: bytes, ca: bytes, party: str, now: dateti
         raise ConfigError(f"{path}: peers would refuse it: {error}") from None
 
 
+def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Read the certificate and the key of the authority in a folder. Raises ConfigError if it is missing, its files do
+    not fit, or it has expired."""
+    authority, path = pem.parse(pem.read(folder / "ca.pem")), folder / "ca.key"
+    key = pem.key_of(path, pem.read(path))
+    if key.public_key() != authority.public_key():
+        raise ConfigError(f"{folder}: ca.key is not the key of ca.pem; bring the two files that were made together")
+    if now >= authority.not_valid_after_utc:
+        raise ConfigError(f"the authority in {folder} has expired; make a new one with init(..., replace=True)")
+    return authority, key
+
+
+def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether this authority has issued the certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def _revoked_on(certificate: x509.Certificate, issuer: x509.Certificate, ca: bytes) -> datetime | None:
+    """Since when a certificate is revoked by its issuer, according to ca.pem; None if it is not.
+
+    ConfigError if a list in `ca` is signed by none of the authorities in it.
+    """
+    for revoked in pem.revocation_lists(ca):
+        if _is_list_of(issuer, revoked):
+            entry = revoked.get_revoked_certificate_by_serial_number(certificate.serial_number)
+            if entry is not None:
+                return entry.revocation_date_utc
+        elif not any(_is_list_of(authority, revoked) for authority in pem.authorities(ca)):
+            raise ConfigError("a list of revoked certificates in ca.pem is of none of its authorities; get it again")
+    return None
+
+
+def _is_list_of(authority: x509.Certificate, revoked: x509.CertificateRevocationList) -> bool:
+    key = authority.public_key()
+    return (
+        isinstance(key, ec.EllipticCurvePublicKey)
+        and revoked.issuer == authority.subject
+        and revoked.is_signature_valid(key)
+    )
+
+
 def _now(now: datetime | None) -> datetime:
     return datetime.now(UTC) if now is None else now.astimezone(UTC)
 
@@ -296,7 +332,7 @@ def _valid_name(name: str) -> str:
     return name
 
 
-def host_name(host: str) -> x509.GeneralName:
+def _host_name(host: str) -> x509.GeneralName:
     """Convert a host to the form in which it stands in a certificate. Raises ConfigError if it is no host, or is a name
     that stands for a party."""
     try:

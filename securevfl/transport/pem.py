@@ -67,11 +67,6 @@ def key_of(path: Path, data: bytes) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read the key in a file. Raises ConfigError if there is none."""
-    return key_of(path, read(path))
-
-
 def private(key: ec.EllipticCurvePrivateKey) -> bytes:
     """Serialise the key as its file holds it."""
     return key.private_bytes(

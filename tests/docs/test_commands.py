@@ -50,7 +50,7 @@ ALONE = "train", "explain", "describe", "drift", "ledger", "reasons", "scorecard
 RUN = rf"securevfl ({'|'.join(ALONE)})\b"
 
 ORGANISATIONS = "tests/organisations/test_docs_two_organisations.py::test_the_page"
-REQUESTS = "tests/transport/test_requests.py::test_the_commands_of_the_page"
+REQUESTS = "tests/transport/test_openssl.py::test_the_commands_of_the_page"
 SERVICE = "tests/transport/test_serve_command.py::test_a_service_answers_shows_and_ends"
 GATEWAY = "tests/transport/test_gateway.py::test_applications_are_answered_in_json_many_at_once"
 # what matches the one is run by the other: a test, or a goal of the Makefile
@@ -66,7 +66,7 @@ COVERED = {
     r"make selfcheck": "Makefile::test",
     r"securevfl (kit|align|join kits|line)": ORGANISATIONS,
     r"securevfl predict \w+\.model\.json --data new-\w+\.csv --peers": ORGANISATIONS,
-    r"securevfl certs": REQUESTS,
+    r"securevfl certs|openssl |'?(mkdir|mark|cat|cd|touch|echo)\b": REQUESTS,
     r"securevfl correlate ": "tests/organisations/test_correlate.py::test_between_organisations_with_consent",
     r"securevfl fairness ": (
         "tests/organisations/test_fairness_by_group.py::test_between_organisations_with_consent_and_limits"
@@ -102,6 +102,7 @@ def commands() -> list[tuple[str, str]]:
     for page in PAGES:
         text = page.read_text(encoding="utf-8") if page.exists() else ""
         for kind, block in re.findall(r"^```(sh|bash|shell|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            block = re.sub(r"(<<END)\n.*?^END$", r"\1", block, flags=re.MULTILINE | re.DOTALL)
             lines = block.replace("\\\n", " ").splitlines()
             if kind == "console":
                 lines = [line[2:] for line in lines if line.startswith("$ ")]

@@ -123,7 +123,7 @@ def test_a_forged_issuer_name_is_not_enough(tmp_path: Path) -> None:
 def test_the_signature_is_what_catches_a_forgery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ca = init(tmp_path, now=NOW).read_bytes()
     forged = forge([BANK], issuer="securevfl", signer=ec.generate_private_key(ec.SECP256R1()))
-    monkeypatch.setattr(certs, "signed_by", lambda certificate, authority: certificate is not authority)
+    monkeypatch.setattr(certs, "_signed_by", lambda certificate, authority: certificate is not authority)
     check_peer(forged, ca, "bank", NOW)
 
 

@@ -12,9 +12,12 @@ import securevfl as vfl
 from securevfl.organisations.join import join
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.session import run_key
-from securevfl.transport import certs, requests
+from securevfl.transport import certs
 from securevfl.transport.certs import show
 from tests.transport.at_once import at_each
+from tests.transport.by_openssl import grant, needs_openssl, request
+
+pytestmark = needs_openssl
 
 
 class Cut(Exception):
@@ -47,7 +50,7 @@ def test_a_changed_key_is_told(meet: Any, tmp_path: Path, caplog: pytest.LogCapt
     authority = tmp_path / "authority"
     certs.init(authority)
     for name in ("bank", "shop"):
-        requests.grant(authority, requests.read_request(requests.request(tmp_path / name, name)))
+        grant(authority, request(tmp_path / name, name))
     meeting = meet(2)
     caplog.set_level(logging.INFO, "securevfl")
     run(meeting, cut_at=5)
@@ -62,7 +65,7 @@ def test_a_changed_key_is_told(meet: Any, tmp_path: Path, caplog: pytest.LogCapt
         certs.issue(authority, "bank", replace=True)
         shutil.copy(authority / "bank.key", meeting.kit("bank") / "bank.key")
     else:
-        requests.grant(authority, requests.read_request(meeting.kit("bank") / "bank.csr"), replace=True)
+        grant(authority, meeting.kit("bank") / "bank.csr")
     assert (authority / "bank.pem").read_bytes() != (meeting.kit("bank") / "bank.pem").read_bytes()
     shutil.copy(authority / "bank.pem", meeting.kit("bank") / "bank.pem")
     caplog.clear()

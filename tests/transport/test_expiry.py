@@ -14,7 +14,7 @@ from securevfl.organisations.join import join
 from securevfl.runtime import eventlog
 from securevfl.transport import certs, pem
 from securevfl.transport.expiry import SOON, ends_soon, warning
-from securevfl.transport.revocation import revoke
+from tests.transport.by_openssl import needs_openssl, revoke
 
 
 def run(*arguments: object) -> Result:
@@ -27,6 +27,7 @@ def test_from_thirty_days_on() -> None:
     assert "has ended" in warning("bank", -1)
 
 
+@needs_openssl
 def test_show_warns_and_lists_what_is_revoked(tmp_path: Path) -> None:
     certs.init(tmp_path)
     certs.issue(tmp_path, "bank", [], days=20)
