@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ from securevfl.cli.party_options import (
     IdColumn,
     LabelColumn,
     Ledger,
+    LeftOut,
     Model,
     Name,
     PeersByJob,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.party import Party
     from securevfl.job import Job
-    from securevfl.organisations.predict import Predicted
     from securevfl.training.checkpoint import Checkpoints
     from securevfl.training.model_part import ModelPart
     from securevfl.transport.peers import Peers
@@ -286,6 +286,7 @@ def predict(
     ] = None,
     reasons: Reasons = None,
     codes: Codes = None,
+    left: LeftOut = None,
     ledger: Ledger = None,
     meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
@@ -295,7 +296,7 @@ def predict(
     column a class). With --reasons and --codes it is told, of each row, which of your columns cost it most, by names
     that you choose; your ledgers count that.
     """
-    from securevfl.cli.predictions import predictions
+    from securevfl.cli.predictions import left_out, predictions
     from securevfl.display.progress import progress
     from securevfl.organisations.predict import predict_rows
     from securevfl.training.model_part import ModelPart
@@ -304,37 +305,27 @@ def predict(
 
     part, giving = ModelPart.load(model), given_codes(reasons, codes)
     scale = None if points is None else scale_of(part, points)
-    check_writable(out)
+    check_writable(out, left)
     with progress("reading") as on_rows:
         rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
-    writer = predictions(part, out, scale)
-    predicted = 0
-    with stoppable(), meeting.events(), writer as write, progress("predicting") as on_rows:
-
-        def on_block(ids: list[Any] | None, block: Predicted) -> None:
-            nonlocal predicted
-            predicted += len(block.label)
-            write(ids, block)
-
-        predict_rows(
+    writers = predictions(part, out, scale), left_out(left)
+    with stoppable(), meeting.events(), writers[0] as write, writers[1] as on_left, progress("predicting") as on_rows:
+        answered = predict_rows(
             part,
             rows,
             meeting.venue(peers),
-            on_block=on_block,
+            on_block=write,
             on_rows=on_rows,
+            on_left=on_left,
             ledger=ledger,
             giving=giving,
         )
     if part.name != part.asker:
         typer.echo(f"{rows.count:,} rows predicted, for {part.asker} to see")
     elif out is not None:
-        typer.echo(f"{predicted:,} predictions are in {out}")
-    if part.name == part.asker and predicted < rows.count:
-        typer.echo(
-            f"{rows.count - predicted:,} of {rows.count:,} rows are left out: the model was trained on them, they were "
-            "asked about with other columns, or another party refuses them",
-            err=True,
-        )
+        typer.echo(f"{answered}; they are in {out}")
+    elif answered.scored < answered.asked:
+        typer.echo(str(answered), err=True)
 
 
 def relay(

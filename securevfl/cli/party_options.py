@@ -44,6 +44,12 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of 
 Digest = Annotated[str | None, typer.Option(metavar="DIGEST", help="You agree to the consent sheet of this digest.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser here.")]
+LeftOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--left-out", metavar="FILE", help="Where id and state of each row without a score go, at the party that asks."
+    ),
+]
 Log = Annotated[Path | None, typer.Option(metavar="FILE", help="Append one line of JSON for each event.")]
 
 

@@ -6,14 +6,16 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from securevfl.base.files import writing_whole
+import numpy as np
+
+from securevfl.base.files import write_whole, writing_whole
 
 if TYPE_CHECKING:
-    from securevfl.organisations.predict import Predicted
+    from securevfl.organisations.predict import OnLeft, Predicted
     from securevfl.training.model_part import ModelPart
     from securevfl.training.run import Run
     from securevfl.training.scorecard import ScorecardScale
@@ -29,11 +31,24 @@ def predictions(
     """
     if part.name != part.asker:
         yield lambda _, __: None
-    elif out is None:
-        yield _CsvWriter(sys.stdout.buffer, scale)
-    else:
-        with writing_whole(out) as file:
-            yield _CsvWriter(file, scale)
+        return
+    with nullcontext(sys.stdout.buffer) if out is None else writing_whole(out) as file:
+        lines = _CsvWriter(file, scale)
+        yield lines
+        lines.end(part)
+
+
+@contextmanager
+def left_out(path: Path | None) -> Iterator[OnLeft | None]:
+    """Write the id and the state of each row that has no score to a CSV file, if one is named."""
+    if path is None:
+        yield None
+        return
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["id", "state"])
+    yield lambda each, state: lines.writerow([each, state])
+    write_whole(path, text.getvalue().encode())
 
 
 class _CsvWriter:
@@ -43,6 +58,13 @@ class _CsvWriter:
         self._file = file
         self._scale = scale
         self._begun = False
+
+    def end(self, part: ModelPart) -> None:
+        """Write the heading if there was no row."""
+        if not self._begun:
+            from securevfl.organisations.predict import predicted
+
+            self([], predicted(part, np.empty((0, part.outputs))))
 
     def __call__(self, ids: list[Any] | None, found: Predicted) -> None:
         assert ids is not None, "rows of a file have ids"

@@ -15,7 +15,7 @@ import typer
 from securevfl.base.files import check_writable
 from securevfl.cli.code_names import Codes, Reasons, given_codes
 from securevfl.cli.option_groups import MeetingOptions, PlaceOptions, expanded
-from securevfl.cli.party_options import Data, IdColumn, Ledger, Log, Model, PeersFile, pool_of
+from securevfl.cli.party_options import Data, IdColumn, Ledger, LeftOut, Log, Model, PeersFile, pool_of
 from securevfl.cli.stop import stoppable
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def score(
     peers: PeersFile = Path("peers.toml"),
     id_column: IdColumn = "id",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the CSV goes; by default stdout.")] = None,
+    left: LeftOut = None,
     ledger: Ledger = None,
     http: Annotated[
         str | None,
@@ -149,14 +150,14 @@ def score(
     that all parties have: id, prediction and probability (of the positive class, or one column a class).
     With --http it stays up instead, and applications ask for rows of --data, or for rows that they bring, in JSON.
     """
-    from securevfl.cli.predictions import predictions
+    from securevfl.cli.predictions import left_out, predictions
     from securevfl.display.progress import progress
     from securevfl.organisations.scoring import score_rows
     from securevfl.training.model_part import ModelPart
     from securevfl.training.new_rows import HeldRows, rows_of_file
 
     part = ModelPart.load(model)
-    check_writable(out)
+    check_writable(out, left)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     told, pool = meeting.events(), pool_of(len(held.ids))
     if http is not None:
@@ -166,13 +167,15 @@ def score(
         with told:
             serve_http(Gateway(part, held, meeting.venue(peers), ledger=ledger), place)
         return
-    with stoppable(), told, predictions(part, out) as on_block, pool as own, progress("scoring") as on_rows:
+    writers = predictions(part, out), left_out(left)
+    with stoppable(), told, writers[0] as on_block, writers[1] as on_left, pool as own, progress("scoring") as on_rows:
         answered = score_rows(
             part,
             held,
             meeting.venue(peers),
             on_block=on_block,
             on_rows=on_rows,
+            on_left=on_left,
             ledger=ledger,
             executor=own,
         )

@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -83,6 +84,50 @@ class Predicted:
     reasons: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
 
+RowState = Literal["scored", "trained", "changed", "refused", "unknown"]
+OnLeft = Callable[[Any, RowState], None]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One request. asked: rows that the party that asks brought; scored: those of them that it has a score of.
+
+    At that party, of the others: `trained` were rows of the training, `changed` had other columns when they were
+    asked about before, `refused` are rows that another party refuses; the rest is not known to all.
+    """
+
+    asked: int
+    scored: int
+    trained: int = 0
+    changed: int = 0
+    refused: int = 0
+
+    @classmethod
+    def of(cls, states: Sequence[RowState]) -> Answered:
+        """Count rows by their states."""
+        count = Counter(states)
+        return cls(len(states), *(count[each] for each in ("scored", "trained", "changed", "refused")))
+
+    @property
+    def unknown(self) -> int:
+        """Ids that not all parties have."""
+        return self.asked - self.scored - self.trained - self.changed - self.refused
+
+    def __add__(self, other: Answered) -> Answered:
+        return Answered(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+
+    def __str__(self) -> str:
+        reasons = [
+            (self.unknown, "not known to all"),
+            (self.trained, "rows that the model was trained on"),
+            (self.changed, "asked about before with other columns"),
+            (self.refused, "refused by another party"),
+        ]
+        left_out = [f"{count:,} {why}" for count, why in reasons if count]
+        said = f"{self.scored:,} of {self.asked:,} rows are scored"
+        return f"{said}; left out: {', '.join(left_out)}" if left_out else said
+
+
 def predict_with(
     part: ModelPart,
     X: ArrayLike,
@@ -133,24 +178,29 @@ def predict_rows(
     *,
     on_block: Callable[[list[Any] | None, Predicted], None],
     on_rows: OnRows | None = None,
+    on_left: OnLeft | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
     giving: GivenCodes | None = None,
-) -> None:
-    """`predict_with` in blocks of rows, so that memory does not grow with the table.
+) -> Answered:
+    """`predict_with` in blocks of rows, so that memory does not grow with the table; returns what came of the rows.
 
-    on_block(ids, outcome) is called at the party that asks with each block in order; on_rows(rows done, of) at all.
+    on_block(ids, outcome) is called at the party that asks with each block in order, and on_left(id, state) there with
+    each row that is left out; on_rows(rows done, of) at all.
     """
     check_parties_of(part, venue.peers)
     if giving is not None:
         giving.check(part)
     own_ledger = DisclosureLedger.of(part.name, ledger)
 
-    def talk(channel: Channel) -> None:
-        answer_rows(part, rows, channel, own_ledger, on_block=on_block, on_rows=on_rows, giving=giving)
+    def talk(channel: Channel) -> Answered:
+        return answer_rows(
+            part, rows, channel, own_ledger, on_block=on_block, on_rows=on_rows, on_left=on_left, giving=giving
+        )
 
     terms = {"job": part.job, "parties": list(venue.peers.parties), "task": "predict"}
-    converse(part.name, venue, terms, talk)
+    answered = converse(part.name, venue, terms, talk)
     eventlog.emit(part.name, "predicted", {"rows": rows.count})
+    return answered
 
 
 def check_parties_of(part: ModelPart, peers: Peers) -> None:
@@ -170,18 +220,23 @@ def answer_rows(
     *,
     on_block: Callable[[list[Any] | None, Predicted], None],
     on_rows: OnRows | None = None,
+    on_left: OnLeft | None = None,
     giving: GivenCodes | None = None,
-) -> None:
-    """Return this party's side of one prediction over a channel where all parties are there; the rest as
+) -> Answered:
+    """Return what came of this party's side of one prediction over a channel where all parties are there; the rest as
     `predict_rows`."""
-    answering, done = PredictionSide(part, channel, ledger, giving, rows), 0
+    answering, answered = PredictionSide(part, channel, ledger, giving, rows), Answered(0, 0)
     for ids, X in rows.blocks():
-        outcome = answering.block(ids, X)
+        states, outcome = answering.block(ids, X)
         if outcome is not None:
             on_block(*outcome)
-        done += len(X)
+            for at, state in enumerate(states):
+                if state != "scored" and ids is not None and on_left is not None:
+                    on_left(ids[at], state)
+        answered += Answered.of(states)
         if on_rows is not None:
-            on_rows(done, rows.count)
+            on_rows(answered.asked, rows.count)
+    return answered
 
 
 @dataclass(frozen=True)
@@ -223,14 +278,21 @@ class PredictionSide:
         """Whether one of the other parties gives codes of reasons."""
         return bool(self._givers)
 
-    def block(self, ids: list[Any] | None, X: Floats) -> tuple[list[Any] | None, Predicted] | None:
-        """Predict one block of rows (m x d); at the party that asks the ids and the outcome of those that no party has
-        refused, None at the others."""
+    def block(
+        self, ids: list[Any] | None, X: Floats
+    ) -> tuple[list[RowState], tuple[list[Any] | None, Predicted] | None]:
+        """Predict one block of rows (m x d). What came of each; and at the party that asks, which alone knows more than
+        that a row was refused, the ids and the outcome of those that were scored."""
         outcome = self.score(ids, X)
+        states: list[RowState] = ["scored" if each else "refused" for each in outcome.scored]
         if outcome.f is None:
-            return None
+            return states, None
+        if ids is not None and not outcome.scored.all():
+            known = self.known(ids, X)
+            for at in np.flatnonzero(~outcome.scored & (known.trained | known.changed)).tolist():
+                states[at] = "trained" if known.trained[at] else "changed"
         named = None if ids is None else [ids[at] for at in np.flatnonzero(outcome.scored).tolist()]
-        return named, replace(predicted(self._part, outcome.f), reasons=outcome.reasons)
+        return states, (named, replace(predicted(self._part, outcome.f), reasons=outcome.reasons))
 
     def score(self, ids: list[Any] | None, X: Floats) -> ScoredBlock:
         """Score one block of rows (m x d)."""

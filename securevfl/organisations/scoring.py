@@ -22,12 +22,11 @@ party refuses is left out, and the others are scored.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +39,15 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import IdError, LeakageError, PartiesError, ProtocolError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.organisations.predict import Predicted, PredictionSide, check_parties_of, predicted
+from securevfl.organisations.predict import (
+    Answered,
+    OnLeft,
+    Predicted,
+    PredictionSide,
+    RowState,
+    check_parties_of,
+    predicted,
+)
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.protocols.alignment.standing import StandingTable, TableAsker
 from securevfl.protocols.declared import Declared, Reveal
@@ -53,7 +60,6 @@ from securevfl.training.model_part import ModelPart
 from securevfl.training.new_rows import BLOCK, HeldRows
 
 OnBlock = Callable[[list[Any] | None, Predicted], None]
-RowState = Literal["scored", "trained", "changed", "refused", "unknown"]
 
 
 class Wanted(Telling, frozen=True):
@@ -70,40 +76,6 @@ class Serves(Message, frozen=True):
 
 
 @dataclass(frozen=True)
-class Answered:
-    """One request. asked: ids that the leading party brought; scored: those of them that it has a score of.
-
-    At the leading party, of the others: `trained` were rows of the training, `changed` had other columns when they were
-    asked about before, `refused` are rows that another party refuses; the rest is not known to all.
-    """
-
-    asked: int
-    scored: int
-    trained: int = 0
-    changed: int = 0
-    refused: int = 0
-
-    @property
-    def unknown(self) -> int:
-        """Ids that not all parties have."""
-        return self.asked - self.scored - self.trained - self.changed - self.refused
-
-    def __add__(self, other: Answered) -> Answered:
-        return Answered(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
-
-    def __str__(self) -> str:
-        reasons = [
-            (self.unknown, "not known to all"),
-            (self.trained, "rows that the model was trained on"),
-            (self.changed, "asked about before with other columns"),
-            (self.refused, "refused by another party"),
-        ]
-        left_out = [f"{count:,} {why}" for count, why in reasons if count]
-        said = f"{self.scored:,} of {self.asked:,} rows are scored"
-        return f"{said}; left out: {', '.join(left_out)}" if left_out else said
-
-
-@dataclass(frozen=True)
 class RequestedRows:
     """What came of rows (m) that were asked about. state: of each, in a word. f (m x c): nan where there is none.
     reasons: by party the codes of each row, empty where there are none."""
@@ -115,8 +87,7 @@ class RequestedRows:
     @property
     def answered(self) -> Answered:
         """How many rows there are of each state."""
-        count = Counter(self.state)
-        return Answered(len(self.state), *(count[each] for each in ("scored", "trained", "changed", "refused")))
+        return Answered.of(self.state)
 
 
 def declares(roles: Roles) -> list[Declared]:
@@ -141,12 +112,14 @@ def score_rows(
     *,
     on_block: OnBlock,
     on_rows: OnRows | None = None,
+    on_left: OnLeft | None = None,
     ledger: DisclosureLedger | str | Path | None = None,
     executor: Executor | None = None,
 ) -> Answered:
     """Asks the parties that serve for the scores of these rows; for the leading party.
 
-    on_block(ids, outcome) is called with each block of the rows that all have, on_rows(rows done, of) after each.
+    on_block(ids, outcome) is called with each block of the rows that are scored, on_left(id, state) with each other
+    row, on_rows(rows done, of) after each block.
 
     executor: takes the curve work, processes of this party.
 
@@ -183,6 +156,9 @@ def score_rows(
     start = 0
     for each in outcomes:
         scored = [at for at, state in enumerate(each.state) if state == "scored"]
+        for at, state in enumerate(each.state if on_left is not None else ()):
+            if on_left is not None and state != "scored":
+                on_left(rows.ids[start + at], state)
         ids = [rows.ids[start + at] for at in scored]
         reasons = {name: [codes[at] for at in scored] for name, codes in each.reasons.items()}
         if scored:

@@ -14,7 +14,7 @@ from securevfl.data.baseline import baselines
 from securevfl.data.columns import columns_of
 from securevfl.data.drift import Drift, drifts
 from securevfl.organisations.monitor import Monitor
-from securevfl.organisations.scoring import Answered
+from securevfl.organisations.predict import Answered
 from securevfl.organisations.serve import Ended
 
 

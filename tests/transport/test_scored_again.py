@@ -14,11 +14,11 @@ from securevfl.data.ids import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join
-from securevfl.organisations.predict import predict_with
-from securevfl.organisations.scoring import Answered, score_rows
+from securevfl.organisations.predict import Answered, predict_rows
+from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.training.new_rows import HeldRows
+from securevfl.training.new_rows import HeldRows, rows_of_array
 from tests.transport.at_once import at_each
 from tests.transport.test_serve import limits
 from tests.transport.test_shares import a_job
@@ -29,6 +29,7 @@ class Trained:
 
     def __init__(self, meet: Any, folder: Path) -> None:
         self.meeting = meet(2, None, a_job())
+        self.left: dict[Any, str] = {}
         self.ledgers = {name: folder / f"{name}.ledger" for name in ("bank", "shop")}
         self.parts = at_each(self.meeting, self._join)
         self.tables = {party.name: party for party in vfl.datasets.breast_cancer(2)}
@@ -46,7 +47,8 @@ class Trained:
         return HeldRows(name, ids, np.concatenate([X + 1e-6 + shift, X[self.train]]))
 
     def score(self, rows: Any, shift: float = 0.0, strangers: int = 0) -> tuple[Answered, dict[Any, float]]:
-        """Ask a party that serves, by a command of its own."""
+        """Ask a party that serves, by a command of its own; `left` has the others, by id."""
+        self.left.clear()
         found: dict[Any, float] = {}
         held = self.held("bank", shift)
         chosen = HeldRows("bank", [held.ids[row] for row in rows], held.X[list(rows)])
@@ -63,6 +65,7 @@ class Trained:
                 more,
                 self.at("bank"),
                 on_block=lambda ids, block: found.update(zip(ids or [], block.decision[:, 0].tolist(), strict=True)),
+                on_left=lambda each, state: self.left.update({each: state}),
                 ledger=self.ledgers["bank"],
             )
 
@@ -88,10 +91,17 @@ def trained(meet: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Train
     return Trained(meet, tmp_path)
 
 
+def held_id(trained: Trained) -> Any:
+    """The id of the first row of the training."""
+    return trained.tables["bank"].ids[trained.train[0]]
+
+
 def test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was(trained: Trained) -> None:
     before, n = trained.told().get("scores", 0), len(trained.tables["bank"].X)
     answered, first = trained.score([*range(30), n, n + 1], strangers=3)
     assert answered == Answered(35, 30, trained=2)
+    training = dict.fromkeys(trained.tables["bank"].ids[trained.train[:2]].tolist(), "trained")
+    assert trained.left == training | {f"stranger {k}": "unknown" for k in range(3)}
     assert (answered.unknown, list(first)) == (3, [f"new {row}" for row in range(30)])
     assert {kind: trained.told().get(kind, 0) for kind in ("scores", "ids")} == {"scores": before + 30, "ids": 33}
 
@@ -133,10 +143,22 @@ def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_i
     assert sorted(found) == [f"new {row}" for row in (0, 1, 2, 5)]
     before = trained.told()["ids"]
 
-    def predict(party: vfl.Party, kit: Path) -> Any:
-        held = trained.held(party.name)
-        keys: dict[str, Any] = {"ledger": trained.ledgers[party.name], "timeout": 20, "patience": 5}
-        return predict_with(trained.parts[party.name], held.X[:8], kit / "peers.toml", ids=held.ids[:8], **keys)
+    left: dict[str, dict[Any, str]] = {"bank": {}, "shop": {}}
 
-    assert len(at_each(trained.meeting, predict)["bank"].decision) == 6
-    assert trained.told()["ids"] == before + 2
+    def predict(party: vfl.Party, kit: Path) -> Answered:
+        held, rows, own = trained.held(party.name), [*range(8), len(party.X)], left[party.name]
+        part = trained.parts[party.name]
+        return predict_rows(
+            part,
+            rows_of_array(part, held.X[rows], [held.ids[row] for row in rows]),
+            trained.at(party.name),
+            on_block=lambda ids, block: None,
+            on_left=lambda each, state: own.update({each: state}),
+            ledger=trained.ledgers[party.name],
+        )
+
+    outcomes = at_each(trained.meeting, predict)
+    assert outcomes["bank"] == Answered(9, 6, trained=1, refused=2)
+    assert left["bank"] == {"new 3": "refused", "new 4": "refused", held_id(trained): "trained"}
+    assert (outcomes["shop"], left["shop"]) == (Answered(9, 6, refused=3), {})  # whose ids are not its to name
+    assert trained.told()["ids"] == before + 3

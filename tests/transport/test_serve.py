@@ -17,9 +17,9 @@ from securevfl.disclosure.limits import Limit
 from securevfl.errors import STOPPED, ConfigError, IdError, LeakageError, PartiesError, TransportError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.organisations.predict import predict_with
+from securevfl.organisations.predict import Answered, predict_with
 from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.organisations.scoring import Answered, ScoreAsker, score_rows, terms
+from securevfl.organisations.scoring import ScoreAsker, score_rows, terms
 from securevfl.organisations.serve import Ended, Server
 from securevfl.protocols.alignment import psi
 from securevfl.training.new_rows import HeldRows, rows_of_array

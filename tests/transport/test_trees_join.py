@@ -16,9 +16,9 @@ from securevfl.disclosure.limits import Limit
 from securevfl.methods.state import State
 from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join
-from securevfl.organisations.predict import predict_with
+from securevfl.organisations.predict import Answered, predict_with
 from securevfl.organisations.prepare import prepare
-from securevfl.organisations.scoring import Answered, score_rows
+from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.work_ahead import Ahead
 from securevfl.training.model_part import ModelPart
