@@ -22,6 +22,7 @@ from securevfl.cli import certs_commands
 from securevfl.cli import correlate_command as cli_correlate
 from securevfl.cli import describe_command as cli_describe
 from securevfl.cli import fairness_command as cli_fairness
+from securevfl.cli import forget_command as cli_forget
 from securevfl.cli import ledger_command as cli_ledger
 from securevfl.cli import line_command as cli_line
 from securevfl.cli import own_table as cli_alone
@@ -100,6 +101,7 @@ cli_fairness.register(app)
 cli_own_part.register(app)
 cli_serve.register(app)
 cli_ledger.register(app)
+cli_forget.register(app)
 cli_bottom.register(app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job: model, optimizer, protocol, batches.")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.files import check_writable
+from securevfl.base.files import check_writable, in_use
 from securevfl.cli.code_names import Codes, Reasons, given_codes
 from securevfl.cli.option_groups import MeetingOptions, expanded
 from securevfl.cli.party_options import (
@@ -23,7 +23,9 @@ from securevfl.cli.party_options import (
     Name,
     PeersByJob,
     PeersFile,
+    SavedPart,
     SharedJob,
+    States,
     pool_of,
 )
 from securevfl.cli.stop import stoppable
@@ -84,7 +86,13 @@ def align(
 
     terms = {"parties": list(others.parties), "task": "align"}
     keeps = f"what was done is kept in {work}"
-    with stoppable(lambda: keeps), meeting.events(), pool_of(len(ids)) as pool, progress("aligning") as on_progress:
+    with (
+        in_use(data),
+        stoppable(lambda: keeps),
+        meeting.events(),
+        pool_of(len(ids)) as pool,
+        progress("aligning") as on_progress,
+    ):
         count = converse(party, venue, terms, talk, resumes=True)
     typer.echo(f"{count:,} of {len(ids):,} rows are shared by all; their order is in {data}.rows.npy")
 
@@ -109,7 +117,7 @@ def prepare(
 
     job = Job.load(job_file)
     own = _own_table(job, party, data, id_column, label_column)
-    with meeting.events(), progress("preparing") as on_round:
+    with in_use(data), meeting.events(), progress("preparing") as on_round:
         run(
             job,
             own,
@@ -142,12 +150,6 @@ def _ahead(data: Path, named: Path | None) -> Path:
 OwnTable = Annotated[
     Path | None,
     typer.Option("--data", metavar="FILE", help="Your table, as above; none for a server, as FDML has one."),
-]
-SavedPart = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Your part of the model; by default NAME.model.json by the data.")
-]
-States = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where to keep your own states; by default FILE.states.")
 ]
 Every = Annotated[int, typer.Option(min=1, help="Rounds between two states.")]
 Again = Annotated[
@@ -196,7 +198,7 @@ def join(
     own = _helper(job, party) if data is None else _own_table(job, party, data, id_column, label_column)
     keeps = partial(_states_kept, states, run_key(job, own))
     agreed = AgreedSheets(DisclosureLedger.of(party, ledger))
-    with stoppable(keeps), meeting.events(), progress(job.optimizer.label) as on_round:
+    with in_use(table, save), stoppable(keeps), meeting.events(), progress(job.optimizer.label) as on_round:
         part = run(
             job,
             own,
@@ -309,7 +311,14 @@ def predict(
     with progress("reading") as on_rows:
         rows = rows_of_file(part, data, id_column=id_column, on_rows=on_rows)
     writers = predictions(part, out, scale), left_out(left)
-    with stoppable(), meeting.events(), writers[0] as write, writers[1] as on_left, progress("predicting") as on_rows:
+    with (
+        in_use(model, data),
+        stoppable(),
+        meeting.events(),
+        writers[0] as write,
+        writers[1] as on_left,
+        progress("predicting") as on_rows,
+    ):
         answered = predict_rows(
             part,
             rows,

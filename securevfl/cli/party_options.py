@@ -40,6 +40,12 @@ Ledger = Annotated[
 Ahead = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder of work done ahead; by default FILE.ahead by the data.")
 ]
+SavedPart = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Your part of the model; by default NAME.model.json by the data.")
+]
+States = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where to keep your own states; by default FILE.states.")
+]
 Model = Annotated[Path, typer.Argument(metavar="MODEL.JSON", help="Your part of the model, as join has saved it.")]
 Digest = Annotated[str | None, typer.Option(metavar="DIGEST", help="You agree to the consent sheet of this digest.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")]

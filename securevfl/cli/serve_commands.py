@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from securevfl.base.files import check_writable
+from securevfl.base.files import check_writable, in_use
 from securevfl.cli.code_names import Codes, Reasons, given_codes
 from securevfl.cli.option_groups import MeetingOptions, PlaceOptions, expanded
 from securevfl.cli.party_options import Data, IdColumn, Ledger, LeftOut, Log, Model, PeersFile, pool_of
@@ -64,7 +64,7 @@ def serve(
     part, giving = ModelPart.load(model), given_codes(reasons, codes)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
     venue = meeting.venue(peers)
-    with ExitStack() as stack:
+    with in_use(model, data), ExitStack() as stack:
         handler = eventlog.write_to(sys.stderr if log is None else log)
         stack.callback(eventlog.LOGGER.removeHandler, handler)
         shown = None
@@ -164,11 +164,19 @@ def score(
         from securevfl.organisations.gateway import Gateway, HttpPlace, serve_http
 
         place = HttpPlace(http, _token(http_token), http_cert, http_key)
-        with told:
+        with in_use(model, data), told:
             serve_http(Gateway(part, held, meeting.venue(peers), ledger=ledger), place)
         return
     writers = predictions(part, out), left_out(left)
-    with stoppable(), told, writers[0] as on_block, writers[1] as on_left, pool as own, progress("scoring") as on_rows:
+    with (
+        in_use(model, data),
+        stoppable(),
+        told,
+        writers[0] as on_block,
+        writers[1] as on_left,
+        pool as own,
+        progress("scoring") as on_rows,
+    ):
         answered = score_rows(
             part,
             held,

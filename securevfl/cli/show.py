@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -16,6 +17,7 @@ from securevfl.training.costs import Costs, spent
 
 Cell = str | int | float | None
 UNCUT = 400  # columns, of what is no terminal
+HANG = " " * 12  # before what continues a line of a sheet
 GAP = 2  # columns between those of a table
 
 
@@ -97,12 +99,18 @@ def figures(metrics: Mapping[str, float], positive: str | None) -> str:
 
 
 def sheet(text: str, width: int | None) -> Text:
-    """Wrap a consent sheet: lines too long for `width` continue under their own text; it is left as it is for None."""
+    """Wrap a consent sheet: what a word in front says goes on under itself, a line of its own for each party that it
+    names; it is left as it is for None."""
     if width is None:
         return Text(text)
-    lines = []
+    whole, lines = list[str](), list[str]()
     for line in text.splitlines():
-        hang = " " * 12 if line.startswith(" ") else "  "
+        if line.startswith(HANG) and whole[-1:] > [""] and not re.match(r" +[\w-]+: ", line):
+            whole[-1] += f" {line.strip()}"
+        else:
+            whole.append(line)
+    for line in whole:
+        hang = HANG if re.match(r"  \w| {12}", line) else " " * 10 if re.match(r"\w+ {2,}", line) else "  "
         lines += textwrap.wrap(line, width, subsequent_indent=hang, break_on_hyphens=False) or [""]
     return Text("\n".join(lines))
 

@@ -161,7 +161,7 @@ def _learns(job: Job, roles: Roles, known: Known | None, name: str) -> list[str]
     """Return what a party learns and keeps, in words, and what it could learn together with another."""
     method, lines, before = job.method, list[str](), ""
     for word, text in method.tells(job, roles, name, known):
-        lines += _told("" if word == before else word, text)
+        lines += _told("also" if word == before else word, text)
         before = word
     lines += _codes(job, roles, known, name)
     if known is not None and name == method.asker(job, roles.lead):

@@ -177,6 +177,11 @@ class DisclosureLedger:
         """Open the ledger in a file that is there already, whichever party's it is."""
         return cls(path, _read(Path(path)).party)
 
+    @property
+    def runs_on(self) -> bool:
+        """Whether a process is in a run that has reserved something."""
+        return bool(self._alive(self.read()).reserved)
+
     def read(self) -> Book:
         """Read what the file holds; an empty book if it is not there. Raises DataError if it is another party's
         ledger."""

@@ -1,0 +1,137 @@
+"""`securevfl forget`: all that trainings leave beside a table is deleted, and nothing of what counts them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import securevfl as vfl
+from securevfl.base.files import in_use, write_checked
+from securevfl.cli.main import app
+from securevfl.data.register import Register
+from securevfl.data.row_order import write_rows
+from securevfl.data.store import table_path
+from securevfl.disclosure.counts import Disclosure
+from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
+from securevfl.methods.state import State
+from securevfl.organisations.align import FolderJournal
+from securevfl.protocols.shares.chunk_store import OnDisk
+from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.runtime import eventlog
+from securevfl.training.checkpoint import Checkpoints, Saved
+from securevfl.training.session import run_key
+
+KEPT = {".ledger", ".chunks", ".scores", ".lock"}
+
+
+class Place:
+    """A folder with what a training of shop has left beside its table, and what counts it among the user's data."""
+
+    def __init__(self, folder: Path) -> None:
+        bank, shop = vfl.datasets.breast_cancer(2)
+        job = vfl.Job(model=vfl.Logistic(), protocol="open", epochs=1, accepts=["columns", "rank"])
+        part = vfl.simulate(job, [bank, shop]).parts["shop"]
+        self.folder, self.table, self.key = folder, folder / "shop.csv", run_key(job, shop)
+        part.data, self.part = shop.digest.hex(), part
+        self.table.write_text("id,a\n")
+        part.save(folder / "shop.model.json")
+        self.leave(self.key)
+        write_rows(self.table, np.arange(5))
+        table_path(self.table).write_bytes(b"rows")
+        FolderJournal(f"{self.table}.align").append("secrets", b"secret")
+        self.log = folder / "shop.log"
+        handler = eventlog.write_to(self.log)
+        eventlog.emit("shop", "finished", {"rounds": 1})
+        eventlog.LOGGER.removeHandler(handler)
+        self.ledger = DisclosureLedger(default_ledger("shop"), "shop")
+        self.ledger.answer(part.run, "1", Disclosure("scores", "bank", ("shop",), 3, 0))
+        SpentNames(self.ledger.chunks).spend(bytes(16))
+        self.ledger.scores.write_bytes(b"scores")
+
+    def leave(self, key: bytes) -> None:
+        """States and work ahead of one training."""
+        states = Checkpoints(f"{self.table}.states", "shop")
+        states.begin(key, "1")
+        states.save(key, Saved(1, "1", [], {}, State()))
+        store = OnDisk(Path(f"{self.table}.ahead") / f"shop.{key.hex()[:16]}")
+        store.put(0, b"n" * 16, 0, [b"masks"])
+        store.close()
+
+    def left(self) -> set[str]:
+        return {path.name for path in self.folder.rglob("*") if path.is_file() and "home" not in path.parts}
+
+    def counted(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in self.ledger.path.parent.rglob("*") if path.is_file()}
+
+    def forget(self, *options: str) -> Any:
+        command = ["forget", "--party", "shop", "--data", str(self.table), "--log", str(self.log), *options]
+        return CliRunner().invoke(app, command)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    return Place(tmp_path)
+
+
+def test_all_that_it_left_is_deleted_and_nothing_that_counts(place: Place) -> None:
+    before = place.counted()
+    assert {"shop.ledger", "shop.ledger.chunks", "shop.ledger.scores"} <= before.keys()
+    done = place.forget()
+    assert done.exit_code == 0, done.output
+    assert place.left() == {"shop.csv"}
+    assert place.counted() == before
+    head, kept = done.output.split("kept:\n")
+    for name in ("states", "ahead", "rows.npy", "table", "align", "shop.log", "shop.model.json"):
+        assert name in head
+    assert "shop.csv: your table" in kept
+    assert str(place.ledger.path) in kept
+    again = place.forget()
+    assert (again.exit_code, again.output) == (0, "deleted: nothing\nkept:\n" + kept)
+
+
+def test_another_training_on_the_table_keeps_its_work_unless_all_is_forgotten(place: Place) -> None:
+    place.leave(b"\x01" * 32)
+    assert "--all forgets these" in place.forget().output
+    assert {name.split(".")[1] for name in place.left() if name.endswith(".json")} == {"01" * 8}
+    assert {"shop.csv.rows.npy", "chunk-0.ready"} <= place.left()
+    (place.folder / "shop.csv.ahead" / f"shop.{'01' * 8}" / "note.txt").write_text("mine")
+    assert "other files are in it" in place.forget("--all").output
+    assert place.left() == {"shop.csv", "note.txt"}
+
+
+@pytest.mark.parametrize("used", ["shop.csv", "shop.model.json", "work ahead", "ledger"])
+def test_nothing_is_deleted_while_a_run_is_on(place: Place, used: str) -> None:
+    before = place.left()
+    if used == "ledger":
+        sitting, told = ("2", "2"), [Disclosure("scores", "bank", ("shop",), 3, 0)]
+        held = place.ledger.reserve(Register.of_numbers(5), sitting, told, lambda _: None, ahead=told)
+        done = place.forget()
+        held.settle(told)
+    elif used == "work ahead":
+        store = OnDisk(Path(f"{place.table}.ahead") / f"shop.{place.key.hex()[:16]}")
+        done = place.forget()
+        store.close()
+    else:
+        with in_use(place.folder / used):
+            done = place.forget()
+    assert (done.exit_code, place.left()) == (2, before)
+    assert "was expected" in done.output
+    assert place.forget().exit_code == 0
+
+
+def test_a_damaged_part_is_deleted_and_what_is_none_is_not(place: Place) -> None:
+    model = place.folder / "shop.model.json"
+    model.write_bytes(model.read_bytes()[:-40])
+    other = place.folder / "precious.json"
+    write_checked(other, b"{}")
+    for options in (["--model", str(other)], ["--log", str(other)], ["--model", str(place.table)]):
+        before = place.left()
+        done = place.forget(*options)
+        assert (done.exit_code, place.left()) == (2, before), done.output
+    place.forget()
+    assert not model.exists()

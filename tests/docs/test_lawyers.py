@@ -1,0 +1,170 @@
+"""The lawyer's page: each of its sentences is held by a test that is named here, and it follows the consent sheet."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import securevfl as vfl
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "for-lawyers.md"
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
+
+HERE = "tests/docs/test_lawyers.py::"
+SHEET = HERE + "test_the_page_follows_the_sheet_and_leaves_none_of_it_out"
+FILES = HERE + "test_every_file_that_a_training_leaves_is_named"
+FORGET = "tests/cli/test_forget.py::"
+CONSENT = "tests/cli/test_consent.py::"
+SHARES = "tests/protocols/test_shares.py::"
+SCORED = "tests/transport/test_scored_again.py::test_a_request_leaves_out_what_may_not_be_scored_and_repeats_what_was"
+SIZES = "tests/disclosure/test_account.py::test_numbers_in_the_transcript_are_those_in_the_ledgers"
+
+HELD = {  # how a sentence begins -> the test that would fail if it were not so
+    "This page says what": HERE + "test_every_sentence_is_held_by_a_test_that_there_is",
+    "It follows the first screen": SHEET,
+    "Each sentence below is held": HERE + "test_every_sentence_is_held_by_a_test_that_there_is",
+    "The active party knows": "tests/data/test_bad_input.py::test_parties",
+    "A passive party has": "tests/data/test_bad_input.py::test_parties",
+    "Each organisation runs": "tests/organisations/test_docs_two_organisations.py::test_the_page",
+    "There is no server": "tests/transport/test_hub.py::test_a_hub_reads_nothing",
+    "In the default mode each": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
+    "Whoever has one share": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
+    "The active party holds one": SHARES + "test_two_of_the_three_shares_of_a_third_partys_weights_are_noise",
+    "To find common persons": "tests/security/test_psi_leaks.py::test_two_alignments_cannot_be_linked",
+    "Each learns which": "tests/protocols/test_psi.py::test_every_party_gets_the_rows_of_the_plain_intersection",
+    "That somebody is a client": "tests/protocols/test_psi.py::test_every_message_is_declared",
+    "Of persons that a party": "tests/security/test_psi_leaks.py::test_the_active_party_learns_nobodys_membership",
+    "If the parties choose": "tests/organisations/test_correlate.py::test_all_that_passes_is_declared_and_entered",
+    "The program limits": "tests/organisations/test_correlate.py::test_ledgers_count_them_and_refuse_what_goes_too_far",
+    "If they choose to compare": "tests/organisations/test_fairness_by_group.py::"
+    "test_groups_under_100_rows_are_not_told_nor_follow",
+    "All parties learn": SIZES,
+    "Of each person that": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
+    "A score is a fact": "tests/transport/test_serve.py::test_scores_are_those_of_the_run_for_rows_that_all_have",
+    "The program lowers": "tests/disclosure/test_score_bits.py::"
+    "test_a_score_has_as_many_bits_as_columns_allow_and_too_few_are_refused_in_one_line",
+    "Whoever knows its own": "tests/transport/test_serve.py::test_scores_of_a_party_with_one_column_tell_the_column",
+    "A heavy column": "tests/security/test_audit_levels.py::test_a_heavy_column_is_read_from_levels",
+    "The same question": SCORED,
+    "Persons of the training": SCORED,
+    "The active party learns how": "tests/protocols/test_word_shuffle.py::test_what_is_received_is_uniform",
+    "It cannot tell whose": "tests/protocols/test_word_shuffle.py::test_every_order_is_as_likely",
+    "With few persons": "tests/security/test_audit_shares.py::test_nothing_exceeds_what_is_declared",
+    "A count, of nobody": SIZES,
+    "Beyond this": SHARES + "test_what_either_party_receives_in_visits_is_uniform",
+    "A passive party's columns": "tests/disclosure/test_score_bits.py::test_every_sheet_weighs_scores_against_columns",
+    "The active party and its": SHARES + "test_who_must_pool_what_they_hold_is_said",
+    "No other parties can": "tests/protocols/test_shares_predict.py::test_parts_of_further_parties_are_uniform",
+    "Three bits": "tests/disclosure/test_said.py::test_a_sheet_says_that_a_verdict_follows_from_labels",
+    "The proof holds": SHEET,
+    "What one that does": HERE + "test_security_says_what_a_party_that_deviates_can_take",
+    "Below these lines": "tests/disclosure/test_said.py::test_the_sheet_that_counts_a_ledger_has_its_own_digest",
+    "A party's ledger counts": "tests/disclosure/test_debits_everywhere.py::"
+    "test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has",
+    "securevfl explain --details": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
+    "The digest that a party": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
+    "Another job": CONSENT + "test_the_digest_is_of_what_the_sheet_says_whatever_the_order_of_others",
+    "Nothing of a party's table": CONSENT + "test_nothing_but_the_meeting_is_told_before_consent",
+    "In the modes with": CONSENT + "test_the_first_screen_has_all_that_is_learned_and_refused_and_no_message",
+    "No mode hides": SIZES,
+    "All of these are files": FILES,
+    "None is sent": SIZES,
+    "securevfl forget --party": FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
+    "It never deletes": FORGET + "test_all_that_it_left_is_deleted_and_nothing_that_counts",
+    "It refuses while": FORGET + "test_nothing_is_deleted_while_a_run_is_on",
+    "Backups, and pages": FORGET + "test_a_damaged_part_is_deleted_and_what_is_none_is_not",
+    "Can a person's": SCORED,
+    "The row is left out": SCORED,
+    "Levels of scores": "tests/disclosure/test_ledger.py::test_tables_that_share_rows_count_together",
+    "Are the data anonymous": SHARES + "test_who_must_pool_what_they_hold_is_said",
+    "No: shares": SHARES + "test_who_must_pool_what_they_hold_is_said",
+    "What shows afterwards": CONSENT
+    + "test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed",
+    "The digests of the sheets": CONSENT
+    + "test_without_a_terminal_a_digest_is_required_and_the_error_has_all_that_is_needed",
+    "Each party's files": CONSENT + "test_a_party_alone_sees_the_sheet_that_the_run_shows_it",
+    "How do we know": "tests/cli/test_main.py::test_audit_of_a_job_on_its_tables",
+    "securevfl audit attacks": "tests/cli/test_main.py::test_audit_of_a_job_on_its_tables",
+    "Nobody outside": HERE + "test_every_sentence_is_held_by_a_test_that_there_is",
+}
+
+
+def plain(text: str) -> str:
+    """Text without marks of emphasis, code and links."""
+    return re.sub(r"[*`]|\[([^\]]*)\]\([^)]*\)", lambda found: found[1] or "", text)
+
+
+def table(head: str) -> list[list[str]]:
+    """The rows of the table whose heading begins so."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith(f"| {head}"))
+    rows = []
+    for line in lines[at + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def sentences() -> list[str]:
+    """Each sentence of the page, and of what its table says that a line of the sheet means."""
+    text = PAGE.read_text(encoding="utf-8")
+    prose = re.sub(r"^(\||#).*$", "", text, flags=re.M)
+    blocks = [" ".join(block.split()) for block in prose.split("\n\n")] + [row[1] for row in table("The sheet says")]
+    return [each for block in blocks for each in re.split(r"(?<=[.?])\s+(?=[A-Zs])", plain(block)) if each]
+
+
+@cache
+def source(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_every_sentence_is_held_by_a_test_that_there_is() -> None:
+    found = sentences()
+    begun = {each: [head for head in HELD if each.startswith(head)] for each in found}
+    assert {each: heads for each, heads in begun.items() if len(heads) != 1} == {}
+    assert set(HELD) == {head for heads in begun.values() for head in heads}
+    for held in HELD.values():
+        path, _, name = held.partition("::")
+        assert f"def {name}(" in source(path), held
+
+
+def figures_out(text: str) -> str:
+    return " ".join(re.sub(r"\d[\d,.]*(?<=\d)", "#", text).split())
+
+
+def test_the_page_follows_the_sheet_and_leaves_none_of_it_out() -> None:
+    """What the page quotes stands on the sheet of the default job, in its order, and all of the sheet is quoted."""
+    quoted = [each for row in table("The sheet says") for each in re.findall(r'"([^"]+)"', row[0])]
+    sheet = figures_out(vfl.explain(vfl.Job(model=vfl.Logistic()), list(vfl.datasets.loans())).first)
+    at = 0
+    for each in map(figures_out, quoted):
+        place = sheet.find(each, at if each != "nothing else" else 0)
+        place = sheet.find(each) if place < 0 else place
+        assert place >= 0, each
+        sheet = sheet[:place] + "~" + sheet[place + len(each) :]
+    left = Counter(re.findall(r"[\w()]+", sheet))
+    labels = "model rows columns bank (active holds the labels) learns also scores pooling shop (partner) learns assumes"
+    assert left == Counter(labels.split())
+
+
+def test_every_file_that_a_training_leaves_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from tests.cli.test_forget import Place
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    place = Place(tmp_path)
+    named = {row[0].strip("`").replace("bank", "shop") for row in table("File")}
+    named = {each.replace(".parquet", ".csv") for each in named}
+    beside = {path.name for path in tmp_path.iterdir()} - {"shop.csv", "shop.log", "home"}
+    assert beside <= named
+    assert {path.name for path in place.ledger.path.parent.iterdir()} - {"shop.ledger.lock"} <= named
+    assert len(place.part.baseline[0].points) in range(90, 120)
+
+
+def test_security_says_what_a_party_that_deviates_can_take() -> None:
+    assert re.search("deviat", source("SECURITY.md"))
