@@ -76,7 +76,7 @@ def main() -> None:
         rows.append({"rows": n, "exchanges": best[3], "label AUC, mean": mean, "most": best[0], "by": best[1]})
         print(rows[-1], flush=True)
     print(format_table(rows))
-    own = vfl.align(default_credit(given.data))[0]
+    own = vfl.align(default_credit(given.data))
     own = [party.take(np.arange(min(given.table_rows or len(party), len(party)))) for party in own]
     parties = [*own, noise(own[0], 0)]
     settings = {

@@ -33,7 +33,7 @@ BOUND = {"ckks": 1e-3, "open": 0.0, "paillier": 0.0}
 
 def parties(data: Path, rows: int) -> list[vfl.Party]:
     """The columns of the second party are split in two."""
-    aligned, _ = vfl.align(default_credit(data))
+    aligned = vfl.align(default_credit(data))
     bank, shop = (party.take(np.arange(rows)) for party in aligned)
     half = len(shop.columns) // 2
     rest = [("shop", slice(0, half)), ("telco", slice(half, None))]

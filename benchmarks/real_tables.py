@@ -42,7 +42,7 @@ def two_files(name: str, folder: Path) -> list[vfl.Party]:
         own = [j for j, column in enumerate(names) if column.startswith("x")]
         y = X[:, names.index("y")].astype(float).astype(int) if "y" in names else None
         made.append(vfl.Party(party, X[:, own].astype(float), y, ids=X[:, 0].tolist()))
-    return vfl.align(made)[0]
+    return vfl.align(made)
 
 
 def in_one_npz(name: str, folder: Path) -> list[vfl.Party]:

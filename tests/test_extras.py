@@ -35,7 +35,7 @@ from securevfl.data.readers import read_party
 
 folder = Path(sys.argv[1])
 bank, shop = read_party("bank", folder / "bank.csv"), read_party("shop", folder / "shop.npz")
-parties, _ = vfl.align([bank, shop])
+parties = vfl.align([bank, shop])
 for model, optimizer, residual in (
     (vfl.Logistic(), vfl.FedBCD(lr=0.3), vfl.Ckks()),
     (vfl.Softmax(), vfl.FedBCD(lr=0.3), vfl.Ckks()),

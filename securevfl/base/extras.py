@@ -19,6 +19,11 @@ from typing import Any
 
 from securevfl.errors import ConfigError
 
+HINTS = {
+    "torch": ", and before it, where there is no graphics card, which saves gigabytes: pip install torch --index-url "
+    "https://download.pytorch.org/whl/cpu"
+}
+
 
 def installed(module: str) -> bool:
     """Whether a module is there, which is not loaded."""
@@ -33,6 +38,7 @@ def extra(module: str, name: str, what: str) -> Any:
         package = module.partition(".")[0]
         if (cause.name or "").partition(".")[0] != package:
             raise
+        first = HINTS.get(name, "")
         raise ConfigError(
-            f"{what}: {package} was expected, it is not installed; pip install 'securevfl[{name}]'"
+            f"{what}: {package} was expected, it is not installed; pip install 'securevfl[{name}]'{first}"
         ) from None

@@ -230,9 +230,11 @@ def train(
 
     Example: securevfl train job.toml --data bank=bank.csv --data shop=shop.csv.gz --html run.html
     """
+    from securevfl.cli.live import live, step_of
+    from securevfl.consent.consent_sheet import explain
     from securevfl.disclosure.ledger import DisclosureLedger
-    from securevfl.display.progress import progress
     from securevfl.runtime.clock import Network
+    from securevfl.training.own_model import beside
     from securevfl.training.run_report import write_report
     from securevfl.training.simulate import simulate
 
@@ -245,12 +247,13 @@ def train(
     network = Network(mbps=mbps, rtt_ms=rtt_ms, message_ms=message_ms)
     names = [party.name for party in parties]
     ledgers = None if ledger is None else {name: DisclosureLedger(ledger / f"{name}.ledger", name) for name in names}
-    with progress(f"{job.optimizer.label}, {job.method.label(job, len(parties) - 1)}") as on_round:
+    with live((), step_of(job)) as on_round:
         run = simulate(job, parties, network=network, on_round=on_round, ledgers=ledgers)
     if save is not None:
         run.save(save)
     if html is not None:
-        run.report(html)
+        lead = next(party for party in parties if party.active)
+        run.report(html, alone=beside(job, lead), sheet=explain(job, parties).first)
     if report_json is not None:
         write_report(report_json, run, network=network, lacking={name: len(ids) for name, ids in missing.items()})
     _show(job, run)

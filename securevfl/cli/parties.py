@@ -15,6 +15,7 @@ from securevfl.cli.party_options import (
     Ahead,
     Data,
     Digest,
+    Html,
     IdColumn,
     LabelColumn,
     Ledger,
@@ -33,6 +34,7 @@ from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
     from securevfl.consent.agreed_sheets import AgreedSheets
+    from securevfl.consent.consent_sheet import Sheet
     from securevfl.data.party import Party
     from securevfl.job import Job
     from securevfl.training.checkpoint import Checkpoints
@@ -171,6 +173,7 @@ def join(
     ahead: Ahead = None,
     accept: Digest = None,
     again: Again = False,
+    html: Html = None,
     meeting: MeetingOptions = MeetingOptions(),
 ) -> None:
     """Train with the other parties. Every party runs this; one that was cut off or killed runs it again.
@@ -183,35 +186,49 @@ def join(
     of plain rows beside it, gone when the training is through, so that it need not fit in memory.
     """
     from securevfl.cli.ask_consent import agree, check_digest
+    from securevfl.cli.live import live, step_of
     from securevfl.consent.agreed_sheets import AgreedSheets
     from securevfl.data.load import forget
     from securevfl.disclosure.ledger import DisclosureLedger
-    from securevfl.display.progress import progress
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
+    from securevfl.training.own_model import beside
+    from securevfl.training.run_page import write_report
     from securevfl.training.session import run_key
+    from securevfl.transport.peers import Peers
 
     check_digest(accept)
     job = Job.load(job_file)
     table = job_file.parent / party if data is None else data
+    check_writable(html)
     save, states = _written(table, party, save, checkpoints, every)
     own = _helper(job, party) if data is None else _own_table(job, party, data, id_column, label_column)
     keeps = partial(_states_kept, states, run_key(job, own))
     agreed = AgreedSheets(DisclosureLedger.of(party, ledger))
-    with in_use(table, save), stoppable(keeps), meeting.events(), progress(job.optimizer.label) as on_round:
+    sheets: list[Sheet] = []
+
+    def asked(sheet: Sheet) -> None:
+        sheets[:] = [sheet]
+        agree(agreed, accept, f"securevfl join {job_file}", sheet)
+
+    place = _peers(job_file, peers)
+    line = live([each for each in Peers.load(place).parties if each != party], step_of(job), verbose=meeting.verbose)
+    with in_use(table, save), stoppable(keeps), line as on_round, meeting.events():
         part = run(
             job,
             own,
-            _peers(job_file, peers),
+            place,
             **meeting.keys,
             checkpoints=states,
             save=save,
             ledger=ledger,
             ahead=_ahead(table, ahead),
             again=again,
-            consent=partial(agree, agreed, accept, f"securevfl join {job_file}"),
+            consent=asked,
             on_round=on_round,
         )
+    if html is not None:
+        write_report(html, part, alone=beside(job, own), sheet="".join(sheet.first for sheet in sheets))
     if data is not None:
         forget(own, data)
     _say_outcome(part, "held-out" if job.test_fraction else "training", save)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,7 @@ from securevfl.data.user_input import check_extremes, check_labels, index_ids, s
 from securevfl.errors import IdError, PartiesError, TableError
 
 CHUNK = 1 << 21  # numbers at a time
-ALIGN = "align them: parties, lacking = vfl.align(parties)"
+ALIGN = "align them: parties = vfl.align(parties)"
 
 
 class Party:
@@ -306,12 +306,21 @@ def register_of(parties: Sequence[Party]) -> Register:
     return lead.register if all(party.order for party in parties if party.columns) else Register.of_numbers(len(lead))
 
 
-def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
+class Aligned(list[Party]):
+    """Parties whose tables have the same rows in one order. missing: for each the ids that others have and it lacks, in
+    the others' spelling."""
+
+    def __init__(self, parties: Iterable[Party], missing: dict[str, list[str]]) -> None:
+        super().__init__(parties)
+        self.missing = missing
+
+
+def align(parties: Sequence[Party]) -> Aligned:
     """Join the tables on their ids, for parties that sit in one process.
 
     Ids of different types meet as `crypto.curve.canonical_id` says. Returns the parties with the shared rows in the
-    active party's order, and for each party the ids that others have and it lacks, in the others' spelling. IdError
-    if a party has no ids or nothing is shared. Between organisations use private alignment.
+    active party's order. IdError if a party has no ids or nothing is shared. Between organisations use private
+    alignment.
     """
     for party in parties:
         if party.ids is None:
@@ -319,7 +328,7 @@ def align(parties: Sequence[Party]) -> tuple[list[Party], dict[str, list[str]]]:
     ids = {party.name: (party.ids, party.keys) for party in parties if party.keys is not None}
     lead = next((party for party in parties if party.active), parties[0])
     rows, missing = join_ids(ids, lead.name)
-    return [party.take(rows[party.name]) for party in parties], missing
+    return Aligned((party.take(rows[party.name]) for party in parties), missing)
 
 
 def join_ids(

@@ -44,6 +44,12 @@ def lines(series: Mapping[str, Points], *, x: str, y: str) -> str:
     return _svg(HEIGHT, f"{', '.join(kept)} over {x}", parts) + (_legend(kept) if len(kept) > 1 else "")
 
 
+def beside(pictures: Iterable[str]) -> str:
+    """Lay pictures out side by side, as many as the screen has room for; empty ones are left out."""
+    drawn = "".join(f'<div style="flex: 1 1 20rem; max-width: 40rem">{each}</div>' for each in pictures if each)
+    return f'<div style="display: flex; flex-wrap: wrap; gap: 1rem">{drawn}</div>'
+
+
 def split(shares: Mapping[str, float], *, unit: str) -> str:
     """One bar, cut in proportion to the shares, with a line of words below for each."""
     whole = sum(shares.values())
@@ -81,7 +87,11 @@ def _axes(x_ticks: list[float], y_ticks: list[float], across: _Place, down: _Pla
 
 def _legend(names: Iterable[str]) -> str:
     words = zip(names, cycle(COLOURS), strict=False)
-    marks = (f'<span style="color: {colour}; margin-right: 1em">{escape(name)}</span>' for name, colour in words)
+    mark = "display: inline-block; width: 1.2em; height: .25em; vertical-align: middle; background: "
+    marks = (
+        f'<span style="margin-right: 1.2em"><span style="{mark}{colour}"></span> {escape(name)}</span>'
+        for name, colour in words
+    )
     return f'<div style="font-size: .85rem; text-align: center">{" ".join(marks)}</div>'
 
 

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 Cell = str | int | float | None
 
 STYLE = """
-:root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --paper: #fff; --ground: #f6f7f9; }
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --paper: #fff;
+  --ground: #f6f7f9; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e3e7ee; --soft: #a3adbb; --line: #3a424e; --paper: #1b2027;
+  --ground: #12161b; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink); margin: 0;
   background: var(--ground); overflow-wrap: break-word; }
-main { max-width: 62rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+main { max-width: 100rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
-p { margin: .3rem 0; } .soft { color: var(--soft); }
+p { margin: .3rem 0; } p, pre { max-width: 62rem; } .soft { color: var(--soft); }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 6px; padding: .4rem 1.1rem 1rem;
   margin: 1rem 0; }
 section h2 { margin: .7rem 0 .5rem; }
@@ -25,7 +28,8 @@ tr:last-child > * { border-bottom: 0; } th { font-weight: 600; color: var(--soft
 td.figure, th.figure { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 pre { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; margin: .5rem 0 0; }
 code { font: .92em ui-monospace, Menlo, Consolas, monospace; }
-svg { width: 100%; max-width: 34rem; height: auto; display: block; }
+svg { width: 100%; max-width: 40rem; height: auto; display: block; }
+svg text { fill: var(--soft); } svg line { stroke: var(--line); }
 @media (max-width: 30rem) { main { padding: 1.25rem .7rem 3rem; } section { padding: .3rem .8rem .8rem; } }
 @media print { body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; }
   .wide { overflow: visible; } section { border: 0; padding: 0; } h2, svg, tr { break-inside: avoid; }

@@ -16,10 +16,20 @@ from securevfl.models.linear import LinearModel
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.options import JobOptions
 
-__all__ = ["own_metrics"]
+__all__ = ["beside", "own_metrics"]
 
+LARGEST = 20_000_000  # numbers of a table, of which a model is made in passing
 RIDGE = 1e-6  # where neither model nor optimizer has one
 TWO = 2  # parties; trees are shared out as beside one other
+
+
+def beside(job: JobOptions, party: Party) -> dict[str, float] | None:
+    """Return `own_metrics` where there are any to stand beside a model of this job: of a table that fits in memory, for
+    labels of two classes, with rows held out, on shares."""
+    linear = isinstance(job.model, LinearModel) and job.model.loss.classifies and job.model.loss.single
+    if not (linear and job.protocol.shares is not None and job.test_fraction and party.active):
+        return None
+    return None if len(party) * len(party.columns) > LARGEST else own_metrics(job, party)
 
 
 def own_metrics(job: JobOptions, party: Party) -> dict[str, float]:

@@ -234,10 +234,14 @@ class Run:
             "history": self.history,
         }
 
-    def report(self, path: str | Path) -> None:
-        """Write one page of HTML for a browser: metrics, convergence, costs, messages, the job. It needs no other file
-        and holds no row of anyone's table."""
-        write_whole(Path(path), page(self.job, self._lead_first, self.costs, self.evaluated_on).encode())
+    def report(self, path: str | Path, *, alone: Mapping[str, float] | None = None, sheet: str = "") -> None:
+        """Write one page of HTML for a browser: metrics, lift and calibration, what was told, convergence, costs, the
+        job. It needs no other file and holds no row of anyone's table.
+
+        alone: metrics of a model of the active party's own columns, to stand beside. sheet: what was agreed to.
+        """
+        made = page(self.job, self._lead_first, self.costs, self.evaluated_on, alone=alone, sheet=sheet)
+        write_whole(Path(path), made.encode())
 
     def plot(self) -> Figure:
         """Convergence by round and by second, and the cost split, as a matplotlib figure (`securevfl[plot]`).

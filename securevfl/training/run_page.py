@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from securevfl.base.config import flat
+from securevfl.base.files import write_whole
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.display import chart, html
@@ -21,32 +23,73 @@ from securevfl.training.model_part import ModelPart
 LOSSES = {"batch_loss": "of the batch", "loss": "evaluated"}
 AXES = {"round": "round", "seconds": "seconds without evaluation"}
 LETTERS = {"n": "n rows a batch", "c": "c outputs", "p": "p parameters", "d": "d columns"}  # of what is learned
+NAMES = {"auc": "AUC", "accuracy": "accuracy", "r2": "R2", "rmse": "RMSE", "ks": "KS", "pr_auc": "PR AUC"}
+REPEATS = {"loss": "log_loss", "error": "accuracy"}  # what says again what another metric says
 NO_METRICS = frozenset({"round", "epoch", "batch_loss", "seconds"})  # what a record of a round has beside metrics
 
 
-def page(job: Job, parts: Mapping[str, ModelPart], costs: Costs, evaluated_on: str) -> str:
-    """Assemble the report of a run into one file of HTML. The first of `parts` is the leading party's."""
+def page(
+    job: Job,
+    parts: Mapping[str, ModelPart],
+    costs: Costs,
+    evaluated_on: str,
+    *,
+    alone: Mapping[str, float] | None = None,
+    sheet: str = "",
+) -> str:
+    """Assemble the report of a run into one file of HTML: how good the model is, beside that of the leading party's
+    columns `alone` where these metrics are at hand; what was agreed to; how it went and what it cost. The first of
+    `parts` is the leading party's, if that is among them. sheet: the first screen of the consent sheet."""
     lead = next(iter(parts.values()))
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    who = f"{', '.join(parts)}; {costs.algorithm} on a {job.model.name} model, {costs.protocol}"
+    who = f"{', '.join(lead.parties)}; {costs.algorithm} on a {job.model.name} model, {costs.protocol}"
+    told = html.section("Who learned what", learned(job, parts)) if len(parts) == len(lead.parties) else ""
+    if sheet:
+        told = html.section("What was agreed to", f"<pre>{html.escape(sheet)}</pre>")
+    measured = [
+        html.section(f"How good it is, on the {evaluated_on}", comparison(lead, alone)),
+        html.section("Lift and calibration", quality(lead)),
+    ]
     body = [
-        "<h1>Training run</h1>",
+        "<header><h1>Training run</h1>",
         f'<p class="soft">{html.escape(who)}</p>',
-        f'<p class="soft">Written {when} by securevfl {__version__}; job {job.digest.hex()[:16]}.</p>',
-        html.section(f"Metrics on the {evaluated_on}", html.facts(_of(lead) | _figures(lead.metrics))),
-        html.section("Ranking and calibration", quality(lead)),
-        *_by_class(lead),
-        html.section("Who learned what", learned(job, parts)),
-        html.section("Convergence", convergence(lead.history)),
+        f'<p class="soft">Written {when} by securevfl {__version__}; job {job.digest.hex()[:16]}.</p></header>',
+        *(measured if lead.leads else []),
+        told,
+        *([html.section("Convergence", convergence(lead.history))] if lead.leads else []),
         html.section("What it cost", cost_split(costs), html.facts(cost_facts(costs))),
         html.section("Parties", parties(parts)),
         html.section("Coefficients", coefficients(job, parts)),
         html.section("Messages", html.table(*messages(costs))),
-        html.section("Work under encryption", html.table(*operations(costs))),
+        html.section("Work under encryption", html.table(*operations(costs))) if operations(costs)[1] else "",
         html.section("The job", html.facts(flat(job.to_dict()))),
         html.section("What the job accepts to tell", _accepted(job)),
     ]
     return html.page("Training run", body)
+
+
+def write_report(path: Path, part: ModelPart, *, alone: Mapping[str, float] | None, sheet: str) -> None:
+    """Write the report of a run between organisations, as one party has it: its own part, its own books."""
+    job = Job.from_dict(part.job)
+    label = job.method.label(job, len(part.parties) - 1)
+    costs = Costs(job.optimizer.label, label, job.optimizer.steps, part.rounds, part.path, {part.name: part.books})
+    rows = "held-out rows" if job.test_fraction else "training rows"
+    write_whole(path, page(job, {part.name: part}, costs, rows, alone=alone, sheet=sheet).encode())
+
+
+def comparison(lead: ModelPart, alone: Mapping[str, float] | None) -> str:
+    """Return the metrics of the model, below those of the leading party's columns alone, and of which rows they are."""
+    names = [name for name in lead.metrics if REPEATS.get(name, "") not in lead.metrics]
+    together = ", ".join(lead.parties) + ", together"
+    models = ({f"{lead.name} alone": alone} if alone else {}) | {together: lead.metrics}
+    rows: list[list[html.Cell]] = [
+        [who, *(f"{found[name]:.4f}" if name in found else None for name in names)] for who, found in models.items()
+    ]
+    of = f"{lead.held_out:,} held-out rows; {lead.trained:,} rows trained it."
+    if lead.positive is not None:
+        of += f" Positive class: {lead.positive}."
+    heads = ["columns of", *(NAMES.get(name, name.replace("_", " ")) for name in names)]
+    return html.table(heads, rows) + f"<p class='soft'>{html.escape(of)}</p>"
 
 
 def cell(job: Job, parts: Mapping[str, ModelPart], costs: Costs, evaluated_on: str) -> str:
@@ -64,16 +107,16 @@ def cell(job: Job, parts: Mapping[str, ModelPart], costs: Costs, evaluated_on: s
 
 
 def convergence(history: list[dict[str, float]], over: Sequence[str] = ("round", "seconds")) -> str:
-    """Loss and metrics by round and by second, as far as the run has noted them."""
-    drawn = []
+    """Loss and the foremost metric by round and by second, as far as the run has noted them."""
+    drawn, names = [], metric_names(history)
+    foremost = next((name for name in NAMES if name in names), None)
     for axis in over:
         losses = {words: curve(history, axis, name) for name, words in LOSSES.items()}
-        rest = {name: curve(history, axis, name) for name in metric_names(history) if name != "loss"}
-        drawn += [chart.lines(losses, x=AXES[axis], y="loss"), chart.lines(rest, x=AXES[axis], y="metric")]
-    pictures = [f'<div style="flex: 1 1 20rem; max-width: 34rem">{each}</div>' for each in drawn if each]
-    if not pictures:
-        return "<p class='soft'>No round was noted.</p>"
-    return f'<div style="display: flex; flex-wrap: wrap; gap: 1rem">{"".join(pictures)}</div>'
+        drawn.append(chart.lines(losses, x=AXES[axis], y="loss"))
+        if foremost is not None:
+            rest = {NAMES[foremost]: curve(history, axis, foremost)}
+            drawn.append(chart.lines(rest, x=AXES[axis], y=NAMES[foremost]))
+    return chart.beside(drawn) if any(drawn) else "<p class='soft'>No round was noted.</p>"
 
 
 def metric_names(history: list[dict[str, float]]) -> list[str]:
@@ -117,32 +160,37 @@ def parties(parts: Mapping[str, ModelPart]) -> str:
 
 
 def quality(lead: ModelPart) -> str:
-    """Return the ROC curve by tenths of the rows, and what was predicted beside what was found in each of them."""
+    """Return pictures of the model by tenths of the rows: lift, what was predicted beside what was seen, the ROC curve;
+    below them the figures that they are of."""
     tenths = [[float(each) for each in row] for row in lead.calibration]
     if not tenths:
         return "<p class='soft'>None was taken of this model.</p>"
-    heads = ["mean prediction", "mean label", "rows"] if lead.positive is None else ["probability", "share", "rows"]
-    pictures = [chart.lines({"found": [(said, found) for said, found, _ in tenths]}, x=heads[0], y=heads[1])]
+    heads = ["mean prediction", "mean label", "rows"]
     if lead.positive is not None:
-        pictures.append(chart.lines({"ROC by tenths": roc(tenths)}, x="false positives", y="true positives"))
-    drawn = "".join(f'<div style="flex: 1 1 20rem; max-width: 34rem">{each}</div>' for each in pictures)
+        heads = ["probability", f"share of {lead.positive}", "rows"]
+    seen = {"this model": [(said, found) for said, found, _ in tenths]}
+    ends = [each for said, found, _ in tenths for each in (said, found)]
+    whole = (0.0, 1.0) if lead.positive is not None else (min(ends), max(ends))
+    pictures = [chart.lines(seen | {"as predicted": [(end, end) for end in whole]}, x=heads[0], y=heads[1])]
+    if lead.positive is not None:
+        lift = {"this model": lifts(tenths), "at random": [(0.1, 1.0), (1.0, 1.0)]}
+        curves = {"this model": roc(tenths), "at random": [(0.0, 0.0), (1.0, 1.0)]}
+        share = "share of rows, highest scores first"
+        pictures.insert(0, chart.lines(lift, x=share, y=f"lift: {lead.positive} among them, as against all rows"))
+        pictures.append(chart.lines(curves, x="false positives, share", y="true positives, share"))
     rows: list[list[html.Cell]] = [[f"{said:.3f}", f"{found:.3f}", int(count)] for said, found, count in tenths]
-    return f'<div style="display: flex; flex-wrap: wrap; gap: 1rem">{drawn}</div>' + html.table(heads, rows)
+    return chart.beside(pictures) + html.table(heads, rows)
 
 
-def _by_class(lead: ModelPart) -> list[str]:
-    """Return how many rows of either class have each level of probability, of a model of two classes."""
-    tenths = [[float(each) for each in row] for row in lead.calibration]
-    if not tenths or lead.positive is None:
-        return []
-    classes = {lead.positive: [(said, found * count) for said, found, count in tenths]}
-    classes["others"] = [(said, (1 - found) * count) for said, found, count in tenths]
-    rows: list[list[html.Cell]] = [
-        [f"{said:.3f}", round(own), round(other)]
-        for (said, own), (_, other) in zip(classes[lead.positive], classes["others"], strict=True)
-    ]
-    picture = chart.lines(classes, x="probability", y="rows")
-    return [html.section("Levels by class", picture, html.table(["probability", lead.positive, "others"], rows))]
+def lifts(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """Points (share of the rows with the highest scores, how many times as many positives are among them as among as
+    many of all) from (probability, share positive, rows) by rising probability."""
+    rows, positives = sum(row[2] for row in tenths), sum(row[1] * row[2] for row in tenths)
+    points, seen, up = list[tuple[float, float]](), 0.0, 0.0
+    for _, share, count in reversed(tenths):
+        seen, up = seen + count, up + share * count
+        points.append((seen / rows, up / (positives or 1.0) / (seen / rows)))
+    return points
 
 
 def learned(job: Job, parts: Mapping[str, ModelPart]) -> str:
@@ -203,12 +251,6 @@ def operations(costs: Costs) -> tuple[list[str], list[list[html.Cell]]]:
         if stage == Stage.TRAIN
     ]
     return ["at", "operation", "count", "seconds"], rows
-
-
-def _of(lead: ModelPart) -> dict[str, html.Cell]:
-    """Which rows and which class metrics are of."""
-    found: dict[str, html.Cell] = {"training rows": lead.trained, "held-out rows": lead.held_out}
-    return found if lead.positive is None else found | {"positive class": lead.positive}
 
 
 def _figures(metrics: Mapping[str, float]) -> dict[str, html.Cell]:

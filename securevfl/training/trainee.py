@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from securevfl.models import metrics
 from securevfl.protocols.giving import verdict as tell_verdict
 from securevfl.protocols.meeting import Verdict
 from securevfl.protocols.seat import Seat
+from securevfl.runtime import eventlog
 from securevfl.runtime.clock import Kind, Stage
 from securevfl.runtime.door import Group
 from securevfl.training.checkpoint import Saved
@@ -60,6 +62,7 @@ class Trainee:
         """Plays until the rounds are over or the target is reached."""
         if self._save is not None and not self._start:
             self._save(0, lambda: self._saved(0))
+        eventlog.emit(self._party.name, "begins", {}, logging.DEBUG)
         rounds = self._player.train(self._data, self._start)
         try:
             for done in rounds:
@@ -115,9 +118,12 @@ class Trainee:
         record = {"round": float(done.number), "epoch": float(done.epoch)}
         if done.loss is not None:
             record["batch_loss"] = done.loss
+        measured = dict[str, float]()
         if self._every and done.number % self._every == 0:
             measured, stop = self._evaluate_and_decide()
             record |= measured
+        facts = {"bytes": self._seat.channel.books.bytes_sent()} | measured
+        eventlog.emit(self._party.name, "at", facts, logging.DEBUG)
         if self._leads:
             clock = self._seat.channel.clock
             clock.tick(Kind.LOCAL)

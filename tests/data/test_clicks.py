@@ -74,7 +74,7 @@ def test_parties_have_some_of_each_kind_and_all_of_them_together(count: int) -> 
     names = [name for party in own for name in party.columns]
     assert sorted(names) == sorted([*(f"i{j}" for j in range(NUMBERS)), *(f"c{j}" for j in range(TEXTS))])
     assert all({name[0] for name in party.columns} == {"i", "c"} for party in own)
-    assert vfl.align(own)[0][1].X.shape == own[1].X.shape
+    assert vfl.align(own)[1].X.shape == own[1].X.shape
 
 
 def test_what_cannot_be_made_is_named() -> None:

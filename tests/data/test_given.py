@@ -84,7 +84,8 @@ def test_an_index_that_says_something_is_the_ids(index: np.ndarray, name: str | 
     shop = vfl.Party("shop", Frame(X[own], index[own], name))
     with pytest.raises(errors.IdError, match="align"):
         vfl.simulate(a_job(), [bank, shop])
-    aligned, missing = vfl.align([bank, shop])
+    aligned = vfl.align([bank, shop])
+    missing = aligned.missing
     assert not any(missing.values())
     np.testing.assert_array_equal(aligned[1].X, X)
 

@@ -223,7 +223,7 @@ def test_tables_in_one_process_agree_with_the_plain_join(parties: int) -> None:
     rng = np.random.default_rng(1)
     before = tables([rng.permutation(300)[:150].astype(kind) for kind in (int, float, str)[:parties]])
     aligned = aligned_here(before)
-    plain, _ = vfl.align(before)
+    plain = vfl.align(before)
     check_parties(aligned)
     position = {int(float(key)): row for row, key in enumerate(aligned[0].ids)}
     order = [position[int(float(key))] for key in plain[0].ids]
@@ -233,7 +233,8 @@ def test_tables_in_one_process_agree_with_the_plain_join(parties: int) -> None:
 
 def test_the_plain_join_meets_other_spellings_and_shows_ids_as_written() -> None:
     bank, shop = tables([[1, 2, 3, 10], [" 3", "2", "caf\u00e9 "]])
-    (one, other), missing = vfl.align([bank, shop])
+    aligned = vfl.align([bank, shop])
+    (one, other), missing = aligned, aligned.missing
     assert one.ids.tolist() == [2, 3]
     assert other.ids.tolist() == ["2", " 3"]
     assert missing == {"bank": ["caf\u00e9 "], "shop": ["1", "10"]}

@@ -188,7 +188,7 @@ REAL = ("default_credit", "a9a", "ijcnn1", "phishing", "adult", "support2")
 def read(name: str) -> list[vfl.Party]:
     if name in {"support2", "default_credit", "adult"}:
         found: list[vfl.Party] = getattr(tables, name)(DATA)
-        return vfl.align(found)[0] if name == "default_credit" else found
+        return vfl.align(found) if name == "default_credit" else found
     return tables.dealt(DATA, name, 2)
 
 

@@ -35,7 +35,8 @@ def credit() -> list[vfl.Party]:
         first = 2 if "y" in head else 1
         y = table[:, 1].astype(int) if "y" in head else None
         made.append(vfl.Party(name, table[:, first:], y, ids=table[:, 0].astype(int), columns=head[first:]))
-    aligned, missing = vfl.align(made)
+    aligned = vfl.align(made)
+    missing = aligned.missing
     assert len(missing["shop"]) == 1000
     assert len(aligned[0]) == 29_000
     return aligned

@@ -9,7 +9,8 @@ import pytest
 import securevfl as vfl
 from securevfl.display.chart import COLOURS
 from securevfl.errors import DataError
-from securevfl.training.run_page import curve, learned, roc
+from securevfl.runtime.clock import Stage
+from securevfl.training.run_page import curve, learned, lifts, roc, write_report
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +36,39 @@ def test_the_page_has_the_figures_of_the_run(run: vfl.Run, tmp_path: Path) -> No
     run.report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     for name, value in run.metrics.items():
-        assert f"<th>{name}</th><td>{value:.4f}</td>" in page
+        assert page.count(f"<td>{value:.4f}</td>") == (name != "error"), name  # nothing twice: loss is log_loss here
     assert run.job.digest.hex()[:16] in page
     assert f"{run.costs.bytes:,}" in page
     for word, seconds in run.costs.parts.items():
         assert f"{word}: {seconds:.3f} s" in page
     for word in ("bank", "shop", "telco", "SealedG", "encrypt", "pairwise/ckks", "columns", "held-out rows"):
         assert word in page
-    assert page.count("<svg") == 8  # loss and metrics by round and second, cost split, calibration, ROC, classes
+    assert page.count("<svg") == 8  # loss and AUC by round and second, cost split, lift, calibration, ROC
     for name in ("bank", "shop", "telco"):
         assert re.search(rf"<td>{name}</td><td>learns</td><td>[^<]{{20,}}</td>", page)
     figure = r'<td class="figure">(\d+)</td>'
-    classes = re.findall(rf"<tr><td>0\.\d{{3}}</td>{figure}{figure}</tr>", page)
-    assert sum(int(own) + int(other) for own, other in classes) == run.active.held_out
+    rows = re.findall(rf"<tr><td>0\.\d{{3}}</td><td>[01]\.\d{{3}}</td>{figure}</tr>", page)
+    assert sum(map(int, rows)) == run.active.held_out
+
+
+def test_the_page_has_the_party_alone_beside_all_together_and_what_was_agreed(run: vfl.Run, tmp_path: Path) -> None:
+    alone = run.metrics | {"auc": 0.5432}
+    run.report(tmp_path / "run.html", alone=alone, sheet="bank learns a < b")
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    first, second = page.index("<td>bank alone</td><td>0.5432</td>"), page.index("<td>bank, shop, telco, together</td>")
+    assert first < second < page.index("Lift and calibration") < page.index("<pre>bank learns a &lt; b</pre>")
+    assert "Who learned what" not in page
+    part = run.parts["shop"]
+    write_report(tmp_path / "shop.html", part, alone=None, sheet="sheet of shop")
+    own = (tmp_path / "shop.html").read_text(encoding="utf-8")
+    assert "sheet of shop" in own
+    assert "How good it is" not in own
+    assert f"{sum(part.books.bytes_sent(stage) for stage in (Stage.AHEAD, Stage.TRAIN)):,}" in own
+
+
+def test_lift_is_that_of_the_rows_with_the_highest_scores() -> None:
+    tenths = [[0.1, 0.0, 50.0], [0.4, 0.2, 50.0], [0.9, 0.8, 100.0]]  # 90 positives of 200
+    assert lifts(tenths) == [(0.5, pytest.approx(80 / 90 / 0.5)), (0.75, pytest.approx(90 / 90 / 0.75)), (1.0, 1.0)]
 
 
 def test_the_page_needs_no_other_file_and_runs_nothing(run: vfl.Run, tmp_path: Path) -> None:
@@ -62,7 +83,7 @@ def test_a_run_from_files_has_a_page_without_costs(run: vfl.Run, tmp_path: Path)
     vfl.Run.load(tmp_path / "model").report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     assert "Costs are not kept in model files" in page
-    assert f"<th>auc</th><td>{run.metrics['auc']:.4f}</td>" in page
+    assert f"<td>{run.metrics['auc']:.4f}</td>" in page
 
 
 def test_notebooks_show_jobs_runs_costs_and_sheets(run: vfl.Run, parties: list[vfl.Party]) -> None:
@@ -104,9 +125,9 @@ def test_progress_of_a_simulation_is_told_to_the_caller_as_well(parties: list[vf
 def test_the_page_says_rows_class_weights_and_how_probabilities_turn_out(run: vfl.Run, tmp_path: Path) -> None:
     run.report(tmp_path / "run.html")
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
-    assert f"<th>positive class</th><td>{run.positive}</td>" in page
+    assert f"Positive class: {run.positive}." in page
     assert run.active.trained + run.active.held_out == 569
-    assert f"<th>held-out rows</th><td>{run.active.held_out}</td>" in page
+    assert f"{run.active.held_out} held-out rows; {run.active.trained} rows trained it." in page
     for part in run.parts.values():
         assert f"<td>{len(part.columns)}</td><td>{len(part.features)}</td>" in page.replace(' class="figure"', "")
         name, (weight,) = next(iter(part.coefficients().items()))

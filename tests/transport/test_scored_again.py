@@ -159,6 +159,6 @@ def test_a_row_that_the_owner_has_spent_is_refused_in_a_word_and_charged_as_an_i
 
     outcomes = at_each(trained.meeting, predict)
     assert outcomes["bank"] == Answered(9, 6, trained=1, refused=2)
-    assert left["bank"] == {"new 3": "refused", "new 4": "refused", held_id(trained): "trained"}
+    assert left["bank"] == {"new 3": "refused", "new 4": "refused", str(held_id(trained)): "trained"}
     assert (outcomes["shop"], left["shop"]) == (Answered(9, 6, refused=3), {})  # whose ids are not its to name
     assert trained.told()["ids"] == before + 3
