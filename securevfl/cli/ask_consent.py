@@ -13,7 +13,7 @@ from securevfl.consent.agreed_sheets import AgreedSheets
 from securevfl.consent.consent_sheet import Sheet
 from securevfl.errors import ConfigError, ConsentError
 
-DETAILS = "messages, encryption and counts, which it covers as well: securevfl explain ... --details"
+DETAILS = "all messages, which it covers too: securevfl explain ... --details"
 _DIGITS = re.compile("[0-9a-f]{16}")
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
 from securevfl.cli.show import add_up, table
+from securevfl.consent.consent_sheet import explain
 from securevfl.data.loans import loans
 from securevfl.data.party import Party
 from securevfl.display.progress import progress
@@ -45,15 +48,15 @@ def demo(out: Console, report: Path = Path(REPORT)) -> dict[str, Run]:
     jobs = {DEFAULT: job} | {name: _job(protocol) for name, (protocol, *_) in MODES.items()}
     runs: dict[str, Run] = {}
     with progress("training") as on_round:
-        alone, pooled = (own_metrics(job, party)["auc"] for party in (bank, _in_one_place(bank, shop)))
+        alone, pooled = (own_metrics(job, party) for party in (bank, _in_one_place(bank, shop)))
         for name, each in jobs.items():
             runs[name] = simulate(each, [bank, shop], network=NETWORK, on_round=on_round)
     run = runs[DEFAULT]
-    _result(out, alone, run, pooled)
+    _result(out, alone["auc"], run, pooled["auc"])
     _learned(out, job, [bank, shop], run)
     _cost(out, run)
     _modes(out, runs)
-    _further(out, run, report)
+    _further(out, partial(run.report, report, alone=alone, sheet=explain(job, [bank, shop]).first), report)
     return runs
 
 
@@ -124,7 +127,7 @@ def _modes(out: Console, runs: dict[str, Run]) -> None:
     out.print(grid)
 
 
-def _further(out: Console, run: Run, report: Path) -> None:
+def _further(out: Console, write: Callable[[], None], report: Path) -> None:
     out.print("\nGo on", style="bold")
     for command, what in (
         ("securevfl compare --help", "what is a partner worth? your own two files"),
@@ -133,7 +136,7 @@ def _further(out: Console, run: Run, report: Path) -> None:
     ):
         out.print(f"  {command:<25} {what}")
     try:
-        run.report(report)
+        write()
     except (OSError, StorageError):
         out.print("  The report was not written, as this folder takes no files.")
     else:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from securevfl.runtime.clock import Path
 from securevfl.training.costs import Costs, spent
+from securevfl.training.run_page import REPEATS
 
 Cell = str | int | float | None
 UNCUT = 400  # columns, of what is no terminal
@@ -94,7 +95,8 @@ def took(path: Path) -> str:
 
 def figures(metrics: Mapping[str, float], positive: str | None) -> str:
     """Metrics in a line, and which class they are of."""
-    found = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    shown = {name: value for name, value in metrics.items() if REPEATS.get(name, "") not in metrics}
+    found = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
     return found + ("" if positive is None else f" (positive class: {positive})")
 
 
