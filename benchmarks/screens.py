@@ -1,24 +1,26 @@
-"""Takes the pictures of screens that the documentation shows: terminals as SVG, pages as PNG by a headless Chromium.
+"""Takes the pictures of screens that the documentation shows: terminals of 80 columns as SVG, and pages as PNG by a
+headless Chromium, 400 and 1,400 pixels wide, light and dark.
 
-python -m benchmarks.screens docs/figures/screens [--only train audit-desk ...]
+python -m benchmarks.screens docs/figures [--only demo join run ...]
 
-Terminals and pages are those of the two files that docs/start.md makes, and of its job. The demo's picture is made by
-benchmarks/picture.py. Needs chromium and Pillow; the pages of the documentation are built in a temporary folder.
+All are of one recorded run: the two files that docs/start.md makes and its job, the second screen of `join` between two
+processes with the kits of docs/two-organisations.md. Needs chromium and Pillow.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import pty
 import re
+import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from functools import partial
-from html import escape
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+import termios
+import time
 from io import StringIO
 from pathlib import Path
 
@@ -27,84 +29,135 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
-COLUMNS = 100  # of a terminal
-DESK, PHONE = (1280, 900), (390, 844)  # pixels
+COLUMNS, LINES = 80, 50  # of a terminal
+WIDTHS = {"phone": 400, "desk": 1400}  # pixels of a page
+HEIGHT = 900
 SMALLEST = 500  # pixels that a window of Chromium has at least
 BAR = 200  # pixels more than its own bars take
+COLOURS = {"light": 1, "dark": 0}  # as Chromium numbers them
 TABLES = "--data bank=bank.csv --data shop=shop.csv"
 TERMINALS = {
-    "train": f"securevfl train job.toml {TABLES} --save model --html run.html",
+    "demo": "securevfl demo",
+    "compare": f"securevfl compare job.toml {TABLES}",
     "explain": f"securevfl explain job.toml {TABLES}",
+    "train": f"securevfl train job.toml {TABLES} --html run.html",
     "describe": "securevfl describe bank.csv",
+    "join": "securevfl join kits/bank/job.toml --party bank --data bank.csv --html joined.html",
+    "ledger": "securevfl ledger --party shop",
 }
-SECOND = "\nshop (partner)"  # where the sheet of the second party begins, which is left out
 AUDIT = f"securevfl audit job.toml {TABLES} --html audit.html"
-PAGES = {"run": "run.html", "audit": "audit.html", "docs": "site/index.html", "docs-mode": "site/which-mode.html"}
-TAKEN = [*TERMINALS, "run-desk", "run-phone", "audit-desk", "audit-phone", "docs-desk", "docs-mode-phone"]
+PAGES = {"run": "run.html", "audit": "audit.html"}
+TAKEN = [*TERMINALS, *PAGES]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of a command whose ledgers are in this folder, and nothing of earlier runs."""
+    colours = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    return os.environ | colours | {"XDG_DATA_HOME": str(folder / "home")}
+
+
+def words(command: str) -> list[str]:
+    return [sys.executable, "-m", "securevfl.cli.main", *command.split()[1:]]
 
 
 def shown(folder: Path, command: str) -> str:
-    """What a command prints on a terminal in this folder, with its colours."""
-    words = [sys.executable, "-m", "securevfl.cli.main", *command.split()[1:]]
-    colours = os.environ | {"COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    colours["XDG_DATA_HOME"] = str(folder)  # no ledger of earlier runs
-    done = subprocess.run(words, cwd=folder, env=colours, capture_output=True, text=True, check=True)  # noqa: S603
+    """What a command prints in this folder, with its colours."""
+    done = subprocess.run(  # noqa: S603
+        words(command), cwd=folder, env=environment(folder), capture_output=True, text=True, check=True
+    )
     return done.stdout
+
+
+def on_terminal(folder: Path, command: str, answer: str) -> str:
+    """What a command prints on a terminal of its own, which answers its question; of a line that lives the last state
+    in which it has a figure."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (LINES, COLUMNS))
+    with subprocess.Popen(  # noqa: S603
+        words(command), cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs
+    ):
+        os.close(theirs)
+        printed, answered, deadline = "", False, time.monotonic() + 120
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([ours], [], [], 1)
+            try:
+                piece = os.read(ours, 65536) if ready else b"-"
+            except OSError:
+                break  # it has ended
+            printed += piece.decode() if ready else ""
+            if "[y/N]" in printed and not answered:
+                os.write(ours, answer.encode())
+                answered = True
+    states = re.findall(r"\x1b\[2K(training: visit [^\r\n]*)", printed)
+    lasting = [re.split(r"\r\x1b\[2K", line)[-1] for line in printed.replace("\r\n", "\n").splitlines()]
+    answer_at = next(number for number, line in enumerate(lasting) if "[y/N]" in line)
+    return "\n".join([*lasting[: answer_at + 1], *states[-1:], *filter(None, lasting[answer_at + 1 :])])
+
+
+def joined(folder: Path, command: str) -> str:
+    """The screen of the bank while bank and shop train in two processes."""
+    ports = []
+    for _ in range(2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports.append(free.getsockname()[1])
+    shown(folder, f"securevfl kit kits --party bank=localhost:{ports[0]} --party shop=localhost:{ports[1]}")
+    at = [f"--party {name} --data {name}.csv --peers kits/{name}/peers.toml" for name in ("bank", "shop")]
+    aligning = subprocess.Popen(words(f"securevfl align {at[1]}"), cwd=folder, env=environment(folder))  # noqa: S603
+    shown(folder, f"securevfl align {at[0]}")
+    if aligning.wait(60):
+        raise SystemExit("shop did not align")
+    printed = shown(folder, "securevfl explain kits/shop/job.toml --data shop=shop.csv --size bank=6")
+    agreed = re.findall(r"^digest: (\w+)", printed, re.M)[0]
+    command_of_shop = f"securevfl join kits/shop/job.toml {at[1]} --accept {agreed}"
+    shop = subprocess.Popen(words(command_of_shop), cwd=folder, env=environment(folder))  # noqa: S603
+    found = on_terminal(folder, command, "y\n")
+    if shop.wait(60):
+        raise SystemExit("shop did not train")
+    return found
 
 
 def drawn(command: str, printed: str) -> str:
     """Draw a terminal as SVG, with the reader's own fonts, so that nothing is fetched."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
-    console.print(Text.from_ansi(f"$ {command}"))
-    head, _, rest = printed.rstrip().partition(SECOND)
-    console.print(Text.from_ansi(f"{head}\n..." if rest else head))
-    return re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="securevfl"), flags=re.DOTALL)
+    console.print(Text.from_ansi(f"$ {command}\n{printed.rstrip()}"))
+    picture = console.export_svg(title="securevfl", unique_id="screen")
+    return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
 
 
-class _Files(SimpleHTTPRequestHandler):
-    """Files of a folder, without a line for each on the terminal."""
+def browser() -> str:
+    """Return the command of a browser. SystemExit if there is none."""
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    if found is None:
+        raise SystemExit("a browser was expected, there is none; apt-get install chromium")
+    return found
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
 
-
-def photographed(page: Path, size: tuple[int, int], picture: Path) -> None:
-    """Take a picture of a page in a window of this size; below SMALLEST it stands in a frame, as no window is so
-    narrow. The page comes from a server on this machine, as a search box needs one."""
-    width, height = size
-    files = partial(_Files, directory=str(page.parent))
-    with ThreadingHTTPServer(("127.0.0.1", 0), files) as server, tempfile.TemporaryDirectory() as folder:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+def photographed(page: Path, width: int, colours: str, picture: Path, height: int = HEIGHT) -> None:
+    """Take a picture of a page as wide as this; below SMALLEST it stands in a frame, as no window is so narrow."""
+    with tempfile.TemporaryDirectory() as folder:
         if width < SMALLEST:
-            frame = page.with_name(f"frame-{page.name}")
-            inner = f'<iframe style="border:0" width="{width}" height="{height}" src="{escape(page.name)}"></iframe>'
-            frame.write_text(f'<body style="margin:0">{inner}</body>', encoding="utf-8")
+            frame = Path(folder) / "frame.html"
+            inner = f'<iframe style="border:0" width="{width}" height="{height}" src="{page.resolve().as_uri()}">'
+            scheme = "<meta name='color-scheme' content='light dark'>"
+            frame.write_text(f'{scheme}<body style="margin:0">{inner}</iframe></body>', encoding="utf-8")
             page = frame
-        browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
-        words = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        words += [f"--user-data-dir={folder}", f"--window-size={max(width, SMALLEST)},{height + BAR}"]
-        words += ["--virtual-time-budget=4000", f"--screenshot={picture}"]
-        words.append(f"http://127.0.0.1:{server.server_port}/{page.name}")
-        subprocess.run(words, capture_output=True, timeout=300, check=True)  # noqa: S603
-        server.shutdown()
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        options += [f"--user-data-dir={folder}/profile", f"--window-size={max(width, SMALLEST)},{height + BAR}"]
+        options += [f"--blink-settings=preferredColorScheme={COLOURS[colours]}", f"--screenshot={picture}"]
+        subprocess.run(  # noqa: S603
+            [browser(), *options, page.resolve().as_uri()], capture_output=True, timeout=300, check=True
+        )
     image = Image.open(picture).convert("RGB").crop((0, 0, width, height))
     image.quantize(64, dither=Image.Dither.NONE).save(picture, optimize=True)
 
 
-def made(folder: Path, *, audit: bool) -> None:
-    """Make in a folder the files and the job of docs/start.md, and the pages that pictures are taken of."""
+def prepared(folder: Path) -> None:
+    """Make in a folder the files and the job of docs/start.md."""
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     block = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0]
     subprocess.run([sys.executable, "-c", block], cwd=folder, check=True)  # noqa: S603
     (folder / "job.toml").write_text(re.findall(r"^```toml\n(.*?)^```$", page, re.M | re.S)[0], encoding="utf-8")
-    if audit:
-        shown(folder, AUDIT)
-
-
-def built(folder: Path) -> None:
-    """Build the pages of the documentation."""
-    words = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(folder / "site")]
-    subprocess.run(words, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True)  # noqa: S603
 
 
 def main() -> None:
@@ -113,24 +166,23 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=TAKEN, choices=TAKEN)
     given = parser.parse_args()
     target = given.folder.resolve()
-    target.mkdir(parents=True, exist_ok=True)
+    (target / "screens").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        os.chdir(folder)
-        made(folder, audit=any(each.startswith("audit") for each in given.only))
-        if any(each.startswith("docs") for each in given.only):
-            built(folder)
-        needed = [each for each in TERMINALS if each in given.only]
-        if any(each.startswith("run") for each in given.only) and "train" not in needed:
-            shown(folder, TERMINALS["train"])
-        for each in needed:
-            (target / f"{each}.svg").write_text(
-                drawn(TERMINALS[each], shown(folder, TERMINALS[each])), encoding="utf-8"
-            )
-        for each in given.only:
-            page, _, width = each.rpartition("-")
-            if page in PAGES:
-                photographed(folder / PAGES[page], DESK if width == "desk" else PHONE, target / f"{each}.png")
+        prepared(folder)
+        for each, command in TERMINALS.items():
+            needed = each in given.only or (each, "run") == ("train", *(set(given.only) & {"run"}))
+            if needed or (each == "join" and "ledger" in given.only):
+                printed = joined(folder, command) if each == "join" else shown(folder, command)
+                place = target / "demo.svg" if each == "demo" else target / "screens" / f"{each}.svg"
+                place.write_text(drawn(command, printed), encoding="utf-8")
+        if "audit" in given.only:
+            shown(folder, AUDIT)
+        for each in set(given.only) & PAGES.keys():
+            for place, width in WIDTHS.items():
+                for colours in COLOURS:
+                    picture = target / "screens" / f"{each}-{place}-{colours}.png"
+                    photographed(folder / PAGES[each], width, colours, picture)
 
 
 if __name__ == "__main__":

@@ -12,32 +12,35 @@ from securevfl.audit.summary import GLOSSARY, summary
 _SKIPPED = "Attacks that were not carried out"
 
 _STYLE = """
-:root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --real: #b23a2e; --sim: #3a6ea5; --chance: #9aa5b1; }
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --real: #b23a2e; --sim: #3a6ea5;
+  --paper: #fff; --ground: #f6f7f9; --faint: #eef1f4; --amber: #fff8e8; --red: #fdf0ee; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e3e7ee; --soft: #a3adbb; --line: #3a424e; --paper: #1b2027;
+  --ground: #12161b; --faint: #2a313b; --amber: #3a2f14; --red: #43211d; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink); margin: 0;
-  background: #f6f7f9; }
+  background: var(--ground); }
 main { max-width: 62rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2.25rem 0 .6rem; }
 p { margin: .3rem 0; } .soft { color: var(--soft); }
-.verdict { border-left: 6px solid #3c8d5a; background: #fff; padding: .9rem 1.1rem; margin: 1.25rem 0;
+.verdict { border-left: 6px solid #3c8d5a; background: var(--paper); padding: .9rem 1.1rem; margin: 1.25rem 0;
   font-weight: 600; }
-.verdict.amber { border-color: #d99a1c; background: #fff8e8; }
-.verdict.red { border-color: var(--real); background: #fdf0ee; }
+.verdict.amber { border-color: #d99a1c; background: var(--amber); }
+.verdict.red { border-color: var(--real); background: var(--red); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem .9rem; margin: .6rem 0; }
 dt { font-weight: 600; color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-.card { background: #fff; border: 1px solid var(--line); border-radius: 6px; padding: .4rem 1.1rem 1rem;
+.card { background: var(--paper); border: 1px solid var(--line); border-radius: 6px; padding: .4rem 1.1rem 1rem;
   margin: 1rem 0; }
 .card h2 { margin: .7rem 0 .5rem; }
-table { border-collapse: collapse; width: 100%; background: #fff; }
+table { border-collapse: collapse; width: 100%; background: var(--paper); }
 th, td { text-align: left; vertical-align: top; padding: .45rem .7rem .45rem 0; border-bottom: 1px solid var(--line); }
 tr:last-child td { border-bottom: 0; } th { font-weight: 600; color: var(--soft); font-size: .85rem; }
 td.fig { white-space: nowrap; font-variant-numeric: tabular-nums; }
-.bar { position: relative; height: .62rem; width: 9rem; background: #eef1f4; border-radius: 2px; margin: .2rem 0; }
+.bar { position: relative; height: .62rem; width: 9rem; background: var(--faint); border-radius: 2px; margin: .2rem 0; }
 .bar i { position: absolute; left: 0; top: 0; bottom: 0; border-radius: 2px; }
 .bar b { position: absolute; top: -.15rem; bottom: -.15rem; width: 2px; background: var(--ink); }
 .real { background: var(--real); } .sim { background: var(--sim); }
-.tag { font-size: .8rem; font-weight: 600; padding: .05rem .5rem; border-radius: 9px; background: #eef1f4; }
-.tag.strong { background: #f7ddd9; } .tag.some { background: #fbf0d5; }
+.tag { font-size: .8rem; font-weight: 600; padding: .05rem .5rem; border-radius: 9px; background: var(--faint); }
+.tag.strong { background: var(--red); } .tag.some { background: var(--amber); }
 .tag.exceeds { background: var(--real); color: #fff; }
 .key span { display: inline-block; width: .8rem; height: .6rem; margin: 0 .3rem 0 .9rem; }
 @media (max-width: 40rem) {

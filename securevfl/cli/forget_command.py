@@ -37,10 +37,10 @@ def forget(
     model or the table. The same command again deletes what is there by then.
     """
     from securevfl.disclosure.ledger import DisclosureLedger
-    from securevfl.organisations.forget import Left
+    from securevfl.organisations.forget import Leftovers
     from securevfl.organisations.forget import forget as run
 
-    left = Left(
+    left = Leftovers(
         party,
         data,
         data.with_name(f"{party}.model.json") if model is None else model,

@@ -36,8 +36,8 @@ _KEPT = "what was told stays told: without it limits begin anew, rows are scored
 
 
 @dataclass(frozen=True)
-class Left:
-    """Where a party's trainings on a table leave files. model: its part. states, ahead: the folders that its states and
+class Leftovers:
+    """The places where a party's trainings on a table leave files. model: its part. states, ahead: the folders that its states and
     its work ahead are in, with those of other jobs."""
 
     party: str
@@ -56,7 +56,7 @@ class Forgotten:
     kept: list[tuple[Path, str]] = field(default_factory=list)
 
 
-def forget(left: Left, ledger: DisclosureLedger, *, every: bool = False) -> Forgotten:
+def forget(left: Leftovers, ledger: DisclosureLedger, *, every: bool = False) -> Forgotten:
     """Delete what the training of this part has left; with `every`, what all of the party's trainings on the table have
     left, those too that were cut off. Again, it deletes what is there by then.
 
@@ -74,7 +74,7 @@ def forget(left: Left, ledger: DisclosureLedger, *, every: bool = False) -> Forg
         return _delete(left, key, every, ledger)
 
 
-def _delete(left: Left, key: str, every: bool, ledger: DisclosureLedger) -> Forgotten:
+def _delete(left: Leftovers, key: str, every: bool, ledger: DisclosureLedger) -> Forgotten:
     found, others = Forgotten(), set[str]()
     state = re.compile(_STATE.replace("NAME", re.escape(left.party)))
     for path in _files(left.states):
@@ -111,7 +111,7 @@ def _delete(left: Left, key: str, every: bool, ledger: DisclosureLedger) -> Forg
     return found
 
 
-def _key_of(left: Left) -> str:
+def _key_of(left: Leftovers) -> str:
     """Return the key that the states and the work ahead of this part are filed under, in hex; an empty one for a part
     that is damaged, which fits no training. ConfigError if the file is no part, or another party's."""
     try:

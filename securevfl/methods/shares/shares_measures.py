@@ -165,7 +165,10 @@ class Measures:
 
     def _warn(self, far: float) -> None:
         if far > NEAR_END:
-            why = "sums come near the end of the table and would wrap beyond it; lower lr, or raise table_bits or step"
+            why = (
+                "so many rows have scores beyond half of the largest that the training counts with, beyond which they "
+                "would be wrong; if they become more, set a lower lr, or a larger table_bits or step"
+            )
             facts: dict[str, str | int | float] = {"part": round(far, 4), "reason": why}
             eventlog.emit(self._seat.me, "far", facts, logging.ERROR)
 
