@@ -37,8 +37,10 @@ _KEPT = "what was told stays told: without it limits begin anew, rows are scored
 
 @dataclass(frozen=True)
 class Leftovers:
-    """The places where a party's trainings on a table leave files. model: its part. states, ahead: the folders that its states and
-    its work ahead are in, with those of other jobs."""
+    """The places where a party's trainings on a table leave files.
+
+    model: its part. states, ahead: the folders that its states and its work ahead are in, with those of other jobs.
+    """
 
     party: str
     data: Path
