@@ -41,9 +41,9 @@ function ground(node, view) {
   for (let at = node; at; at = at.parentElement) {
     const [r, g, b, a] = numbers(view.getComputedStyle(at).backgroundColor)
     if (a === undefined || a > .5) return `rgb(${r}, ${g}, ${b})`
-    const back = at.tagName === 'svg' && at.querySelector('rect')
-    const sizes = back && [back, at].map(each => each.getBoundingClientRect())
-    if (back && covers(...sizes)) return view.getComputedStyle(back).fill
+    const backs = at.tagName === 'svg' ? [...at.querySelectorAll('rect')] : []
+    const back = backs.find(each => covers(each.getBoundingClientRect(), at.getBoundingClientRect()))
+    if (back) return view.getComputedStyle(back).fill
   }
   return 'rgb(255, 255, 255)'
 }
