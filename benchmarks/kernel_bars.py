@@ -19,7 +19,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -32,8 +31,8 @@ from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.protocols.choice import Protocol
-from securevfl.protocols.engines import Ckks, Engine, OnSeal
-from securevfl.protocols.shares import share_engines
+from securevfl.protocols.engines import Ckks, Engine
+from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.training.simulate import simulate
 
@@ -55,14 +54,14 @@ def default_credit(data: Path) -> Iterator[Row]:
     """Twelve visits of block descent on either engine, in turns, measuring included."""
     options = shares.TABLES["default_credit/12"] | {"test_fraction": 0.25}
     parties = shares.read(data, "default_credit")
-    job = Job(**options, protocol=Protocol(shares=Shares(chunk=options["epochs"])))
+    chunk = options["epochs"]
+    jobs = [Job(**options, protocol=Protocol(shares=Shares(chunk=chunk, library=each))) for each in SHARE_SCHEMES]
     clock: list[list[float]] = [[], []]
     spent: list[list[float]] = [[], []]
     for turn in range(PAIRS + 1):
-        for place, engines in enumerate((share_engines.ENGINES, share_engines.ENGINES[1:])):
-            with mock.patch.object(share_engines, "ENGINES", engines):
-                before, started = shares._spent(), time.perf_counter()
-                simulate(job, parties)
+        for place, job in enumerate(jobs):
+            before, started = shares._spent(), time.perf_counter()
+            simulate(job, parties)
             if turn:  # the first one warms up
                 clock[place].append(time.perf_counter() - started)
                 spent[place].append(shares._spent() - before)
@@ -113,7 +112,7 @@ def gradients(data: Path) -> Iterator[Row]:
 
 def _gradients(n: int, d: int, c: int, turns: int = 9) -> list[tuple[float, int]]:
     """Processor seconds and bytes of a gradient with both ends, on either engine, in turns."""
-    ends = [_ends(engine, n, d, c) for engine in (Ckks(), OnSeal())]
+    ends = [_ends(engine, n, d, c) for engine in (Ckks(), Ckks(library="seal"))]
     found: list[list[tuple[float, int]]] = [[], []]
     for turn in range(turns + 1):
         for once, own in zip(ends, found, strict=True):

@@ -16,7 +16,7 @@ import numpy as np
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.crypto.share_scheme import ShareScheme, common_coin
-from securevfl.protocols.shares.share_engines import ENGINES
+from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
 
 BITS = 48  # L of batches of some thousand rows
 PARTS = "encrypt", "prepare", "product", "open"
@@ -30,7 +30,7 @@ def products(n: int, d: int, visits: int, *, pairs: int = 3) -> dict[str, Any]:
     rng, ring = np.random.default_rng([n, d]), ShareRing(BITS)
     factors = [rng.integers(-128, 128, shape) for shape in ((n, d), (d, n))]
     vectors = [ring.uniform(Prg.fresh("bench"), (len(W), visits)) for W in factors]
-    ends = [_Ends(engine(BITS)) for engine in ENGINES]
+    ends = [_Ends(engine(BITS)) for engine in SHARE_SCHEMES.values()]
     for turn in range(pairs + 1):  # the first one warms up
         for end in ends:
             end.sent = 0

@@ -38,7 +38,7 @@ from securevfl.models.linear import Linear, Logistic, OneVsRest, Square
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
-from securevfl.protocols.engines import Ckks, OnSeal
+from securevfl.protocols.engines import Ckks
 from securevfl.protocols.notes import SharedResidual
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.runtime.channel import Event, Observer
@@ -113,9 +113,8 @@ def size(n: int, d: int, *, epochs: int = 0) -> dict[str, Any]:
     job = Job(**options, protocol=Protocol(shares=Shares(chunk=epochs)))
     once, (ahead, visits) = _longer(job, parties)
     parts = once[2]
-    sealed, on_seal = (
-        Job(**options, protocol=Protocol(residual=engine), accepts=("columns",)) for engine in (Ckks(), OnSeal())
-    )
+    engines = Ckks(), Ckks(library="seal")
+    sealed, on_seal = (Job(**options, protocol=Protocol(residual=each), accepts=("columns",)) for each in engines)
     plain = Job(**options, protocol=Protocol(residual="open"), accepts=("columns",))
     spent = [_processor(partial(simulate, each, parties, workers=1)) for each in (sealed, on_seal, plain)]
     rounds = batches * epochs

@@ -16,8 +16,8 @@ class Encrypted(MessageProtocol):
     engine: AnyEngine
 
     def linear(self, seat: Seat) -> LinearScheme:
-        """Return the engine for J^T [[g]] that all parties of a run can use, its calls booked."""
-        return seat.meter.linear(self.engine.common(exact=seat.exact))
+        """Return the engine's scheme for J^T [[g]], its calls booked at this party."""
+        return seat.meter.linear(self.engine.scheme())
 
     @property
     def quick(self) -> Self:

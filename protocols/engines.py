@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, SerializeAsAny
 
 from securevfl.base.config import Named, Registry
-from securevfl.crypto.kernel import check
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
+
+Library = Literal["own", "seal"]  # whose code the same protocol runs on
 
 
 class Engine(Named, ABC):
@@ -30,6 +31,11 @@ class Engine(Named, ABC):
         """One of each kind that others see differently, by the name that checks and documents give it."""
         return {cls.name: cls()}
 
+    @classmethod
+    def libraries(cls) -> dict[str, Self]:
+        """One on each library that it can run on, by what that adds to its name in checks."""
+        return {"": cls()}
+
     @property
     def quick(self) -> Self:
         """The same with the smallest keys that are allowed, for tests."""
@@ -38,16 +44,6 @@ class Engine(Named, ABC):
     @abstractmethod
     def scheme(self) -> LinearScheme:
         """Return the scheme for products J^T [[g]] of a party's Jacobian with the encrypted residual."""
-
-    def common(self, *, exact: bool) -> LinearScheme:
-        """Return the engine for J^T [[g]] of a run. exact: whether every party's numpy computes as small residues in
-        doubles need."""
-        return self.scheme()
-
-    @property
-    def schemes(self) -> dict[str, LinearScheme]:
-        """Every one that may serve in a run, by what it adds to the engine's name."""
-        return {"": self.scheme()}
 
     @abstractmethod
     def sums(self) -> AdditiveScheme:
@@ -79,33 +75,23 @@ class Paillier(Engine):
 
 
 class Ckks(Engine):
-    """The ring of CKKS, 128-bit; what is opened is dithered, so that its noise tells nothing of the key.
-
-    Products are of small residues in doubles where every party's numpy computes exactly, else SEAL's.
-    """
+    """The ring of CKKS, 128-bit; what is opened is dithered, so that its noise tells nothing of the key."""
 
     name: ClassVar[str] = "ckks"
     assumption: ClassVar[str] = "RLWE, 128-bit standard"
+    library: Library = "own"
+    """Whose code multiplies: "own" is this package's arithmetic in residues, which tests hold against SEAL; "seal" is
+    SEAL through tenseal, slower, for those whose rules ask for a library that others have read."""
+
+    @classmethod
+    def libraries(cls) -> dict[str, Self]:
+        return {"": cls(), " on SEAL": cls(library="seal")}
 
     def scheme(self) -> LinearScheme:
-        return self.common(exact=True)
-
-    def common(self, *, exact: bool) -> LinearScheme:
-        return _kernel() if exact and not check.fault() else _seal()
-
-    @property
-    def schemes(self) -> dict[str, LinearScheme]:
-        return {"": self.scheme(), " on SEAL": _seal()}
+        return _seal() if self.library == "seal" else _kernel()
 
     def sums(self) -> AdditiveScheme:
         return LatticeSum()
-
-
-class OnSeal(Ckks):
-    """The same on SEAL alone: what it costs is what the other products are compared with."""
-
-    def common(self, *, exact: bool) -> LinearScheme:
-        return _seal()
 
 
 @lru_cache(maxsize=8)

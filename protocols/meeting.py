@@ -21,8 +21,7 @@ from securevfl.runtime.door import Telling
 
 _SIZES = (
     "digests of the job and, keyed by the session, of the row order; role; numbers of rows, columns, parameters, "
-    "outputs and saved rounds; whether its columns are those of its earlier jobs; whether its numpy computes "
-    "products of small residues exactly"
+    "outputs and saved rounds; whether its columns are those of its earlier jobs"
 )
 _VERDICT = "whether the training is to stop or to turn back, and whether its model is the best so far"
 _STOPPED = "that the sender has stopped, and which of a few codes fits the error"
@@ -31,8 +30,6 @@ _STOPPED = "that the sender has stopped, and which of a few codes fits the error
 class Meeting(Telling, frozen=True):
     """What a party says of itself before anything else. parameters: of a module of its own; 0 where they follow from
     its columns. saved, run: its states are of these rounds of this training.
-
-    exact: whether its numpy computes as small residues in doubles need.
 
     content: the same in two jobs if its columns are the same, by its own ledger, and else random; empty without a
     ledger.
@@ -48,7 +45,6 @@ class Meeting(Telling, frozen=True):
     saved: tuple[int, ...]
     run: str
     content: str
-    exact: bool
 
 
 class Verdict(Telling, frozen=True):

@@ -38,9 +38,8 @@ class Seat:
     A party may hold several seats over one channel, each with a cast and a lane of its own.
     noise: the secret key of what this party blurs in this training, a fresh one if empty; `released` residuals went
     before this run of it. model: the module of its own that this party brings, if any. parameters: p_k of every passive
-    party, by which a sealed residual limits what is opened. columns: d_k of every party that has any, if known. exact:
-    whether every party's numpy computes as small residues in doubles need. reals: what outputs that are summed up
-    and residuals in the clear are carried as.
+    party, by which a sealed residual limits what is opened. columns: d_k of every party that has any, if known. reals:
+    what outputs that are summed up and residuals in the clear are carried as.
     """
 
     channel: Channel
@@ -56,7 +55,6 @@ class Seat:
     columns: Mapping[str, int] = field(default_factory=dict)
     desk: Desk = Desk()
     model: object = field(default=None, repr=False)
-    exact: bool = True
     reals: Reals = DOUBLES
 
     @cached_property

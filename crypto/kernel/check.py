@@ -15,7 +15,9 @@ import numpy as np
 from securevfl.crypto.kernel import residues
 from securevfl.crypto.kernel.residues import Floats, Primes
 
-__all__ = ["fault"]
+__all__ = ["OTHER", "fault"]
+
+OTHER = 'library = "seal", at all parties'  # what to do where this machine can't be mended
 
 _REMEDY = "install numpy from its wheels, which bring OpenBLAS"
 _MOST_TERMS = 512

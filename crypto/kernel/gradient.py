@@ -75,7 +75,7 @@ class KernelGradient(LinearScheme):
         if columns < 1:
             raise ConfigError(f"{ENGINE}: columns is the expected width of J, at least 1, got {columns}")
         if why := check.fault():
-            raise ConfigError(f"{ENGINE}: {why}")
+            raise ConfigError(f"{ENGINE}: {why}, or name the other library: {check.OTHER}")
         self._columns = columns
         self._parameters = GradientParameters()
 

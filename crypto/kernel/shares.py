@@ -78,7 +78,7 @@ class KernelShares(ShareScheme):
         if not 8 <= bits <= MOST_BITS:
             raise ConfigError(f"shares on the kernel: L is 8 to {MOST_BITS}, got {bits}; use fewer bits of fixed point")
         if why := check.fault():
-            raise ConfigError(f"shares on the kernel: {why}")
+            raise ConfigError(f"shares on the kernel: {why}, or name the other library: {check.OTHER}")
         self.bits = bits
         self._parameters = _parameters(bits)
 

@@ -6,8 +6,6 @@ and keys of its own, so that they may go on side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares.share_products import Products
@@ -19,9 +17,8 @@ __all__ = ["Met"]
 class Met:
     """One party's end. Nothing is sent before it is asked for, by all parties at the same point."""
 
-    def __init__(self, seat: Seat, partner: str, schemes: Sequence[ShareScheme], table_bits: int) -> None:
-        """schemes: the engines that this party can run."""
-        self._products = Products(seat, partner, schemes)
+    def __init__(self, seat: Seat, partner: str, scheme: ShareScheme, table_bits: int) -> None:
+        self._products = Products(seat, partner, scheme)
         self._bits = table_bits
         self._ends: dict[str, Transfers] = {}
 

@@ -8,7 +8,7 @@ The *holders* are the active party and its partner. A holder h has vectors V_h, 
 3. k -> h   masked W_k^T V_h      => one share at k, one at h
 
 A party receives ciphertexts under a holder's key, a holder replies that are uniform to it whatever key it made and
-whatever it asked (crypto/lattice/bfv_product.py), on the engine that all can run (share_engines.py): no coin is made
+whatever it asked (crypto/lattice/bfv_product.py), on the library that the job names (share_engines.py): no coin is made
 without the evaluator's own nonce.
 """
 
@@ -29,7 +29,6 @@ from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares.product_work import Work
-from securevfl.protocols.shares.share_engines import agreed
 from securevfl.runtime.codec import M, Message
 from securevfl.runtime.door import Leave
 
@@ -40,11 +39,10 @@ Sealed = Callable[[str, int], bytes]  # the query of a holder about a batch
 
 
 class ProductGreeting(Message, frozen=True):
-    """32 random bytes for this session's coins, an X25519 key, and the names of engines that the sender can run."""
+    """32 random bytes for this session's coins, and an X25519 key."""
 
     nonce: bytes
     public: bytes
-    engines: tuple[str, ...]
 
 
 class HolderKeys(Message, frozen=True):
@@ -84,11 +82,9 @@ def declares() -> list[Declared]:
 class Products:
     """One party's end, whichever it is, for a session."""
 
-    def __init__(self, seat: Seat, partner: str, schemes: Sequence[ShareScheme]) -> None:
-        """schemes: the engines that this party can run, all for the same ring."""
+    def __init__(self, seat: Seat, partner: str, scheme: ShareScheme) -> None:
         self.seat, self.holders = seat, (seat.active, partner)
-        self._schemes, self._ring = schemes, ShareRing(schemes[0].bits)
-        self.scheme = schemes[0]  # once all have met, the one that they have agreed on
+        self.scheme, self._ring = scheme, ShareRing(scheme.bits)
         self.others = tuple(name for name in seat.parties if name != seat.me)
         self.served = tuple(name for name in self.holders if name != seat.me)  # whose vectors meet own columns
         self.asked = self.others if seat.me in self.holders else ()  # whose columns meet own vectors
@@ -101,18 +97,17 @@ class Products:
             return False
         seat, pair, mine = self.seat, KeyPair(), os.urandom(NONCE_BYTES)
         for name in self.others:
-            self.send(name, ProductGreeting(mine, pair.public, tuple(scheme.name for scheme in self._schemes)))  # 0
+            self.send(name, ProductGreeting(mine, pair.public))  # 0
         self._nonces[seat.me] = mine
-        session, told = seat.channel.session.hex() + seat.lane, {}
+        session = seat.channel.session.hex() + seat.lane
         for name in self.others:
             greeting = self.recv(name, ProductGreeting)
             if len(greeting.nonce) != NONCE_BYTES:
                 raise ProtocolError(f"{name}: a nonce of {NONCE_BYTES} bytes was expected, {len(greeting.nonce)} came")
-            self._nonces[name], told[name] = greeting.nonce, greeting.engines
+            self._nonces[name] = greeting.nonce
             self.pair_keys[name] = pair.agree(
                 greeting.public, session=session, own=seat.me, peer=name, domain="training on shares"
             )
-        self.scheme = agreed(self._schemes, told, seat.me)
         return True
 
     def coin(self, holder: str, number: int, purpose: str) -> bytes:

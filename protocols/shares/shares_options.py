@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from securevfl.protocols.base import MessageProtocol
+from securevfl.protocols.engines import Library
 from securevfl.protocols.shares.share_levels import Levels
 from securevfl.protocols.shares.share_numbers import Numbers
 
@@ -50,6 +51,9 @@ class Shares(MessageProtocol):
     scores: Literal["levels", "exact", "none"] = "levels"
     """What is told of new rows: levels; exact sums, which must be accepted by name; or nothing."""
 
+    library: Library = "own"
+    """Whose code multiplies encrypted vectors: "own" is this package's arithmetic in residues, which tests hold against
+    SEAL; "seal" is SEAL through tenseal, slower, for those whose rules ask for a library that others have read."""
     open_weights: tuple[str, ...] = ()
     """Parties that are told their own weights at the end; each can then rank the labels by itself."""
 

@@ -17,7 +17,7 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import share_products
-from securevfl.protocols.shares.share_engines import available
+from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
 from securevfl.protocols.shares.share_products import Products
 
 __all__ = ["declares", "summed_products"]
@@ -41,7 +41,7 @@ def summed_products(
     """
     ring, asks = ShareRing(bits), seat.me == seat.active
     (peer,) = seat.roles.others(seat.me)
-    products = Products(seat, seat.roles.the(PARTNER), available(bits))
+    products = Products(seat, seat.roles.the(PARTNER), SHARE_SCHEMES["own"](bits))
     products.meet()
     holders, (evaluators,) = products.keys(0, (purpose,))
     mine, totals = [own.shape[1] for own in blocks], [np.zeros((1, 1), np.uint64) for _ in blocks]

@@ -163,15 +163,13 @@ def _stored(data: bytes) -> _Record:
 class Ahead:
     """One party's side, whichever it is."""
 
-    def __init__(
-        self, seat: Seat, terms: Terms, schemes: Sequence[ShareScheme], factors: Factors, ready: Ready
-    ) -> None:
-        """schemes: the engines that this party can run; ready: where the records go."""
+    def __init__(self, seat: Seat, terms: Terms, scheme: ShareScheme, factors: Factors, ready: Ready) -> None:
+        """scheme: what multiplies; ready: where the records go."""
         self._seat, self._terms, self._factors, self._ready = seat, terms, factors, ready
         self._names = SpentNames(seat.desk.chunks)
         self._ring = ShareRing(terms.numbers.bits)
         own = replace(seat, lane=f"{seat.lane}/ahead")
-        self.met = Met(own, terms.partner, schemes, terms.numbers.table_bits)
+        self.met = Met(own, terms.partner, scheme, terms.numbers.table_bits)
         total = sum(terms.columns.values())
         self._width = -(-total * (len(seat.parties) - 1) // len(seat.parties))  # of a factor that psi meets, about
         self._prg = Prg.fresh("masks of a training on shares")

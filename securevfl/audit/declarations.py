@@ -18,7 +18,7 @@ from securevfl.protocols.alignment import psi, standing
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.protocols.shares.column_products import FEWEST, ProductNumbers
-from securevfl.protocols.shares.share_engines import available
+from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
 from securevfl.runtime.codec import Message
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]
@@ -69,7 +69,7 @@ def sections() -> list[Section]:
     found += [_alignment(passives, transfers=transfers) for transfers in (True, False) for passives in (1, 3)]
     found.append(_standing())
     beside = [each for source in (conversation, predict, scoring, measure) for each in source.declares(_ROLES)]
-    strength = available(ProductNumbers(FEWEST).bits)[0].strength
+    strength = SHARE_SCHEMES["own"](ProductNumbers(FEWEST).bits).strength
     both = "none needed: who asks is told the sums"
     return [
         *found,

@@ -21,7 +21,7 @@ from securevfl.bench import baselines
 from securevfl.bench.record import Stopwatch, median_of, process_pool
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError
-from securevfl.protocols.engines import Ckks, Engine, OnSeal, Paillier
+from securevfl.protocols.engines import Ckks, Engine, Paillier
 from securevfl.runtime.executor import TimedExecutor
 
 SCHEMA = "securevfl.bench.he/1"
@@ -61,7 +61,7 @@ def engine_named(name: str, bits: int) -> Engine:
         case "ckks":
             return Ckks()
         case "seal":
-            return OnSeal()
+            return Ckks(library="seal")
     raise ConfigError(f"--engines: names among {', '.join(ENGINES)} were expected, {name!r} came; correct it")
 
 

@@ -37,7 +37,7 @@ from securevfl.protocols.giving import sizes
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import column_products
 from securevfl.protocols.shares.column_products import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
-from securevfl.protocols.shares.share_engines import available
+from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, Observer
 from securevfl.runtime.clock import WallClock
@@ -182,7 +182,7 @@ def _remedy(own: OwnColumns) -> str:
 def _sheet(party: Party, own: OwnColumns, told: Sequence[Disclosure], before: Sequence[LedgerEntry]) -> Sheet:
     """Write this party's sheet: what it would learn and tell, and what it has told before."""
     n, d = len(party), len(own.names)
-    strength = available(column_products.ProductNumbers(n).bits)[0].strength
+    strength = SHARE_SCHEMES["own"](column_products.ProductNumbers(n).bits).strength
     lines = [
         f"correlations of columns, for {party.name}, {n:,} rows x {d} columns of numbers: {', '.join(own.names)}",
         f"assumes: {ASSUMPTIONS}",

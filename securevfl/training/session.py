@@ -20,7 +20,6 @@ from pathlib import Path
 from securevfl.base.roles import Roles
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.consent.consent_sheet import Sheet, own_sheet
-from securevfl.crypto.kernel import check
 from securevfl.data.baseline import Baseline, baselines, most
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared
@@ -240,10 +239,6 @@ def _weighed(job: Job, met: _Met, seat: Seat, booking: Booking, saved: Saved | N
 
 
 def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Seat:
-    inexact = sorted(name for name, other in met.heard.items() if not other.exact)
-    if inexact:
-        facts: dict[str, str | int | float] = {"without": ", ".join(inexact), "reason": "their numpy is not exact"}
-        eventlog.warn(channel.me, "products on a slower engine", facts)
     return Seat(
         channel=channel,
         roles=met.roles,
@@ -255,7 +250,6 @@ def _seat(job: Job, channel: Channel, met: _Met, meter: Meter, desk: Desk) -> Se
         columns=met.sizes.columns,
         desk=desk,
         model=met.party.model,
-        exact=not inexact,
     )
 
 
@@ -323,7 +317,6 @@ def _introduce(
         saved=checkpoints.rounds(key) if checkpoints is not None else (),
         run=checkpoints.run(key) if checkpoints is not None else "",
         content=content,
-        exact=not check.fault(),
     )
 
 

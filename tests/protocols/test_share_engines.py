@@ -1,8 +1,6 @@
-"""Which engine a session's products are on: the kernel if all can run it, SEAL if one cannot, and then it is said."""
+"""Which library a session's products are on: the one that the job names, and no other takes its place unasked."""
 
 from __future__ import annotations
-
-import logging
 
 import numpy as np
 import pytest
@@ -10,39 +8,11 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.crypto.kernel import check
-from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.lattice.bfv_product import LatticeShares
-from securevfl.errors import ProtocolError
-from securevfl.protocols.shares import share_engines
-from securevfl.protocols.shares.share_engines import agreed, available
+from securevfl.errors import ConfigError, ProtocolError
+from securevfl.protocols import engines
+from securevfl.protocols.shares.share_engines import SHARE_SCHEMES as LIBRARIES
 from securevfl.protocols.shares.share_products import Products, Query
 from securevfl.runtime.channel import Event
-
-BOTH = KernelShares(48), LatticeShares(48)
-
-
-def test_the_first_that_all_can_run_is_taken():
-    for told, name in (
-        ({"b": ("kernel", "lattice"), "c": ("lattice", "kernel")}, "kernel"),
-        ({"b": ("kernel", "lattice"), "c": ("lattice",)}, "lattice"),
-        ({"b": ("lattice", "of a later release")}, "lattice"),
-        ({"b": ("kernel",)}, "kernel"),
-    ):
-        assert agreed(BOTH, told, "a").name == name
-        assert agreed(BOTH[::-1], told, "a").name == name
-    assert agreed(BOTH[1:], {"b": ("kernel", "lattice")}, "a").name == "lattice"
-
-
-@pytest.mark.parametrize("names", [(), ("kernel",), ("of a later release",)])
-def test_parties_without_an_engine_in_common_are_told(names):
-    with pytest.raises(ProtocolError, match="lattice"):
-        agreed(BOTH[1:], {"b": names}, "a")
-
-
-def test_a_machine_whose_blas_is_odd_has_seal_alone(monkeypatch):
-    assert [scheme.name for scheme in available(48)] == ["kernel", "lattice"]
-    monkeypatch.setattr(check, "fault", lambda: "odd; install another")
-    assert [scheme.name for scheme in available(48)] == ["lattice"]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +28,7 @@ def game():
     return job, [party.take(np.arange(120)) for party in vfl.datasets.breast_cancer(3)]
 
 
-def magics(game):
+def magics(game, library):
     """The weights of a run, and the magics of the queries in it."""
     seen = set()
 
@@ -66,32 +36,36 @@ def magics(game):
         if isinstance(event.message, Query):
             seen.add(event.message.ciphertext[:4])
 
-    run = vfl.simulate(*game, workers=1, observe=observe)
-    weights = whole_weights(game[0], {name: part.state for name, part in run.parts.items()}, "bank")
+    shares = game[0].protocol.shares.model_copy(update={"library": library})
+    job = game[0].model_copy(update={"protocol": vfl.Protocol(shares=shares)})
+    run = vfl.simulate(job, game[1], workers=1, observe=observe)
+    weights = whole_weights(job, {name: part.state for name, part in run.parts.items()}, "bank")
     return np.concatenate([weights[name] for name in sorted(weights)]), seen
 
 
-def test_one_party_that_cannot_puts_all_on_seal_which_is_said_and_gives_the_same_model(game, monkeypatch, caplog):
-    on_kernel, seen = magics(game)
+def test_either_library_trains_the_same_model(game):
+    own, seen = magics(game, "own")
     assert seen == {b"SKV2"}
-    init = Products.__init__
-
-    def without(self, seat, partner, schemes):
-        init(self, seat, partner, schemes[1:] if seat.me == "telco" else schemes)
-
-    monkeypatch.setattr(Products, "__init__", without)
-    with caplog.at_level(logging.WARNING, logger="securevfl"):
-        on_seal, seen = magics(game)
+    on_seal, seen = magics(game, "seal")
     assert seen == {b"SSV1"}
-    said = [record for record in caplog.records if "slower engine" in record.getMessage()]
-    assert said
-    assert all("telco" in record.getMessage() for record in said)
-    assert {record.levelno for record in said} == {logging.WARNING}
-    np.testing.assert_allclose(on_kernel, on_seal, atol=0.1)  # the table rounds at random in either
+    np.testing.assert_allclose(own, on_seal, atol=0.1)  # the table rounds at random in either
 
 
-def test_engines_are_in_the_order_of_preference():
-    assert [engine.name for engine in share_engines.ENGINES] == ["kernel", "lattice"]
+@pytest.mark.parametrize(
+    "protocol", [vfl.Protocol(shares=vfl.Shares()), vfl.Protocol(residual=vfl.Ckks())], ids=["shares", "sealed"]
+)
+def test_a_machine_whose_blas_is_odd_is_told_of_the_other_library(game, monkeypatch, protocol):
+    monkeypatch.setattr(check, "fault", lambda: "odd; install another")
+    for cached in (engines._kernel,):
+        cached.cache_clear()
+    keys = {"accepts": ["columns"], "optimizer": vfl.FedSGD(lr=0.3), "protocol": protocol, "epochs": 1}
+    with pytest.raises(ConfigError, match=r'odd; install another, or name the other library: library = "seal"'):
+        vfl.simulate(vfl.Job(model=vfl.Logistic(), batch_size="all", **keys), game[1], workers=1)
+
+
+def test_parties_agree_on_the_library():
+    jobs = [vfl.Job(model=vfl.Logistic(), protocol=vfl.Protocol(shares=vfl.Shares(library=each))) for each in LIBRARIES]
+    assert len({job.digest for job in jobs}) == len(LIBRARIES)
 
 
 @pytest.mark.parametrize("times", [2, 3])

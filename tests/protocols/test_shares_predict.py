@@ -94,7 +94,7 @@ class Model:
             def play(channel):
                 seat = Seat(channel, Roles.labelled("a", self.names[1:]), Meter(channel.clock, channel.books))
                 asking = Asking(model, ledgers.get(name) or Open(), levels, to, most, rounded)
-                products = Products(seat, "b", (SCHEME,))
+                products = Products(seat, "b", SCHEME)
                 rows = max(len(block["a"]) for block in blocks)
                 side = Scores(products, self.terms, self.states[name], asking, rows=rows)
                 return [

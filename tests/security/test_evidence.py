@@ -24,7 +24,6 @@ from securevfl.errors import LeakageError, LimitError, OpeningMismatch, Protocol
 from securevfl.methods.known_run import known_run
 from securevfl.protocols import bin_classes
 from securevfl.protocols.differentiable import FixedJacobian
-from securevfl.protocols.engines import OnSeal
 from securevfl.protocols.residuals.base import Agreement, Batch
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 from tests.small_keys import SMALL
@@ -173,7 +172,7 @@ class Stopped(Exception):
     """What ends a run once its counts are told."""
 
 
-@pytest.mark.parametrize("engine", [vfl.Ckks(), OnSeal(), SMALL], ids=["ckks", "seal", "paillier"])
+@pytest.mark.parametrize("engine", [vfl.Ckks(), vfl.Ckks(library="seal"), SMALL], ids=["ckks", "seal", "paillier"])
 def test_weights_in_place_of_bins_read_no_more_labels_than_are_counted(
     monkeypatch: pytest.MonkeyPatch, engine: Any
 ) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from securevfl.base.arrays import Floats
 from securevfl.base.files import read_checked_json, write_checked_json
 from securevfl.base.roles import PARTNER
+from securevfl.crypto.share_scheme import ShareScheme
 from securevfl.data.schedule import Rows, Visit
 from securevfl.disclosure.exposure import ROWS
 from securevfl.disclosure.holds import Holds
@@ -41,9 +42,9 @@ from securevfl.protocols.shares.opened_scores import Asking, Scores
 from securevfl.protocols.shares.opened_weights import opened
 from securevfl.protocols.shares.ready_chunks import all_ended, is_ready
 from securevfl.protocols.shares.score_ledger import BUDGET, OWN, REFUSED, Ledger
-from securevfl.protocols.shares.share_engines import available
+from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
 from securevfl.protocols.shares.share_levels import Levels
-from securevfl.protocols.shares.share_numbers import LookUp
+from securevfl.protocols.shares.share_numbers import LookUp, Numbers
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.visits import SharesActive, SharesPartner, SharesPassive, Side, VisitColumns
 from securevfl.protocols.shares.work_ahead import Ahead, RowBlock, Terms
@@ -278,7 +279,11 @@ class SharesPlayer(Player):
     def _met(self) -> Met:
         """What the session has for questions about the model."""
         numbers = self._plan.numbers
-        return Met(self._seat, self._partner, available(numbers.bits), numbers.table_bits)
+        return Met(self._seat, self._partner, self._scheme(numbers), numbers.table_bits)
+
+    def _scheme(self, numbers: Numbers) -> ShareScheme:
+        """Return what multiplies shared vectors. ConfigError where this machine's linear algebra is not exact."""
+        return SHARE_SCHEMES[self._options.library](numbers.bits)
 
     def _begin(self, data: TrainingData) -> _Training:
         seat, schedule = self._seat, data.schedule
@@ -299,7 +304,7 @@ class SharesPlayer(Player):
             self._turn(data),
         )
         ready: Ready = InMemory() if seat.desk.ahead is None else OnDisk(seat.desk.ahead)
-        ahead = Ahead(seat, terms, available(terms.numbers.bits), own.integers, ready)
+        ahead = Ahead(seat, terms, self._scheme(terms.numbers), own.integers, ready)
         side: Side
         if self._active:
             loss, numbers = self._job.loss, terms.numbers

@@ -176,10 +176,9 @@ def engine_checks() -> dict[str, Check]:
     """One a registered engine, for products and for sums."""
     found: dict[str, Check] = {}
     for name, kind in ENGINES.items():
-        for label, engine in kind.variants().items():
-            for more, scheme in engine.quick.schemes.items():
-                work = [partial(engines.linear, scheme, executor) for executor in _ways(engine)]
-                found[f"engine {label}{more}"] = partial(_watch, work)
+        for library, engine in kind.libraries().items():
+            work = [partial(engines.linear, engine.quick.scheme(), executor) for executor in _ways(engine)]
+            found[f"engine {name}{library}"] = partial(_watch, work)
         sums = [partial(engines.additive, kind().quick.sums(), executor) for executor in _ways(kind())]
         found[f"engine {name} sums"] = partial(_watch, sums)
     return found
