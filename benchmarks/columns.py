@@ -20,7 +20,7 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.attacks.base import Score
 from securevfl.audit.recording.views import Worlds
-from securevfl.optim.base import Optimizer
+from securevfl.optim.rules import Optimizer
 
 ROWS, BATCH, EPOCHS, SEEDS = 3000, 750, 20, 3
 FEW = (EPOCHS, 8, 4, 3, 2)

@@ -43,16 +43,16 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.errors import SecureVFLError
+from securevfl.families.fdskl.fdskl import Phases
+from securevfl.families.training_data import State
 from securevfl.job import Job
-from securevfl.methods.phases.phases import Phases
-from securevfl.methods.state import State
 from securevfl.models.trees import ForestInputs
 from securevfl.organisations.join import join
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
 from securevfl.training.session import run_key
-from securevfl.transport import stream
+from securevfl.transport import line
 from securevfl.transport.peers import Peers
 
 PATIENCE, TIMEOUT, LIMIT = 3.0, 20.0, 240.0  # seconds
@@ -77,18 +77,18 @@ def play(kit: Path, setting: Setting, listen: str | None, told: Connection, mang
     """One party, in a process of its own."""
     party = next(party for party in setting.tables if party.name == kit.name)
     draw = random.Random(os.getpid())
-    encode = stream.encode_message
+    encode = line.encode_message
 
     def encode_mangled(message: Any) -> bytes:
         data = encode(message)
-        if mangle.is_set() and isinstance(message, stream.Data):
+        if mangle.is_set() and isinstance(message, line.Data):
             mangle.clear()
             head = bytearray(data[:4])
             head[draw.randrange(4)] ^= 1 << draw.randrange(8)
             data = draw.choice([data[: draw.randrange(len(data))], bytes(head) + data[4:], draw.randbytes(40)])
         return data
 
-    stream.encode_message = encode_mangled
+    line.encode_message = encode_mangled
 
     def on_round(done: int, of: int) -> None:
         told.send(("round", done))

@@ -28,9 +28,9 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job, Target
 from securevfl.models.linear import Linear, Logistic
 from securevfl.models.metrics import area_under_curve
-from securevfl.optim.base import Training
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.fedbcd import FedBCD, FedSGD
+from securevfl.optim.rules import Training
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.protocols.notes import Learned

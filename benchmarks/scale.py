@@ -32,9 +32,9 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.bench.record import record
-from securevfl.cli.option_groups import MeetingOptions
 from securevfl.cli.parties import predict as predict_command
-from securevfl.data.row_order import write_rows
+from securevfl.cli.party_options import MeetingOptions
+from securevfl.data.load import write_rows
 from securevfl.data.store import open_table, store_table
 from securevfl.errors import TransportError
 from securevfl.organisations.join import join

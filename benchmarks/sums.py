@@ -22,8 +22,8 @@ import numpy as np
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.bench.record import record
+from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, Stage, VirtualClock

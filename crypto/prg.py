@@ -18,7 +18,9 @@ import threading
 from typing import TypeVar
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from numpy.typing import NDArray
@@ -26,7 +28,8 @@ from numpy.typing import NDArray
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import CryptoError
 
-__all__ = ["KEY_BYTES", "Prg", "Unsigned", "derive_key", "encode_context", "random_words"]
+__all__ = ["KEY_BYTES", "Prg", "Unsigned", "derive_key", "encode_context", "random_words", "unwrap", "wrap"]
+
 
 KEY_BYTES = 32
 Unsigned = TypeVar("Unsigned", np.uint16, np.uint32, np.uint64)
@@ -119,3 +122,28 @@ class Prg(Secret):
                 raise CryptoError(f"PRG: expected a stream number >= {self._next}, got {chosen}; streams serve once")
             self._next = chosen + 1
             return chosen
+
+
+# A secret under a key that serves once: ChaCha20-Poly1305 (RFC 8439).
+#
+# The nonce is zero throughout, so the key must be derived for this one secret. What the secret belongs to is bound to
+# it: who opens it with another context is refused, as with another key.
+
+
+_NONCE = bytes(12)
+
+
+def wrap(key: bytes, secret: bytes, context: bytes) -> bytes:
+    """Return the secret sealed, 16 bytes longer. `key` has 32 bytes and seals nothing else."""
+    return ChaCha20Poly1305(key).encrypt(_NONCE, secret, context)
+
+
+def unwrap(key: bytes, sealed: bytes, context: bytes) -> bytes:
+    """Open what `wrap` has sealed. CryptoError under another key or context, or if the bytes were altered."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, context)
+    except InvalidTag:
+        raise CryptoError(
+            f"a sealed secret of {len(sealed)} bytes does not open: it was altered or is for another session or "
+            "purpose; start the session again"
+        ) from None

@@ -23,15 +23,14 @@ from securevfl.base.files import write_whole
 from securevfl.data.evidence import Woe
 from securevfl.data.preparation import Preparation
 from securevfl.errors import ConfigError
+from securevfl.families import leak_kinds
 from securevfl.job import Job
-from securevfl.methods import leak_kinds
 from securevfl.models import MODELS, metrics
 from securevfl.models.base import Model
 from securevfl.models.losses import LOSSES
-from securevfl.models.weights import Weights
+from securevfl.models.row_columns import Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Rule, Training
-from securevfl.optim.rules import RULES
+from securevfl.optim.rules import RULES, Rule, Training
 from securevfl.options import Patience, Target
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.engines import ENGINES, Engine

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import SerializeAsAny, field_validator, model_validator
 
 from securevfl.base.config import Config, read_nested
+from securevfl.protocols.declared import Reals
 from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS, auto_sum
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.spaces import Reals
 from securevfl.protocols.stored.stored_cipher import StoredCipher
 from securevfl.protocols.stored.stored_sum import StoredSum
 from securevfl.protocols.sums.base import SumProtocol

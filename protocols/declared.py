@@ -4,11 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.roles import Role
-from securevfl.protocols.spaces import KindOfSpace
+from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Entry, Leave
+
+# The numbers that a sum is made of: reals up to a bound, or phases of a circle.
+
+
+Phases = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Reals:
+    """Sums of real vectors, |v| <= bound, of `bits` a number on the line: floating point where they go in the clear,
+    fixed point in Z_2^bits where they are masked. What is encrypted has the precision of its engine."""
+
+    bound: float = 2.0**12
+    bits: Literal[32, 64] = 64
+
+
+@dataclass(frozen=True)
+class Circle:
+    """Sums of phases in Z_2^bits = [0, 2 pi); carried as uint32."""
+
+    bits: Literal[16, 32] = 32
+
+
+Space = Reals | Circle
+DOUBLES = Reals()
+
+
+KindOfSpace: TypeAlias = "type[Reals] | type[Circle]"
 
 
 @dataclass(frozen=True)
@@ -71,3 +103,16 @@ def recast(
             for receiver in receivers
         ]
     return list(dict.fromkeys(found))
+
+
+# Entries for what protocols tell that says nothing about anyone's rows.
+
+
+def sizes(channel: Channel, to: str) -> Leave:
+    """Enters numbers of rows, versions and digests of what is agreed, which tell no row."""
+    return channel.tell(Entry(to, "sizes"))
+
+
+def verdict(channel: Channel, to: str, *, bits: int = 1) -> Leave:
+    """Enters how a training goes: whether it stops, and in which rounds a loss rose."""
+    return channel.tell(Entry(to, "verdicts", bits=bits))

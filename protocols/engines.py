@@ -15,6 +15,8 @@ from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
 from securevfl.crypto.scheme import AdditiveScheme, LinearScheme
+from securevfl.protocols.base import MessageProtocol
+from securevfl.protocols.seat import Seat
 
 Library = Literal["own", "seal"]  # whose code the same protocol runs on
 
@@ -111,3 +113,32 @@ def _seal() -> LinearScheme:
 
 ENGINES: Registry[Engine] = Registry("engine", Paillier, Ckks)
 AnyEngine = Annotated[SerializeAsAny[Engine], BeforeValidator(ENGINES.read)]
+
+
+# What all message protocols have in common that work on ciphertexts of an engine which the job names.
+
+
+class Encrypted(MessageProtocol):
+    """Its keys and calls are those of `engine`."""
+
+    engine: AnyEngine
+
+    def linear(self, seat: Seat) -> LinearScheme:
+        """Return the engine's scheme for J^T [[g]], its calls booked at this party."""
+        return seat.meter.linear(self.engine.scheme())
+
+    @property
+    def quick(self) -> Self:
+        return self.model_copy(update={"engine": self.engine.quick})
+
+    @property
+    def encrypts(self) -> bool:
+        return True
+
+    @property
+    def pooled(self) -> bool:
+        return self.engine.pooled
+
+    @property
+    def strength(self) -> str:
+        return self.engine.assumption

@@ -21,14 +21,14 @@ from typing import Self, TypeVar
 
 from securevfl.base.arrays import Floats
 from securevfl.protocols.base import Release
-from securevfl.protocols.giving import verdict
+from securevfl.protocols.declared import verdict
 from securevfl.protocols.notes import Summed
 from securevfl.protocols.residuals.base import ActiveResidual, Batch, PassiveResidual, Reply
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.base import SumRole
 from securevfl.runtime.clock import Kind
 from securevfl.runtime.codec import Message
-from securevfl.runtime.second_thread import Beside
+from securevfl.runtime.threads import Beside
 
 M = TypeVar("M", bound=Message)
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from securevfl.base.roles import LEAD, Roles
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime.channel import Abort, Channel
 from securevfl.runtime.door import Telling
 

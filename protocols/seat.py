@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
-from securevfl.protocols.spaces import DOUBLES, Reals
+from securevfl.protocols.declared import DOUBLES, Reals
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.meter import Meter
 

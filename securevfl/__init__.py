@@ -24,11 +24,14 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.data.party import Party as Party
     from securevfl.data.party import align as align
     from securevfl.data.preparation import Preparation as Preparation
+    from securevfl.families.fdml.own_pace import FDML as FDML
+    from securevfl.families.fdskl.doubly_stochastic import FDSKL as FDSKL
+    from securevfl.families.fdskl.kernel_model import Kernel as Kernel
+    from securevfl.families.transfer.transfer_model import Transfer as Transfer
     from securevfl.job import Job as Job
     from securevfl.job import Protocol as Protocol
     from securevfl.job import Target as Target
     from securevfl.models import towers as towers
-    from securevfl.models.kernel_model import Kernel as Kernel
     from securevfl.models.linear import Gamma as Gamma
     from securevfl.models.linear import GeneralLinear as GeneralLinear
     from securevfl.models.linear import Huber as Huber
@@ -44,22 +47,19 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.models.local_bottom import LocalBottom as LocalBottom
     from securevfl.models.neural import Neural as Neural
     from securevfl.models.torch_model import TorchModel as TorchModel
-    from securevfl.models.transfer import Transfer as Transfer
     from securevfl.models.trees import Trees as Trees
-    from securevfl.optim.adagrad import AdaGrad as AdaGrad
-    from securevfl.optim.adam import Adam as Adam
-    from securevfl.optim.base import Sgd as Sgd
     from securevfl.optim.block_descent import BlockDescent as BlockDescent
     from securevfl.optim.block_newton import BlockNewton as BlockNewton
     from securevfl.optim.celu import CeluVFL as CeluVFL
-    from securevfl.optim.fdml import FDML as FDML
-    from securevfl.optim.fdskl import FDSKL as FDSKL
     from securevfl.optim.fedbcd import FedBCD as FedBCD
     from securevfl.optim.fedbcd import FedPBCD as FedPBCD
     from securevfl.optim.fedbcd import FedSGD as FedSGD
-    from securevfl.optim.momentum import Momentum as Momentum
-    from securevfl.optim.pipeline import Pipeline as Pipeline
-    from securevfl.optim.proximal import Proximal as Proximal
+    from securevfl.optim.rounds import Pipeline as Pipeline
+    from securevfl.optim.rules import AdaGrad as AdaGrad
+    from securevfl.optim.rules import Adam as Adam
+    from securevfl.optim.rules import Momentum as Momentum
+    from securevfl.optim.rules import Proximal as Proximal
+    from securevfl.optim.rules import Sgd as Sgd
     from securevfl.organisations.correlate import correlate as correlate
     from securevfl.organisations.correlate import correlate_with as correlate_with
     from securevfl.organisations.fairness_by_group import ask_groups as ask_groups
@@ -82,7 +82,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers see it here, an
     from securevfl.protocols.sums.pairwise_sum import PairwiseSum as PairwiseSum
     from securevfl.protocols.sums.tree_sum import TreeSum as TreeSum
     from securevfl.runtime.clock import Network as Network
-    from securevfl.runtime.pauses import Pauses as Pauses
+    from securevfl.runtime.clock import Pauses as Pauses
     from securevfl.training.comparison import compare as compare
     from securevfl.training.description import describe as describe
     from securevfl.training.estimators import VerticalClassifier as VerticalClassifier

@@ -14,10 +14,10 @@ from pydantic import field_validator, model_validator
 from securevfl.base.config import flat, plain
 from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.methods import METHODS, leak_kinds
-from securevfl.methods.base import Method
+from securevfl.families import METHODS, leak_kinds
+from securevfl.families.base import Method
 from securevfl.models import MODELS, metrics
-from securevfl.models.count_losses import LogLinkLoss
+from securevfl.models.losses import LogLinkLoss
 from securevfl.optim import OPTIMIZERS
 from securevfl.optim.defaults import why_sealed
 from securevfl.options import JobOptions, Target

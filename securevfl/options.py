@@ -13,13 +13,12 @@ from securevfl.data.register import Register
 from securevfl.data.schedule import BatchSize, Schedule
 from securevfl.models import MODELS
 from securevfl.models.base import Model
-from securevfl.models.exposure_column import OffsetLoss
 from securevfl.models.loss import Loss
 from securevfl.models.positive import class_name
-from securevfl.models.weights import WeightedLoss, Weights
+from securevfl.models.row_columns import OffsetLoss, WeightedLoss, Weights
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Training
 from securevfl.optim.defaults import filled
+from securevfl.optim.rules import Training
 from securevfl.protocols.choice import Protocol
 
 

@@ -29,12 +29,11 @@ from securevfl.audit.attacks import ATTACKS, Attack
 from securevfl.audit.page import text
 from securevfl.audit.report import run_audit, unlooked
 from securevfl.errors import ConfigError, LeakageError
-from securevfl.methods import METHODS
-from securevfl.methods.base import Method
+from securevfl.families import METHODS
+from securevfl.families.base import Method
 from securevfl.models.losses import LOSSES
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Rule, Sgd
-from securevfl.optim.rules import RULES
+from securevfl.optim.rules import RULES, Rule, Sgd
 from securevfl.protocols.engines import ENGINES, Engine
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.protocols.residuals.defences import DEFENCES

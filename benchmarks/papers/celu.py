@@ -50,18 +50,17 @@ from benchmarks.papers.study import (
     spread,
     toll,
 )
-from securevfl.data.clicks import clicks
+from securevfl.data.datasets import clicks
 from securevfl.data.party import Party
 from securevfl.data.preparation import Preparation
 from securevfl.job import Job
 from securevfl.models import towers
 from securevfl.models.neural import Neural
 from securevfl.models.torch_model import TorchModel, torch
-from securevfl.optim.adagrad import AdaGrad
-from securevfl.optim.base import Optimizer
 from securevfl.optim.celu import CeluVFL
 from securevfl.optim.fedbcd import FedBCD, FedSGD
-from securevfl.optim.pipeline import Pipeline
+from securevfl.optim.rounds import Pipeline
+from securevfl.optim.rules import AdaGrad, Optimizer
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.runtime.clock import Network

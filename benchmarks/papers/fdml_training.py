@@ -16,15 +16,14 @@ from benchmarks.tables import archive
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra
 from securevfl.data.party import Helper, Party
+from securevfl.families.fdml.own_pace import FDML
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.neural import Neural
 from securevfl.models.torch_model import TorchModel, torch
-from securevfl.optim.fdml import FDML
 from securevfl.protocols.choice import Protocol
-from securevfl.runtime.clock import Network
-from securevfl.runtime.pauses import Pauses
+from securevfl.runtime.clock import Network, Pauses
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 

@@ -36,10 +36,10 @@ from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
 from securevfl.data.schedule import Schedule
 from securevfl.errors import DataError
+from securevfl.families.fdskl.doubly_stochastic import FDSKL
+from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.job import Job, Protocol
-from securevfl.models.kernel_model import Kernel
 from securevfl.models.linear import Logistic
-from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.training.run import Run

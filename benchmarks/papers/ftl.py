@@ -44,9 +44,9 @@ from benchmarks.tables import READERS
 from securevfl.base.extras import extra
 from securevfl.data.party import Party
 from securevfl.errors import DataError
+from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.job import Job, Protocol
 from securevfl.models.metrics import area_under_curve
-from securevfl.models.transfer import Transfer
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.protocols.engines import Ckks
 from securevfl.protocols.residuals.base import ResidualProtocol

@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.papers.study import Rows
-from securevfl.runtime.clock import Network
-from securevfl.runtime.pauses import Pauses
+from securevfl.runtime.clock import Network, Pauses
 
 
 @dataclass(frozen=True)

@@ -30,27 +30,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from securevfl.crypto.kernel import check
+from securevfl.crypto.kernel import residues
 from securevfl.crypto.kernel.ciphertexts import (
     NOISE_STD,
     Answering,
     Opener,
     answer_size,
     column_groups,
+    keypair,
     pack,
     packed_size,
+    second_polynomial,
     uniform,
     unpack,
 )
-from securevfl.crypto.kernel.keys import keypair, second_polynomial
 from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes, Residues, summed
 from securevfl.crypto.kernel.ring_layout import RingLayout, choose, milliseconds, named
 from securevfl.crypto.kernel.transform import transform
 from securevfl.crypto.prg import KEY_BYTES as SEED_BYTES
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import header, sized
-from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolder, ShareScheme
+from securevfl.crypto.share_ring import COIN_BYTES, Integers, ShareEvaluator, ShareHolder, ShareRing, ShareScheme, Words
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
 __all__ = ["REPLY", "SEALED", "SECONDS", "KernelEvaluator", "KernelHolder", "KernelShares", "ShareParameters"]
@@ -77,8 +77,8 @@ class KernelShares(ShareScheme):
     def __init__(self, bits: int = MOST_BITS) -> None:
         if not 8 <= bits <= MOST_BITS:
             raise ConfigError(f"shares on the kernel: L is 8 to {MOST_BITS}, got {bits}; use fewer bits of fixed point")
-        if why := check.fault():
-            raise ConfigError(f"shares on the kernel: {why}, or name the other library: {check.OTHER}")
+        if why := residues.fault():
+            raise ConfigError(f"shares on the kernel: {why}, or name the other library: {residues.OTHER}")
         self.bits = bits
         self._parameters = _parameters(bits)
 

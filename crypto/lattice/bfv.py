@@ -32,9 +32,17 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as seal
 
-from securevfl.crypto.lattice import sealio
-from securevfl.crypto.lattice.polynomial_ring import MAX_BITS_128, mulmod
-from securevfl.crypto.lattice.sealio import _HEADER, _PLAIN_MEMBERS, Residues, SealIO, _array, _load
+from securevfl.crypto.lattice import polynomial_ring
+from securevfl.crypto.lattice.polynomial_ring import (
+    _HEADER,
+    _PLAIN_MEMBERS,
+    MAX_BITS_128,
+    Residues,
+    SealIO,
+    _array,
+    _load,
+    mulmod,
+)
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import Integers, Words
 from securevfl.errors import ConfigError, CryptoError
@@ -132,8 +140,8 @@ class BfvIO(SealIO):
     def seeded_coefficients(self, parms_id: Sequence[int], residues: Residues, seed: bytes) -> Any:
         """Build a ciphertext in coefficients from its first polynomial (primes, N) and the seed of the second."""
         body = self._members(parms_id, False, 2, residues.shape) + _array(residues, self._version)
-        tail = _HEADER.pack(sealio._MAGIC, _HEADER.size, *self._version, 0, 0, sealio._SEEDED_TAIL)
-        body += tail + bytes([sealio._BLAKE2XB]) + seed
+        tail = _HEADER.pack(polynomial_ring._MAGIC, _HEADER.size, *self._version, 0, 0, polynomial_ring._SEEDED_TAIL)
+        body += tail + bytes([polynomial_ring._BLAKE2XB]) + seed
         return _load(seal.Ciphertext, self._context, body, self._version, "seeded ciphertext")
 
     def given_key(self, residues: Residues) -> Any:

@@ -33,18 +33,103 @@ from typing import Any, ClassVar
 import numpy as np
 import tenseal.sealapi as seal
 
-from securevfl.crypto.lattice import sealio, share_layout
+from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.bfv import Bfv, expanded, nearest
 from securevfl.crypto.lattice.layout import Layout
-from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, uniform_residues
-from securevfl.crypto.lattice.sealio import Residues
+from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, Residues, uniform_residues
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import header, sized
-from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.crypto.share_scheme import COIN_BYTES, ShareEvaluator, ShareHolder, ShareScheme
+from securevfl.crypto.share_ring import COIN_BYTES, Integers, ShareEvaluator, ShareHolder, ShareRing, ShareScheme, Words
 from securevfl.errors import ConfigError, CryptoError, RangeError
 
-__all__ = ["DEGREE", "REPLY", "SEALED", "BfvParameters", "LatticeShareEvaluator", "LatticeShareHolder", "LatticeShares"]
+__all__ = [
+    "DEGREE",
+    "REPLY",
+    "SEALED",
+    "BfvParameters",
+    "LatticeShareEvaluator",
+    "LatticeShareHolder",
+    "LatticeShares",
+    "choose",
+    "messages",
+    "milliseconds",
+    "plaintexts",
+]
+
+
+# The layout of layout.py for integers modulo 2^L, and its choice where plaintexts must be made first.
+#
+# The E visits of one batch are the outputs c = E of a layout: they share the plaintexts of W. A plaintext costs more
+# than the product it is for, and with many outputs in a block it holds few entries of W, so what it costs to prepare
+# weighs as much as the ciphertexts saved: a plaintext used once and one used many times want different layouts.
+
+
+# Milliseconds of one core, both ends: a ciphertext up (encrypt, save, load, transform), one down (transform back,
+# encryption of zero, save, load, decrypt), a product with its sum, a plaintext made; and of a line of 150 Mbps for the
+# 45 kB of either ciphertext. Only their ratios matter.
+LINE = 2.4
+UP, DOWN, PRODUCT, PREPARE = 1.3 + LINE, 2.5 + LINE, 0.07, 0.14
+
+
+@functools.lru_cache(maxsize=256)
+def choose(degree: int, n: int, c: int, d: int, uses: int = 1) -> Layout:
+    """Choose the cheapest layout for V of n x c and W of n x d whose plaintexts serve for `uses` such V."""
+    best = None
+    for p in _shares(c):
+        P, window = -(-c // p), degree // p
+        for f in _shares(d):
+            if f > window:
+                continue
+            F, B = -(-d // f), -(-n // min(window // f, n))
+            s = -(-n // B)
+            B = -(-n // s)
+            cost = _cost(B, P, F, uses)
+            if best is None or cost < best[0]:
+                best = (cost, s, p)
+    if best is None:  # one output and one column always fit
+        raise AssertionError(f"no layout for n={n}, c={c}, d={d}")
+    return Layout(degree, n, c, best[1], best[2])
+
+
+def milliseconds(layout: Layout, d: int, uses: int = 1) -> float:
+    """About what a product takes of one core, both ends, and of a line."""
+    return _cost(layout.sample_blocks, layout.output_blocks, layout.column_blocks(d), uses)
+
+
+def _cost(B: int, P: int, F: int, uses: int) -> float:
+    return P * (B * UP + F * DOWN + B * F * PRODUCT) + B * F * PREPARE / uses
+
+
+def _shares(count: int) -> list[int]:
+    """List the sizes ceil(count / parts) of equal parts, without repetition."""
+    sizes, size = [], count
+    while size > 1:
+        sizes.append(size)
+        parts = -(-count // size)
+        size = min(size - 1, -(-count // (parts + 1)))
+    return [*sizes, 1]
+
+
+def messages(layout: Layout, V: Words) -> Words:
+    """V (n x c) as coefficients (P, B, N), as `Layout.messages` for floats."""
+    B, P, s, p = layout.sample_blocks, layout.output_blocks, layout.s, layout.p
+    padded = np.zeros((B * s, P * p), np.uint64)
+    padded[: layout.n, : layout.c] = V
+    out = np.zeros((P, B, layout.degree), np.uint64)
+    windows = out[..., : p * layout.window].reshape(P, B, p, layout.window)
+    windows[..., :s] = padded.reshape(B, s, P, p).transpose(2, 0, 3, 1)
+    out[..., : p * layout.window] = windows.reshape(P, B, -1)
+    return out
+
+
+def plaintexts(layout: Layout, W: Integers) -> Integers:
+    """W (n x d) as coefficients (F, B, f s), as `Layout.plaintexts` for floats; the rest of each polynomial is zero."""
+    d = W.shape[1]
+    B, F, s, f = layout.sample_blocks, layout.column_blocks(d), layout.s, layout.columns
+    padded = np.zeros((B * s, F * f), np.int64)
+    padded[: layout.n, :d] = W
+    return np.ascontiguousarray(padded.reshape(B, s, F, f).transpose(2, 0, 3, 1)[..., ::-1]).reshape(F, B, f * s)
+
 
 DEGREE = 4096
 MOST_BITS = 56  # L
@@ -80,7 +165,7 @@ class LatticeShares(ShareScheme):
         )
 
     def error_rate(self, n: int, c: int, d: int, largest: int) -> float:
-        layout = share_layout.choose(DEGREE, n, c, d)
+        layout = choose(DEGREE, n, c, d)
         return self._parameters.noise(layout.n * layout.columns, largest)
 
     def keygen(self, coin: bytes) -> ShareHolder:
@@ -93,7 +178,7 @@ class LatticeShares(ShareScheme):
         return LatticeShareEvaluator(self._parameters, public, coin)
 
     def seconds(self, n: int, c: int, d: int) -> float:
-        return share_layout.milliseconds(share_layout.choose(DEGREE, n, c, d), d) / 1e3
+        return milliseconds(choose(DEGREE, n, c, d), d) / 1e3
 
 
 @functools.lru_cache(maxsize=8)
@@ -115,8 +200,8 @@ class BfvParameters:
         self.ring = ShareRing(bits)
         self.bfv = Bfv(DEGREE, primes(bits), bits)
         self.column = np.array(self.bfv.primes, np.uint64)[:, None]
-        self.polynomial = sealio.packed_size(self.bfv.primes, DEGREE)  # bytes
-        self.sealed_size = self.polynomial + sealio.SEED_BYTES
+        self.polynomial = polynomial_ring.packed_size(self.bfv.primes, DEGREE)  # bytes
+        self.sealed_size = self.polynomial + polynomial_ring.SEED_BYTES
 
     def noise(self, entries: int, largest: int) -> float:
         """Bound the standard deviation of the noise in a product of so many entries, in units of a share."""
@@ -146,7 +231,7 @@ class LatticeShareHolder(ShareHolder):
 
     def __init__(self, parameters: BfvParameters, coin: bytes) -> None:
         secret, first = parameters.bfv.keypair(parameters.second(coin))
-        public = _PUBLIC.pack(b"SSK1", parameters.ring.bits) + sealio.pack(first, parameters.bfv.key_primes)
+        public = _PUBLIC.pack(b"SSK1", parameters.ring.bits) + polynomial_ring.pack(first, parameters.bfv.key_primes)
         self._have(parameters, public, _fingerprint(coin, public), secret)
 
     def _have(self, parameters: BfvParameters, public: bytes, key: bytes, secret: Residues) -> None:
@@ -158,15 +243,15 @@ class LatticeShareHolder(ShareHolder):
         self._decryptor = seal.Decryptor(bfv.holding.seal, own)
 
     def exported(self) -> bytes:
-        return self._key + self.public + sealio.pack(self._secret, self._parameters.bfv.key_primes)
+        return self._key + self.public + polynomial_ring.pack(self._secret, self._parameters.bfv.key_primes)
 
     @classmethod
     def imported(cls, parameters: BfvParameters, exported: bytes) -> LatticeShareHolder:
         """Restore a holder from what `exported` gave. CryptoError if it is of another length, or no key."""
-        size = sealio.packed_size(parameters.bfv.key_primes, DEGREE)
+        size = polynomial_ring.packed_size(parameters.bfv.key_primes, DEGREE)
         sized(_ENGINE, b"SSK1", exported, KEY_BYTES + _PUBLIC.size + 2 * size)
         holder = cls.__new__(cls)
-        secret = sealio.unpack(exported[-size:], parameters.bfv.key_primes, DEGREE)
+        secret = polynomial_ring.unpack(exported[-size:], parameters.bfv.key_primes, DEGREE)
         holder._have(parameters, exported[KEY_BYTES:-size], exported[:KEY_BYTES], secret)
         return holder
 
@@ -177,12 +262,12 @@ class LatticeShareHolder(ShareHolder):
         if (parameters.ring.mask < V).any():
             raise RangeError(f"lattice shares: V has words of 2^{parameters.ring.bits} or more; reduce them first")
         n, c = V.shape
-        layout = share_layout.choose(DEGREE, n, c, columns, uses)
+        layout = choose(DEGREE, n, c, columns, uses)
         parts = [SEALED.pack(b"SSV1", self._key, n, c, layout.s, layout.p)]
-        for message in share_layout.messages(layout, V).reshape(-1, DEGREE):
+        for message in messages(layout, V).reshape(-1, DEGREE):
             seeded = self._encryptor.encrypt_symmetric(bfv.holding.io.plaintext(message))
             residues, seed = bfv.holding.io.seeded_residues(seeded, (len(bfv.primes), DEGREE))
-            parts += [sealio.pack(residues, bfv.primes), seed]
+            parts += [polynomial_ring.pack(residues, bfv.primes), seed]
         return b"".join(parts)
 
     def open(self, reply: bytes) -> Words:
@@ -193,16 +278,21 @@ class LatticeShareHolder(ShareHolder):
         blocks = layout.output_blocks * layout.column_blocks(max(d, 1))
         if d < 1:
             raise CryptoError("lattice shares: a reply names no column; it is malformed")
-        sized(_ENGINE, b"SSR1", reply, REPLY.size + blocks * parameters.polynomial + sealio.packed_size(primes, c * d))
+        sized(
+            _ENGINE,
+            b"SSR1",
+            reply,
+            REPLY.size + blocks * parameters.polynomial + polynomial_ring.packed_size(primes, c * d),
+        )
         view = memoryview(reply)[REPLY.size :]
         shares = np.empty((d, c), np.uint64)
         plain = seal.Plaintext()
         for outputs, columns, where in _blocks(layout, d):
             residues = np.zeros((2, len(primes), DEGREE), np.uint64)
-            residues[1] = sealio.unpack(view, primes, DEGREE)
+            residues[1] = polynomial_ring.unpack(view, primes, DEGREE)
             view = view[parameters.polynomial :]
-            residues[0][:, where] = sealio.unpack(view, primes, len(where))
-            view = view[sealio.packed_size(primes, len(where)) :]
+            residues[0][:, where] = polynomial_ring.unpack(view, primes, len(where))
+            view = view[polynomial_ring.packed_size(primes, len(where)) :]
             self._decryptor.decrypt(holding.io.ciphertext(holding.level, residues, ntt=False), plain)
             values = holding.io.coefficients(plain, DEGREE)[where]
             shares[columns, outputs] = values.reshape(outputs.stop - outputs.start, -1).T
@@ -255,7 +345,7 @@ class PreparedPlaintexts:
 
     def _encode(self, layout: Layout) -> list[list[tuple[Any, bool]]]:
         parameters, rows = self._parameters, []
-        for blocks in share_layout.plaintexts(layout, self._W):
+        for blocks in plaintexts(layout, self._W):
             filled = blocks.any(axis=1)
             blocks[~filled, 0] = 1
             rows.append(
@@ -271,8 +361,8 @@ class LatticeShareEvaluator(ShareEvaluator):
         bfv = parameters.bfv
         if public[: _PUBLIC.size] != _PUBLIC.pack(b"SSK1", parameters.ring.bits):
             raise CryptoError(f"lattice shares: not a public key for L = {parameters.ring.bits}; both sides need one L")
-        sized(_ENGINE, b"SSK1", public, _PUBLIC.size + sealio.packed_size(bfv.key_primes, DEGREE))
-        first = sealio.unpack(memoryview(public)[_PUBLIC.size :], bfv.key_primes, DEGREE)
+        sized(_ENGINE, b"SSK1", public, _PUBLIC.size + polynomial_ring.packed_size(bfv.key_primes, DEGREE))
+        first = polynomial_ring.unpack(memoryview(public)[_PUBLIC.size :], bfv.key_primes, DEGREE)
         self._parameters, self.public, self.coin = parameters, public, coin
         self._encryptor = seal.Encryptor(bfv.products.seal, bfv.public_key(first, parameters.second(coin)))
         self._key = _fingerprint(coin, public)
@@ -305,7 +395,7 @@ class LatticeShareEvaluator(ShareEvaluator):
             residues = self._masked(self._inner(ups, plains[columns.start // layout.columns]))
             mask = self._uniform(len(where))
             first = (residues[0][:, where] + mask) % parameters.column
-            parts += [sealio.pack(residues[1], moduli), sealio.pack(first, moduli)]
+            parts += [polynomial_ring.pack(residues[1], moduli), polynomial_ring.pack(first, moduli)]
             share = parameters.ring.reduce(-nearest(mask, moduli, parameters.ring.bits))
             own[columns, outputs] = share.reshape(outputs.stop - outputs.start, -1).T
         return b"".join(parts), own
@@ -316,7 +406,9 @@ class LatticeShareEvaluator(ShareEvaluator):
         start, ups = SEALED.size + output_block * layout.sample_blocks * size, []
         for at in range(start, start + layout.sample_blocks * size, size):
             part = sealed[at : at + size]
-            ups.append(bfv.sealed(sealio.unpack(part, bfv.primes, DEGREE), part[-sealio.SEED_BYTES :]))
+            ups.append(
+                bfv.sealed(polynomial_ring.unpack(part, bfv.primes, DEGREE), part[-polynomial_ring.SEED_BYTES :])
+            )
         return ups
 
     def _inner(self, ups: list[Any], plains: list[tuple[Any, bool]]) -> Any | None:

@@ -51,23 +51,253 @@ second: on data of unit scale a mean gradient J^T g / n is good to some 1e-6.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.lattice import opened_words, sealio
-from securevfl.crypto.lattice.lattice_rows import SLOT, Blocks, Sums, encode, multiply
-from securevfl.crypto.lattice.layout import MOST, Layout, choose
+from securevfl.base.tall import Sparse, Stretch
+from securevfl.crypto.lattice import polynomial_ring, row_products
+from securevfl.crypto.lattice.layout import (
+    BLINDED,
+    ENGINE,
+    MOST,
+    PUBLIC,
+    SEALED,
+    Layout,
+    Parameters,
+    choose,
+    fingerprint,
+)
 from securevfl.crypto.lattice.polynomial_ring import dither_residues, fraction_of_modulus, uniform_residues
-from securevfl.crypto.lattice.profile import BLINDED, ENGINE, PUBLIC, SEALED, Parameters, fingerprint
-from securevfl.crypto.lattice.row_encoding import checked, g_scale
+from securevfl.crypto.lattice.row_encoding import Encoding, beside, checked, g_scale, scaled, span
 from securevfl.crypto.lattice.row_products import Mask, Product, RowEvaluator, RowWork, answer
 from securevfl.crypto.scheme import Evaluator, KeyHolder, LinearScheme, Shape, header, sized
 from securevfl.errors import ConfigError, CryptoError, RangeError
+
+# What the lattice engine does with rows of J, in whichever process holds them: encode and multiply.
+#
+#     encode     the plaintexts of some sample blocks, kept as far as there is room for them
+#     multiply   their products with ciphertexts of g, summed over the blocks
+#
+# Sums over blocks are ciphertexts that add up over stretches. A sample block that lies in two stretches has a plaintext
+# in each, with zeros for the rows of the other. What finds no room is encoded anew whenever it is multiplied: memory is
+# `room`, and some `CHUNK` plaintexts on their way.
+
+
+CHUNK = 256  # plaintexts encoded at a time
+SLOT = "lattice plaintexts"  # where a stretch keeps them
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Consecutive sample blocks of a message: the first one, and [output block][sample block] sealed parts as bytes."""
+
+    first: int
+    sealed: list[list[bytes]]
+
+    @property
+    def count(self) -> int:
+        """The number of sample blocks of g that are held here."""
+        return len(self.sealed[0])
+
+    def some(self, blocks: range) -> Blocks:
+        """Return the part of these blocks that lies in the range `blocks`."""
+        return Blocks(blocks.start, [row[blocks.start - self.first : blocks.stop - self.first] for row in self.sealed])
+
+    def then(self, other: Blocks) -> Blocks:
+        """Return these blocks and `other`, which follow them, as one."""
+        return Blocks(self.first, [row + more for row, more in zip(self.sealed, other.sealed, strict=True)])
+
+
+class Sums:
+    """Ciphertexts [output block][column block], None where nothing was multiplied; they travel between processes as
+    residues."""
+
+    def __init__(self, parameters: Parameters, ciphertexts: list[list[Any]]) -> None:
+        self.ciphertexts = ciphertexts
+        self._parameters = parameters
+
+    def add(self, other: Sums) -> None:
+        """Add another one, entry by entry."""
+        evaluator = self._parameters.ring.evaluator
+        for row, more in zip(self.ciphertexts, other.ciphertexts, strict=True):
+            for column, term in enumerate(more):
+                if row[column] is None:
+                    row[column] = term
+                elif term is not None:
+                    evaluator.add_inplace(row[column], term)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ring = self._parameters.ring
+        shape = (2, len(ring.primes), ring.degree)
+        residues = [
+            [None if cipher is None else ring.io.residues(cipher, shape) for cipher in row] for row in self.ciphertexts
+        ]
+        return _sums, (self._parameters, residues)
+
+
+def _sums(parameters: Parameters, residues: list[list[polynomial_ring.Residues | None]]) -> Sums:
+    ring = parameters.ring
+    found = [
+        [None if each is None else ring.io.ciphertext(ring.level, each, ntt=True) for each in row] for row in residues
+    ]
+    return Sums(parameters, found)
+
+
+class Plaintexts:
+    """A stretch's plaintexts by sample block, [column block] each, as many blocks as there is room for."""
+
+    def __init__(self, encoding: Encoding[Layout], room: int, size: int) -> None:
+        self.encoding = encoding
+        self._size = size * encoding.layout.column_blocks(encoding.width)  # bytes of a block's plaintexts
+        self._blocks: dict[int, list[Any]] = {}
+        self._room = room
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the kept plaintexts take in memory."""
+        return len(self._blocks) * self._size
+
+    def get(self, block: int) -> list[Any] | None:
+        return self._blocks.get(block)
+
+    def full(self) -> bool:
+        """Whether there is no room for one more block."""
+        return self.nbytes + self._size > self._room
+
+    def put(self, block: int, plains: list[Any]) -> None:
+        """Keep the plaintexts of a block if there is room."""
+        if not self.full():
+            self._blocks[block] = plains
+
+
+def encode(
+    stretch: Stretch, parameters: Parameters, encoding: Encoding[Layout], start: int, blocks: range, room: int
+) -> None:
+    """Make the plaintexts of these sample blocks ready, as far as there is room. `start`: the stretch's first row."""
+    kept = _kept(stretch, parameters, encoding, room)
+    missing = [block for block in blocks if kept.get(block) is None]
+    step = _step(encoding)
+    for at in range(0, len(missing), step):
+        if kept.full():
+            return
+        some = missing[at : at + step]
+        for block, plains in zip(some, _encoded(stretch, parameters, encoding, start, some), strict=True):
+            kept.put(block, plains)
+
+
+def multiply(
+    stretch: Stretch, parameters: Parameters, encoding: Encoding[Layout], start: int, blocks: Blocks, room: int
+) -> Sums:
+    """Sum the products of these sample blocks of g with the stretch's rows: a ciphertext an output and column block."""
+    kept = _kept(stretch, parameters, encoding, room)
+    evaluator, term = parameters.ring.evaluator, seal.Ciphertext()
+    sums: list[list[Any]] = [[] for _ in blocks.sealed]
+    step = _step(encoding)
+    for at in range(0, blocks.count, step):
+        places = range(at, min(blocks.count, at + step))
+        missing = [blocks.first + place for place in places if kept.get(blocks.first + place) is None]
+        fresh = dict(zip(missing, _encoded(stretch, parameters, encoding, start, missing), strict=True))
+        for place in places:
+            block = blocks.first + place
+            plains = fresh[block] if block in fresh else kept.get(block) or []
+            for row, sealed in zip(sums, blocks.sealed, strict=True):
+                up = unsealed(parameters, sealed[place])
+                row.extend([None] * (len(plains) - len(row)))
+                for column, plain in enumerate(plains):
+                    if plain is None:
+                        continue
+                    if row[column] is None:
+                        row[column] = _product(evaluator, up, plain)
+                        continue
+                    evaluator.multiply_plain(up, plain, term)
+                    evaluator.add_inplace(row[column], term)
+        for block, plains in fresh.items():
+            kept.put(block, plains)
+    return Sums(parameters, sums)
+
+
+def unsealed(parameters: Parameters, part: bytes) -> Any:
+    """Read the ciphertext of one sealed part of a message."""
+    ring = parameters.ring
+    residues = polynomial_ring.unpack(part, ring.primes, ring.degree)
+    return ring.io.seeded_ciphertext(ring.level, residues, part[-polynomial_ring.SEED_BYTES :])
+
+
+def _product(evaluator: Any, up: Any, plain: Any) -> Any:
+    total = seal.Ciphertext()
+    evaluator.multiply_plain(up, plain, total)
+    return total
+
+
+def _kept(stretch: Stretch, parameters: Parameters, encoding: Encoding[Layout], room: int) -> Plaintexts:
+    """Return the stretch's plaintexts of this encoding; those of another encoding are dropped."""
+    kept: Plaintexts | None = stretch.kept.get(SLOT)
+    if kept is None or not kept.encoding.same(encoding):
+        ring = parameters.ring
+        kept = stretch.kept[SLOT] = Plaintexts(encoding, room, ring.degree * len(ring.primes) * 8)
+    return kept
+
+
+def _step(encoding: Encoding[Layout]) -> int:
+    """How many sample blocks are encoded at a time."""
+    return max(1, CHUNK // encoding.layout.column_blocks(encoding.width))
+
+
+def _encoded(
+    stretch: Stretch, parameters: Parameters, encoding: Encoding[Layout], start: int, blocks: Sequence[int]
+) -> list[list[Any]]:
+    """Plaintexts [sample block][column block] of the stretch's rows."""
+    if not blocks:
+        return []
+    layout = encoding.layout
+    if isinstance(stretch.rows, Sparse):
+        return _encoded_sparse(stretch.rows, parameters, encoding, start, blocks)
+    found = layout.plaintexts(scaled(stretch, encoding, start, blocks))
+    plains = parameters.ring.encode(_integers(layout, found.reshape(-1, layout.degree)))
+    return [plains[place :: len(blocks)] for place in range(len(blocks))]
+
+
+def _encoded_sparse(
+    rows: Sparse, parameters: Parameters, encoding: Encoding[Layout], start: int, blocks: Sequence[int]
+) -> list[list[Any]]:
+    """Encode, as `_encoded` does, rows whose zeros everyone knows: a polynomial of zeros alone is None, not multiplied.
+
+    The first block has all of its polynomials, so that every reply is a ciphertext.
+    """
+    layout, unit = encoding.layout, np.where(encoding.largest > 0, encoding.largest, 1.0)
+    every, d = layout.column_blocks(encoding.width), len(encoding.scale)
+    found: list[list[Any]] = [[None] * every for _ in blocks]
+    polynomials = []
+    for block in blocks:
+        begin, end = span(layout, start, len(rows), block)
+        present, part = rows.part(begin - start, end - start)
+        columns = np.concatenate([present, np.arange(d, encoding.width)])
+        ints = beside(np.rint(part / unit[present] * encoding.scale[present]), encoding.rho[present])
+        touched = np.arange(every) if block == 0 else np.unique(columns // layout.columns)
+        coefficients = np.zeros((len(touched), layout.degree))
+        sample = np.arange(begin, end) - block * layout.s
+        at = columns % layout.columns * layout.s + layout.s - 1 - sample[:, None]
+        coefficients[np.searchsorted(touched, columns // layout.columns), at] = ints
+        polynomials.append((touched, coefficients))
+    plains = iter(parameters.ring.encode(_integers(layout, np.concatenate([each for _, each in polynomials]))))
+    for own, (touched, _) in zip(found, polynomials, strict=True):
+        for column in touched:
+            own[column] = next(plains)
+    return found
+
+
+def _integers(layout: Layout, polynomials: Floats) -> Floats:
+    """Return these (m x N), none of them zero: SEAL raises on a product with a zero polynomial, which would show where
+    J is zero."""
+    polynomials[:, layout.s - 1] += ~polynomials.any(axis=1)
+    return polynomials
+
 
 PIECE = 16  # sample blocks in a message, where g goes in several
 
@@ -101,7 +331,7 @@ class LatticeScheme(LinearScheme):
         return MOST
 
     def opened_bits(self, rows: int, columns: int, word: int) -> int:
-        return opened_words.opened_bits(columns, word)
+        return row_products.opened_bits(columns, word)
 
     @property
     def rotates(self) -> bool:
@@ -158,7 +388,7 @@ class LatticeHolder(KeyHolder):
             for plain in ring.encode(messages.reshape(-1, ring.degree)):
                 seeded = self._encryptor.encrypt_symmetric(plain)
                 residues, seed = ring.io.seeded_residues(seeded, (len(ring.primes), ring.degree))
-                parts += [sealio.pack(residues, ring.primes), seed]
+                parts += [polynomial_ring.pack(residues, ring.primes), seed]
             yield b"".join(parts), first + most >= layout.sample_blocks
 
     def open(self, blinded: bytes, shape: Shape) -> bytes:
@@ -168,22 +398,26 @@ class LatticeHolder(KeyHolder):
         layout, primes = parameters.layout(n, c, s, p), ring.primes
         width = checked(layout, d)
         replies = layout.output_blocks * layout.column_blocks(width)
-        body = replies * sealio.packed_size(primes, ring.degree) + sealio.packed_size(primes, c * width)
+        body = replies * polynomial_ring.packed_size(primes, ring.degree) + polynomial_ring.packed_size(
+            primes, c * width
+        )
         sized(ENGINE, b"SLB3", blinded, BLINDED.size + body)
         view = memoryview(blinded)[BLINDED.size :]
         opened = []
         for output_block in range(layout.output_blocks):
             for column_block in range(layout.column_blocks(width)):
                 where = layout.wanted(width, column_block, output_block)
-                second = sealio.unpack(view, primes, ring.degree)
-                view = view[sealio.packed_size(primes, ring.degree) :]
-                first = sealio.unpack(view, primes, len(where))
-                view = view[sealio.packed_size(primes, len(where)) :]
+                second = polynomial_ring.unpack(view, primes, ring.degree)
+                view = view[polynomial_ring.packed_size(primes, ring.degree) :]
+                first = polynomial_ring.unpack(view, primes, len(where))
+                view = view[polynomial_ring.packed_size(primes, len(where)) :]
                 opened.append(self._open_one(first, second, where))
         self._widest = max(self._widest, d)
         return answer(b"SLO3", self._fingerprint, np.concatenate(opened), shape._replace(columns=d), parameters.levels)
 
-    def _open_one(self, first: sealio.Residues, second: sealio.Residues, where: np.ndarray[Any, Any]) -> Floats:
+    def _open_one(
+        self, first: polynomial_ring.Residues, second: polynomial_ring.Residues, where: np.ndarray[Any, Any]
+    ) -> Floats:
         """(w + D) / 2^drop, rounded, at the wanted positions: exact dither first, floats after."""
         parameters, ring = self._parameters, self._parameters.ring
         primes = ring.primes
@@ -197,7 +431,7 @@ class LatticeHolder(KeyHolder):
         levels: Floats = np.rint(ring.decode(plain)[where] / 2.0**parameters.profile.drop)
         return levels
 
-    def _dither(self, count: int) -> sealio.Residues:
+    def _dither(self, count: int) -> polynomial_ring.Residues:
         """(primes, count) residues of D: three integers uniform below 2^k, less their mean."""
         primes, k = self._parameters.ring.primes, self._parameters.profile.k
         column = np.array(primes, np.uint64)[:, None]
@@ -247,7 +481,10 @@ class LatticeEvaluator(RowEvaluator[Layout, Blocks, Sums]):
                 reply = self._rerandomised(cipher)
                 mask = self._uniform(len(where))
                 first = (ring.first_coefficients(reply, where) + mask) % np.array(primes, np.uint64)[:, None]
-                parts += [sealio.pack(ring.second_polynomial(reply), primes), sealio.pack(first, primes)]
+                parts += [
+                    polynomial_ring.pack(ring.second_polynomial(reply), primes),
+                    polynomial_ring.pack(first, primes),
+                ]
                 masks.append(fraction_of_modulus(mask, primes))
         return b"".join(parts), Mask(product.scale, masks)
 
@@ -259,7 +496,7 @@ class LatticeEvaluator(RowEvaluator[Layout, Blocks, Sums]):
         ring.evaluator.add(cipher, zero, total)
         return total
 
-    def _uniform(self, count: int) -> sealio.Residues:
+    def _uniform(self, count: int) -> polynomial_ring.Residues:
         return uniform_residues(self._parameters.ring.primes, count)
 
     def _places(self, layout: Layout, d: int) -> Iterator[tuple[slice, slice]]:

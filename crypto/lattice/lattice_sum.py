@@ -33,10 +33,10 @@ import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.lattice import sealio
+from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.polynomial_ring import Ring
+from securevfl.crypto.prg import unwrap, wrap
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
-from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import CryptoError, KeyMismatch, RangeError
 
 _DEGREE = 4096
@@ -97,8 +97,10 @@ class LatticeSum(AdditiveScheme):
     def joined(self, public: bytes, shared: bytes, key: bytes, executor: Executor | None = None) -> SumHolder:
         _check_public(self._ring, public)
         seed = unwrap(key, shared, public)
-        if len(seed) != sealio.SEED_BYTES:
-            raise CryptoError(f"lattice sum: a seed of {sealio.SEED_BYTES} bytes was expected, {len(seed)} bytes came")
+        if len(seed) != polynomial_ring.SEED_BYTES:
+            raise CryptoError(
+                f"lattice sum: a seed of {polynomial_ring.SEED_BYTES} bytes was expected, {len(seed)} bytes came"
+            )
         return LatticeSumHolder(self._ring, seed, public)
 
     def adder(self, public: bytes, executor: Executor | None = None) -> Adder:
@@ -127,16 +129,16 @@ def _parse(ring: Ring, message: bytes, fingerprint: bytes) -> _Shape:
         and shape.scale < math.inf
     ):
         raise CryptoError("lattice sum: the header of the encrypted vector contradicts itself; it is malformed")
-    expected = _SUM.size + shape.polynomials * 2 * sealio.packed_size(ring.primes, ring.degree)
+    expected = _SUM.size + shape.polynomials * 2 * polynomial_ring.packed_size(ring.primes, ring.degree)
     if len(message) != expected:
         raise CryptoError(f"lattice sum: message has {len(message)} bytes, expected {expected}; it is cut or altered")
     return shape
 
 
 def _ciphertext(ring: Ring, message: bytes, index: int) -> Any:
-    size = sealio.packed_size(ring.primes, ring.degree)
+    size = polynomial_ring.packed_size(ring.primes, ring.degree)
     view = memoryview(message)[_SUM.size + 2 * size * index :]
-    halves = [sealio.unpack(part, ring.primes, ring.degree) for part in (view[:size], view[size : 2 * size])]
+    halves = [polynomial_ring.unpack(part, ring.primes, ring.degree) for part in (view[:size], view[size : 2 * size])]
     if not halves[1].any():
         raise CryptoError("lattice sum: an encrypted vector is not encrypted at all; it is malformed")
     return ring.io.ciphertext(ring.level, np.stack(halves), ntt=True)
@@ -148,7 +150,7 @@ class LatticeSumHolder(SumHolder):
     def __init__(self, ring: Ring, seed: bytes = b"", public: bytes = b"") -> None:
         """Make a holder with a fresh key, or with one that exists already: its seed and its public bytes."""
         self._ring = ring
-        self._seed = seed or os.urandom(sealio.SEED_BYTES)
+        self._seed = seed or os.urandom(polynomial_ring.SEED_BYTES)
         secret = ring.secret_key(self._seed)
         self._decryptor = seal.Decryptor(ring.context, secret)
         self.public = public or _PUBLIC.pack(b"SLA2") + ring.public_bytes(seal.Encryptor(ring.context, secret))
@@ -184,7 +186,7 @@ class LatticeAdder(Adder):
         parts = [_SUM.pack(b"SLS1", self._fingerprint, *fields)]
         for cipher in ciphers:
             residues = ring.io.residues(cipher, (2, len(ring.primes), ring.degree))
-            parts.append(sealio.pack(residues, ring.primes))
+            parts.append(polynomial_ring.pack(residues, ring.primes))
         return b"".join(parts)
 
     def encrypt(self, v: Floats, *, bound: float, terms: int) -> bytes:

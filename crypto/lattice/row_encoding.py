@@ -33,8 +33,7 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Sparse, Stretch
-from securevfl.crypto.lattice.layout import LEAST, MOST, Blocked
-from securevfl.crypto.lattice.profile import FixedPoint, Profile
+from securevfl.crypto.lattice.layout import LEAST, MOST, Blocked, FixedPoint, Profile
 from securevfl.crypto.prg import random_words
 from securevfl.errors import RangeError
 

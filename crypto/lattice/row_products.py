@@ -17,10 +17,9 @@ import numpy as np
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Here, Stretch, Tall, TallPart
-from securevfl.crypto.lattice import opened_words
-from securevfl.crypto.lattice.layout import LEAST, Blocked
-from securevfl.crypto.lattice.profile import OPENED, FixedPoint
+from securevfl.crypto.lattice.layout import LEAST, OPENED, Blocked, FixedPoint
 from securevfl.crypto.lattice.row_encoding import (
+    DEVIATIONS,
     Encoding,
     Norms,
     checked,
@@ -32,7 +31,7 @@ from securevfl.crypto.lattice.row_encoding import (
     tolerance,
 )
 from securevfl.crypto.scheme import ROOM, Evaluator, Secret, Shape, header, sized
-from securevfl.errors import CryptoError, OpeningMismatch, RangeError
+from securevfl.errors import ConfigError, CryptoError, OpeningMismatch, RangeError
 
 __all__ = [
     "BlocksOf",
@@ -46,6 +45,58 @@ __all__ = [
     "answer",
     "kept_bytes",
 ]
+
+
+# Opened values as words of few bits: a count among n rows needs few, and a word of k bits tells k bits at most.
+#
+# All levels that a value may open to, q / 2^drop of them, are parted into 2^k stretches of one length, and only the
+# number of the stretch that a value lies in is sent. It is a function of the value that would be opened otherwise, so
+# whatever is said of that value's distance from one without noise holds of its word. What the evaluator asked for has
+# no part in it: one that multiplies by other numbers than it should gets k bits of these. Masks are uniform, so the
+# place of a value in its stretch is uniform too, and the error of a word is that of a rounding to whole words
+# (`error`).
+#
+# Beside the columns the first LEAST checks are opened, as words too, and no others.
+
+
+MOST_BITS = 32  # of a word
+
+
+def opened_bits(columns: int, word: int) -> int:
+    """Return how many bits the words of so many columns and of the checks beside them have."""
+    return (columns + LEAST) * word
+
+
+def size(word: int) -> int:
+    """Return the bytes that a word of so many bits takes."""
+    return -(-word // 8)
+
+
+def cut(values: Floats, levels: float, word: int) -> bytes:
+    """Return the words of these values (m,), each within half of the levels either way."""
+    check(word)
+    words = np.floor(values * (2.0**word / levels)).astype(np.int64) % (1 << word)
+    return words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, : size(word)].tobytes()
+
+
+def read(body: bytes, levels: float, word: int) -> Floats:
+    """Return the middle of the stretch that each word names, in levels."""
+    whole = np.zeros((len(body) // size(word), 4), np.uint8)
+    whole[:, : size(word)] = np.frombuffer(body, np.uint8).reshape(-1, size(word))
+    words = whole.view("<u4")[:, 0].astype(np.float64)
+    return np.asarray((words + 0.5) * (levels / 2.0**word))
+
+
+def error(rho: Floats, levels: float, word: int) -> Floats:
+    """Return (checks,): how far words may move each test of a check (d x checks), in levels."""
+    step = levels / 2.0**word
+    return np.asarray(DEVIATIONS * step * np.sqrt((1 + (rho**2).sum(axis=0)) / 12))
+
+
+def check(word: int) -> None:
+    """ConfigError for a word of an impossible number of bits."""
+    if not 1 <= word <= MOST_BITS:
+        raise ConfigError(f"a word of 1 to {MOST_BITS} bits was expected, got {word} bits; take fewer rows")
 
 
 class BlocksOf(Protocol):
@@ -101,7 +152,7 @@ def answer(magic: bytes, key: bytes, values: Floats, shape: Shape, levels: float
         return OPENED.pack(magic, key, outputs * columns, len(values) - outputs * columns) + body
     if outputs != 1:
         raise RangeError(f"words are opened of one output, {outputs} were agreed; open whole values")
-    return OPENED.pack(magic, key, columns, LEAST) + opened_words.cut(values[: columns + LEAST], levels, word)
+    return OPENED.pack(magic, key, columns, LEAST) + cut(values[: columns + LEAST], levels, word)
 
 
 L = TypeVar("L", bound=Blocked)
@@ -297,8 +348,8 @@ class RowEvaluator(Evaluator, Generic[L, B, S]):
         layout, levels, rho, within = mask.scale.layout, self._parameters.levels, mask.scale.rho, mask.scale.within
         if word is not None:
             rho = rho[:, :LEAST]
-            within = within[:LEAST] + opened_words.error(rho, levels, word)
-        width, per = sum(rho.shape), 4 if word is None else opened_words.size(word)
+            within = within[:LEAST] + error(rho, levels, word)
+        width, per = sum(rho.shape), 4 if word is None else size(word)
         count, checks = header(self.name, OPENED, self.opened, opened, self._fingerprint)
         sent = tuple(layout.c * each for each in rho.shape)
         if (count, checks) != sent:
@@ -311,7 +362,7 @@ class RowEvaluator(Evaluator, Generic[L, B, S]):
             raise CryptoError(f"{self.name}: this mask has been used; a mask serves for one opening")
         mask.spent = True
         body = opened[OPENED.size :]
-        values = np.frombuffer(body, "<i4") if word is None else opened_words.read(body, levels, word)
+        values = np.frombuffer(body, "<i4") if word is None else read(body, levels, word)
         rest = values - np.concatenate(mask.masks)[: len(values)] * levels
         rest -= levels * np.rint(rest / levels)
         result, start = np.empty((width, layout.c)), 0

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
+import numpy as np
 from gmpy2 import jacobi
 from nacl.bindings import (
     crypto_core_ed25519_add,
@@ -29,12 +30,15 @@ from nacl.bindings import (
     crypto_scalarmult_ed25519_base_noclamp,
     crypto_scalarmult_ed25519_noclamp,
 )
+from numpy.typing import NDArray
 
 from securevfl.crypto.prg import KEY_BYTES
 from securevfl.crypto.scheme import Secret
+from securevfl.crypto.share_ring import Words
 from securevfl.errors import CryptoError
 
-__all__ = ["POINT_BYTES", "Offerer", "choose"]
+__all__ = ["POINT_BYTES", "Offerer", "choose", "transposed"]
+
 
 POINT_BYTES = 32
 _P = 2**255 - 19
@@ -112,3 +116,39 @@ def _of_prime_order(point: bytes) -> bool:
 def _key(number: int, offer: bytes, point: bytes, shared: bytes) -> bytes:
     context = number.to_bytes(4, "little") + offer + point + shared
     return hashlib.blake2b(context, digest_size=KEY_BYTES, person=b"securevfl ot").digest()
+
+
+# Transposition of matrices of bits that are stored by columns.
+#
+# A square of 64 x 64 bits is transposed in six swaps of ever smaller blocks (Warren, Hacker's Delight, section 7-3),
+# each for all squares at once.
+
+
+_SIDE = 64
+_AT_ONCE = 1 << 16  # words that are swapped at a time
+_SWAPS = tuple(  # by how many places, and which bits of a word go to another
+    (shift, np.uint64(sum((2**shift - 1) << at for at in range(0, _SIDE, 2 * shift)))) for shift in (32, 16, 8, 4, 2, 1)
+)
+
+
+def transposed(columns: NDArray[np.uint8]) -> Words:
+    """Row r of the result is bit r of every column: (64 m, k) octets to (8 k, m) words, lowest bit first everywhere."""
+    count, octets = columns.shape
+    if octets % 8:
+        return transposed(np.pad(columns, ((0, 0), (0, 8 - octets % 8))))[: 8 * octets]
+    words = np.ascontiguousarray(columns).view("<u8").reshape(-1, _SIDE, octets // 8)
+    rows = np.empty((octets // 8, _SIDE, count // _SIDE), np.uint64)
+    step = max(1, _AT_ONCE // count)
+    for start in range(0, octets // 8, step):
+        some = words[:, :, start : start + step].astype(np.uint64)
+        for shift, low in _SWAPS:
+            blocks = some.reshape(len(some), -1, 2, shift, some.shape[2])
+            above, below = blocks[:, :, 0], blocks[:, :, 1]
+            swap = above >> np.uint64(shift)
+            swap ^= below
+            swap &= low
+            below ^= swap
+            swap <<= np.uint64(shift)
+            above ^= swap
+        rows[start : start + step] = some.transpose(2, 1, 0)
+    return rows.reshape(8 * octets, -1)

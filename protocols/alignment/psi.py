@@ -40,8 +40,7 @@ from securevfl.protocols.alignment.psi_work import (
     check_count,
     check_granted,
 )
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import Declared, Reveal, sizes
 
 __all__ = ["AlignmentWork", "Journal", "align_active", "align_passive", "declares"]
 

@@ -35,8 +35,7 @@ from securevfl.crypto.transfers.ot_extension import (
 )
 from securevfl.errors import ProtocolError
 from securevfl.protocols.alignment.psi_work import AlignmentWork, Begin, check_count, words
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.crypto.curve import POINT_BYTES, Blinder, hash_ids, hash_to_group
-from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import KEY_BYTES, encode_context
 from securevfl.crypto.transfers.okvs import Words, digests
 from securevfl.errors import LeakageError, ProtocolError

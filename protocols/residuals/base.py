@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from securevfl.base.arrays import Floats
+from securevfl.base.roles import ACTIVE, PASSIVE
 from securevfl.base.tall import Tall
 from securevfl.errors import PartiesError, ProtocolError
 from securevfl.protocols.base import MessageProtocol, Release
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.protocols.notes import Learned
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.door import Entry, Group
+from securevfl.runtime.door import Entry, Group, Telling
 
 
 @dataclass(frozen=True)
@@ -209,3 +210,29 @@ class ResidualProtocol(MessageProtocol):
     def shows(self) -> str:
         """What a passive party learns, in a few words."""
         return "its own gradient J^T g" if self.seals else "g of every row of every batch"
+
+
+# Pace: what the active party tells passive parties beside a residual, of how the training goes.
+#
+# 1. active -> passive   Pace    the multiple of the safe step that all take now, and whether it was the last exchange
+#
+# Both follow from the active party's own loss over the rounds: the multiple falls where the loss has risen, and the
+# last exchange is when it no longer falls. So passive parties learn in which rounds it rose, and how many rounds were
+# needed.
+
+
+LANE = "pace"
+
+
+class Pace(Telling, frozen=True):
+    """multiple: of the step that is safe whatever the columns, 1 or more. stop: no residual follows; keep what was
+    sent."""
+
+    multiple: float
+    stop: bool
+
+
+def declares() -> list[Declared]:
+    """Declare what the message about the active party's loss reveals."""
+    what = "in which rounds the active party's own loss rose, and after how many it no longer fell"
+    return [Declared(Pace, ACTIVE, PASSIVE, Reveal("plain", what))]

@@ -36,7 +36,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, Self
@@ -48,8 +49,7 @@ from securevfl.errors import LimitError, OpeningMismatch, ProtocolError, ShapeMi
 from securevfl.protocols.base import Release
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.differentiable import Differentiable
-from securevfl.protocols.encrypted import Encrypted
-from securevfl.protocols.engines import ENGINES, AnyEngine
+from securevfl.protocols.engines import ENGINES, AnyEngine, Encrypted
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
     Agreement,
@@ -59,11 +59,167 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.residuals.defences import AnyDefence, Defence, Noise
-from securevfl.protocols.residuals.exchanges import Exchange, Exchanges, Piece, Pieces
 from securevfl.protocols.seat import Seat
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling
-from securevfl.runtime.second_thread import Beside
+from securevfl.runtime.threads import Beside
+
+# An exchange at both its ends: what the key holder may still open of it, and the pieces of [[g]] where it goes to.
+#
+# `Exchanges` says which residual is open to whom, under which key, for how many openings. `Pieces` holds [[g]] at the
+# party that it goes to, whose first piece is here before the last is made.
+
+
+@dataclass
+class Exchange:
+    """An exchange that is open: its key, n and c of what was sealed, and the openings each passive party has left."""
+
+    holder: KeyHolder
+    shape: tuple[int, int]
+    left: dict[str, int]
+
+
+class Exchanges:
+    """The exchanges of a run. Safe to use from the thread that publishes and the one that serves.
+
+    asking: the passive parties that may still ask.
+    """
+
+    def __init__(self, seat: Seat, agreement: Agreement) -> None:
+        self.asking = set(seat.passives)
+        self.open: dict[int, Exchange] = {}
+        self._seat = seat
+        self._agreement = agreement
+        self._published = 0
+        self._served = False
+        self._changed = threading.Condition()
+
+    def begin(
+        self,
+        holder: KeyHolder,
+        to: Collection[str],
+        shape: tuple[int, int],
+        ended: Callable[[], object],
+        *,
+        used: int = 0,
+    ) -> int:
+        """Open an exchange to these parties, as soon as they hold few enough others, and return its number.
+
+        used: how many of its openings each party had in an earlier session. `ended` is called, to raise, where nobody
+        serves any more. TransportError after the channel's time-out.
+        """
+        me, timeout, kept = self._seat.me, self._seat.channel.timeout, self._agreement.kept
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._served or not self._crowded(to), timeout):
+                late = ", ".join(self._crowded(to))
+                raise TransportError(
+                    f"{me}: {late} was expected to keep at most {kept} replies, more are open after {timeout:g} s"
+                )
+            if self._served:
+                ended()
+            if not self.asking.issuperset(to):
+                raise ProtocolError(f"{me}: a residual was to go to a party that has closed; do both run the same job?")
+            exchange, self._published = self._published, self._published + 1
+            left = self._agreement.openings - used
+            if left > 0:
+                self.open[exchange] = Exchange(holder, shape, dict.fromkeys(to, left))
+            return exchange
+
+    def spend(self, passive: str, number: int) -> Exchange:
+        """Take one opening off an exchange. LimitError where none is left."""
+        with self._changed:
+            exchange = self.open.get(number)
+            left = 0 if exchange is None else exchange.left.get(passive, 0)
+            if exchange is None or not left:
+                raise LimitError(
+                    f"{self._seat.me}: {passive} asked about exchange {number}, of which it has had the "
+                    f"{self._agreement.openings} gradients agreed or which is closed to it; do both run the same job?"
+                )
+            exchange.left[passive] = left - 1
+            if left == 1:
+                self._end(passive, number)
+            return exchange
+
+    def forget(self, passive: str, number: int | None) -> None:
+        """Close this exchange to a passive party that asks no more about it, or every exchange if it names none."""
+        with self._changed:
+            if number is None:
+                self.asking.discard(passive)
+            for each in [*self.open] if number is None else [number]:
+                self._end(passive, each)
+
+    def served(self) -> None:
+        """Nobody serves any more: whoever waits to publish goes on."""
+        with self._changed:
+            self._served = True
+            self._changed.notify_all()
+
+    def _crowded(self, to: Collection[str]) -> list[str]:
+        """Which of them have more exchanges open than they may keep."""
+        held = [name for exchange in self.open.values() for name in exchange.left]
+        return [name for name in to if held.count(name) > self._agreement.kept]
+
+    def _end(self, passive: str, number: int) -> None:
+        """Close an exchange to a party, and delete it if that was its last party."""
+        exchange = self.open.get(number)
+        if exchange is not None:
+            exchange.left.pop(passive, None)
+            if not exchange.left:
+                del self.open[number]
+        self._changed.notify_all()
+
+
+Piece = tuple[bytes, bool]  # a piece of the ciphertext, and whether it is the last
+
+
+class Pieces:
+    """The pieces of an exchange in their order; whoever iterates waits for those that are still on their way.
+
+    They are given out once, and forgotten as they are, unless they are to serve `again`: then to every iteration, from
+    any thread.
+    """
+
+    def __init__(self, first: Piece, more: Callable[[], Piece], *, again: bool) -> None:
+        self._held = [first[0]]
+        self._whole = first[1]
+        self._more = more
+        self._again = again
+        self._wanted = True
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[bytes]:
+        place = 0
+        while (piece := self._at(place)) is not None:
+            yield piece
+            place += 1
+
+    def wait(self) -> None:
+        """Wait until all pieces have arrived."""
+        with self._lock:
+            while not self._whole:
+                self._pull()
+
+    def forget(self) -> None:
+        """Nobody will ask for a piece any more; those on their way are dropped as they come."""
+        with self._lock:
+            self._held, self._wanted = [], False
+
+    def _at(self, place: int) -> bytes | None:
+        with self._lock:
+            if place == len(self._held):
+                if self._whole:
+                    return None
+                self._pull()
+            piece = self._held[place]
+            if not self._again:
+                self._held[place] = b""
+            return piece
+
+    def _pull(self) -> None:
+        piece, self._whole = self._more()
+        if self._wanted:
+            self._held.append(piece)
+
 
 DISTANCE = 40  # bits: how far the openings of a run should at most be from ones that tell J^T g alone
 

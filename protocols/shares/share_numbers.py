@@ -27,9 +27,10 @@ without bias. An entry is rounded to f_g bits at random in the same way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.data.scaled_columns import GRID_BITS
 from securevfl.errors import ConfigError, RangeError
 
-__all__ = ["LookUp", "Numbers"]
+__all__ = ["Descent", "FixedCoefficients", "Levels", "LinearRule", "LookUp", "Numbers", "Paced"]
+
 
 _DITHER = 16  # bits below f_g that random rounding looks at
 _AT_ONCE = 4096  # targets whose tables are made at a time
@@ -214,3 +216,191 @@ class LookUp:
         values += dither
         values >>= _DITHER
         return values.astype(np.int64)
+
+
+# Levels of shared sums: which of 2^k steps a sum is at, read from the top of its shares. What outputs are made of.
+#
+# A level takes the k bits of a share from s = 2^step on, so that of h_A + h_B = H the two cut shares say H / s, each
+# rounded down. As the fraction of a share is uniform, their sum and one is H / s rounded up or down at random, without
+# bias. A carry out of the highest bit vanishes: sums that are not within 2^(k - 1) s wrap.
+
+
+_FRACTION = 16  # bits of an exact sum below one
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The 2^bits levels, each 2^step apart, to which sums are rounded before they are told."""
+
+    step: int
+    bits: int
+
+    @classmethod
+    def over(cls, numbers: Numbers, step: float, reach: float) -> Levels:
+        """Levels `step` apart (a power of two) over sums up to `reach` on either side, as far as shares have bits."""
+        log = int(np.log2(step))
+        most = numbers.bits - numbers.f_x - numbers.f_theta - log
+        return cls(log, min(most, 1 + int(np.ceil(np.log2(reach))) - log))
+
+    @property
+    def size(self) -> float:
+        """The distance of one level from the next."""
+        return float(2.0**self.step)
+
+    @property
+    def reach(self) -> float:
+        """The largest sum that has a level of its own, on either side."""
+        return float(2.0 ** (self.bits - 1 + self.step))
+
+    @classmethod
+    def exact(cls, numbers: Numbers) -> Levels:
+        """Return the levels that keep sums to 16 fractional bits, as large as shares hold them."""
+        return cls(-_FRACTION, numbers.bits - numbers.f_x - numbers.f_theta + _FRACTION)
+
+    def shift(self, numbers: Numbers) -> int:
+        """How many bits of a share are below s."""
+        return numbers.f_x + numbers.f_theta + self.step
+
+    def cut(self, numbers: Numbers, h: Words) -> Words:
+        """Cut out the bits of a share h (any shape) that say which level, as words below 2^bits."""
+        return (h >> np.uint64(self.shift(numbers))) & np.uint64(2**self.bits - 1)
+
+    def sums(self, total: Words, *, rounded_down: int = 2) -> Floats:
+        """Return the sums (any shape) that two cut shares, added up, stand for in the mean.
+
+        rounded_down: how many of the two were cut without a dither below s.
+        """
+        signed = ShareRing(self.bits).signed(total & np.uint64(2**self.bits - 1))
+        return (signed.astype(np.float64) + rounded_down / 2) * self.size
+
+
+# How weights come of the changes u_s = W^T g_s of the visits so far, in integers: the same rule runs on any share.
+#
+# A rule is linear with coefficients that are known before the training starts, so that parties apply it each to its own
+# shares, of weights as of masks, without a message and without ever dividing:
+#
+#     theta_t = theta_0 - sum_{s < t} c_ts u_s,      c_ts integers at the scale 2^m
+#
+# A method with momentum has that form once its coefficients are fixed, weight decay and step sizes that fall have it by
+# themselves. Coefficients are rounded to m bits and what they multiply is kept, so that no rounding adds up. A state is
+# an array of words (k x d x c), theta_0 first.
+
+
+Coefficients = Callable[[int], Sequence[float]]  # by visits so far
+
+
+class LinearRule(ABC):
+    """A linear rule. Words wrap modulo 2^64; callers reduce them to their ring. `visit` counts the visits so far."""
+
+    m: int  # bits of the coefficients
+
+    def start(self, theta: Words) -> Words:
+        """Return the state (k x d x c) before the first visit, from a share of theta_0 (d x c)."""
+        return theta[None]
+
+    @abstractmethod
+    def step(self, state: Words, change: Words, visit: int) -> Words:
+        """Return the state after one more visit, given a share (d x c) of its change."""
+
+    @abstractmethod
+    def theta(self, state: Words, visit: int) -> Words:
+        """Return the share (d x c) of the weights."""
+
+    def sparing(self) -> LinearRule:
+        """Return the same rule for a party whose last weight is an intercept, which does not decay."""
+        return self
+
+
+class Descent(LinearRule):
+    """theta -= u: gradient descent with a step size that is in W."""
+
+    m = 0
+
+    def step(self, state: Words, change: Words, visit: int) -> Words:
+        after: Words = state - change
+        return after
+
+    def theta(self, state: Words, visit: int) -> Words:
+        theta: Words = state[0]
+        return theta
+
+
+@dataclass(frozen=True)
+class Paced(LinearRule):
+    """theta -= r_t u with step sizes that are fixed ahead, and a decay of all weights at the end of every epoch.
+
+    rates: r_t, of the step size in W, by visit; all 1 if empty. decays: what an epoch leaves of the weights, by epoch;
+    1 throughout if empty. batches: visits an epoch.
+    """
+
+    rates: tuple[float, ...] = ()
+    decays: tuple[float, ...] = ()
+    batches: int = 1
+    rate_bits: int = 8
+    decay_bits: int = 8
+    spares_last: bool = False
+
+    @property
+    def m(self) -> int:  # type: ignore[override]
+        return (self.rate_bits if self.rates else 0) + (self.decay_bits if self.decays else 0)
+
+    def start(self, theta: Words) -> Words:
+        return np.concatenate([theta[None], np.zeros((max(1, len(self.decays)), *theta.shape), np.uint64)])
+
+    def step(self, state: Words, change: Words, visit: int) -> Words:
+        after = state.copy()
+        factor = np.uint64(_whole([self.rates[visit]], self.rate_bits)[0]) if self.rates else np.uint64(1)
+        after[1 + (visit // self.batches if self.decays else 0)] -= change * factor
+        return after
+
+    def theta(self, state: Words, visit: int) -> Words:
+        if not self.decays:
+            plain: Words = state[0] + state[1]
+            return plain
+        epoch = min(visit // self.batches, len(self.decays))
+        left = np.cumprod([1.0, *self.decays])
+        factors = [left[epoch] / left[own] for own in range(min(epoch + 1, len(self.decays)))]
+        even = [1.0] * len(factors) if self.spares_last else None
+        theta: Words = state[0] + _combined(state[1 : 1 + len(factors)], factors, even, self.decay_bits)
+        return theta
+
+    def sparing(self) -> LinearRule:
+        return replace(self, spares_last=True)
+
+
+class FixedCoefficients(LinearRule):
+    """Any first-order method with coefficients c_ts, in floats, that are known ahead: row(t) is c_t0 .. c_t,t-1.
+
+    last: the same for a weight that does not decay, if that is another one.
+    """
+
+    def __init__(
+        self, row: Coefficients, m: int = 8, last: Coefficients | None = None, *, spares_last: bool = False
+    ) -> None:
+        self.m = m
+        self._row, self._last, self._spares = row, last, spares_last
+
+    def step(self, state: Words, change: Words, visit: int) -> Words:
+        return np.concatenate([state, change[None]])
+
+    def theta(self, state: Words, visit: int) -> Words:
+        t = len(state) - 1
+        last = self._last(t) if self._spares and self._last is not None else None
+        theta: Words = state[0] - _combined(state[1:], self._row(t), last, self.m)
+        return theta
+
+    def sparing(self) -> LinearRule:
+        return FixedCoefficients(self._row, self.m, self._last, spares_last=True)
+
+
+def _whole(factors: Sequence[float], bits: int) -> NDArray[np.uint64]:
+    """Factors at `bits` bits, as words."""
+    return np.rint(np.ldexp(np.asarray(factors, np.float64), bits)).astype(np.int64).view(np.uint64)
+
+
+def _combined(parts: Words, factors: Sequence[float], last: Sequence[float] | None, bits: int) -> Words:
+    """Sum parts (k x d x c), each times its factor, to (d x c); the last of the d rows takes the factors of `last`."""
+    total: Words = (parts * _whole(factors, bits).reshape(-1, 1, 1)).sum(axis=0, dtype=np.uint64)
+    if last is not None:
+        total[-1] = (parts[:, -1] * _whole(last, bits).reshape(-1, 1)).sum(axis=0, dtype=np.uint64)
+    return total

@@ -8,7 +8,8 @@ The *holders* are the active party and its partner. A holder h has vectors V_h, 
 3. k -> h   masked W_k^T V_h      => one share at k, one at h
 
 A party receives ciphertexts under a holder's key, a holder replies that are uniform to it whatever key it made and
-whatever it asked (crypto/lattice/bfv_product.py), on the library that the job names (share_engines.py): no coin is made
+whatever it asked (crypto/lattice/bfv_product.py), on the library that the job names (share_products.py): no coin is
+made
 without the evaluator's own nonce.
 """
 
@@ -16,23 +17,109 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.kernel.shares import KernelShares
+from securevfl.crypto.lattice.bfv_product import LatticeShares
+from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import encode_context
 from securevfl.crypto.scheme import Shelf
-from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.crypto.share_scheme import NONCE_BYTES, ShareEvaluator, ShareHolder, ShareScheme, common_coin
+from securevfl.crypto.share_ring import (
+    NONCE_BYTES,
+    Integers,
+    ShareEvaluator,
+    ShareHolder,
+    ShareRing,
+    ShareScheme,
+    Words,
+    common_coin,
+    encrypted,
+    multiplied,
+    narrow,
+    opened,
+)
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.engines import Library
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares.product_work import Work
 from securevfl.runtime.codec import M, Message
 from securevfl.runtime.door import Leave
+from securevfl.runtime.meter import Meter
 
-__all__ = ["Evaluators", "Products", "declares"]
+__all__ = ["SHARE_SCHEMES", "WORTH", "Evaluators", "Products", "Work", "declares"]
+
+
+# Where a party computes its products of a training on shares: here, or several at a time elsewhere.
+#
+# The kernel leaves Python's lock to other threads while it computes, so where it would have a pool of processes of its
+# own it takes threads. SEAL holds that lock, so threads gain nothing: its executor is one of processes or of machines,
+# as is any that somebody chose. What travels there is one product's input, a secret key among it, so they are this
+# party's own (securevfl.runtime.executor). Little work stays here: a process takes longer to start. Plaintexts that
+# several chunks could share are made anew in other processes.
+
+
+T = TypeVar("T")
+
+WORTH = 2.0  # seconds of products that are worth an executor
+_WORTH_THREADS = 0.2  # and threads
+_WAITING = 8  # calls that are on an executor at a time, or wait there
+
+
+class Work:
+    """One party's products for some purpose, all known before the first: `seconds` of them about, on one core."""
+
+    def __init__(self, meter: Meter, scheme: ShareScheme, seconds: float) -> None:
+        self._meter, self._scheme = meter, scheme
+        given: Executor | None = meter.executor
+        threads = meter.executor.in_threads() if meter.executor is not None and scheme.unlocked else given
+        self.threads = threads is not given
+        self._executor = threads if seconds >= (_WORTH_THREADS if self.threads else WORTH) else None
+
+    @property
+    def away(self) -> bool:
+        """Whether it is done in other processes."""
+        return self._executor is not None and not self.threads
+
+    @property
+    def here(self) -> bool:
+        """Whether it is done in the calling thread."""
+        return self._executor is None
+
+    def in_order(self, op: str, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+        """Yield the results of calls, in order. On an executor a few are on their way while the first is waited for."""
+        if self._executor is None:
+            yield from (self._meter(op, call) for call in calls)
+            return
+        waiting: deque[Future[T]] = deque()
+        for call in calls:
+            waiting.append(self._executor.submit(call))
+            if len(waiting) >= _WAITING:
+                yield self._meter(op, waiting.popleft().result)
+        while waiting:
+            yield self._meter(op, waiting.popleft().result)
+
+    def encrypting(self, holder: ShareHolder, V: Words, columns: int, uses: int) -> Callable[[], bytes]:
+        """`ShareHolder.encrypt` as a call."""
+        if self.away:
+            return partial(encrypted, self._scheme, holder.exported(), V, columns, uses)
+        return partial(holder.encrypt, V, columns=columns, uses=uses)
+
+    def multiplying(self, evaluator: ShareEvaluator, W: Integers, sealed: bytes) -> Callable[[], tuple[bytes, Words]]:
+        """`ShareEvaluator.product` as a call for an executor."""
+        if self.away:
+            return partial(multiplied, self._scheme, evaluator.public, evaluator.coin, narrow(W), sealed)
+        return lambda: evaluator.product(evaluator.prepare(W, once=True), sealed)
+
+    def opening(self, holder: ShareHolder, reply: bytes) -> Callable[[], Words]:
+        """`ShareHolder.open` as a call."""
+        if self.away:
+            return partial(opened, self._scheme, holder.exported(), reply)
+        return partial(holder.open, reply)
+
 
 Evaluators = Mapping[str, ShareEvaluator]  # under the keys of the holders named
 Sealed = Callable[[str, int], bytes]  # the query of a holder about a batch
@@ -274,3 +361,9 @@ class Products:
     def recv(self, name: str, kind: type[M]) -> M:
         """Receive the next message of that party."""
         return self.seat.channel.recv(name, kind, self.seat.lane)
+
+
+# Whose code multiplies shared vectors: this package's, or SEAL through tenseal, as the job says.
+
+
+SHARE_SCHEMES: dict[Library, Callable[[int], ShareScheme]] = {"own": KernelShares, "seal": LatticeShares}

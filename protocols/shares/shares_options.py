@@ -9,8 +9,7 @@ from pydantic import Field, field_validator
 
 from securevfl.protocols.base import MessageProtocol
 from securevfl.protocols.engines import Library
-from securevfl.protocols.shares.share_levels import Levels
-from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.share_numbers import Levels, Numbers
 
 __all__ = ["Shares"]
 

@@ -17,8 +17,7 @@ from securevfl.crypto.share_ring import Integers, ShareRing, Words
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import share_products
-from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
-from securevfl.protocols.shares.share_products import Products
+from securevfl.protocols.shares.share_products import SHARE_SCHEMES, Products
 
 __all__ = ["declares", "summed_products"]
 

@@ -18,15 +18,17 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.crypto.share_ring import ShareRing, ShareScheme, Words
 from securevfl.crypto.transfers import base_ot
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, Offered, RowOfferer, fresh_secret
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares.share_products import Products
 from securevfl.runtime.codec import Message
 
-__all__ = ["ActiveTransfers", "PartnerTransfers", "Transfers", "chosen", "declares", "pads"]
+__all__ = ["ActiveTransfers", "Met", "PartnerTransfers", "Transfers", "chosen", "declares", "pads"]
+
 
 _ROWS = 1 << 17  # transfers are made for so many rows at a time
 
@@ -137,3 +139,43 @@ def _parted(rows: Sequence[int]) -> Iterator[list[int]]:
         part.append(count)
     if part:
         yield part
+
+
+# What parties make of each other's first messages in one conversation of a session on shares: products and transfers.
+#
+# Work ahead of the training and questions about its model are conversations of their own, each on its lane, with nonces
+# and keys of its own, so that they may go on side by side.
+
+
+class Met:
+    """One party's end. Nothing is sent before it is asked for, by all parties at the same point."""
+
+    def __init__(self, seat: Seat, partner: str, scheme: ShareScheme, table_bits: int) -> None:
+        self._products = Products(seat, partner, scheme)
+        self._bits = table_bits
+        self._ends: dict[str, Transfers] = {}
+
+    @property
+    def products(self) -> Products:
+        """The products of this session, once every party has been greeted."""
+        self._products.meet()
+        return self._products
+
+    @property
+    def transfers(self) -> Transfers | None:
+        """Transfers for the tables, with the base transfers made; None at a party that is no holder."""
+        return self._end("transfers", self._bits)
+
+    @property
+    def switches(self) -> Transfers | None:
+        """The same of two entries, for the switches of a shuffle."""
+        return self._end("switches", 1)
+
+    def _end(self, purpose: str, bits: int) -> Transfers | None:
+        products = self.products
+        if products.asked and purpose not in self._ends:
+            seat = products.seat
+            kind = ActiveTransfers if seat.me == seat.active else PartnerTransfers
+            coin = products.coin(seat.active, 0, purpose)
+            self._ends[purpose] = kind(seat, products.served[0], coin, bits)
+        return self._ends.get(purpose)

@@ -9,7 +9,7 @@ share its plaintexts: a batch that comes E times in a chunk is one product with 
 
 0. h -> k   the holder's public keys, new for the chunk, one for steps and one for sums
 1. h <-> k  products W_k^T psi_h of all visits (share_products.py)    => shares at k, v_kh at h
-2. h        r_kh before each visit: a fixed rule of the v_kh of the visits before (share_steps.py)
+2. h        r_kh before each visit: a fixed rule of the v_kh of the visits before (share_numbers.py)
 3. h <-> k  products X_k r_kh before each visit                        => shares at k and at h
 4. A, B     transfers for every row of every visit (table_transfers.py)
 
@@ -34,22 +34,20 @@ import numpy as np
 
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Shelf
-from securevfl.crypto.share_ring import Integers, ShareRing, Words
-from securevfl.crypto.share_scheme import ShareHolder, ShareScheme
+from securevfl.crypto.share_ring import Integers, ShareHolder, ShareRing, ShareScheme, Words
 from securevfl.errors import ConfigError, FrameError
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import share_products, table_transfers
-from securevfl.protocols.shares.chunk_store import NAME_BYTES, Chunk, Ready
-from securevfl.protocols.shares.first_messages import Met
-from securevfl.protocols.shares.product_work import Work
-from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.share_products import Evaluators
-from securevfl.protocols.shares.share_steps import LinearRule
-from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.protocols.shares.chunk_store import NAME_BYTES, Chunk, Ready, SpentNames
+from securevfl.protocols.shares.share_numbers import LinearRule, Numbers
+from securevfl.protocols.shares.share_products import Evaluators, Work
+from securevfl.protocols.shares.table_transfers import Met
 from securevfl.runtime import eventlog
+from securevfl.runtime.codec import Message
 
-__all__ = ["BLOCK", "Ahead", "Factors", "RowBlock", "Terms", "VisitAhead", "declares"]
+__all__ = ["BLOCK", "Ahead", "Factors", "RowBlock", "Terms", "VisitAhead", "all_ended", "declares", "is_ready"]
+
 
 BLOCK = 1 << 15  # rows
 _AT_ONCE = 1 << 20  # values of psi whose products are on their way at a time
@@ -420,3 +418,50 @@ class Ahead:
             before[batch][:, e] = self._ring.reduce(rule.theta(self._r[name], visit))
             self._r[name] = self._ring.reduce(rule.step(self._r[name], left[batch][:, e], visit))
         return before
+
+
+# Which stretches of a training on shares have work ready at all its parties, from this session or an earlier one.
+#
+# 1. all -> all   the name of the chunk that is ready for the next visits, or nothing
+# 2. all -> all   nothing, after the last visit
+#
+# A chunk is gone through if all have one of the same name, which no two chunks have in common; else all throw away what
+# they have from there on and make a new one, as later ones rest on it. Names are no secrets: digests of nonces that all
+# parties have. By 2 everyone's last state is on disk, so that whoever is killed from there on comes back with the same
+# model, of which the same rows may be asked about again.
+
+
+class ChunkName(Message, frozen=True):
+    """The message that names the chunk a party has ready: 16 bytes, or none."""
+
+    name: bytes
+
+
+def declares_ready() -> list[Declared]:
+    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
+    roles = ("active", "partner", "passive")
+    pairs = [(one, other) for one in roles for other in roles if one != other or one == "passive"]
+    return [Declared(ChunkName, *pair, Reveal("public")) for pair in pairs]
+
+
+def is_ready(seat: Seat, ahead: Ahead, number: int, visits: int) -> bool:
+    """Whether all parties have chunk `number` for so many visits, made together and untouched. What does not fit is
+    thrown away."""
+    own = ahead.ready(number, visits)
+    names = [own, *_exchanged(seat, own)]
+    same = bool(own) and len(set(names)) == 1
+    if not same:
+        ahead.drop_from(number)
+    return same
+
+
+def all_ended(seat: Seat) -> None:
+    """Wait until every party has come to the end of the training."""
+    _exchanged(seat, b"")  # 2
+
+
+def _exchanged(seat: Seat, own: bytes) -> list[bytes]:
+    others = [name for name in seat.parties if name != seat.me]
+    for name in others:
+        seat.channel.send(name, ChunkName(own), seat.lane)  # 1
+    return [seat.channel.recv(name, ChunkName, seat.lane).name for name in others]  # 1

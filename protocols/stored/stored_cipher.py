@@ -28,11 +28,10 @@ from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.scheme import Adder, Secret, SumHolder
 from securevfl.errors import KeyMismatch, ProtocolError, RangeError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.encrypted import Encrypted
-from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
+from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks, Encrypted
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.stored.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker
-from securevfl.protocols.sums.sum_keys import KEY_MESSAGES, own_keys
+from securevfl.protocols.sums.sum_masks import KEY_MESSAGES, own_keys
 from securevfl.runtime.door import Entry, Telling
 
 MARKS = 4

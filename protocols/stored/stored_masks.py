@@ -26,8 +26,7 @@ from securevfl.errors import KeyMismatch, ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.stored.stored_sum import OTHERS, SPACE, StoredServer, StoredSum, StoredWorker, fit
-from securevfl.protocols.sums.sum_keys import KEY_MESSAGES, own_keys
-from securevfl.protocols.sums.sum_residues import from_residues, to_residues
+from securevfl.protocols.sums.sum_masks import KEY_MESSAGES, from_residues, own_keys, to_residues
 
 MARKS = 2
 _DOMAIN = "stored sum under masks"

@@ -35,9 +35,8 @@ from securevfl.base.arrays import Floats
 from securevfl.base.config import read_nested
 from securevfl.errors import CryptoError, ProtocolError, RangeError
 from securevfl.protocols.base import MessageProtocol
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declared import Declared, Reals, Reveal
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Reals
 from securevfl.protocols.stored.local_noise import LocalNoise
 
 SPACE = Reals()  # |H| of one entry never exceeds its bound

@@ -23,16 +23,13 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.crypto.masking.sum_trees import SumTree
+from securevfl.crypto.masking import SumTree
 from securevfl.crypto.scheme import Adder, AdditiveScheme, SumHolder
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.encrypted import Encrypted
-from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks
+from securevfl.protocols.declared import Circle, Declared, Phases, Reveal, Space
+from securevfl.protocols.engines import ENGINES, AnyEngine, Ckks, Encrypted
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Circle, Phases, Space
-from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
-from securevfl.protocols.sums.topology import one_pass
+from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, one_pass, part_of_sum
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
 from securevfl.errors import ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declared import Circle, Declared, Phases, Reals, Reveal, Space
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Circle, Phases, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol, SumRole, part_of_sum
 from securevfl.runtime.codec import Numbers, carried, check_bits
 from securevfl.runtime.door import Telling

@@ -25,15 +25,22 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import Prg
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declared import Declared, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Phases, Space
 from securevfl.protocols.sums.base import TOTAL, SumProtocol, SumRole, part_of_sum
-from securevfl.protocols.sums.sum_keys import SumPublic, exchange_keys
-from securevfl.protocols.sums.sum_residues import Residues, from_residues, pack, residue_type, to_residues, unpack
+from securevfl.protocols.sums.sum_masks import (
+    Residues,
+    SumPublic,
+    exchange_keys,
+    from_residues,
+    pack,
+    residue_type,
+    to_residues,
+    unpack,
+)
 from securevfl.runtime.door import Telling
 
 

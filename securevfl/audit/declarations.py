@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from securevfl.base.roles import Roles
+from securevfl.families import METHODS
 from securevfl.job import Job
-from securevfl.methods import METHODS
 from securevfl.organisations import conversation, correlate, fairness_by_group, measure, predict, scoring
 from securevfl.protocols import meeting
 from securevfl.protocols.alignment import psi, standing
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.registry import RESIDUALS, STORED, SUMS
 from securevfl.protocols.shares.column_products import FEWEST, ProductNumbers
-from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
+from securevfl.protocols.shares.share_products import SHARE_SCHEMES
 from securevfl.runtime.codec import Message
 
 _PASSIVES = ["P1", "P2", "P3", "P4"]

@@ -1,6 +1,6 @@
 """The bytes of a message taken apart: public header, residues with their moduli, and what must never occur twice.
 
-Engines write versioned headers (`crypto.paillier.paillier_bytes`, `crypto.lattice.profile`,
+Engines write versioned headers (`crypto.paillier.packing`, `crypto.lattice.layout`,
 `crypto.lattice.lattice_sum`); they come off first, so that statistics see residues alone. Bytes of another format are
 taken as little-endian words of eight bytes.
 """
@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import gradient_sizes
+from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel
 from securevfl.crypto.kernel.ciphertexts import column_groups, packed_size, unpack
 from securevfl.crypto.kernel.residues import DEGREE, Primes
 from securevfl.crypto.kernel.ring_layout import RingLayout, named
-from securevfl.crypto.lattice import bfv_product, sealio
-from securevfl.crypto.lattice.profile import BLINDED, OPENED, SEALED, FixedPoint, Parameters
+from securevfl.crypto.lattice import bfv_product, polynomial_ring
+from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, FixedPoint, Parameters
 from securevfl.crypto.lattice.row_encoding import checked
-from securevfl.crypto.paillier import paillier_bytes
+from securevfl.crypto.paillier import packing
 from securevfl.crypto.paillier.packing import layout
-from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.paillier.paillier_product import CHECKS
 from securevfl.crypto.prg import KEY_BYTES as SEED
 from securevfl.runtime.codec import Message
 
@@ -136,7 +136,7 @@ def _paillier(data: bytes, moduli: Mapping[bytes, int]) -> Body:
     numbers = [int.from_bytes(body[i : i + width], "big") for i in range(0, len(body), width)]
     header = ("SVPC", kind, a, b, c, bound, count)
     n = moduli[key]
-    if kind == paillier_bytes.MessageKind.OPENED:
+    if kind == packing.MessageKind.OPENED:
         bits = layout(n.bit_length(), a).width
         fractions = np.array([x / 2**bits for x in numbers])
         fresh = tuple(x.to_bytes(width, "big") for x in numbers)
@@ -181,8 +181,8 @@ def _sealed(data: bytes) -> Body:
     primes, degree, size = own.ring.primes, own.ring.degree, own.sealed_size
     parts, seeds = [], []
     for start in range(SEALED.size, len(data), size):
-        parts.append(_residues(sealio.unpack(data[start:], primes, degree), primes))
-        seeds.append(data[start + size - sealio.SEED_BYTES : start + size])
+        parts.append(_residues(polynomial_ring.unpack(data[start:], primes, degree), primes))
+        seeds.append(data[start + size - polynomial_ring.SEED_BYTES : start + size])
     return _joined("ciphertext", ("SLG2", *sizes), parts, seeds)
 
 
@@ -194,8 +194,8 @@ def _blinded(data: bytes) -> Body:
     for output_block in range(where.output_blocks):
         for column_block in range(where.column_blocks(width)):
             for count in (degree, len(where.wanted(width, column_block, output_block))):
-                size = sealio.packed_size(primes, count)
-                parts.append(_residues(sealio.unpack(view, primes, count), primes))
+                size = polynomial_ring.packed_size(primes, count)
+                parts.append(_residues(polynomial_ring.unpack(view, primes, count), primes))
                 if count == degree:
                     fresh.append(bytes(view[:64]))
                 view = view[size:]
@@ -205,7 +205,7 @@ def _blinded(data: bytes) -> Body:
 def _opened(data: bytes) -> Body:
     _, _, count, checks = OPENED.unpack_from(data)
     values = np.frombuffer(data, "<i4", count + checks, offset=OPENED.size)
-    own: FixedPoint = parameters() if data[:4] == b"SLO3" else gradient_sizes.GradientParameters()
+    own: FixedPoint = parameters() if data[:4] == b"SLO3" else gradient.GradientParameters()
     fractions = (values / own.levels) % 1.0
     fresh = (data[OPENED.size :],) if count > 1 else ()
     return Body("opened", (data[:4].decode(), count), fractions, (values & 255).astype(np.uint8), fresh)
@@ -214,10 +214,10 @@ def _opened(data: bytes) -> Body:
 def _summed(data: bytes) -> Body:
     _, _, m, terms, summed, noises, bound = _SUM.unpack_from(data)
     primes, degree = _sum_primes()
-    size = sealio.packed_size(primes, degree)
+    size = polynomial_ring.packed_size(primes, degree)
     parts, fresh = [], []
     for index, start in enumerate(range(_SUM.size, len(data), size)):
-        parts.append(_residues(sealio.unpack(data[start:], primes, degree), primes))
+        parts.append(_residues(polynomial_ring.unpack(data[start:], primes, degree), primes))
         if index % 2:
             fresh.append(data[start : start + 64])
     return _joined("ciphertext", ("SLS1", m, terms, summed, noises, bound), parts, fresh)
@@ -240,13 +240,17 @@ def _shared(data: bytes) -> Body:
             where = own.layout(s, c, s, p)
             blocks = [(a, b) for a in range(where.output_blocks) for b in range(where.column_blocks(d))]
             counts = [count for a, b in blocks for count in (degree, len(where.wanted(d, b, a)))]
-            pieces = [sealio.packed_size(primes, count) for count in counts]
+            pieces = [polynomial_ring.packed_size(primes, count) for count in counts]
         if sum(pieces) != len(view):
             continue
         parts, fresh = [], []
         for count, size in zip(counts, pieces, strict=True):
-            parts.append(_residues(sealio.unpack(view, primes, count), primes))
-            fresh += [bytes(view[size - sealio.SEED_BYTES : size] if asks else view[:64])] if count == degree else []
+            parts.append(_residues(polynomial_ring.unpack(view, primes, count), primes))
+            fresh += (
+                [bytes(view[size - polynomial_ring.SEED_BYTES : size] if asks else view[:64])]
+                if count == degree
+                else []
+            )
             view = view[size:]
         return _joined("ciphertext", (data[:4], *sizes), parts, fresh)
     raise ValueError("of no ring")
@@ -296,15 +300,15 @@ def _small_residues(
 
 def _gradient_on_the_kernel(data: bytes) -> Body:
     """Split a sealed residual on the kernel, or the blinded product, into groups."""
-    own, asks = gradient_sizes.GradientParameters(), data[:4] == b"SGG2"
+    own, asks = gradient.GradientParameters(), data[:4] == b"SGG2"
     _, _, n, c, r, s, last = (SEALED if asks else BLINDED).unpack_from(data)
-    where, view = named(gradient_sizes.ENGINE, n, c, r, s), memoryview(data)[(SEALED if asks else BLINDED).size :]
+    where, view = named(gradient.ENGINE, n, c, r, s), memoryview(data)[(SEALED if asks else BLINDED).size :]
     if not asks:
         parts, fresh = _small_residues(own.primes, view, _answered(where, checked(where, last)))
         return _joined("ciphertext", ("SGB2", n, c, r, s, last), parts, fresh)
     parts, fresh = [], []
     while view:
-        blocks = min(gradient_sizes.PIECE, len(view) // packed_size(own.primes, where.points * c))
+        blocks = min(gradient.PIECE, len(view) // packed_size(own.primes, where.points * c))
         for outputs in where.outputs:
             count = where.points * (outputs.stop - outputs.start) * blocks
             found, _ = _small_residues(own.primes, view[SEED:], [count])
@@ -326,7 +330,7 @@ def _sum_primes() -> tuple[list[int], int]:
 def opened_numbers(body: Body) -> int | None:
     """How many numbers an opening tells beside checks, which are combinations of them; None if it is none."""
     match body.header:
-        case ("SVPC", paillier_bytes.MessageKind.OPENED, _, c, d, _, count):
+        case ("SVPC", packing.MessageKind.OPENED, _, c, d, _, count):
             return int(count) - CHECKS * c if count == c * (d + CHECKS) else int(count)
         case ("SLO3" | "SGO1", count):
             return int(count)

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.audit import simulators, simulators_run
 from securevfl.audit.attacks import ATTACKS
@@ -36,14 +37,13 @@ from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
 from securevfl.consent.allowance import settled
-from securevfl.consent.leaks import leaks
+from securevfl.consent.booking import leaks
 from securevfl.data.party import Party, check_parties
 from securevfl.errors import SecureVFLError
+from securevfl.families import leak_kinds
+from securevfl.families.base import Known
+from securevfl.families.known_run import as_prepared, known_run, prepare
 from securevfl.job import Job
-from securevfl.methods import leak_kinds
-from securevfl.methods.base import Known
-from securevfl.methods.known_run import known_run
-from securevfl.methods.prepared_columns import as_prepared
 from securevfl.runtime.door import Entry
 
 MARGIN = 0.03
@@ -276,3 +276,44 @@ def _inference(job: Job, known: Known, attack: Attack, scores: list[Score], atta
 def _standard_error(values: Floats) -> float:
     """Return the standard error of the mean over seeds; 0 for one."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+# Tables in the place of parties that show theirs to nobody: noise of their sizes, for one party's audit of its own.
+#
+# What the audit then says of the party's own columns is of these; what it says of labels is of labels that were made
+# up.
+
+
+def with_stand_ins(job: Job, own: Party, others: Mapping[str, int], classes: int) -> list[Party]:
+    """Place the party among others of so many columns of noise; if it has no labels, the first of the others has some.
+
+    The labels follow a few columns of every party, the party's own among them, with as much noise: in so many
+    `classes`, or as numbers where the job's loss takes these.
+    """
+    draw = np.random.default_rng(job.seed)
+    tables = {name: draw.normal(size=(len(own), d)) for name, d in others.items()}
+    ids = {"aligned": True} if own.ids is None else {"ids": own.ids}
+    y = None if own.active else _labels(job, [prepare(job, own, own.register).X, *tables.values()], classes, draw)
+    lead = own.name if own.active else next(iter(others))
+    made = {name: Party(name, X, y if name == lead else None, **ids) for name, X in tables.items()}
+    return (
+        [made[lead], own, *(each for name, each in made.items() if name != lead)]
+        if not own.active
+        else [own, *made.values()]
+    )
+
+
+def _labels(job: Job, tables: list[Floats], classes: int, draw: np.random.Generator) -> NDArray[np.float64]:
+    scores = sum(_column(X, draw) for X in tables) + draw.normal(size=len(tables[0])) * len(tables) ** 0.5
+    if not job.model.loss.classifies:
+        return job.model.loss.stand_in(np.asarray(scores, dtype=np.float64))
+    edges = np.quantile(scores, np.arange(1, classes) / classes)
+    labels: NDArray[np.float64] = np.searchsorted(edges, scores).astype(np.float64)
+    return labels
+
+
+def _column(X: Floats, draw: np.random.Generator) -> Floats:
+    """One direction of the columns, of deviation 1 where they vary."""
+    own = (X - X.mean(axis=0)) @ draw.normal(size=X.shape[1])
+    scaled: Floats = own / (own.std() or 1.0)
+    return scaled

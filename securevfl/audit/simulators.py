@@ -34,9 +34,9 @@ from securevfl.audit.statistics import Battery, alike, told_apart
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError
+from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.protocols.residuals.base import ResidualProtocol
-from securevfl.protocols.spaces import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol
 
 Parts = Mapping[str, NDArray[Any]]

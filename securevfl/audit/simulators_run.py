@@ -27,8 +27,8 @@ from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.data import datasets
 from securevfl.data.party import Party, check_parties
+from securevfl.families.sizes import declared_of
 from securevfl.job import Job
-from securevfl.methods.run_messages import declared_of
 from securevfl.models.linear import Logistic
 from securevfl.models.trees import Trees
 from securevfl.optim.fedbcd import FedSGD

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.bench import baselines
+from securevfl.bench import record
 from securevfl.bench.record import Stopwatch, median_of, process_pool
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError
@@ -117,8 +117,8 @@ def baseline(name: str, n: int, d: int, bits: int) -> EngineRow:
     """Time a baseline as its users call it."""
     J, g = problem(n, d)
     try:
-        figures = baselines.phe_product(J, g[:, 0], bits) if name == "phe" else baselines.tenseal_product(J, g[:, 0])
-    except baselines.Unable as cause:
+        figures = record.phe_product(J, g[:, 0], bits) if name == "phe" else record.tenseal_product(J, g[:, 0])
+    except record.Unable as cause:
         return EngineRow(name, n, d, error=str(cause))
     steps = figures.watch.steps
     return EngineRow(
@@ -154,7 +154,7 @@ def run(
         if name not in BASELINES:
             raise ConfigError(f"--against: names among {', '.join(BASELINES)} were expected, {name!r} came; correct it")
     if "phe" in against:
-        baselines.require_phe()
+        record.require_phe()
     schemes = {name: engine_named(name, bits) for name in engines}
     rows: list[EngineRow] = []
     with process_pool() if "paillier" in schemes else nullcontext() as pool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.bench import baselines
+from securevfl.bench import record
 from securevfl.bench.he import engine_named
 from securevfl.bench.record import Stopwatch, median_of, process_pool
 from securevfl.errors import ConfigError
@@ -88,7 +88,7 @@ def measure(
 
 def baseline(parties: int, size: int, bits: int) -> SumRow:
     """phe as its users call it."""
-    figures = baselines.phe_sum(problem(parties, size), bits)
+    figures = record.phe_sum(problem(parties, size), bits)
     steps = figures.watch.steps
     return SumRow(
         "phe",
@@ -123,7 +123,7 @@ def run(
         if name not in ENGINES:
             raise ConfigError(f"--engines: names among {', '.join(ENGINES)} were expected, {name!r} came; correct it")
     if "phe" in against:
-        baselines.require_phe()
+        record.require_phe()
     schemes = {name: engine_named(name, bits) for name in engines}
     rows: list[SumRow] = []
     for name in against:

@@ -9,8 +9,7 @@ import typer
 
 from securevfl.cli.show import console, sheet_width
 from securevfl.cli.show import sheet as shown
-from securevfl.consent.agreed_sheets import AgreedSheets
-from securevfl.consent.consent_sheet import Sheet
+from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.errors import ConfigError, ConsentError
 
 DETAILS = "all messages, which it covers too: securevfl explain ... --details"

@@ -12,16 +12,16 @@ from rich.console import Console
 
 from securevfl.cli.show import add_up, table
 from securevfl.consent.consent_sheet import explain
-from securevfl.data.loans import loans
+from securevfl.data.datasets import loans
 from securevfl.data.party import Party
 from securevfl.display.progress import progress
 from securevfl.errors import DataNotice, StorageError
+from securevfl.families.known_run import known_run
 from securevfl.job import Job, Protocol
-from securevfl.methods.known_run import known_run
 from securevfl.models.linear import Logistic
 from securevfl.protocols.engines import Ckks, Paillier
 from securevfl.runtime.clock import Network
-from securevfl.training.own_model import own_metrics
+from securevfl.training.comparison import own_metrics
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate
 

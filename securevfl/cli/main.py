@@ -19,12 +19,12 @@ from securevfl.base.files import check_writable
 from securevfl.base.version import __version__
 from securevfl.cli import bottom as cli_bottom
 from securevfl.cli import certs_commands
-from securevfl.cli import correlate_command as cli_correlate
-from securevfl.cli import describe_command as cli_describe
-from securevfl.cli import fairness_command as cli_fairness
 from securevfl.cli import forget_command as cli_forget
 from securevfl.cli import ledger_command as cli_ledger
-from securevfl.cli import line_command as cli_line
+from securevfl.cli import looks_commands as cli_correlate
+from securevfl.cli import looks_commands as cli_describe
+from securevfl.cli import looks_commands as cli_fairness
+from securevfl.cli import looks_commands as cli_line
 from securevfl.cli import own_table as cli_alone
 from securevfl.cli import part_command as cli_own_part
 from securevfl.cli import parties as cli_parties
@@ -93,11 +93,11 @@ app = typer.Typer(
 
 app.add_typer(bench, name="bench")
 certs_commands.register(app)
-cli_line.register(app)
+cli_line.register_line(app)
 cli_parties.register(app)
-cli_describe.register(app)
-cli_correlate.register(app)
-cli_fairness.register(app)
+cli_describe.register_describe(app)
+cli_correlate.register_correlate(app)
+cli_fairness.register_fairness(app)
 cli_own_part.register(app)
 cli_serve.register(app)
 cli_ledger.register(app)
@@ -234,8 +234,8 @@ def train(
     from securevfl.consent.consent_sheet import explain
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.runtime.clock import Network
-    from securevfl.training.own_model import beside
-    from securevfl.training.run_report import write_report
+    from securevfl.training.comparison import beside
+    from securevfl.training.run import write_report
     from securevfl.training.simulate import simulate
 
     job = _load(job_file)
@@ -364,7 +364,7 @@ def audit(
     A party alone gives its own table, and --size for every other party: in their place stand columns of noise, and
     labels that follow all columns a little.
     """
-    from securevfl.audit.stand_ins import with_stand_ins
+    from securevfl.audit.report import with_stand_ins
     from securevfl.cli.audit import audit_command
 
     job, made_up = _load(job_file), []

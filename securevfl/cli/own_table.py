@@ -50,7 +50,7 @@ def one_side(
 
 def sizes_line(job: Job, own: Party) -> str:
     """Say which columns --size counts, what the others give for this party, and where its own numbers come from."""
-    from securevfl.methods.prepared_columns import prepare
+    from securevfl.families.known_run import prepare
 
     made, brought = len(prepare(job, own, own.register).columns), len(own.columns)
     differs = "" if made == brought else f", of {brought} in your file"

@@ -4,13 +4,53 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from securevfl.base.files import check_writable, write_whole
-from securevfl.cli.code_names import codes_in
 from securevfl.cli.party_options import Html, IdColumn, Json, Model
+
+if TYPE_CHECKING:
+    from securevfl.organisations.reason_codes import GivenCodes
+
+
+# Files of reason codes: what a party's columns are called where others may see it.
+
+
+Reasons = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=100, metavar="K", help="Tell who asks the codes of the K of your columns that cost each row most."
+    ),
+]
+Codes = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.JSON", help="With --reasons: what each of your columns is called, {column: code}."),
+]
+
+
+def codes_in(file: Path) -> dict[str, str]:
+    """Return the code of each column in a file. ConfigError if it is none."""
+    from securevfl.errors import ConfigError
+
+    try:
+        found = {str(column): str(code) for column, code in json.loads(file.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError):
+        raise ConfigError(f"{file}: JSON as {{column: code}} was expected there; correct it") from None
+    return found
+
+
+def given_codes(most: int | None, file: Path | None) -> GivenCodes | None:
+    """Return what the options of a command give others. ConfigError for one of them without the other."""
+    from securevfl.errors import ConfigError
+    from securevfl.organisations.reason_codes import GivenCodes
+
+    if most is None and file is None:
+        return None
+    if most is None or file is None:
+        raise ConfigError("--reasons and --codes were expected together, one came; give both or neither")
+    return GivenCodes(most, codes_in(file))
 
 
 def register(app: typer.Typer) -> None:
@@ -101,7 +141,7 @@ def reasons(
     import sys
 
     from securevfl.data.readers import read_table
-    from securevfl.disclosure.code_bits import code_bits
+    from securevfl.disclosure.holds import code_bits
     from securevfl.training import explanations
     from securevfl.training.model_part import ModelPart
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.base.files import check_writable, in_use
-from securevfl.cli.code_names import Codes, Reasons, given_codes
-from securevfl.cli.option_groups import MeetingOptions, expanded
+from securevfl.cli.part_command import Codes, Reasons, given_codes
 from securevfl.cli.party_options import (
     Ahead,
     Data,
@@ -20,6 +19,7 @@ from securevfl.cli.party_options import (
     LabelColumn,
     Ledger,
     LeftOut,
+    MeetingOptions,
     Model,
     Name,
     PeersByJob,
@@ -27,14 +27,14 @@ from securevfl.cli.party_options import (
     SavedPart,
     SharedJob,
     States,
+    expanded,
     pool_of,
+    stoppable,
 )
-from securevfl.cli.stop import stoppable
 from securevfl.errors import ConfigError, PartiesError
 
 if TYPE_CHECKING:
-    from securevfl.consent.agreed_sheets import AgreedSheets
-    from securevfl.consent.consent_sheet import Sheet
+    from securevfl.consent.consent_sheet import AgreedSheets, Sheet
     from securevfl.data.party import Party
     from securevfl.job import Job
     from securevfl.training.checkpoint import Checkpoints
@@ -59,8 +59,8 @@ def align(
 
     Every party runs this. What was done before a cut or a restart is kept and not done again.
     """
+    from securevfl.data.load import write_rows
     from securevfl.data.readers import read_ids
-    from securevfl.data.row_order import write_rows
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately
     from securevfl.organisations.conversation import converse
@@ -115,7 +115,7 @@ def prepare(
     """
     from securevfl.display.progress import progress
     from securevfl.job import Job
-    from securevfl.organisations.prepare import prepare as run
+    from securevfl.organisations.join import prepare as run
 
     job = Job.load(job_file)
     own = _own_table(job, party, data, id_column, label_column)
@@ -187,12 +187,12 @@ def join(
     """
     from securevfl.cli.ask_consent import agree, check_digest
     from securevfl.cli.live import live, step_of
-    from securevfl.consent.agreed_sheets import AgreedSheets
+    from securevfl.consent.consent_sheet import AgreedSheets
     from securevfl.data.load import forget
     from securevfl.disclosure.ledger import DisclosureLedger
     from securevfl.job import Job
     from securevfl.organisations.join import join as run
-    from securevfl.training.own_model import beside
+    from securevfl.training.comparison import beside
     from securevfl.training.run_page import write_report
     from securevfl.training.session import run_key
     from securevfl.transport.peers import Peers

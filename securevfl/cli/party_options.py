@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from securevfl.organisations.conversation import Venue
+
 
 Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Who you are.")]
 Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
@@ -91,3 +100,108 @@ class _ForPeople(logging.Formatter):
         facts = json.loads(record.getMessage())
         at, event, party = (facts.pop(key) for key in ("time", "event", "party"))
         return f"{at[11:19]} {party}: {event}" + "".join(f", {key} {fact}" for key, fact in facts.items())
+
+
+# Groups of options that several commands take: a command names the group, and its fields become options.
+#
+#     def line(party: Name, peers: PeersFile = Path("peers.toml"), meeting: MeetingOptions = MeetingOptions()) -> None:
+#
+# has --certs, --listen and so on, with the defaults of the group that stands in its signature.
+
+
+class VenueKeys(TypedDict):
+    """The options of a meeting that functions of the library take by the same names."""
+
+    certs: Path | None
+    listen: str | None
+    timeout: float
+    patience: float
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Options by which a party finds the others and waits for them."""
+
+    certs: Certs = None
+    listen: Listen = None
+    timeout: Timeout = 600.0
+    patience: Patience = 60.0
+
+    @property
+    def keys(self) -> VenueKeys:
+        """The options as arguments of a function of the library, without the file of peers."""
+        return {"certs": self.certs, "listen": self.listen, "timeout": self.timeout, "patience": self.patience}
+
+    def venue(self, peers: Path) -> Venue:
+        """Make the venue of this file of peers."""
+        from securevfl.organisations.conversation import Venue
+
+        return Venue.of(peers, **self.keys)
+
+
+@dataclass(frozen=True)
+class MeetingOptions(PlaceOptions):
+    """Options by which a party finds the others, and by which it says what happens."""
+
+    verbose: Verbose = False
+    log: Log = None
+
+    def events(self) -> AbstractContextManager[None]:
+        """Show events on stderr, and append them to the log if there is one."""
+        return events(self.verbose, self.log)
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with an option for each field of its groups, as typer reads them from its signature."""
+    own = signature(command, eval_str=True)
+    groups = {name: each for name, each in own.parameters.items() if is_dataclass(each.annotation)}
+    shown: list[Parameter] = []
+    for name, each in own.parameters.items():
+        if name not in groups:
+            shown.append(each.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(each.annotation, include_extras=True)
+        for field in fields(each.annotation):
+            default = getattr(each.default, field.name)
+            shown.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]))
+
+    def run(**options: Any) -> None:
+        for name, each in groups.items():
+            kind = each.annotation
+            options[name] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
+        command(**options)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {each.name: each.annotation for each in shown}
+    run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+    return run
+
+
+# What a command does when its operator stops it: by Ctrl-C, or by SIGTERM as a service manager does.
+
+
+@contextmanager
+def stoppable(keeps: Callable[[], str] | None = None) -> Iterator[None]:
+    """End the command with exit code 128 + the signal, once the other parties have been told.
+
+    keeps: says what is on disk to go on from. Within the block both signals raise KeyboardInterrupt.
+    """
+    got = signal.SIGINT
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal got
+        got = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = "" if keeps is None else f"; {keeps()}"
+        on = "start again" if keeps is None else "go on"
+        typer.echo(f"stopped by {got.name}{kept}. Run the same command again, at every party, to {on}.", err=True)
+        raise typer.Exit(128 + got) from None
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)

@@ -92,8 +92,8 @@ class _CsvWriter:
 def predict_files(run: Run, files: Mapping[str, Path], out: Path | None, *, id_column: str) -> None:
     """Predicts new rows of all parties of a run, a file of each, for the ids that all have, in the order of the first
     file. PartiesError or DataError if files do not fit."""
-    from securevfl.data.ids import id_keys
     from securevfl.data.party import join_ids
+    from securevfl.data.register import id_keys
     from securevfl.errors import PartiesError
     from securevfl.organisations.predict import predicted
     from securevfl.training.new_rows import HeldRows, rows_of_file

@@ -13,10 +13,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.base.files import check_writable, in_use
-from securevfl.cli.code_names import Codes, Reasons, given_codes
-from securevfl.cli.option_groups import MeetingOptions, PlaceOptions, expanded
-from securevfl.cli.party_options import Data, IdColumn, Ledger, LeftOut, Log, Model, PeersFile, pool_of
-from securevfl.cli.stop import stoppable
+from securevfl.cli.part_command import Codes, Reasons, given_codes
+from securevfl.cli.party_options import (
+    Data,
+    IdColumn,
+    Ledger,
+    LeftOut,
+    Log,
+    MeetingOptions,
+    Model,
+    PeersFile,
+    PlaceOptions,
+    expanded,
+    pool_of,
+    stoppable,
+)
 
 if TYPE_CHECKING:
     from securevfl.data.drift import Drift

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.consent.leaks import leaks
+from securevfl.consent.booking import leaks
 from securevfl.data.party import Party, check_parties, register_of
 from securevfl.errors import ConfigError, DataNotice
+from securevfl.families.base import Known
+from securevfl.families.known_run import known_run
 from securevfl.job import Job
-from securevfl.methods.base import Known
-from securevfl.methods.known_run import known_run
 from securevfl.models.positive import classes_of
+from securevfl.models.row_columns import Weights, room_for
 from securevfl.models.trees import Trees
-from securevfl.models.weights import Weights, room_for
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.defaults import EVALUATE_EVERY, LONG_VISITS, VISITS, longer
 

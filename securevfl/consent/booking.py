@@ -12,19 +12,50 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
-from securevfl.consent.leaks import guard, leaks
 from securevfl.data.party import Party
 from securevfl.data.register import Register
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.leak import Leak
+from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, told_to
 from securevfl.disclosure.limits import KINDS, added, total
-from securevfl.errors import DataError, DataNotice, LeakageError, ProtocolError, StorageError
+from securevfl.errors import ConfigError, DataError, DataNotice, LeakageError, ProtocolError, StorageError
+from securevfl.families.known_run import known_run
 from securevfl.job import Job
-from securevfl.methods.known_run import known_run
 from securevfl.protocols.residuals.defences import zcdp_epsilon
 from securevfl.runtime.door import Door
 from securevfl.runtime.door import Entry as Told
+
+# What a job gives away beyond its protocol's declaration, and the guard that refuses what it does not accept.
+#
+# A method lists the leaks of its jobs (`Method.leaks`), and their kinds, which jobs accept by name (`leak_kinds`).
+
+
+def leaks(job: Job, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+    """List what this job gives away beyond its protocol's declaration. ConfigError for a kind that its method does not
+    list, as nobody could accept it.
+
+    `before` is what earlier jobs have disclosed about the same tables; it counts as if it were part of this job.
+    """
+    method = job.method
+    found = method.leaks(job, sizes, before)
+    for leak in found:
+        if leak.kind not in method.leak_kinds:
+            raise ConfigError(f"leak {leak.name} is none of {method.name}; add it to its leak_kinds")
+    return found
+
+
+def guard(job: Job, sizes: Sizes, before: Sequence[Disclosure] = (), *, together: bool = False) -> list[Leak]:
+    """LeakageError, one line a leak, unless the job accepts each by name.
+
+    together: the tables of all parties are in one process, which knows by itself what is a leak between organisations
+    alone; such leaks are returned.
+    """
+    refused = [leak for leak in leaks(job, sizes, before) if leak.name not in job.accepts]
+    agreed = [leak for leak in refused if together and leak.apart]
+    if len(refused) > len(agreed):
+        raise LeakageError("\n".join(str(leak) for leak in refused if leak not in agreed))
+    return agreed
+
 
 DELTA = 1e-6  # that the epsilon of a defence over all runs is told at
 LEASE = 16  # visits at least that are entered at a time

@@ -5,22 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
+from securevfl.base.files import write_whole
 from securevfl.base.roles import ACTIVE, PASSIVE, Role, Roles
 from securevfl.consent.allowance import check_settled, settled
-from securevfl.consent.booking import foretell
-from securevfl.consent.leaks import leaks
+from securevfl.consent.booking import foretell, leaks
 from securevfl.data.party import Party, check_parties
-from securevfl.disclosure.code_bits import code_bits
-from securevfl.disclosure.leak import Leak
+from securevfl.disclosure.holds import code_bits
+from securevfl.disclosure.leaks import Leak
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display.html import escape
-from securevfl.errors import ConfigError, LabelError
+from securevfl.errors import ConfigError, LabelError, StorageError
+from securevfl.families.base import Known
+from securevfl.families.known_run import known_alone, known_run, prepare
+from securevfl.families.sizes import declared_of
 from securevfl.job import Job
-from securevfl.methods.base import Known
-from securevfl.methods.known_run import known_alone, known_run
-from securevfl.methods.prepared_columns import prepare
-from securevfl.methods.run_messages import declared_of
 from securevfl.optim.defaults import why_sealed
 from securevfl.protocols.declared import Declared
 
@@ -268,3 +268,40 @@ def _leaks(job: Job, known: Known, ledgers: Mapping[str, DisclosureLedger], run:
         f"\n{'accepted' if leak.name in job.accepts else _refused(leak)}: {leak}"
         for leak in leaks(job, sizes, [told for _, told in before])
     ]
+
+
+# Which consent sheets a party has agreed to: a file beside its disclosure ledger, a line each.
+
+
+class AgreedSheets:
+    """The sheets that the owner of this ledger has agreed to, by their digests."""
+
+    def __init__(self, ledger: DisclosureLedger) -> None:
+        self._path = ledger.path.with_name(f"{ledger.path.name}.agreed")
+
+    def holds(self, sheet: Sheet) -> bool:
+        """Whether it was agreed to this very text."""
+        return self.knows(sheet.digest)
+
+    def knows(self, digest: str) -> bool:
+        """Whether it was agreed to a sheet of this digest."""
+        return any(line.split()[:1] == [digest] for line in self._lines())
+
+    def takes(self, sheet: Sheet, accept: str | None) -> bool:
+        """Whether its owner agrees to this text: by `accept`, which must be its digest if it came, else by having
+        agreed to it before. What `accept` names is recorded."""
+        if accept == sheet.digest:
+            self.add(sheet)
+        return accept in (None, sheet.digest) and self.holds(sheet)
+
+    def add(self, sheet: Sheet) -> None:
+        """Record that this text is agreed to from now on. StorageError if that cannot be written."""
+        if not self.holds(sheet):
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            write_whole(self._path, "\n".join([*self._lines(), f"{sheet.digest} {at}", ""]).encode())
+
+    def _lines(self) -> list[str]:
+        try:
+            return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        except OSError as cause:
+            raise StorageError(self._path, cause) from None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.ids import Keys, id_keys
+from securevfl.data.columns import check_extremes, check_finite, check_labels
 from securevfl.data.readers import (
     arrow,
     check_chosen,
@@ -21,7 +21,7 @@ from securevfl.data.readers import (
     parquet_names,
     read_parquet,
 )
-from securevfl.data.user_input import check_extremes, check_finite, check_labels
+from securevfl.data.register import Keys, id_keys
 from securevfl.errors import TableError
 
 BATCH = 32 << 20  # bytes of rows in memory at a time

@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import BLOCK, Stretch, Tall
-from securevfl.data.outside_tables import Outside, ScaledOutsideRows, runs
-from securevfl.data.scaled_columns import Scaling
+from securevfl.data.scaled_columns import Outside, ScaledOutsideRows, Scaling, runs
 from securevfl.data.schedule import Rows
-from securevfl.data.store import StoredParty, StoredTable
-from securevfl.data.table_head import Head, read_head
+from securevfl.data.store import Head, StoredParty, StoredTable, read_head
 from securevfl.errors import TableError
 from securevfl.runtime.placing import Placed, PlacedPart, Placing
 

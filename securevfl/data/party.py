@@ -13,11 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Role
-from securevfl.data.columns import Columns, Levels, columns_of
-from securevfl.data.ids import Keys, id_keys, order_digest, shared_rows
+from securevfl.data.columns import Columns, Levels, check_extremes, check_labels, columns_of, index_ids, some
 from securevfl.data.preparation import Prepared
-from securevfl.data.register import Register
-from securevfl.data.user_input import check_extremes, check_labels, index_ids, some
+from securevfl.data.register import Keys, Register, id_keys, order_digest, shared_rows
 from securevfl.errors import IdError, PartiesError, TableError
 
 CHUNK = 1 << 21  # numbers at a time

@@ -28,12 +28,11 @@ from pydantic import Field, field_validator, model_validator
 from securevfl.base.arrays import Floats
 from securevfl.base.config import Config, Registry, plain, read_nested
 from securevfl.data.bins import edges_of
-from securevfl.data.columns import Columns
+from securevfl.data.columns import Columns, some
 from securevfl.data.evidence import Evidence, NumberEvidence, TextEvidence, Woe, number_bins, text_bins
 from securevfl.data.scaling import QUARTILES
 from securevfl.data.schedule import Rows
 from securevfl.data.steps import MISSING, OTHER, Bins, Codes, ColumnStep, Dates, Number, Texts, part_of_date
-from securevfl.data.user_input import some
 from securevfl.errors import DataNotice, TableError
 
 PARTS: tuple[Literal["month", "weekday"], ...] = ("month", "weekday")  # of a date

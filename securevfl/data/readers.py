@@ -27,9 +27,8 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.data.columns import Columns, Read, days_of, is_number, joined, text_levels
+from securevfl.data.columns import MISSING, Columns, Read, days_of, is_number, joined, text_levels
 from securevfl.data.party import Party
-from securevfl.data.user_input import MISSING
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".parquet", ".npz")

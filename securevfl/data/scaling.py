@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Stretch, Tall
-from securevfl.data.outside_tables import Outside, ScaledOutsideRows
-from securevfl.data.scaled_columns import GRID_BITS, Scaling
+from securevfl.data.scaled_columns import GRID_BITS, Outside, ScaledOutsideRows, Scaling
 from securevfl.data.schedule import Rows
 
 __all__ = ["QUARTILES", "Lie", "fitted", "moments", "quartiles"]

@@ -6,7 +6,7 @@ labels    A passive party that opens J^T g learns p_k equations about the n c re
           partition repeats the same equations every epoch, so they count once; rows reshuffled every epoch bring new
           ones. A residual that is not sealed shows all n c. Where columns become weights of evidence it learns counts
           of the positive class in its bins as well, which are counted in bits of the labels of all training rows
-          (`securevfl.disclosure.label_bits`) and add up with the equations by their shares.
+          (`securevfl.disclosure.holds`) and add up with the equations by their shares.
 columns   Whoever collects a sum learns c numbers a row in every exchange, each a linear combination of the columns
           that are added up in it, with weights that move from one exchange to the next. From as many numbers a row as
           columns on, they span these columns. A sum in the clear shows the d_k columns of one party at a time; one
@@ -15,12 +15,12 @@ columns   Whoever collects a sum learns c numbers a row in every exchange, each 
           A residual that is not sealed shows f to the passive parties, who know y from its sign: each takes its own
           part off and has the sum of all others, the active party's among them. Where parties go at their own pace,
           each that pulls sums may see one other party move alone between two of them
-          (`securevfl.methods.fdml.fdml_counts`). Rows that are held out take part in evaluations only, so they are
+          (`securevfl.families.fdml.fdml`). Rows that are held out take part in evaluations only, so they are
           counted apart.
 scores    How many numbers f the joint evaluations tell the active party.
 ids       Of how many ids a party that asks for scores is told whether they are in the table of a party that serves.
 
-A job's method counts them (`securevfl.methods`); guards, the consent sheet and the ledger read the counts.
+A job's method counts them (`securevfl.families`); guards, the consent sheet and the ledger read the counts.
 """
 
 from __future__ import annotations

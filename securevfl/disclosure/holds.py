@@ -10,14 +10,18 @@ Measured: 4.5 bits for one column of bill amounts, 8 for ten columns of 0/1, 70 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.disclosure.exposure import SAME
+from securevfl.base.tall import Rows, Stretch, gram
+from securevfl.disclosure.exposure import ALONE, SAME
 
-__all__ = ["Holds", "entropies"]
+__all__ = ["Holds", "code_bits", "entropies"]
+
 
 STEP = 1 / 8  # of a deviation
 FLOOR = 1 / 64  # of an eigenvalue
@@ -78,3 +82,45 @@ def _bits(entropies: Floats, R: Floats) -> float:
         return 0.0
     shared = 0.5 * np.log2(np.maximum(np.linalg.eigvalsh(R), FLOOR)).sum()
     return max(0.0, float(entropies.sum() + shared))
+
+
+# How much reason codes tell of a row: which k of a party's n columns cost it most, in order, under names of its own.
+#
+# Codes in order are one of n! / (n - k)! cases, so they tell log2 of that in bits at most.
+
+
+def code_bits(columns: int, most: int) -> float:
+    """Return how much `most` codes of a row tell of it at most, of a party with so many columns: log2 of
+    n! / (n - k)!."""
+    return sum(math.log2(columns - each) for each in range(min(most, columns)))
+
+
+# How much labels hold, in bits, which what counts of the positive class in bins tell is a share of.
+#
+# A count is told as a word of log2(2n) bits (`securevfl.protocols.bin_classes`), which tells as many bits of labels at
+# most, whatever a party has multiplied these by. The n labels hold n times the entropy of one. From as many bits on as
+# they hold the words may determine all of them; integers of two values are found by lattice reduction far below as many
+# equations as unknowns (`securevfl.audit.attacks.opened_gradients`). Rows of rare bins together, or a bin of one
+# class, are found before: this is an average.
+
+
+_NONE = 1e-9  # of the largest eigenvalue: below it is rounding
+
+
+def label_entropy(later: NDArray[np.bool_]) -> float:
+    """Bits that one of these labels (n,) holds by itself: 1 where half of them are of the positive class."""
+    p = float(np.mean(later))
+    return sum(-each * math.log2(each) for each in (p, 1 - p) if each > 0)
+
+
+def alone(bins: Rows) -> int:
+    """How many rows of a 0/1 matrix of bins (n x k) its counts single out: whose leverage exceeds `ALONE`.
+
+    Where two bins differ by one row, the difference of their counts is that row's label. Leverage is that of
+    `securevfl.disclosure.exposure`, by the k x k products of the columns.
+    """
+    stretch = Stretch(bins)
+    values, vectors = np.linalg.eigh(gram(stretch))
+    kept = values > _NONE * values[-1]
+    W: Floats = vectors[:, kept] / np.sqrt(values[kept])
+    return sum(int((np.square(block @ W).sum(axis=1) > ALONE).sum()) for _, block in stretch.blocks())

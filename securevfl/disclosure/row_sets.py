@@ -6,7 +6,7 @@ lie in a folder beside the ledger, a file for each table, written once:
     marks   8 bytes for each row that no table before it had, rising: the row's place is `first` plus its place here
     bits    a bit for each place before `first`: whether the table has that row too
 
-A row's mark is the first half of the AES encryption of its id's digest (`securevfl.data.ids`) under a key of the
+A row's mark is the first half of the AES encryption of its id's digest (`securevfl.data.register`) under a key of the
 ledger: it means nothing beside another ledger. Two of 10,000,000 rows have one mark once in 300,000 times, and count as
 one row then. The ledger keeps the digest of each file.
 """
@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from securevfl.base.files import writing_whole
 from securevfl.crypto.prg import derive_key
-from securevfl.data.ids import ID_DIGEST
-from securevfl.data.register import Register
+from securevfl.data.register import ID_DIGEST, Register
 from securevfl.errors import DataError
 
 Marks = NDArray[np.uint64]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from securevfl.base.config import Registry
 from securevfl.models.base import Model
-from securevfl.models.kernel_model import Kernel
 from securevfl.models.linear import (
     Gamma,
     GeneralLinear,
@@ -20,7 +19,6 @@ from securevfl.models.linear import (
     Tweedie,
 )
 from securevfl.models.neural import Neural
-from securevfl.models.transfer import Transfer
 from securevfl.models.trees import Trees
 
 MODELS: Registry[Model] = Registry(
@@ -39,6 +37,4 @@ MODELS: Registry[Model] = Registry(
     GeneralLinear,
     Trees,
     Neural,
-    Kernel,
-    Transfer,
 )

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.models import metrics
-from securevfl.models.count_losses import LogLinkLoss
 from securevfl.models.loss import Loss
+from securevfl.models.losses import LogLinkLoss
 
 SEVERAL = ("auc", "loss")
 

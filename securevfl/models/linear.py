@@ -17,11 +17,9 @@ from pydantic import AfterValidator, ConfigDict, Field
 from securevfl.base.arrays import Floats
 from securevfl.base.special import normal_quantile
 from securevfl.models.base import BlockModel, Place
-from securevfl.models.count_losses import NegativeBinomialLoss, TweedieLoss
 from securevfl.models.inputs import Asis, Inputs, Making, Spread
 from securevfl.models.loss import Loss
-from securevfl.models.losses import LOSSES, known_loss
-from securevfl.models.robust import HuberLoss, QuantileLoss
+from securevfl.models.losses import LOSSES, HuberLoss, NegativeBinomialLoss, QuantileLoss, TweedieLoss, known_loss
 from securevfl.protocols.differentiable import Jacobian
 
 START = 0.5  # spread of f at the start
@@ -176,7 +174,8 @@ def starting_weights(X: Floats, scaled: Floats, targets: Floats, seed: int) -> F
     intercept is 0.
 
     From zero weights the first residuals of a classifier take two values that everyone knows, and then a few opened
-    gradients determine every label of their batches (`securevfl.audit.attacks.two_values`). So the start is drawn at
+    gradients determine every label of their batches (`securevfl.audit.attacks.opened_gradients`). So the start is
+    drawn at
     random, from a hash (SHAKE-256) of the active party's own columns X (m x d, before scaling) and its targets
     (n x c): nobody else can compute it, and the same data and seed give the same model everywhere.
     """

@@ -2,11 +2,361 @@
 
 from __future__ import annotations
 
-from securevfl.models.count_losses import GammaLoss, NegativeBinomialLoss, PoissonLoss, TweedieLoss
-from securevfl.models.loss import LogisticLoss, Loss, OneVsRestLoss, SmoothHingeLoss, SoftmaxLoss, SquareLoss
-from securevfl.models.robust import HuberLoss, QuantileLoss
+import math
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.errors import LabelError
+from securevfl.models.loss import (
+    LogisticLoss,
+    Loss,
+    NumberLoss,
+    OneVsRestLoss,
+    SmoothHingeLoss,
+    SoftmaxLoss,
+    SquareLoss,
+    Undone,
+)
 
 __all__ = ["LOSSES", "known_loss"]
+
+
+# Losses of counts and amounts with a log link: mu = exp(f) times the labels' mean (McCullagh and Nelder 1989).
+#
+# Each is half the unit deviance, so it is 0 where f says the label. Labels are divided by their mean, which changes
+# nothing but the intercept (for the negative binomial they stay as they are: its dispersion is in their units).
+#
+# exp grows without end, and steps, tables and sealed numbers need an end: beyond CAP (20 times the mean) it goes on
+# along its tangent, so the loss is square there. Where one falls with f it goes on below -CAP by a slope of 1 times the
+# label: nothing is that far below the mean but rows that are nearly 0. So g is what the usual loss gives for every mu
+# between a twentieth and 20 times the mean, and finite beyond.
+#
+# `curvature` bounds the second derivative for a label of the mean; single rows of large labels exceed it, the mean over
+# the rows of a table hardly does.
+
+
+CAP = 3.0
+TINY = 1e-300
+
+
+class LogLinkLoss(Loss):
+    """A loss of numbers of 0 or more whose mean is exp(f) in units of their mean."""
+
+    classifies = False
+    bound = 256.0
+    spacing = 0.25
+    estimates = True
+    spread = "times their mean"
+    variance_power: float | None = None  # the variance goes with this power of the mean, if with one
+    positive = False  # whether labels of 0 have no place
+
+    @abstractmethod
+    def deviance(self, y: Floats, mu: Floats) -> Floats:
+        """Return the unit deviance (n,) of labels against means in the same units, as scikit-learn and statsmodels have
+        it."""
+
+    def classes(self, y: NDArray[Any]) -> NDArray[Any]:
+        """0 and the mean of the labels, in which targets are counted."""
+        y = np.asarray(y, np.float64)
+        low = float(y.min())
+        if low < 0 or (self.positive and low == 0):
+            kind = "above 0" if self.positive else "of 0 or more"
+            raise LabelError(
+                f"{self.name} loss: labels {kind} were expected, smaller ones came; leave these rows out, or use "
+                "another loss (poisson and tweedie take 0, square takes any number)"
+            )
+        if float(y.max()) == low:
+            raise LabelError(f"{self.name} loss: labels that vary were expected, all are equal; check the label column")
+        return np.array([0.0, y.mean()])
+
+    def targets(self, y: NDArray[Any], classes: NDArray[Any]) -> Floats:
+        targets: Floats = (np.asarray(y, np.float64) / classes[1])[:, None]
+        return targets
+
+    def mean(self, f: Floats, classes: NDArray[Any]) -> Floats:
+        mean: Floats = growth(f)[:, 0] * classes[1]
+        return mean
+
+    def units(self, classes: NDArray[Any]) -> tuple[float, float]:
+        return 1.0, math.log(classes[1])
+
+    def stand_in(self, scores: Floats) -> Floats:
+        made: Floats = np.exp(scores)
+        return made
+
+    def proba(self, f: Floats) -> Floats:
+        raise LabelError(f"{self.name} loss predicts numbers, not probabilities; use predict")
+
+
+class PoissonLoss(LogLinkLoss):
+    """Counts: y log(y / mu) - y + mu."""
+
+    name = "poisson"
+    guesses = True
+    variance_power = 1.0
+    curvature = math.exp(CAP)
+    slack = 2.5  # the mean of mu is 1 where the fit is right
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        value: Floats = (grown(f) - y * f - y + _y_log_y(y))[:, 0]
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = growth(f) - y
+        return g
+
+    def undo(self, g: Floats) -> Undone:
+        """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
+        do, where mu = g."""
+        return _of_zeros(g, growth_undone(g))
+
+    def deviance(self, y: Floats, mu: Floats) -> Floats:
+        deviance: Floats = 2 * (_y_log_y(y) - y * np.log(np.maximum(mu, TINY)) - y + mu)
+        return deviance
+
+    def stand_in(self, scores: Floats) -> Floats:
+        made: Floats = np.floor(np.exp(scores))
+        return made
+
+
+class GammaLoss(LogLinkLoss):
+    """Amounts above 0, whose deviation goes with their mean: y / mu - log(y / mu) - 1."""
+
+    name = "gamma"
+    keeps_targets = True
+    variance_power = 2.0
+    curvature = 4.0  # y / mu: room for a fit that is off by as much
+    positive = True
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        value: Floats = (y * sunk(f) + f - 1 - np.log(np.maximum(y, TINY)))[:, 0]
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = 1 - y * sinking(f)
+        return g
+
+    def undo(self, g: Floats) -> Undone:
+        """log(1 - g) = log y - f where nothing is cut off."""
+        return Undone(np.full_like(g, np.nan), -np.log(np.maximum(1 - g, TINY)))
+
+    def kept(self, y: Floats) -> Floats:
+        kept: Floats = np.log(y)
+        return kept
+
+    def deviance(self, y: Floats, mu: Floats) -> Floats:
+        part = np.maximum(y, TINY) / np.maximum(mu, TINY)
+        deviance: Floats = 2 * (part - np.log(part) - 1)
+        return deviance
+
+
+class TweedieLoss(LogLinkLoss):
+    """Amounts that are often 0, such as claims a year: variance mu^power, between Poisson's 1 and Gamma's 2.
+
+    mu^(2 - p) / (2 - p) + y mu^(1 - p) / (p - 1) less its least (Jorgensen 1987).
+    """
+
+    name = "tweedie"
+    guesses = True
+
+    def __init__(self, power: float = 1.5) -> None:
+        self.power = self.variance_power = power
+        ends = [(2 - power) * math.exp((2 - power) * f) + (power - 1) * math.exp((1 - power) * f) for f in (-CAP, CAP)]
+        self.curvature = max(ends)  # type: ignore[misc]  # of this one
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        p = self.power
+        value: Floats = (grown(f, 2 - p) + y * sunk(f, p - 1) - y ** (2 - p) * (1 / (2 - p) + 1 / (p - 1)))[:, 0]
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = growth(f, 2 - self.power) - y * sinking(f, self.power - 1)
+        return g
+
+    def undo(self, g: Floats) -> Undone:
+        """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
+        do, where g = mu^(2 - p)."""
+        return _of_zeros(g, growth_undone(g, 2 - self.power))
+
+    def deviance(self, y: Floats, mu: Floats) -> Floats:
+        p, mu = self.power, np.maximum(mu, TINY)
+        least = y ** (2 - p) / ((1 - p) * (2 - p))
+        deviance: Floats = 2 * (least - y * mu ** (1 - p) / (1 - p) + mu ** (2 - p) / (2 - p))
+        return deviance
+
+
+class NegativeBinomialLoss(LogLinkLoss):
+    """Counts that vary more than Poisson's: variance mu + dispersion mu^2 (NB2: Cameron and Trivedi 1986).
+
+    y log(y / mu) - (y + 1/a) log((1 + a y) / (1 + a mu)), a the dispersion. f is log mu itself, so the mean of all
+    labels is expected to be far from where exp is cut off.
+    """
+
+    name = "negative_binomial"
+    guesses = True
+
+    def __init__(self, dispersion: float = 1.0) -> None:
+        self.dispersion = dispersion
+        mu = min(1 / dispersion, math.exp(CAP))
+        self.curvature = mu * (1 + dispersion) / (1 + dispersion * mu) ** 2  # type: ignore[misc]  # of this one
+
+    def classes(self, y: NDArray[Any]) -> NDArray[Any]:
+        """0 and 1: counts stay as they are."""
+        mean = super().classes(y)[1]
+        if abs(math.log(mean)) > CAP:
+            raise LabelError(
+                f"{self.name} loss: counts of a mean from 1/20 to 20 were expected, others came; count in other units, "
+                "or use poisson"
+            )
+        return np.array([0.0, 1.0])
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        a = self.dispersion
+        mu, beyond = growth(f), np.maximum(f - CAP, 0.0)
+        inner = -y * np.minimum(f, CAP) + (y + 1 / a) * np.log1p(a * growth(np.minimum(f, CAP)))
+        edge = math.exp(CAP)  # along the tangent mu is a straight line, and g a quotient of two
+        tail = (mu - edge) / a - (1 + a * y) / a**2 * (np.log1p(a * mu) - math.log1p(a * edge))
+        least = -_y_log_y(y) + (y + 1 / a) * np.log1p(a * y)
+        value: Floats = (inner + np.where(beyond > 0, tail / edge, 0.0) - least)[:, 0]
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        mu = growth(f)
+        g: Floats = (mu - y) / (1 + self.dispersion * mu)
+        return g
+
+    def undo(self, g: Floats) -> Undone:
+        """Read labels and sums off residuals g: every row with a positive g is taken to have label 0, as most of them
+        do, where g = mu / (1 + a mu)."""
+        odds = np.clip(self.dispersion * g, TINY, 1 - 1e-12)
+        return _of_zeros(g, growth_undone(odds / (1 - odds) / self.dispersion))
+
+    def deviance(self, y: Floats, mu: Floats) -> Floats:
+        a, mu = self.dispersion, np.maximum(mu, TINY)
+        spread = (y + 1 / a) * (np.log1p(a * y) - np.log1p(a * mu))
+        deviance: Floats = 2 * (_y_log_y(y) - y * np.log(mu) - spread)
+        return deviance
+
+    def stand_in(self, scores: Floats) -> Floats:
+        made: Floats = np.floor(np.exp(scores))
+        return made
+
+
+def growth(f: Floats, rate: float = 1.0) -> Floats:
+    """exp(rate f), and beyond CAP its tangent there."""
+    inside = np.minimum(f, CAP)
+    found: Floats = np.exp(rate * inside) + rate * math.exp(rate * CAP) * (f - inside)
+    return found
+
+
+def growth_undone(found: Floats, rate: float = 1.0) -> Floats:
+    """Invert `growth`: return the f at which it has this value."""
+    edge, safe = math.exp(rate * CAP), np.maximum(found, TINY)
+    f: Floats = np.where(found <= edge, np.log(safe) / rate, CAP + (found - edge) / (rate * edge))
+    return f
+
+
+def grown(f: Floats, rate: float = 1.0) -> Floats:
+    """Integrate `growth`: return exp(rate f) / rate, continued as a square beyond CAP."""
+    inside = np.minimum(f, CAP)
+    beyond, edge = f - inside, math.exp(rate * CAP)
+    found: Floats = np.exp(rate * inside) / rate + edge * beyond + rate * edge * beyond**2 / 2
+    return found
+
+
+def sinking(f: Floats, rate: float = 1.0) -> Floats:
+    """exp(-rate f), and below -CAP a line of slope -1."""
+    inside = np.maximum(f, -CAP)
+    found: Floats = np.exp(-rate * inside) + (inside - f)
+    return found
+
+
+def sunk(f: Floats, rate: float = 1.0) -> Floats:
+    """Integrate `sinking`, with the opposite sign: return exp(-rate f) / rate, continued as a square below -CAP."""
+    inside = np.maximum(f, -CAP)
+    below = inside - f
+    found: Floats = np.exp(-rate * inside) / rate + math.exp(rate * CAP) * below + below**2 / 2
+    return found
+
+
+def _of_zeros(g: Floats, f: Floats) -> Undone:
+    """Return label 0 and the sums f for the rows whose residual g is positive; NaN, for not known, in all others."""
+    return Undone(np.where(g > 0, 0.0, np.nan), np.where(g > 0, f, np.nan))
+
+
+def _y_log_y(y: Floats) -> Floats:
+    """y log y, 0 where y is."""
+    found: Floats = y * np.log(np.where(y > 0, y, 1.0))
+    return found
+
+
+# Losses of numbers that far labels hardly move: Huber's, and that of a quantile.
+#
+# Both are as scikit-learn and statsmodels have them but for the corner of the second, which is rounded so that g has a
+# slope: labels count as spread evenly over BANDWIDTH deviations on either side (convolution smoothing: Fernandes,
+# Guerre and Horta 2021).
+
+
+BANDWIDTH = 0.0625  # h, in deviations of the labels
+
+
+class HuberLoss(NumberLoss):
+    """(f - y)^2 / 2 up to `width` deviations, width (|f - y| - width / 2) beyond (Huber 1964)."""
+
+    name = "huber"
+    curvature = 1.0
+
+    def __init__(self, width: float = 1.0) -> None:
+        self.width = width
+        self.bound = width  # type: ignore[misc]  # of this one
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        far = np.abs(f - y)[:, 0]
+        value: Floats = np.where(far <= self.width, far**2 / 2, self.width * (far - self.width / 2))
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = np.clip(f - y, -self.width, self.width)
+        return g
+
+    def undo(self, g: Floats) -> Undone:
+        """f - y where it is not at its bound."""
+        return Undone(np.full_like(g, np.nan), np.where(np.abs(g) < self.width, g, np.nan))
+
+
+class QuantileLoss(NumberLoss):
+    """q (y - f) below the label and (1 - q)(f - y) above it, rounded within BANDWIDTH of it (Koenker and Bassett 1978).
+
+    g = (f - y + h) / 2h - q, clipped to [-q, 1 - q].
+    """
+
+    name = "quantile"
+    curvature = 0.5 / BANDWIDTH
+    spacing = 2 * BANDWIDTH
+
+    def __init__(self, quantile: float = 0.5) -> None:
+        self.quantile = quantile
+
+    def value(self, f: Floats, y: Floats) -> Floats:
+        over, q, h = (f - y)[:, 0], self.quantile, BANDWIDTH
+        value: Floats = np.where(
+            np.abs(over) <= h, (over + h) ** 2 / (4 * h) - q * over, np.maximum(-q * over, (1 - q) * over)
+        )
+        return value
+
+    def residual(self, f: Floats, y: Floats) -> Floats:
+        g: Floats = np.clip((f - y + BANDWIDTH) / (2 * BANDWIDTH), 0, 1) - self.quantile
+        return g
+
+    def undo(self, g: Floats) -> Undone:
+        """f - y near the label, and elsewhere nothing but on which side f is."""
+        over, near = 2 * BANDWIDTH * (g + self.quantile) - BANDWIDTH, (g > -self.quantile) & (g < 1 - self.quantile)
+        return Undone(np.full_like(g, np.nan), np.where(near, over, np.nan))
+
 
 # adding one is one line here; models take it by name, as `securevfl.models.linear.GeneralLinear` does
 LOSSES: dict[str, Loss] = {

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from securevfl.base.config import Registry
-from securevfl.optim.base import Training
 from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.block_newton import BlockNewton
 from securevfl.optim.celu import CeluVFL
-from securevfl.optim.fdml import FDML
-from securevfl.optim.fdskl import FDSKL
 from securevfl.optim.fedbcd import FedBCD, FedPBCD, FedSGD
-from securevfl.optim.pipeline import Pipeline
+from securevfl.optim.rounds import Pipeline
+from securevfl.optim.rules import Training
 
 OPTIMIZERS: Registry[Training] = Registry(
-    "optimizer", FedBCD, FedSGD, FedPBCD, CeluVFL, Pipeline, BlockNewton, FDSKL, FDML, BlockDescent
+    "optimizer", FedBCD, FedSGD, FedPBCD, CeluVFL, Pipeline, BlockNewton, BlockDescent
 )

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from securevfl.optim.base import Optimizer
+from securevfl.optim.rules import Optimizer
 
 
 class BlockDescent(Optimizer):

@@ -21,10 +21,9 @@ from pydantic import Field
 
 from securevfl.base.arrays import Floats
 from securevfl.models.base import Block, Model
-from securevfl.optim.base import Rule
-from securevfl.optim.own_steps import OwnSteps
-from securevfl.optim.proximal import Proximal
+from securevfl.optim.curvature import OwnSteps
 from securevfl.optim.rounds import Learner, Remembered, RoundsOptimizer
+from securevfl.optim.rules import Proximal, Rule
 from securevfl.protocols.link import ActiveLink, PassiveLink
 from securevfl.protocols.residuals.base import Batch, Reply
 

@@ -18,13 +18,12 @@ from typing import Any, TypeVar
 
 from securevfl.base.roles import Roles
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError, StorageError, TransportError
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Books, Kind, WallClock
 from securevfl.runtime.door import Telling
-from securevfl.transport.expiry import ends_soon
+from securevfl.transport.certs import ends_soon
 from securevfl.transport.peers import Peers, split_address
 from securevfl.transport.session_wire import Post
 from securevfl.transport.tls import Credentials

@@ -32,12 +32,11 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, summed, told_before
 from securevfl.errors import IdError, PartiesError, TableError
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import column_products
 from securevfl.protocols.shares.column_products import BITS, FEWEST, LEVELS, NOISE, ROWS_PER_COLUMN, told_products
-from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
+from securevfl.protocols.shares.share_products import SHARE_SCHEMES
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel, Observer
 from securevfl.runtime.clock import WallClock

@@ -33,12 +33,11 @@ from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry
 from securevfl.disclosure.summed_bits import MOST, summed, told_before
 from securevfl.errors import IdError, LabelError, PartiesError, TableError
-from securevfl.models.fairness import rates_of_counts
 from securevfl.models.loss import LogisticLoss
+from securevfl.models.metrics import rates_of_counts
 from securevfl.models.positive import class_name, classes_of
 from securevfl.organisations.conversation import Venue, converse
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import group_counts
 from securevfl.protocols.shares.group_counts import (
@@ -108,7 +107,7 @@ def ask_groups(
     positive: str | None = None,
     **keys: Any,
 ) -> dict[str, dict[str, float]]:
-    """Return figures by group (`securevfl.models.fairness.rates_of_counts`), at the party with labels of two classes.
+    """Return figures by group (`securevfl.models.metrics.rates_of_counts`), at the party with labels of two classes.
 
     said: the name of the class that each row was said to be of (n,), as predictions have it. positive: the class that
     the job of the model names (`securevfl.models.positive`); the usual one if it names none. keys: as `give_groups`,

@@ -22,7 +22,7 @@ from securevfl.base.files import write_whole
 from securevfl.consent.allowance import check_settled
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.transport import certs, pem
+from securevfl.transport import certs
 from securevfl.transport.peers import Peers, split_address
 
 
@@ -54,7 +54,7 @@ def write_kit(folder: str | Path, party: str, job: Job, peers: Peers, ca: str | 
     if key.exists():
         certs.Identity(certificate, key, ca / "ca.pem")
     else:
-        certs.check_own(certificate, pem.read(certificate), pem.read(ca / "ca.pem"), party)
+        certs.check_own(certificate, certs.read(certificate), certs.read(ca / "ca.pem"), party)
         if (folder / key.name).exists():
             certs.Identity(certificate, folder / key.name, ca / "ca.pem")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Joint prediction between organisations: each brings its part of the model and its columns of new rows.
 
 1. all <-> all           Asked    which training the part is of, rows, keyed digest of the row order, role in it
-2. all                   the method's own messages (`securevfl.methods`); the party that asks alone learns f
+2. all                   the method's own messages (`securevfl.families`); the party that asks alone learns f
 
 What a party learns is what it learns in the evaluation of a training, for these rows. Passive parties enter the scores
 that they tell in their disclosure ledgers before step 2; the same rows with the same columns count once, where a method
@@ -24,18 +24,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.data.ids import id_digest
+from securevfl.data.register import id_digest
 from securevfl.data.store import OnRows
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, PartiesError, TableError
+from securevfl.families.player import AskedRows, KnownRows, Player
 from securevfl.job import Job
-from securevfl.methods.player import AskedRows, KnownRows, Player
 from securevfl.organisations import reason_codes
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.reason_codes import GivenCodes
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.runtime import eventlog

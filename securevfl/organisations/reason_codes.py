@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
-from securevfl.data.ids import id_digest
-from securevfl.disclosure.code_bits import code_bits
+from securevfl.data.register import id_digest
+from securevfl.disclosure.holds import code_bits
 from securevfl.errors import ConfigError, ProtocolError
 from securevfl.job import Job
 from securevfl.protocols.declared import Declared, Reveal

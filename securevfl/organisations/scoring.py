@@ -50,8 +50,7 @@ from securevfl.organisations.predict import (
 )
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.protocols.alignment.standing import StandingTable, TableAsker
-from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import Declared, Reveal, sizes
 from securevfl.runtime import eventlog
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.codec import Message

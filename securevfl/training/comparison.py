@@ -6,12 +6,16 @@ each is measured once, at its end. Nothing but figures is kept of them: no model
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from securevfl.base.arrays import Floats
 from securevfl.base.extras import installed
 from securevfl.base.files import write_whole
 from securevfl.consent.booking import check_together
@@ -19,18 +23,83 @@ from securevfl.data.party import Party, check_parties, register_of
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.display import html
 from securevfl.errors import ConfigError
+from securevfl.families.known_run import prepare
+from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
-from securevfl.models.linear import Logistic
+from securevfl.models import metrics
+from securevfl.models.inputs import Seen, Spread
+from securevfl.models.linear import LinearModel, Logistic
 from securevfl.models.trees import Trees
+from securevfl.optim.block_descent import BlockDescent
+from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
-from securevfl.protocols.shares.pair_measure import MOST
 from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.shares.share_measures import MOST
 from securevfl.runtime.clock import Network
 from securevfl.training.costs import format_table
-from securevfl.training.own_model import own_metrics
 from securevfl.training.simulate import simulate
 
-__all__ = ["Compared", "Comparison", "compare", "compared_jobs"]
+__all__ = ["Compared", "Comparison", "beside", "compare", "compared_jobs", "own_metrics"]
+
+
+# How good a model of one party's own columns is: what it can do by itself, before anybody sends anything.
+
+
+LARGEST = 20_000_000  # numbers of a table, of which a model is made in passing
+RIDGE = 1e-6  # where neither model nor optimizer has one
+TWO = 2  # parties; trees are shared out as beside one other
+
+
+def beside(job: JobOptions, party: Party) -> dict[str, float] | None:
+    """Return `own_metrics` where there are any to stand beside a model of this job: of a table that fits in memory, for
+    labels of two classes, with rows held out, on shares."""
+    linear = isinstance(job.model, LinearModel) and job.model.loss.classifies and job.model.loss.single
+    if not (linear and job.protocol.shares is not None and job.test_fraction and party.active):
+        return None
+    return None if len(party) * len(party.columns) > LARGEST else own_metrics(job, party)
+
+
+def own_metrics(job: JobOptions, party: Party) -> dict[str, float]:
+    """Return the metrics on the job's held-out rows of its model trained on this party's columns alone.
+
+    The columns are prepared and the steps are those of a training on shares, in floats; nothing is sent. The party has
+    the labels, the model is linear in inputs of the columns (`models.inputs`), as logistic regression and trees are.
+    """
+    party, model, options = prepare(job, party, party.register), job.model, job.protocol.shares
+    assert isinstance(model, LinearModel), "shares train no other"
+    assert options is not None, "compared jobs are on shares"
+    loss, schedule = model.loss, job.schedule(party.register)
+    data = TrainingData(party, schedule, loss, scale=job.scaling, weights=job.weights, positive=job.positive)
+    train, test = schedule.train, schedule.test
+    assert data.targets is not None, "the party has the labels"
+    assert data.classes is not None, "the party has the labels"
+    y, counts = data.targets[train], None if data.weights is None else data.weights[train]
+    own, new = data.scaled(train), data.scaled(test)
+    spread = Spread(active=True, columns=data.columns, outputs=y.shape[1], parties=TWO, rows=len(train))
+    seen = Seen(party.name, own, data.sources, y, counts, opened=False, key=os.urandom(32))
+    inputs = model.inputs(spread, None, lambda: seen)
+    X, Z = (
+        made.clip(-options.clip, options.clip) for made in (inputs.trained(own, np.arange(len(train))), inputs(new))
+    )
+    theta = _descended(job, model, X, y, np.ones((len(y), 1)) if counts is None else counts[:, None])
+    return metrics.evaluate(loss, Z @ theta, np.asarray(party.y)[test], data.classes)
+
+
+def _descended(job: JobOptions, model: LinearModel, X: Floats, y: Floats, counts: Floats) -> Floats:
+    """Return weights (d x c) after the job's visits to all rows, by its bound of the curvature, with momentum."""
+    loss, n = model.loss, len(X)
+    ridge = model.ridge_of(n) or (job.optimizer.ridge if isinstance(job.optimizer, BlockDescent) else RIDGE)
+    decay = np.full((X.shape[1], 1), model.l2)
+    decay[-1] = 0.0  # of the intercept
+    bound = (loss.curvature or 1.0) * (X.T @ (counts * X)) / n + np.diag(ridge + decay[:, 0])
+    turn = np.linalg.inv(bound)
+    theta = before = np.zeros((X.shape[1], y.shape[1]))
+    for step in range(job.epochs):
+        ahead = theta + step / (step + 3) * (theta - before)
+        gradient = X.T @ (counts * loss.residual(X @ ahead, y)) / n + decay * ahead
+        before, theta = theta, ahead - turn @ gradient
+    return theta
+
 
 BINS = 10
 NOTHING = "nothing"

@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.extras import extra
-from securevfl.consent.leaks import leaks
+from securevfl.consent.booking import leaks
 from securevfl.data.columns import Columns, columns_of, has_names
 from securevfl.data.party import Party
 from securevfl.errors import DataNotice, SecureVFLError
+from securevfl.families.known_run import known_run
 from securevfl.job import Job
-from securevfl.methods.known_run import known_run
 from securevfl.models.linear import LinearModel, Logistic, OneVsRest, Softmax, Square
 from securevfl.models.trees import Trees
 from securevfl.optim import OPTIMIZERS
-from securevfl.optim.base import Training
 from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.rules import Training
 from securevfl.protocols.choice import Protocol
 from securevfl.training.run import Run
 from securevfl.training.simulate import simulate

@@ -15,18 +15,16 @@ from numpy.typing import ArrayLike, NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.config import plain
 from securevfl.base.files import DamagedFileError, read_checked_json, write_checked_json
-from securevfl.data.baseline import Baseline
-from securevfl.data.columns import Columns, columns_of, has_names
+from securevfl.data.columns import Columns, check_finite, columns_of, has_names
+from securevfl.data.drift import Baseline
 from securevfl.data.preparation import Prepared
 from securevfl.data.scaled_columns import Scaling
-from securevfl.data.user_input import check_finite
 from securevfl.errors import ConfigError, DataError, TableError
+from securevfl.families.training_data import State
 from securevfl.job import Job
-from securevfl.methods.state import State
 from securevfl.models.positive import positive_of
 from securevfl.models.shapley import Explained, explained
-from securevfl.models.tree_view import TreeViews, trees_of
-from securevfl.models.trees import ForestInputs
+from securevfl.models.trees import ForestInputs, TreeViews, trees_of
 from securevfl.runtime.clock import Books, Kind, Stage
 from securevfl.runtime.clock import Path as CriticalPath
 
@@ -52,7 +50,7 @@ class Standing(StrEnum):
 
 @dataclass
 class ModelPart:
-    """One party's outcome: its role, and its part of the model as its player keeps it (`securevfl.methods`).
+    """One party's outcome: its role, and its part of the model as its player keeps it (`securevfl.families`).
 
     `parties` are those of the run, the leading one first. `state` may hold secrets, such as the key that features are
     drawn from; its file holds them too. `preparation` makes of the party's columns those that the model is of, and

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,27 +13,75 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from securevfl.base.arrays import Floats
-from securevfl.base.files import write_whole
+from securevfl.base.extras import extra
+from securevfl.base.files import write_json, write_whole
 from securevfl.base.roles import Roles
-from securevfl.data.user_input import check_labels
+from securevfl.base.version import __version__
+from securevfl.data.columns import check_labels
+from securevfl.display.html import COLOURS
 from securevfl.errors import LabelError, PartiesError, TableError
 from securevfl.job import Job
 from securevfl.models import metrics
-from securevfl.models.fairness import by_group
+from securevfl.models.metrics import by_group
 from securevfl.models.shapley import Explained
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import WallClock
+from securevfl.runtime.clock import Books, Network, Stage, Tally, WallClock
 from securevfl.runtime.meter import Meter
 from securevfl.runtime.threads import run_threads
 from securevfl.training.costs import Costs
 from securevfl.training.model_part import ModelPart
-from securevfl.training.plot import plot
-from securevfl.training.run_page import cell, page
+from securevfl.training.run_page import AXES, LOSSES, cell, curve, metric_names, page
 from securevfl.training.scorecard import Scorecard, ScorecardScale, scorecard
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+# A run as a picture of matplotlib: convergence by round and by second, and where the time went.
+
+
+def plot(history: list[dict[str, float]], costs: Costs) -> Figure:
+    """Three axes side by side: loss by round, loss by second, seconds by kind of work. Metrics that were taken while
+    training are on a second scale of the first two. Belongs to no window: a notebook shows it, `savefig` writes it.
+
+    ConfigError if matplotlib is not installed.
+    """
+    figure = _shown(extra("matplotlib.figure", "plot", "plot").Figure)(figsize=(13, 4), layout="constrained")
+    by_round, by_second, split = figure.subplots(1, 3, width_ratios=(3, 3, 2))
+    rest = [name for name in metric_names(history) if name != "loss"]
+    for axes, over in ((by_round, "round"), (by_second, "seconds")):
+        for name, words in LOSSES.items():
+            points = curve(history, over, name)
+            if points:
+                axes.plot(*zip(*points, strict=True), label=f"loss {words}", linewidth=1.2)
+        axes.set(xlabel=AXES[over], ylabel="loss")
+        other = axes.twinx() if rest else axes
+        for number, name in enumerate(rest, 2):  # the losses have the first two colours
+            other.plot(*zip(*curve(history, over, name), strict=True), "--.", color=f"C{number}", label=name)
+        handles = list(dict.fromkeys([*axes.get_lines(), *other.get_lines()]))
+        if handles:
+            axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
+    seconds = costs.parts
+    bars = split.bar(list(seconds), list(seconds.values()), color=COLOURS[: len(seconds)])
+    split.bar_label(bars, fmt="%.3g", fontsize="small")
+    split.set(ylabel="seconds from start to end")
+    split.tick_params(axis="x", labelsize="small", labelrotation=20)
+    return figure
+
+
+def _shown(kind: type[Figure]) -> type[Figure]:
+    """Figures that a notebook shows without pyplot, which would keep each of them open."""
+
+    class Picture(kind):  # type: ignore[valid-type,misc]
+        """A figure that a notebook shows as PNG."""
+
+        def _repr_png_(self) -> bytes:
+            written = BytesIO()
+            self.savefig(written, format="png", dpi=110)
+            return written.getvalue()
+
+    return Picture
 
 
 @dataclass(frozen=True)
@@ -137,7 +186,7 @@ class Run:
     def evaluate_by_group(
         self, tables: Mapping[str, ArrayLike], y: ArrayLike, groups: ArrayLike
     ) -> dict[str, dict[str, float]]:
-        """Rates and metrics of each group (m,) of 100 rows or more (`models.fairness`); else as `evaluate`."""
+        """Rates and metrics of each group (m,) of 100 rows or more (`models.metrics`); else as `evaluate`."""
         f, labels, classes = self._judged(tables, y)
         own = np.asarray(groups)
         if own.shape != (len(f),):
@@ -256,3 +305,44 @@ class Run:
 
     def _repr_html_(self) -> str:
         return cell(self.job, self._lead_first, self.costs, self.evaluated_on)
+
+
+# The JSON report of a training: what `Run.summary` has, and every party's books in detail.
+
+
+SCHEMA = "securevfl.report/3"
+
+
+def report(run: Run, *, network: Network, lacking: dict[str, int]) -> dict[str, Any]:
+    """Return the report as plain data.
+
+    books: by party and stage, bytes and counts by kind of message sent, seconds and counts by homomorphic operation.
+    lacking: how many ids that others have each party lacks.
+    """
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        **run.summary(),
+        "network": asdict(network),
+        "ids_lacking": lacking,
+        "books": {name: _books(part.books) for name, part in run.parts.items()},
+    }
+
+
+def _books(books: Books) -> dict[str, Any]:
+    return {
+        "messages": _by_stage(books.traffic, lambda tally: {"bytes": int(tally.amount), "count": tally.count}),
+        "operations": _by_stage(books.ops, lambda tally: {"seconds": tally.amount, "count": tally.count}),
+    }
+
+
+def _by_stage(books: dict[tuple[Stage, str], Tally], entry: Any) -> dict[str, dict[str, Any]]:
+    stages: dict[str, dict[str, Any]] = {}
+    for (stage, what), tally in books.items():
+        stages.setdefault(stage.name.lower(), {})[what] = entry(tally)
+    return stages
+
+
+def write_report(path: Path, run: Run, *, network: Network, lacking: dict[str, int]) -> None:
+    """Write the report, whole or not at all."""
+    write_json(path, report(run, network=network, lacking=lacking))

@@ -14,7 +14,7 @@ from securevfl.base.config import flat
 from securevfl.base.files import write_whole
 from securevfl.base.roles import Roles
 from securevfl.base.version import __version__
-from securevfl.display import chart, html
+from securevfl.display import html
 from securevfl.job import Job
 from securevfl.runtime.clock import Stage
 from securevfl.training.costs import Costs
@@ -112,11 +112,11 @@ def convergence(history: list[dict[str, float]], over: Sequence[str] = ("round",
     foremost = next((name for name in NAMES if name in names), None)
     for axis in over:
         losses = {words: curve(history, axis, name) for name, words in LOSSES.items()}
-        drawn.append(chart.lines(losses, x=AXES[axis], y="loss"))
+        drawn.append(html.lines(losses, x=AXES[axis], y="loss"))
         if foremost is not None:
             rest = {NAMES[foremost]: curve(history, axis, foremost)}
-            drawn.append(chart.lines(rest, x=AXES[axis], y=NAMES[foremost]))
-    return chart.beside(drawn) if any(drawn) else "<p class='soft'>No round was noted.</p>"
+            drawn.append(html.lines(rest, x=AXES[axis], y=NAMES[foremost]))
+    return html.beside(drawn) if any(drawn) else "<p class='soft'>No round was noted.</p>"
 
 
 def metric_names(history: list[dict[str, float]]) -> list[str]:
@@ -133,7 +133,7 @@ def cost_split(costs: Costs) -> str:
     """Seconds of the critical path by what they went into, as a bar; a run read from files has none."""
     if not costs.kept:
         return "<p class='soft'>Costs are not kept in model files.</p>"
-    return chart.split(costs.parts, unit="s")
+    return html.split(costs.parts, unit="s")
 
 
 def cost_facts(costs: Costs) -> dict[str, html.Cell]:
@@ -171,15 +171,15 @@ def quality(lead: ModelPart) -> str:
     seen = {"this model": [(said, found) for said, found, _ in tenths]}
     ends = [each for said, found, _ in tenths for each in (said, found)]
     whole = (0.0, 1.0) if lead.positive is not None else (min(ends), max(ends))
-    pictures = [chart.lines(seen | {"as predicted": [(end, end) for end in whole]}, x=heads[0], y=heads[1])]
+    pictures = [html.lines(seen | {"as predicted": [(end, end) for end in whole]}, x=heads[0], y=heads[1])]
     if lead.positive is not None:
         lift = {"this model": lifts(tenths), "at random": [(0.1, 1.0), (1.0, 1.0)]}
         curves = {"this model": roc(tenths), "at random": [(0.0, 0.0), (1.0, 1.0)]}
         share = "share of rows, highest scores first"
-        pictures.insert(0, chart.lines(lift, x=share, y=f"lift: {lead.positive} among them, as against all rows"))
-        pictures.append(chart.lines(curves, x="false positives, share", y="true positives, share"))
+        pictures.insert(0, html.lines(lift, x=share, y=f"lift: {lead.positive} among them, as against all rows"))
+        pictures.append(html.lines(curves, x="false positives, share", y="true positives, share"))
     rows: list[list[html.Cell]] = [[f"{said:.3f}", f"{found:.3f}", int(count)] for said, found, count in tenths]
-    return chart.beside(pictures) + html.table(heads, rows)
+    return html.beside(pictures) + html.table(heads, rows)
 
 
 def lifts(tenths: Sequence[Sequence[float]]) -> list[tuple[float, float]]:

@@ -1,7 +1,7 @@
 """One party's whole run, whatever carries its messages and whatever its method: meet, check, count, play.
 
 1. all <-> all        Meeting    (`securevfl.protocols.meeting`)
-2. per round          what the method's player exchanges (`securevfl.methods`)
+2. per round          what the method's player exchanges (`securevfl.families`)
 3. where due          joint evaluation, then leading party -> all others: Verdict, go on or stop
 4. at the end         joint evaluation on the held-out rows
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from securevfl.base.roles import Roles
 from securevfl.consent.booking import Booking, Sitting
 from securevfl.consent.consent_sheet import Sheet, own_sheet
-from securevfl.data.baseline import Baseline, baselines, most
+from securevfl.data.drift import Baseline, baselines, most
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared
 from securevfl.data.register import Register
@@ -29,11 +29,11 @@ from securevfl.disclosure.counts import Sizes
 from securevfl.disclosure.exposure import ROWS, enough
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError, TableError
+from securevfl.families.evidence_weights import weigh
+from securevfl.families.known_run import prepare
+from securevfl.families.sizes import enough_alone, held_alone, singled_out, sizes_of
+from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
-from securevfl.methods.evidence_weights import weigh
-from securevfl.methods.prepared_columns import prepare
-from securevfl.methods.sizes import enough_alone, held_alone, singled_out, sizes_of
-from securevfl.methods.training_data import TrainingData
 from securevfl.protocols.meeting import Meeting, meet
 from securevfl.protocols.seat import Desk, Seat
 from securevfl.runtime import eventlog

@@ -15,9 +15,8 @@ from securevfl.display.progress import watched
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.runtime.channel import Event
-from securevfl.runtime.clock import Network, VirtualClock
+from securevfl.runtime.clock import Network, Pauses, VirtualClock
 from securevfl.runtime.executor import process_pool
-from securevfl.runtime.pauses import Pauses
 from securevfl.runtime.threads import run_threads
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.run import Run

@@ -12,11 +12,11 @@ from securevfl.base.config import plain
 from securevfl.data.party import Party
 from securevfl.data.preparation import Prepared
 from securevfl.errors import DivergenceError, RangeError
+from securevfl.families.player import Round
+from securevfl.families.training_data import TrainingData
 from securevfl.job import Job
-from securevfl.methods.player import Round
-from securevfl.methods.training_data import TrainingData
 from securevfl.models import metrics
-from securevfl.protocols.giving import verdict as tell_verdict
+from securevfl.protocols.declared import verdict as tell_verdict
 from securevfl.protocols.meeting import Verdict
 from securevfl.protocols.seat import Seat
 from securevfl.runtime import eventlog

@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import re
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,14 +35,141 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from securevfl.crypto.scheme import Secret
 from securevfl.errors import ConfigError, TransportError
-from securevfl.transport import pem
-from securevfl.transport.expiry import warning
 
 __all__ = ["Identity", "Summary", "check_own", "check_peer", "init", "issue", "server_name", "show"]
+
+
+# Certificates, keys and lists of revoked certificates as PEM files, read with errors that name the file.
+#
+# Files are written at once or not at all, and what another takes the place of is kept beside it under another name.
+
+
+_LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
+
+
+def read(path: Path) -> bytes:
+    """Read the bytes of a file. Raises ConfigError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; name the file that init or issue made") from None
+
+
+def parse(data: bytes) -> x509.Certificate:
+    """Parse the first certificate, in PEM or DER. Raises ConfigError if there is none."""
+    try:
+        if data.startswith(b"-----"):
+            return x509.load_pem_x509_certificate(data)
+        return x509.load_der_x509_certificate(data)
+    except (ValueError, x509.InvalidVersion):
+        raise ConfigError("a certificate (PEM or DER) was expected, something else came; name the .pem file") from None
+
+
+def authorities_of(ca: bytes) -> list[x509.Certificate]:
+    """All certificates of a ca.pem. ConfigError if there is none."""
+    try:
+        return x509.load_pem_x509_certificates(ca)
+    except ValueError:
+        raise ConfigError("certificates of authorities (PEM) were expected, something else came; name ca.pem") from None
+
+
+def revocation_lists(ca: bytes) -> list[x509.CertificateRevocationList]:
+    """All lists of revoked certificates of a ca.pem. ConfigError if one cannot be read."""
+    try:
+        return [x509.load_pem_x509_crl(each) for each in _LIST.findall(ca)]
+    except ValueError:
+        raise ConfigError("a list of revoked certificates in ca.pem cannot be read; get ca.pem again") from None
+
+
+def key_of(path: Path, data: bytes) -> ec.EllipticCurvePrivateKey:
+    """Parse the key that was read from `path`. Raises ConfigError if it is not an ECDSA key in PEM without password."""
+    try:
+        key = serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: an ECDSA key in PEM, without password, was expected; name the .key file")
+    return key
+
+
+def private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Serialise the key as its file holds it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def key_fingerprint(key: PublicKeyTypes) -> str:
+    """SHA-256 of a public key (DER, SubjectPublicKeyInfo) in hex; the same in every certificate of that key."""
+    info = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, info)).hexdigest()
+
+
+def set_aside(path: Path) -> None:
+    """Keep a certificate or key that is about to be replaced as <name>.old-<key id>, or with its serial number too."""
+    if not path.exists():
+        return
+    data, serial = read(path), ""
+    if path.suffix == ".pem":
+        certificate = parse(data)
+        key, serial = certificate.public_key(), f"-{certificate.serial_number:x}"
+    else:
+        key = key_of(path, data).public_key()
+    tag = x509.SubjectKeyIdentifier.from_public_key(key).digest.hex()[:8]
+    aside = path.with_stem(f"{path.stem}.old-{tag}")
+    if aside.exists() and aside.read_bytes() != data:
+        aside = path.with_stem(f"{path.stem}.old-{tag}{serial}")
+    if not aside.exists():
+        os.link(path, aside)
+
+
+def write(path: Path, data: bytes, mode: int, *, replace: bool) -> None:
+    """Write a file through a temporary one. Raises ConfigError if the file exists and not `replace`."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        if replace:
+            os.replace(temporary, path)
+        else:
+            os.link(temporary, path)  # unlike a rename, fails if the file has appeared meanwhile
+    except FileExistsError:
+        raise ConfigError(f"{path} exists; ask for its replacement to make a new key and keep the old one") from None
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+# When certificates end: said from SOON days before, so that nobody is refused unawares.
+
+
+SOON = 30  # days
+
+
+def warning(name: str, days_left: int) -> str:
+    """Say what to do about a certificate that ends soon or has ended; empty if it does not."""
+    if days_left > SOON:
+        return ""
+    when = "has ended" if days_left < 0 else f"ends in {days_left} days"
+    return f"the certificate of {name} {when}, and peers refuse it then; issue another with --replace"
+
+
+def ends_soon(folder: Path, party: str) -> list[str]:
+    """Warnings of a party's own certificate and of the authorities it trusts, in the folder of its kit."""
+    found = {party: [parse(read(folder / f"{party}.pem"))]}
+    found["the authority"] = authorities_of(read(folder / "ca.pem"))
+    days = {
+        name: min((each.not_valid_after_utc - datetime.now(UTC)).days for each in own) for name, own in found.items()
+    }
+    return [line for name, left in days.items() if (line := warning(name, left))]
+
 
 _DOMAIN = ".party.securevfl.internal"
 _URI = "securevfl://party/"
@@ -93,15 +222,15 @@ class Identity(Secret):
     __slots__ = ("_key", "_signer", "ca", "certificate", "key", "party")
 
     def __init__(self, certificate: Path, key: Path, ca: Path, now: datetime | None = None) -> None:
-        self.certificate, self.ca = pem.read(certificate), pem.read(ca)
+        self.certificate, self.ca = read(certificate), read(ca)
         if not key.exists():
             raise ConfigError(f"{key} is not there; put the key beside {certificate.name} that was made for it")
-        self._key = pem.read(key)
+        self._key = read(key)
         if key.stat().st_mode & 0o077:
             raise ConfigError(f"{key}: other users can read this key; chmod 600 it, and issue again if anyone may have")
-        own = pem.parse(self.certificate)
-        self._signer = pem.key_of(key, self._key)
-        self.key = pem.key_fingerprint(own.public_key())
+        own = parse(self.certificate)
+        self._signer = key_of(key, self._key)
+        self.key = key_fingerprint(own.public_key())
         if self._signer.public_key() != own.public_key():
             raise ConfigError(f"{key} is not the key of {certificate}; bring the two files that were issued together")
         party = _party(own)
@@ -117,7 +246,7 @@ class Identity(Secret):
     def server_credentials(self, called: Callable[[], None] = lambda: None) -> Any:
         """grpc.ServerCredentials that ask every client for a certificate of the same authority; `called` is called
         before each handshake, of which gRPC says no more."""
-        from securevfl.transport.grpc_tls13 import grpc
+        from securevfl.transport.tls import grpc
 
         own = grpc.ssl_server_certificate_configuration([(self._key, self.certificate)], root_certificates=self.ca)
         return grpc.dynamic_ssl_server_credentials(own, called, require_client_authentication=True)
@@ -128,7 +257,7 @@ class Identity(Secret):
         Open the channel with the option ("grpc.ssl_target_name_override", server_name(peer)), so that TLS itself ends
         the connection unless the server is that party.
         """
-        from securevfl.transport.grpc_tls13 import grpc
+        from securevfl.transport.tls import grpc
 
         return grpc.ssl_channel_credentials(
             root_certificates=self.ca, private_key=self._key, certificate_chain=self.certificate
@@ -198,8 +327,8 @@ def issue(
 
 def show(path: Path, now: datetime | None = None) -> Summary:
     """Summarise what the certificate in a file says. Raises ConfigError if there is none."""
-    data = pem.read(path)
-    certificate = pem.parse(data)
+    data = read(path)
+    certificate = parse(data)
     until = certificate.not_valid_after_utc
     own = _party(certificate)
     hosts = [host for host in _hosts(certificate) if own is None or host != server_name(own)]
@@ -208,14 +337,14 @@ def show(path: Path, now: datetime | None = None) -> Summary:
         hosts=tuple(hosts),
         issuer=_common_name(certificate.issuer),
         fingerprint=_fingerprint(certificate),
-        key=bytes.fromhex(pem.key_fingerprint(certificate.public_key())).hex(":"),
+        key=bytes.fromhex(key_fingerprint(certificate.public_key())).hex(":"),
         valid_from=certificate.not_valid_before_utc,
         valid_until=until,
         days_left=(until - _now(now)) // timedelta(days=1),
         serial=f"{certificate.serial_number:x}",
         revokes=tuple(
             f"{entry.serial_number:x} since {entry.revocation_date_utc:%Y-%m-%d %H:%M} UTC"
-            for revoked in pem.revocation_lists(data)
+            for revoked in revocation_lists(data)
             for entry in revoked
         ),
     )
@@ -229,11 +358,11 @@ def check_peer(peer: bytes, ca: bytes, expected_party: str, now: datetime | None
     """
     now = _now(now)
     try:
-        certificate = pem.parse(peer)
+        certificate = parse(peer)
         own = _party(certificate)
     except ConfigError:
         raise TransportError(f"{expected_party} showed something that is not a certificate") from None
-    authorities = pem.authorities(ca)
+    authorities = authorities_of(ca)
     issuer = next((authority for authority in authorities if _signed_by(certificate, authority)), None)
     if _signed_by(certificate, certificate):
         raise TransportError(
@@ -274,8 +403,8 @@ def check_own(path: Path, certificate: bytes, ca: bytes, party: str, now: dateti
 def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """Read the certificate and the key of the authority in a folder. Raises ConfigError if it is missing, its files do
     not fit, or it has expired."""
-    authority, path = pem.parse(pem.read(folder / "ca.pem")), folder / "ca.key"
-    key = pem.key_of(path, pem.read(path))
+    authority, path = parse(read(folder / "ca.pem")), folder / "ca.key"
+    key = key_of(path, read(path))
     if key.public_key() != authority.public_key():
         raise ConfigError(f"{folder}: ca.key is not the key of ca.pem; bring the two files that were made together")
     if now >= authority.not_valid_after_utc:
@@ -297,12 +426,12 @@ def _revoked_on(certificate: x509.Certificate, issuer: x509.Certificate, ca: byt
 
     ConfigError if a list in `ca` is signed by none of the authorities in it.
     """
-    for revoked in pem.revocation_lists(ca):
+    for revoked in revocation_lists(ca):
         if _is_list_of(issuer, revoked):
             entry = revoked.get_revoked_certificate_by_serial_number(certificate.serial_number)
             if entry is not None:
                 return entry.revocation_date_utc
-        elif not any(_is_list_of(authority, revoked) for authority in pem.authorities(ca)):
+        elif not any(_is_list_of(authority, revoked) for authority in authorities_of(ca)):
             raise ConfigError("a list of revoked certificates in ca.pem is of none of its authorities; get it again")
     return None
 
@@ -415,7 +544,7 @@ def _store_pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurve
     if there and not replace:
         raise ConfigError(f"{there[0]} exists; ask for its replacement to make a new key and keep the old one aside")
     for each in there:
-        pem.set_aside(each)
-    pem.write(key_path, pem.private(key), 0o600, replace=replace)
-    pem.write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644, replace=replace)
+        set_aside(each)
+    write(key_path, private(key), 0o600, replace=replace)
+    write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644, replace=replace)
     return path

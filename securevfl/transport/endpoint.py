@@ -1,31 +1,102 @@
 """Lines over gRPC: one service, one bidirectional stream of opaque messages between two neighbours, mutual TLS 1.3.
 
 Of two neighbours one calls (`Peers.calls`) and calls again when the stream is cut; both send and receive on it. No code
-is generated: messages are bytes to gRPC and structs of `transport.line_messages` to us.
+is generated: messages are bytes to gRPC and structs of `transport.line` to us.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from securevfl.errors import ConfigError, PeerLost, SecureVFLError
 from securevfl.runtime import eventlog
 from securevfl.runtime.codec import encode_message
-from securevfl.transport.callers import Callers
 from securevfl.transport.certs import check_peer, server_name
-from securevfl.transport.grpc_tls13 import grpc
-from securevfl.transport.line import Line
-from securevfl.transport.line_messages import PIECE, Refusal
+from securevfl.transport.line import PIECE, Line, Refusal
 from securevfl.transport.peers import Peers, split_address
-from securevfl.transport.ports import require_free
-from securevfl.transport.tls import Credentials, caller, diagnose, require_tls13
+from securevfl.transport.tls import Credentials, caller, diagnose, grpc, require_tls13
+
+# Calls that do not get in: gRPC says that a handshake begins, not that it failed or why, so failures are counted.
+
+
+SEVERAL = 3  # handshakes that failed; whoever calls with another certificate has made as many within a second
+SETTLED = 1.0  # seconds after which a handshake that led to nothing has failed
+
+
+class Callers:
+    """Handshakes at a party's port, from the threads of gRPC."""
+
+    def __init__(self) -> None:
+        self._begun: list[float] = []
+        self._lock = threading.Lock()
+
+    def called(self) -> None:
+        """Note that a handshake begins."""
+        with self._lock:
+            self._begun.append(time.monotonic())
+
+    def came_in(self) -> None:
+        """Note that one of the handshakes that began has led to a stream."""
+        with self._lock:
+            self._begun = self._begun[1:]
+
+    def forget(self) -> None:
+        """Forget all handshakes: they were our own."""
+        with self._lock:
+            self._begun = []
+
+    def turned_away(self) -> int:
+        """Count the handshakes that failed, if they are several; 0 while there may be another cause."""
+        with self._lock:
+            failed = sum(time.monotonic() - each > SETTLED for each in self._begun)
+        return failed if failed >= SEVERAL else 0
+
+
+# Whether a port is free: gRPC listens on the addresses of a host that it can get, and says nothing of the others.
+
+
+_WAIT = 2.0  # seconds for a listener of this process, or of one that was killed, to be gone
+
+
+def require_free(me: str, host: str, port: int) -> None:
+    """ConfigError if another program listens on this port of the host, "::" being all addresses, in any family."""
+    deadline = time.monotonic() + _WAIT
+    while (taken := _taken(host, port)) is not None:
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"{me}: port {port} was expected to be free, another program listens on {taken}; end it, or take "
+                "another port in the address of peers.toml, at all parties"
+            )
+        time.sleep(0.05)
+
+
+def _taken(host: str, port: int) -> str | None:
+    """Find the first address at which somebody else listens; None if there is none."""
+    with suppress(OSError):
+        hosts = ["0.0.0.0", "::"] if host == "::" else [host]  # noqa: S104  it is what the party asked for
+        found = [each for name in hosts for each in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            with closing(socket.socket(family, kind, protocol)) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                try:
+                    probe.bind(address)
+                    probe.listen(1)
+                except OSError as cause:
+                    if cause.errno == errno.EADDRINUSE:
+                        return str(address[0])
+    return None
+
 
 METHOD = "/securevfl.Line/Stream"
 _OPTIONS = [

@@ -37,10 +37,9 @@ from securevfl.runtime.clock import Stamp
 from securevfl.runtime.codec import FORMAT, SESSION_BYTES, Frame, Message, encode_message
 from securevfl.transport.certs import check_peer
 from securevfl.transport.endpoint import Endpoint
-from securevfl.transport.letters import Agreed, Greeting, Letter, Parcel, read_letter, read_packet
 from securevfl.transport.line import Line
 from securevfl.transport.peers import Peers
-from securevfl.transport.relay import route
+from securevfl.transport.relay import Agreed, Greeting, Letter, Parcel, read_letter, read_packet, route
 from securevfl.transport.seal import Seal
 from securevfl.transport.tls import Credentials, verify
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from securevfl.bench import baselines, he, record, start, sums
+from securevfl.bench import he, record, start, sums
 from securevfl.cli.main import app
 
 KEYS = {
@@ -66,7 +66,7 @@ def test_tenseal_above_its_slots_is_a_row_with_an_error() -> None:
 def test_without_phe_there_is_no_ratio_and_asking_for_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = he.run([(8, 2)], ["ckks"], [], bits=2048)
     assert rows[0]["ratio_to_phe"] is None
-    monkeypatch.setattr(baselines, "find_spec", lambda name: None)
+    monkeypatch.setattr(record, "find_spec", lambda name: None)
     done = run("he", "--sizes", "8x2", "--against", "phe")
     assert done.exit_code == 2
     assert "pip install 'securevfl[phe]'" in done.stderr
@@ -75,11 +75,11 @@ def test_without_phe_there_is_no_ratio_and_asking_for_it_names_the_extra(monkeyp
 def test_a_large_phe_measurement_is_a_slice_and_says_so() -> None:
     pytest.importorskip("phe")
     J, g = he.problem(40, 3)
-    figures = baselines.phe_product(J, g[:, 0], 2048, seconds=0.4)
+    figures = record.phe_product(J, g[:, 0], 2048, seconds=0.4)
     assert figures.estimated
     assert figures.bytes_down == 40 * 512 + 3 * 8
     assert figures.max_abs_error < 1e-9
-    assert baselines.phe_sum(sums.problem(2, 60), 2048, seconds=0.4).estimated
+    assert record.phe_sum(sums.problem(2, 60), 2048, seconds=0.4).estimated
 
 
 def test_sum_writes_its_rows(tmp_path: Path) -> None:

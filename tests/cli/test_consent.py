@@ -14,17 +14,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import securevfl as vfl
-from securevfl.audit.stand_ins import with_stand_ins
+from securevfl.audit.report import with_stand_ins
 from securevfl.cli.ask_consent import agree, check_agreed, check_digest
 from securevfl.cli.main import app
-from securevfl.consent.agreed_sheets import AgreedSheets
-from securevfl.consent.consent_sheet import Sheet
+from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.data.load import read_aligned
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, ConsentError
-from securevfl.methods import METHODS
-from securevfl.methods.prepared_columns import prepare
-from securevfl.methods.run_messages import declared_of
+from securevfl.families import METHODS
+from securevfl.families.known_run import prepare
+from securevfl.families.sizes import declared_of
 from securevfl.protocols.meeting import Meeting
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
@@ -187,7 +186,7 @@ import sys
 from pathlib import Path
 from securevfl.cli.ask_consent import agree
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import AgreedSheets
 from securevfl.consent.consent_sheet import Sheet
 agree(AgreedSheets(DisclosureLedger(Path(sys.argv[1]), "shop")), None, Path("job.toml"), Sheet("what is told"))
 """

@@ -12,15 +12,14 @@ from typer.testing import CliRunner
 import securevfl as vfl
 from securevfl.base.files import in_use, write_checked
 from securevfl.cli.main import app
+from securevfl.data.load import write_rows
 from securevfl.data.register import Register
-from securevfl.data.row_order import write_rows
 from securevfl.data.store import table_path
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
-from securevfl.methods.state import State
+from securevfl.families.training_data import State
 from securevfl.organisations.align import FolderJournal
-from securevfl.protocols.shares.chunk_store import OnDisk
-from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.protocols.shares.chunk_store import OnDisk, SpentNames
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.session import run_key

@@ -5,7 +5,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes, hmac
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import encode_context
 from securevfl.errors import CryptoError
 

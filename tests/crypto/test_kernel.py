@@ -13,9 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from securevfl.crypto.kernel import check, residues
-from securevfl.crypto.kernel.ciphertexts import NOISE_STD, errors, pack, packed_size, ternary, uniform, unpack
-from securevfl.crypto.kernel.keys import keypair, second_polynomial
+from securevfl.crypto.kernel import residues
+from securevfl.crypto.kernel.ciphertexts import (
+    NOISE_STD,
+    errors,
+    keypair,
+    pack,
+    packed_size,
+    second_polynomial,
+    ternary,
+    uniform,
+    unpack,
+)
 from securevfl.crypto.kernel.residues import DEGREE, Primes, multiplied
 from securevfl.crypto.kernel.ring_layout import RingLayout, choose
 from securevfl.crypto.kernel.shares import KernelShares, primes_for
@@ -311,7 +320,7 @@ def test_each_l_has_its_primes():
 
 
 def test_this_blas_serves():
-    assert check.found() == ""
+    assert residues.found() == ""
 
 
 def singles(left, right, out):
@@ -341,16 +350,16 @@ def strassen(left, right, out):
 @pytest.mark.parametrize("blas", [singles, emulated, strassen])
 def test_a_blas_that_is_not_exact_is_refused_with_what_to_do(blas, monkeypatch):
     monkeypatch.setattr(residues, "matmul", blas)
-    assert "exactly" in check.found()
-    assert "install" in check.found()
+    assert "exactly" in residues.found()
+    assert "install" in residues.found()
 
 
 def test_a_blas_that_skips_zeros_is_refused(monkeypatch):
     monkeypatch.setattr(residues, "matmul", skipping)
-    assert "zeros" in check.found()
+    assert "zeros" in residues.found()
 
 
 def test_an_engine_is_not_made_on_such_a_machine(monkeypatch):
-    monkeypatch.setattr(check, "fault", lambda: "the BLAS here is odd; install another")
+    monkeypatch.setattr(residues, "fault", lambda: "the BLAS here is odd; install another")
     with pytest.raises(ConfigError, match="install another"):
         KernelShares(48)

@@ -19,7 +19,7 @@ from securevfl.crypto.kernel.shares import REPLY, SEALED, SECONDS, KernelShares,
 from securevfl.crypto.kernel.transform import multiplier, transform
 from securevfl.crypto.lattice.bfv import BfvIO
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_scheme import common_coin
+from securevfl.crypto.share_ring import common_coin
 
 
 class Reference:

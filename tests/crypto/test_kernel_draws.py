@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from securevfl.base.arrays import Floats
-from securevfl.crypto.kernel import gradient, gradient_sizes
+from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.ciphertexts import Answering, Opener
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
 from securevfl.crypto.kernel.ring_layout import choose
@@ -21,7 +21,7 @@ RNG = np.random.default_rng(5)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message of several pieces."""
-    monkeypatch.setattr(gradient_sizes, "PIECE", 2)
+    monkeypatch.setattr(gradient, "PIECE", 2)
 
 
 def gradient_messages() -> None:

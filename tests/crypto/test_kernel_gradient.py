@@ -10,17 +10,16 @@ import pytest
 import tenseal.sealapi as seal
 
 from securevfl.base.tall import Here, Sparse, Tall
-from securevfl.crypto.kernel import gradient_rows, gradient_sizes
+from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.ciphertexts import dither, uniform, unpack
-from securevfl.crypto.kernel.gradient import KernelGradient
-from securevfl.crypto.kernel.gradient_sizes import GradientParameters
+from securevfl.crypto.kernel.gradient import GradientParameters, KernelGradient
 from securevfl.crypto.kernel.residues import DEGREE, multiplied, summed
 from securevfl.crypto.kernel.ring_layout import choose, named
 from securevfl.crypto.kernel.transform import transform
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.profile import BLINDED, SEALED
+from securevfl.crypto.lattice.layout import BLINDED, SEALED
+from securevfl.crypto.lattice.polynomial_ring import SealIO
 from securevfl.crypto.lattice.row_encoding import g_scale
-from securevfl.crypto.lattice.sealio import SealIO
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError, ShapeMismatch
@@ -38,8 +37,8 @@ EVALUATOR = SCHEME.evaluator(HOLDER.public)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_sizes, "PIECE", 2)
-    monkeypatch.setattr(gradient_rows, "TILE", 1 << 14)
+    monkeypatch.setattr(gradient, "PIECE", 2)
+    monkeypatch.setattr(gradient, "TILE", 1 << 14)
 
 
 def through(matrix, g, pieces, *, room=1 << 30, encode=True, holder=HOLDER, evaluator=EVALUATOR):
@@ -114,7 +113,7 @@ def test_known_zeros_are_not_multiplied(monkeypatch) -> None:
         counts[-1] += right.size
         return summed(primes, total, terms, left, right)
 
-    monkeypatch.setattr(gradient_rows, "summed", counting)
+    monkeypatch.setattr(gradient, "summed", counting)
     for matrix in (Tall.here(bands), bands.dense):
         counts.append(0)
         sealed = [piece for piece, _ in holder.encrypt_pieces(g, bound=1.0)]
@@ -273,7 +272,7 @@ def test_seal_decrypts_what_the_kernel_encrypts_and_multiplies(c) -> None:
     assert (r, layout.sample_blocks) == (c, 1)
     seed, body = sealed[SEALED.size :][:32], memoryview(sealed)[SEALED.size + 32 :]
     first = unpack(PRIMES, body, (layout.points, c, 1))[..., 0]
-    second = uniform(Prg(seed, gradient_sizes.SECONDS), PRIMES, (layout.points, r, 1))[..., 0]
+    second = uniform(Prg(seed, gradient.SECONDS), PRIMES, (layout.points, r, 1))[..., 0]
     found = Reference().decrypted(secret, *(coefficients(layout, values) for values in (first, second)))
     scaled = np.rint(g * g_scale(PARAMETERS, layout, 1.0))
     message = coefficients(

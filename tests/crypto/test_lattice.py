@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.profile import BLINDED, OPENED, SEALED, Parameters
+from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, Parameters
 from securevfl.crypto.lattice.row_products import Mask
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeError

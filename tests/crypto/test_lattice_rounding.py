@@ -11,7 +11,7 @@ import tenseal.sealapi as seal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.lattice import share_layout
+from securevfl.crypto.lattice import bfv_product
 from securevfl.crypto.lattice.bfv import expanded, nearest
 from securevfl.crypto.lattice.polynomial_ring import uniform_residues
 from securevfl.crypto.prg import Prg
@@ -87,15 +87,15 @@ def test_the_layout_is_no_dearer_than_any_other_of_its_kind(n, c, d):
     """`choose` looks at equal parts only; no s and p of all does better by more than a fiftieth."""
 
     def cost(s, p, uses):
-        layout = share_layout.Layout(N, n, c, s, p)
+        layout = bfv_product.Layout(N, n, c, s, p)
         if layout.columns < 1:
             return math.inf
         P, B, F = layout.output_blocks, layout.sample_blocks, layout.column_blocks(d)
-        each = B * share_layout.UP + F * share_layout.DOWN + B * F * share_layout.PRODUCT
-        return P * each + B * F * share_layout.PREPARE / uses
+        each = B * bfv_product.UP + F * bfv_product.DOWN + B * F * bfv_product.PRODUCT
+        return P * each + B * F * bfv_product.PREPARE / uses
 
     for uses in (1, 10):
-        chosen = share_layout.choose(N, n, c, d, uses)
+        chosen = bfv_product.choose(N, n, c, d, uses)
         steps = sorted({*range(1, min(n, N) + 1, max(1, min(n, N) // 300)), n if n <= N else N})
         best = min(cost(s, p, uses) for s in steps for p in {1, 2, 4, 8, 16, min(c, N)} if p <= c and s * p <= N)
         assert cost(chosen.s, chosen.p, uses) <= 1.02 * best

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from securevfl.base.tall import Here, Sparse, Tall
-from securevfl.crypto.lattice import lattice_product, lattice_rows
-from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.lattice_rows import SLOT, Sums
+from securevfl.crypto.lattice import lattice_product
+from securevfl.crypto.lattice.lattice_product import SLOT, LatticeScheme, Sums
+from securevfl.crypto.lattice.layout import SEALED, Parameters
 from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.lattice.profile import SEALED, Parameters
 from securevfl.crypto.lattice.row_products import kept_bytes
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import CryptoError, RangeError
@@ -44,7 +43,7 @@ def through(prepared: object, pieces: list[bytes], *, encode: bool = True) -> np
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lattice_product, "PIECE", 2)
-    monkeypatch.setattr(lattice_rows, "CHUNK", 10)
+    monkeypatch.setattr(lattice_product, "CHUNK", 10)
 
 
 def pieces() -> list[bytes]:

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.crypto.lattice import sealio
-from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme
-from securevfl.crypto.lattice.lattice_rows import unsealed
-from securevfl.crypto.lattice.layout import MOST
+from securevfl.crypto.lattice import polynomial_ring
+from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme, unsealed
+from securevfl.crypto.lattice.layout import BLINDED, FISHER, MOST, OPENED, OPENINGS, PROFILE, SEALED, Parameters
 from securevfl.crypto.lattice.polynomial_ring import dither_residues
-from securevfl.crypto.lattice.profile import BLINDED, FISHER, OPENED, OPENINGS, PROFILE, SEALED, Parameters
 from securevfl.crypto.prg import random_words
 from securevfl.crypto.scheme import Shape
 
@@ -48,8 +46,10 @@ def coefficients(ring, level, ntt):
 def reply(parameters, blinded, count):
     """c1 and the wanted coefficients of c0 of the only ciphertext in a reply."""
     primes, view = parameters.ring.primes, memoryview(blinded)[BLINDED.size :]
-    size = sealio.packed_size(primes, parameters.ring.degree)
-    return sealio.unpack(view, primes, parameters.ring.degree), sealio.unpack(view[size:], primes, count)
+    size = polynomial_ring.packed_size(primes, parameters.ring.degree)
+    return polynomial_ring.unpack(view, primes, parameters.ring.degree), polynomial_ring.unpack(
+        view[size:], primes, count
+    )
 
 
 def crt(residues, primes):
@@ -168,7 +168,9 @@ def test_cross_terms_never_leave(parameters):
     blinded, _ = evaluator.blind(product)
     primes, width = parameters.ring.primes, 5 + MOST
     assert product.scale.width == width
-    assert len(blinded) == BLINDED.size + sealio.packed_size(primes, 4096) + sealio.packed_size(primes, width)
+    assert len(blinded) == BLINDED.size + polynomial_ring.packed_size(primes, 4096) + polynomial_ring.packed_size(
+        primes, width
+    )
     assert len(holder.open(blinded, Shape(9, 1, 5))) == OPENED.size + 4 * width
 
 
@@ -347,7 +349,7 @@ def test_seal_itself_stumbles_over_a_zero_block():
 def test_every_encryption_is_fresh(parameters):
     holder, _ = pair(parameters)
     first, second = (holder.encrypt(np.ones((3, 1)), bound=1.0)[SEALED.size :] for _ in range(2))
-    assert first[-sealio.SEED_BYTES :] != second[-sealio.SEED_BYTES :]
+    assert first[-polynomial_ring.SEED_BYTES :] != second[-polynomial_ring.SEED_BYTES :]
     same = np.frombuffer(first, np.uint8) == np.frombuffer(second, np.uint8)
     assert same.mean() < 0.2
     assert LatticeScheme().keygen().public != LatticeScheme().keygen().public

@@ -14,7 +14,7 @@ import gmpy2
 import numpy as np
 import pytest
 
-from securevfl.crypto.lattice import bfv_product, sealio, share_layout
+from securevfl.crypto.lattice import bfv_product, polynomial_ring
 from securevfl.crypto.lattice.bfv_product import (
     BfvParameters,
     LatticeShareEvaluator,
@@ -22,7 +22,7 @@ from securevfl.crypto.lattice.bfv_product import (
     PreparedPlaintexts,
 )
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD
-from securevfl.crypto.share_scheme import common_coin
+from securevfl.crypto.share_ring import common_coin
 
 PARAMETERS = BfvParameters(56)
 BFV, N = PARAMETERS.bfv, 4096
@@ -93,7 +93,7 @@ class KnowingHolder(LatticeShareHolder):
 def query(sealed):
     """The first ciphertext of a query, residues (2, primes, N) in coefficients."""
     part = sealed[bfv_product.SEALED.size :][: PARAMETERS.sealed_size]
-    up = BFV.sealed(sealio.unpack(part, BFV.primes, N), part[-64:])
+    up = BFV.sealed(polynomial_ring.unpack(part, BFV.primes, N), part[-64:])
     BFV.evaluator.transform_from_ntt_inplace(up)
     return BFV.products.io.residues(up, (2, 2, N))
 
@@ -101,7 +101,9 @@ def query(sealed):
 def answer(reply, wanted):
     """c1 (primes, N) and the wanted coefficients of c0 (primes, wanted) of the only ciphertext of a reply."""
     view = memoryview(reply)[bfv_product.REPLY.size :]
-    return sealio.unpack(view, BFV.primes, N), sealio.unpack(view[PARAMETERS.polynomial :], BFV.primes, wanted)
+    return polynomial_ring.unpack(view, BFV.primes, N), polynomial_ring.unpack(
+        view[PARAMETERS.polynomial :], BFV.primes, wanted
+    )
 
 
 def test_secret_and_noise_are_what_they_should_be():
@@ -109,7 +111,7 @@ def test_secret_and_noise_are_what_they_should_be():
     mine = coin()
     holder = KnowingHolder(PARAMETERS, mine)
     assert {centred(x) for x in holder.secret} == {-1, 0, 1}
-    first = sealio.unpack(memoryview(holder.public)[5:], BFV.key_primes, N)[:2]
+    first = polynomial_ring.unpack(memoryview(holder.public)[5:], BFV.key_primes, N)[:2]
     b, a = from_ntt(first), from_ntt(PARAMETERS.second(mine)[:2])
     error = np.array([centred((x + y) % Q) for x, y in zip(b, negacyclic(a, holder.secret), strict=True)])
     assert np.abs(error).max() <= 21
@@ -124,7 +126,7 @@ def noise_of(holder, sealed, V):
     c0, c1 = (crt(each) for each in query(sealed))
     n, c = V.shape
     layout = PARAMETERS.layout(n, c, *struct.unpack_from("<II", sealed, 28))
-    message = share_layout.messages(layout, V).ravel().tolist()
+    message = bfv_product.messages(layout, V).ravel().tolist()
     product = negacyclic(c1, holder.secret)
     return [centred((x + y - (2 * Q * m + T) // (2 * T)) % Q) for x, y, m in zip(c0, product, message, strict=True)]
 
@@ -178,7 +180,7 @@ def quotient(evaluator_type, holder_type=LatticeShareHolder):
     ]
     found = np.array([centred(x) for x in from_ntt(np.array(rows, np.uint64))], object)
     s = PARAMETERS.layout(64, 1, *struct.unpack_from("<II", sealed, 28)).s
-    truth = share_layout.plaintexts(PARAMETERS.layout(64, 1, s, 1), W)[0, 0]
+    truth = bfv_product.plaintexts(PARAMETERS.layout(64, 1, s, 1), W)[0, 0]
     return float((found[: len(truth)] == truth).mean())
 
 
@@ -234,7 +236,7 @@ def by_noise(evaluator_type, visits=60):
             values.append(float(centred((w - (2 * Q * ((2 * T * w + Q) // (2 * Q)) + T) // (2 * T)) % Q)))
             equations.append([e[at - k] if at >= k else -e[N + at - k] for k in range(layout.s * 16)])
     found = np.rint(np.linalg.lstsq(np.array(equations), np.array(values), rcond=None)[0])
-    truth = share_layout.plaintexts(layout, W)[0, 0][: layout.s * 16]
+    truth = bfv_product.plaintexts(layout, W)[0, 0][: layout.s * 16]
     return float((found == truth).mean())
 
 
@@ -315,7 +317,7 @@ def test_zeros_in_w_change_no_step_but_a_sum(monkeypatch):
 def test_cross_terms_never_leave():
     holder, evaluator = pair()
     reply, _ = evaluator.product(evaluator.prepare(np.ones((9, 5), int)), holder.encrypt(words(9, 1), columns=5))
-    assert len(reply) == bfv_product.REPLY.size + sealio.packed_size(BFV.primes, N + 5)
+    assert len(reply) == bfv_product.REPLY.size + polynomial_ring.packed_size(BFV.primes, N + 5)
 
 
 def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
@@ -327,7 +329,7 @@ def test_a_crafted_reply_gives_the_holder_a_share_and_its_sender_nothing():
     for value in (0, Q // 8):
         residues = np.full((2, N), 0, np.uint64)
         residues[:, 0] = [value % p for p in BFV.primes]
-        crafted = reply[:head] + sealio.pack(residues, BFV.primes) + bytes(len(reply) - head - size)
+        crafted = reply[:head] + polynomial_ring.pack(residues, BFV.primes) + bytes(len(reply) - head - size)
         assert holder.open(crafted).shape == (4, 1)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import linear_code, okvs, ot_extension
+from securevfl.crypto.transfers import okvs, ot_extension
 from securevfl.crypto.transfers.base_ot import Offerer, choose
 from securevfl.crypto.transfers.ot_extension import Holder, PrfEvaluator, fresh_choices, target
 
@@ -20,12 +20,12 @@ def as_int(words: np.ndarray) -> int:
 
 def test_the_code_is_the_bch_code() -> None:
     """g has the roots alpha .. alpha^170 (the BCH bound: distance 171), degree 435, and divides x^511 - 1."""
-    generator = linear_code._generator()
-    powers = linear_code._powers()
+    generator = ot_extension._generator()
+    powers = ot_extension._powers()
     assert len(set(powers)) == 511
-    assert generator.bit_length() - 1 == 511 - linear_code.MESSAGE_BITS
+    assert generator.bit_length() - 1 == 511 - ot_extension.MESSAGE_BITS
     places = [i for i in range(generator.bit_length()) if generator >> i & 1]
-    for root in range(1, linear_code.DISTANCE - 1):
+    for root in range(1, ot_extension.DISTANCE - 1):
         total = 0
         for place in places:
             total ^= powers[root * place % 511]
@@ -38,15 +38,15 @@ def test_the_code_is_the_bch_code() -> None:
 
 @given(st.integers(0, 2**76 - 1), st.integers(0, 2**76 - 1))
 def test_the_code_is_linear_and_its_words_far_apart(one: int, other: int) -> None:
-    a, b, both = (linear_code.encode(word(each)) for each in (one, other, one ^ other))
+    a, b, both = (ot_extension.encode(word(each)) for each in (one, other, one ^ other))
     np.testing.assert_array_equal(a ^ b, both)
     if one != other:
-        assert as_int(both).bit_count() >= linear_code.DISTANCE
+        assert as_int(both).bit_count() >= ot_extension.DISTANCE
     assert as_int(both).bit_count() % 2 == 0
 
 
 def test_bits_beyond_the_message_are_not_read() -> None:
-    np.testing.assert_array_equal(linear_code.encode(word(5 | 0xFFF << 116)), linear_code.encode(word(5)))
+    np.testing.assert_array_equal(ot_extension.encode(word(5 | 0xFFF << 116)), ot_extension.encode(word(5)))
 
 
 def meet(keys: bytes, evaluators: int = 1) -> tuple[list[PrfEvaluator], Holder, bytes, int]:
@@ -94,7 +94,7 @@ def test_the_matrix_is_that_of_the_paper() -> None:
         np.unpackbits(np.ascontiguousarray(each).view(np.uint8).reshape(slots, -1), axis=1, bitorder="little")
         for each in (np.frombuffer(corrections, np.uint8), evaluator._transfers[0], holder._rows[0])
     )
-    words = linear_code.encode(evaluator._store).view(np.uint8).reshape(slots, -1)
+    words = ot_extension.encode(evaluator._store).view(np.uint8).reshape(slots, -1)
     code = np.unpackbits(words, axis=1, bitorder="little")
     s = np.unpackbits(holder._choices.view(np.uint8), bitorder="little")
     np.testing.assert_array_equal(q, t ^ s * code)

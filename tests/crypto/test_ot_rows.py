@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.transfers import base_ot, bit_matrix, ot_rows
+from securevfl.crypto.transfers import base_ot, ot_rows
 from securevfl.crypto.transfers.ot_rows import (
     COLUMNS,
     Chooser,
@@ -74,7 +74,7 @@ def test_tweaks_broadcast_and_keys_matter():
 def test_columns_become_rows(octets, count, at_once):
     """However many words are swapped at a time."""
     columns = np.frombuffer(os.urandom(count * octets), np.uint8).reshape(count, octets)
-    with mock.patch.object(bit_matrix, "_AT_ONCE", at_once):
+    with mock.patch.object(base_ot, "_AT_ONCE", at_once):
         rows = transposed(columns)
     slow = np.packbits(np.unpackbits(columns, axis=1, bitorder="little").T, axis=1, bitorder="little")
     np.testing.assert_array_equal(rows.view(np.uint8).reshape(slow.shape), slow)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.masking.sum_trees import (
+from securevfl.crypto.masking import (
     SumTree,
     balanced,
     build_trees,

@@ -7,8 +7,8 @@ import pytest
 
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
+from securevfl.crypto.prg import unwrap, wrap
 from securevfl.crypto.scheme import AdditiveScheme
-from securevfl.crypto.wrapping import unwrap, wrap
 from securevfl.errors import CryptoError
 
 SCHEMES: list[AdditiveScheme] = [LatticeSum(), PaillierSum(bits=2048)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.data.clicks import LEVELS, NUMBERS, TEXTS, _normal_share
+from securevfl.data.datasets import LEVELS, NUMBERS, TEXTS, _normal_share
 from securevfl.errors import DataError
 from securevfl.models.metrics import area_under_curve
 

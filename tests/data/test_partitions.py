@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.base.tall import Tall
-from securevfl.crypto.kernel import gradient_sizes
+from securevfl.crypto.kernel import gradient
 from securevfl.data import store
 from securevfl.data.partitions import PartitionedParty, PartitionedTable, partition_party
 from securevfl.data.scaled_columns import Scaling
@@ -71,7 +71,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_sizes, "PIECE", 2)
+    monkeypatch.setattr(gradient, "PIECE", 2)
 
 
 def job(residual: Engine | str, **keys: Any) -> vfl.Job:
@@ -125,10 +125,10 @@ def test_the_party_s_own_process_asks_for_few_rows(tables: Path, monkeypatch: py
         asked.append(len(found))
         return found
 
-    for place in ("training.session", "methods.sizes"):
+    for place in ("training.session", "families.sizes"):
         monkeypatch.setattr(f"securevfl.{place}.ROWS", 50)
-    monkeypatch.setattr("securevfl.methods.rounds.rounds.SAMPLE", 50)
-    monkeypatch.setattr("securevfl.data.baseline.OUTSIDE", 50)
+    monkeypatch.setattr("securevfl.families.rounds.rounds.SAMPLE", 50)
+    monkeypatch.setattr("securevfl.data.drift.OUTSIDE", 50)
     monkeypatch.setattr(PartitionedTable, "__getitem__", counted)
     parted = partition_party("shop", tables / "shop.table", Rooms())
     vfl.simulate(job(vfl.Ckks()), [open_table("bank", tables / "bank.table"), parted])

@@ -9,12 +9,11 @@ import pyarrow.parquet
 import pytest
 
 import securevfl as vfl
-from securevfl.data.columns import columns_of
+from securevfl.data.columns import columns_of, days_written, meant, numbers_written
 from securevfl.data.preparation import Preparation, fit
 from securevfl.data.readers import read_table
-from securevfl.data.written import days_written, meant, numbers_written
 from securevfl.errors import TableError
-from securevfl.methods.prepared_columns import prepare
+from securevfl.families.known_run import prepare
 
 DAYS = ["2024-02-29", "1970-01-01", "2023-12-31"]
 EXPECTED = [19_782.0, 0.0, 19_722.0]

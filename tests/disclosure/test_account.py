@@ -16,12 +16,11 @@ from securevfl.data.party import Helper, register_of
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError
-from securevfl.methods import METHODS, leak_kinds
-from securevfl.methods.known_run import known_run
-from securevfl.protocols.residuals.exchanges import Exchanges
+from securevfl.families import METHODS, leak_kinds
+from securevfl.families.known_run import known_run
 from securevfl.protocols.residuals.open_residual import Residual
-from securevfl.protocols.residuals.sealed_residual import Opened
-from securevfl.protocols.stored.shown_labels import Labels
+from securevfl.protocols.residuals.sealed_residual import Exchanges, Opened
+from securevfl.protocols.stored.pulls import Labels
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.runtime.channel import Event
 from securevfl.training.checkpoint import Checkpoints

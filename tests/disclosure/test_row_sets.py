@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.data.ids import id_keys
-from securevfl.data.register import Register
+from securevfl.data.register import Register, id_keys
 from securevfl.disclosure import row_sets as module
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger

@@ -171,7 +171,7 @@ def test_the_sheet_that_counts_a_ledger_has_its_own_digest(tmp_path: Path) -> No
 
 def test_what_bins_tell_is_seen_by_who_observes() -> None:
     """Counts of classes in bins go through the same place as gradients, whoever asks for them."""
-    kinds = vfl.methods.METHODS["rounds"]().examples()["evidence"]
+    kinds = vfl.families.METHODS["rounds"]().examples()["evidence"]
     job = vfl.Job(**{"batch_size": 40, "epochs": 1} | kinds | {"accepts": ["columns"]})
     _, tape = record(job, tables(120, 3))
     (opened,) = tape.bins["shop"]

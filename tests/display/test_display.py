@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from securevfl.display import chart, html
+from securevfl.display import html
 from securevfl.display.progress import REDRAWN, progress, watched
 
 
 def test_ticks_are_round_and_span() -> None:
-    assert chart.ticks(0.0, 1.0) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    assert chart.ticks(1.0, 40.0) == [0, 10, 20, 30, 40]
+    assert html.ticks(0.0, 1.0) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert html.ticks(1.0, 40.0) == [0, 10, 20, 30, 40]
     for low, high in [(0.013, 0.0131), (-5e6, 3e7), (2.0, 2.0), (0.0, 0.0), (-1e-9, 1e-9)]:
-        found = chart.ticks(low, high)
+        found = html.ticks(low, high)
         assert found[0] <= low + 1e-12
         assert found[-1] >= high - 1e-12
         assert 2 <= len(found) <= 9
@@ -31,31 +31,31 @@ def points(svg: str) -> list[list[tuple[float, float]]]:
 
 
 def test_lines_go_where_the_values_are() -> None:
-    svg = chart.lines({"a": [(0, 0.0), (1, 1.0), (2, 0.5)]}, x="round", y="loss")
+    svg = html.lines({"a": [(0, 0.0), (1, 1.0), (2, 0.5)]}, x="round", y="loss")
     ((x0, y0), (x1, y1), (x2, y2)) = points(svg)[0]
-    assert (x0, x2) == (chart.LEFT, chart.WIDTH - chart.RIGHT)
+    assert (x0, x2) == (html.LEFT, html.WIDTH - html.RIGHT)
     assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
-    assert (y0, y1) == (chart.HEIGHT - chart.BOTTOM, chart.TOP)
+    assert (y0, y1) == (html.HEIGHT - html.BOTTOM, html.TOP)
     assert y2 == pytest.approx((y0 + y1) / 2, abs=0.1)
 
 
 def test_what_is_not_finite_is_left_out() -> None:
     nan, inf = float("nan"), float("inf")
-    assert len(points(chart.lines({"a": [(0, 1.0), (1, nan), (2, inf), (3, 2.0)]}, x="x", y="y"))[0]) == 2
-    assert chart.lines({"a": [(0, nan)], "b": []}, x="x", y="y") == ""
+    assert len(points(html.lines({"a": [(0, 1.0), (1, nan), (2, inf), (3, 2.0)]}, x="x", y="y"))[0]) == 2
+    assert html.lines({"a": [(0, nan)], "b": []}, x="x", y="y") == ""
 
 
 def test_long_lines_are_thinned_and_keep_their_end() -> None:
-    (line,) = points(chart.lines({"a": [(k, float(k)) for k in range(10_000)]}, x="x", y="y"))
-    assert len(line) <= chart.POINTS + 1
-    assert line[-1] == (chart.WIDTH - chart.RIGHT, chart.TOP)
+    (line,) = points(html.lines({"a": [(k, float(k)) for k in range(10_000)]}, x="x", y="y"))
+    assert len(line) <= html.POINTS + 1
+    assert line[-1] == (html.WIDTH - html.RIGHT, html.TOP)
 
 
 def test_shares_fill_the_bar() -> None:
-    svg = chart.split({"encryption": 3.0, "network": 1.0}, unit="s")
+    svg = html.split({"encryption": 3.0, "network": 1.0}, unit="s")
     assert [float(width) for width in re.findall(r'y="0" width="([\d.]+)"', svg)] == [360, 120]
     assert "encryption: 3.000 s, 75%" in svg
-    assert "0%" in chart.split({"a": 0.0}, unit="s")
+    assert "0%" in html.split({"a": 0.0}, unit="s")
 
 
 def test_text_is_escaped_everywhere() -> None:
@@ -65,8 +65,8 @@ def test_text_is_escaped_everywhere() -> None:
         html.section(bad),
         html.table([bad], [[bad]]),
         html.facts({bad: bad}),
-        chart.lines({bad: [(0, 1.0)], "b": [(0, 2.0)]}, x=bad, y=bad),
-        chart.split({bad: 1.0}, unit=bad),
+        html.lines({bad: [(0, 1.0)], "b": [(0, 2.0)]}, x=bad, y=bad),
+        html.split({bad: 1.0}, unit=bad),
     ]
     assert all("<script" not in each and "&lt;script&gt;" in each for each in drawn)
 

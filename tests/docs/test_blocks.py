@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 import securevfl as vfl
 from securevfl.cli.main import app
-from securevfl.data.row_order import write_rows
+from securevfl.data.load import write_rows
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

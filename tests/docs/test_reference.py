@@ -8,7 +8,7 @@ from pydantic import Field
 from docs import job_file_page as reference
 from securevfl.base.config import Config
 from securevfl.errors import ConfigError
-from securevfl.models.kernel_model import Kernel
+from securevfl.families.fdskl.kernel_model import Kernel
 from securevfl.options import JobOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"

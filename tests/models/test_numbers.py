@@ -17,11 +17,10 @@ from sklearn.metrics import mean_pinball_loss, mean_tweedie_deviance
 import securevfl as vfl
 from securevfl import errors
 from securevfl.data.party import register_of
-from securevfl.methods.shares.shares import table_error
-from securevfl.methods.shares.shares_plan import plan
+from securevfl.families.shares.shares import table_error
+from securevfl.families.shares.shares_plan import plan
 from securevfl.models import metrics
-from securevfl.models.count_losses import CAP, LogLinkLoss
-from securevfl.models.losses import LOSSES
+from securevfl.models.losses import CAP, LOSSES, LogLinkLoss
 from securevfl.protocols.shares.share_numbers import LookUp
 
 N = 1500

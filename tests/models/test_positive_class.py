@@ -12,8 +12,8 @@ import pytest
 import securevfl as vfl
 from securevfl.errors import ClassError
 from securevfl.models import level_metrics, metrics
-from securevfl.models.fairness import by_group
 from securevfl.models.losses import LOSSES
+from securevfl.models.metrics import by_group
 from securevfl.organisations.fairness_by_group import alone_by_group, count_groups
 
 N = 900

@@ -15,7 +15,7 @@ from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
 from securevfl.errors import DataNotice
-from securevfl.models.count_losses import CAP
+from securevfl.models.losses import CAP
 
 N = 3000
 DRAW = np.random.default_rng(7)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.tall import Sparse
-from securevfl.models import taylor, taylor_steps
-from securevfl.models.taylor_steps import GuestQuadratic, HostQuadratic, Quadratic
+from securevfl.families.transfer import taylor
+from securevfl.families.transfer.taylor import GuestQuadratic, HostQuadratic, Quadratic
 
 N, D, COLUMNS, GAMMA = 7, 3, 4, 0.3
 
@@ -106,7 +106,7 @@ def test_local_steps_on_one_opening_are_those_of_a_linear_network(both: dict[str
     UB, phi = linear(XB, b), labels @ linear(rows, a) / len(labels)
     JA, JB = (Rows(by_steps(lambda t, X=X: linear(X, t).T, a)) for X in (XA, XB))
     mean = by_steps(lambda t: labels @ linear(rows, t) / len(labels), a)
-    S, M = (taylor_steps.whole(taylor.upper(each), D) for each in (UB.T @ UB / N, np.outer(phi, phi)))
+    S, M = (taylor.whole(taylor.upper(each), D) for each in (UB.T @ UB / N, np.outer(phi, phi)))
     cases: list[tuple[Quadratic, Callable[[Floats], Floats], Floats, Floats]] = []
     for X, own, objective, kind, further in (
         (XA, a, lambda t: loss(t, b), GuestQuadratic, {"moments": S, "mean": mean}),

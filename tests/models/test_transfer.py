@@ -11,9 +11,9 @@ from securevfl.base.tall import Tall
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.lattice.polynomial_ring import Ring
 from securevfl.crypto.scheme import Shape
-from securevfl.models import taylor
-from securevfl.models.taylor_pairs import pairs
-from securevfl.models.transfer import DenseNetwork, Transfer
+from securevfl.families.transfer import taylor
+from securevfl.families.transfer.taylor import pairs
+from securevfl.families.transfer.transfer_model import DenseNetwork, Transfer
 
 N, COLUMNS = 9, 4
 

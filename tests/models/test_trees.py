@@ -16,8 +16,8 @@ from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
 from securevfl.errors import ConfigError, DataError, DataNotice, LabelError, LeakageError
-from securevfl.methods.shares import shares_player
-from securevfl.methods.state import State
+from securevfl.families.shares import shares_player
+from securevfl.families.training_data import State
 from securevfl.models import own_score, trees
 from securevfl.models.inputs import Spread
 from securevfl.models.own_score import Boosted, out_of_fold
@@ -281,8 +281,8 @@ def test_sizes_beyond_the_limits_are_refused_with_what_fits(keys: dict[str, Any]
 
 def test_as_many_weights_as_labels_are_not_opened() -> None:
     own, opened = parties(rows=100), vfl.Protocol(shares=vfl.Shares(open_weights=("shop",)))
-    from securevfl.consent.leaks import guard
-    from securevfl.methods.known_run import known_run
+    from securevfl.consent.booking import guard
+    from securevfl.families.known_run import known_run
 
     work = job(protocol=opened)
     with pytest.raises(LeakageError, match="open_weights"):

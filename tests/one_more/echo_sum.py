@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import COLLECTOR, CONTRIBUTOR
-from securevfl.protocols.declared import Declared, Reveal
+from securevfl.protocols.declared import Declared, Phases, Reveal, Space
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Phases, Space
 from securevfl.protocols.sums.base import SumProtocol, SumRole, part_of_sum
-from securevfl.protocols.sums.sum_residues import from_residues, pack, residue_type, to_residues, unpack
+from securevfl.protocols.sums.sum_masks import from_residues, pack, residue_type, to_residues, unpack
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Telling
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from securevfl.audit.attacks.base import LabelAttack
 from securevfl.audit.recording.views import View, Worlds
 from securevfl.base.arrays import Floats
+from securevfl.families.base import Known
 from securevfl.job import Job
-from securevfl.methods.base import Known
 
 
 class FirstColumn(LabelAttack):

@@ -19,21 +19,19 @@ from numpy.typing import NDArray
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, SERVER, Role, Roles
 from securevfl.disclosure.counts import Disclosure, Sizes
-from securevfl.disclosure.leak import Leak, LeakKind
-from securevfl.methods.base import J, Known, MessageProtocol, Method, Told
-from securevfl.methods.player import AskedRows, BatchPlayer, OwnRows, Player, Round
-from securevfl.methods.state import State
-from securevfl.methods.training_data import TrainingData
+from securevfl.disclosure.leaks import Leak, LeakKind
+from securevfl.families.base import J, Known, MessageProtocol, Method, Told
+from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round
+from securevfl.families.training_data import State, TrainingData
 from securevfl.models.base import Model
 from securevfl.models.loss import Loss
 from securevfl.models.losses import LOSSES
-from securevfl.optim.base import Optimizer
+from securevfl.optim.rules import Optimizer
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
-from securevfl.protocols.declared import Declared, Reveal, recast
+from securevfl.protocols.declared import Declared, Reals, Reveal, recast
 from securevfl.protocols.notes import Summed
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Reals
 from securevfl.protocols.sums.direct_sum import DirectSum
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.door import Entry, Telling

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.optim.base import Memory, Rule
+from securevfl.optim.rules import Memory, Rule
 
 
 class Signs(Rule):

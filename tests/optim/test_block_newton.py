@@ -11,15 +11,13 @@ from sklearn.linear_model import LogisticRegression
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.errors import ConfigError, TableError
-from securevfl.methods.rounds.rounds import SAMPLE
-from securevfl.models.count_losses import CAP
+from securevfl.families.rounds.rounds import SAMPLE
 from securevfl.models.linear import Linear, starting_weights
 from securevfl.models.loss import Loss
-from securevfl.models.losses import LOSSES
-from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory
+from securevfl.models.losses import CAP, LOSSES
+from securevfl.optim.block_newton import CUT, FLAT, OVER, BlockMemory, solve
 from securevfl.optim.curvature import FLOOR, preconditioner
-from securevfl.optim.own_block import solve
-from securevfl.protocols.residuals.step_pace import Pace
+from securevfl.protocols.residuals.base import Pace
 from securevfl.training.checkpoint import Checkpoints
 
 MODELS = [vfl.Logistic(l2=0.01), vfl.SmoothHinge(l2=0.02), vfl.Square(l2=0.1), vfl.Softmax(l2=0.01)]

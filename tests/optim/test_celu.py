@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.base.arrays import Floats
-from securevfl.methods.rounds.rounds import SAMPLE
+from securevfl.families.rounds.rounds import SAMPLE
 from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
-from securevfl.optim.weighing import cosines
-from securevfl.optim.workset import Workset
+from securevfl.optim.celu import Workset, cosines
 from securevfl.protocols.link import ActiveLink
 from securevfl.runtime.clock import Kind
 

@@ -7,7 +7,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.errors import LeakageError
-from securevfl.optim.workset import Workset
+from securevfl.optim.celu import Workset
 from securevfl.protocols.residuals import sealed_residual
 from securevfl.runtime.channel import Event
 from tests.small_keys import SMALL

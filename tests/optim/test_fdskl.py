@@ -11,10 +11,10 @@ import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError, PartiesError
-from securevfl.models.kernel_model import Expansion, Frequencies, Kernel, cosines
+from securevfl.families.fdskl.doubly_stochastic import SAMPLE, blocks
+from securevfl.families.fdskl.kernel_model import Expansion, Frequencies, Kernel, cosines
 from securevfl.models.losses import LOSSES
-from securevfl.optim.fdskl import SAMPLE, blocks
-from securevfl.protocols.spaces import Phases
+from securevfl.protocols.declared import Phases
 from securevfl.protocols.sums.base import SumProtocol
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

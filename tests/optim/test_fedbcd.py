@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.base.arrays import Floats
 from securevfl.data.schedule import Schedule
-from securevfl.methods.rounds.rounds import SAMPLE
+from securevfl.families.rounds.rounds import SAMPLE
 from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
-from securevfl.optim.base import Optimizer
+from securevfl.optim.rules import Optimizer
 from securevfl.runtime.clock import Stage
 
 

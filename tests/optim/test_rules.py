@@ -19,16 +19,11 @@ from securevfl.base.arrays import Floats
 from securevfl.data.register import Register
 from securevfl.data.schedule import Schedule
 from securevfl.errors import ConfigError
-from securevfl.methods.rounds.rounds import SAMPLE, RoundsPlayer
-from securevfl.methods.state import State
+from securevfl.families.rounds.rounds import SAMPLE, RoundsPlayer
+from securevfl.families.training_data import State
 from securevfl.models.linear import starting_weights
 from securevfl.models.losses import LOSSES
-from securevfl.optim.adagrad import AdaGrad
-from securevfl.optim.adam import Adam
-from securevfl.optim.base import Rule, Sgd, Updater
-from securevfl.optim.momentum import Momentum
-from securevfl.optim.proximal import Proximal
-from securevfl.optim.rules import RULES
+from securevfl.optim.rules import RULES, AdaGrad, Adam, Momentum, Proximal, Rule, Sgd, Updater
 from securevfl.training.checkpoint import Checkpoints
 from tests.small_keys import SMALL
 

@@ -6,7 +6,7 @@ import pytest
 import securevfl as vfl
 from securevfl.base import tall
 from securevfl.models.base import Block, Place
-from securevfl.optim.weighing import Weighed, cosines
+from securevfl.optim.celu import Weighed, cosines
 
 N, D = 40, 5
 MODELS = {

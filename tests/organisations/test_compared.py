@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.agreed_sheets import AgreedSheets
-from securevfl.consent.consent_sheet import Sheet
+from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, IdError, ProtocolError
 from securevfl.organisations import correlate, fairness_by_group, join, predict

@@ -11,7 +11,7 @@ import securevfl as vfl
 from securevfl.audit.declarations import sections
 from securevfl.data.party import Helper
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.methods import METHODS, leak_kinds
+from securevfl.families import METHODS, leak_kinds
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.meeting import Verdict
 from securevfl.runtime.channel import Channel, Event, Observer

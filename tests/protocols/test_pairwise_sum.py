@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
+from securevfl.protocols.declared import Circle, Space
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Circle, Space
 from securevfl.protocols.sums.pairwise_sum import PairwiseMember, PairwiseSum
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import VirtualClock

@@ -6,9 +6,8 @@ from collections import deque
 import numpy as np
 
 import securevfl as vfl
-from securevfl.crypto.kernel import gradient_sizes
-from securevfl.protocols.residuals.exchanges import Piece, Pieces
-from securevfl.protocols.residuals.sealed_residual import Blinded, SealedG
+from securevfl.crypto.kernel import gradient
+from securevfl.protocols.residuals.sealed_residual import Blinded, Piece, Pieces, SealedG
 from securevfl.runtime.channel import Event
 
 
@@ -71,7 +70,7 @@ def test_a_run_in_pieces_learns_the_model_of_one_in_one_piece(monkeypatch) -> No
         accepts=["columns"],
     )
     whole = vfl.simulate(job, vfl.datasets.breast_cancer())
-    monkeypatch.setattr(gradient_sizes, "PIECE", 1)
+    monkeypatch.setattr(gradient, "PIECE", 1)
     events: list[Event] = []
     run = vfl.simulate(job, vfl.datasets.breast_cancer(), observe=events.append)
     came = [event.message for event in events if event.me == "shop" and event.direction == "recv"]

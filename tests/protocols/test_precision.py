@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ConfigError, FrameError, ProtocolError
+from securevfl.protocols.declared import Reals
 from securevfl.protocols.residuals.open_residual import Residual
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Reals
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.protocols.sums.direct_sum import Part
 from securevfl.protocols.sums.pairwise_sum import PairMasked

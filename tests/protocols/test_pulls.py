@@ -12,10 +12,10 @@ import pytest
 import securevfl as vfl
 from securevfl.base.roles import Roles
 from securevfl.errors import ProtocolError, TransportError
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import sizes
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.stored.peer_pulls import PeerPulls
 from securevfl.protocols.stored.pulls import (
+    PeerPulls,
     Position,
     PullAnswered,
     Pulled,

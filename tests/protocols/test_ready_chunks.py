@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.protocols.shares.chunk_store import InMemory
-from securevfl.protocols.shares.ready_chunks import ChunkName, is_ready
-from securevfl.protocols.shares.spent_names import SpentNames
-from securevfl.protocols.shares.work_ahead import Ahead
+from securevfl.protocols.shares.chunk_store import InMemory, SpentNames
+from securevfl.protocols.shares.work_ahead import Ahead, ChunkName, is_ready
 
 PARTIES = ("a", "b", "c", "d")
 NAME, OTHER = b"n" * 16, b"o" * 16

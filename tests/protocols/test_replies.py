@@ -27,8 +27,7 @@ from securevfl.protocols.seat import Seat
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.meter import Meter
-from securevfl.runtime.second_thread import Beside
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.threads import Beside, run_threads
 from tests.small_keys import SMALL
 
 RESIDUALS = [

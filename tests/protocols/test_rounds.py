@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.methods.run_messages import declared_of
-from securevfl.optim.base import Training
+from securevfl.families.sizes import declared_of
+from securevfl.optim.rules import Training
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.protocols.sums.pairwise_sum import PairMasked

@@ -21,8 +21,7 @@ from securevfl.protocols.seat import Desk, Seat
 from securevfl.protocols.shares import visits as shares
 from securevfl.protocols.shares import work_ahead
 from securevfl.protocols.shares.chunk_store import InMemory
-from securevfl.protocols.shares.share_numbers import LookUp, Numbers
-from securevfl.protocols.shares.share_steps import Descent
+from securevfl.protocols.shares.share_numbers import Descent, LookUp, Numbers
 from securevfl.protocols.shares.visits import (
     Delta,
     MaskedPart,

@@ -14,12 +14,11 @@ import securevfl as vfl
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.data.schedule import parts_of
 from securevfl.errors import ConfigError, ProtocolError
-from securevfl.methods.shares.shares_plan import on_shares, plan
+from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.protocols.seat import Desk
 from securevfl.protocols.shares import work_ahead
-from securevfl.protocols.shares.chunk_store import InMemory, OnDisk, Ready
+from securevfl.protocols.shares.chunk_store import InMemory, OnDisk, Ready, SpentNames
 from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.spent_names import SpentNames
 from securevfl.protocols.shares.visits import (
     Delta,
     MaskedPart,

@@ -20,10 +20,8 @@ from securevfl.protocols.shares import opened_scores
 from securevfl.protocols.shares.new_sums import NewSums, SumPart
 from securevfl.protocols.shares.opened_scores import Asking, Committed, OpenedScores, QueriedRows, Scores, ShareKept
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
-from securevfl.protocols.shares.share_levels import Levels
-from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.share_numbers import Descent, Levels, Numbers
 from securevfl.protocols.shares.share_products import Products
-from securevfl.protocols.shares.share_steps import Descent
 from securevfl.protocols.shares.visits import SharedState
 from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.channel import Event

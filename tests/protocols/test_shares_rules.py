@@ -8,8 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError
-from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.share_steps import FixedCoefficients
+from securevfl.protocols.shares.share_numbers import FixedCoefficients, Numbers
 from securevfl.protocols.shares.work_ahead import Terms
 from tests.protocols.test_shares import LOSS, Case, Run, breast
 

@@ -11,7 +11,7 @@ import pytest
 
 from securevfl.base.files import write_whole
 from securevfl.errors import ConfigError, ProtocolError, StorageError
-from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.protocols.shares.chunk_store import SpentNames
 
 NAMES = [bytes([k]) * 16 for k in range(1, 6)]
 
@@ -19,7 +19,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from securevfl.errors import StorageError
-from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.protocols.shares.chunk_store import SpentNames
 path, room = Path(sys.argv[1]), int(sys.argv[2])
 names = SpentNames(path)
 names.spend(bytes(16))

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.crypto.masking.residue_ring import scale_bits
-from securevfl.crypto.masking.sum_trees import SumTree, star
+from securevfl.crypto.masking import SumTree, scale_bits, star
 from securevfl.errors import ConfigError, ProtocolError, RangeError
+from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Circle, Reals, Space
-from securevfl.protocols.sums.sum_residues import unpack
-from securevfl.protocols.sums.topology import Topology, one_pass, protects, two_passes
+from securevfl.protocols.sums.base import Topology, one_pass, protects, two_passes
+from securevfl.protocols.sums.sum_masks import unpack
 from securevfl.runtime.channel import Channel, Event
 from securevfl.runtime.clock import Stage, VirtualClock
 from securevfl.runtime.meter import Meter

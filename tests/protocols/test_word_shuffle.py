@@ -19,13 +19,11 @@ from securevfl.base.roles import PARTNER, Roles
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
-from securevfl.methods.prepared_columns import prepare_all
+from securevfl.families.known_run import prepare_all
 from securevfl.models import level_metrics, metrics
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import word_shuffle
-from securevfl.protocols.shares.share_numbers import Numbers
-from securevfl.protocols.shares.table_transfers import ActiveTransfers, PartnerTransfers
-from securevfl.protocols.shares.word_shuffle import (
+from securevfl.protocols.shares import share_measures
+from securevfl.protocols.shares.share_measures import (
     MaskedWords,
     Shuffle,
     ShuffledWords,
@@ -34,6 +32,8 @@ from securevfl.protocols.shares.word_shuffle import (
     prepared,
     shuffled,
 )
+from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.table_transfers import ActiveTransfers, PartnerTransfers
 from securevfl.runtime.channel import Event
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.meter import Meter
@@ -176,7 +176,7 @@ def test_every_message_is_declared() -> None:
     session.outcomes()
     role = {"a": "active", "b": PARTNER}
     seen = {(type(e.message), role[e.peer], role[e.me]) for e in session.events if e.direction == "recv"}
-    assert seen == {(d.message, d.sender, d.receiver) for d in word_shuffle.declares("")}
+    assert seen == {(d.message, d.sender, d.receiver) for d in share_measures.declares_shuffle("")}
 
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -9,8 +9,7 @@ from securevfl.errors import CryptoError, ProtocolError, TransportError
 from securevfl.runtime.channel import Channel, Inbox
 from securevfl.runtime.clock import Books, Kind, Network, Stamp, VirtualClock, WallClock
 from securevfl.runtime.codec import Message, encode_frame
-from securevfl.runtime.second_thread import Beside
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.threads import Beside, run_threads
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 

@@ -7,11 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.clock import Kind, Network, Path, Stage, VirtualClock, WallClock
+from securevfl.runtime.clock import Kind, Network, Path, Pauses, Stage, VirtualClock, WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.pauses import Pauses
-from securevfl.runtime.second_thread import Beside
-from securevfl.runtime.threads import run_threads
+from securevfl.runtime.threads import Beside, run_threads
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # which would count as work of a party
 

@@ -15,14 +15,13 @@ from threadpoolctl import threadpool_limits
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack
 from securevfl.audit.attacks.base import Score, auc_noise, by_row, label_auc
-from securevfl.audit.attacks.collusion import recovered
-from securevfl.audit.attacks.rare_values import lonely_rows
+from securevfl.audit.attacks.masked_sums import recovered
+from securevfl.audit.attacks.opened_gradients import lonely_rows
 from securevfl.audit.recording.views import Worlds
 from securevfl.base.arrays import Floats
-from securevfl.crypto.masking.sum_trees import SumTree, star
-from securevfl.disclosure.label_auc import expected_label_auc
-from securevfl.disclosure.leverage import leverage, measure
-from securevfl.optim.base import Optimizer
+from securevfl.crypto.masking import SumTree, star
+from securevfl.disclosure.exposure import expected_label_auc, leverage, measure
+from securevfl.optim.rules import Optimizer
 from securevfl.protocols.base import Release
 from securevfl.protocols.declared import Declared, Reveal
 from securevfl.protocols.residuals.base import ActiveResidual, Agreement, PassiveResidual, Reply, ResidualProtocol
@@ -300,7 +299,7 @@ def test_unmasked_phases_give_the_columns_to_who_knows_the_frequencies() -> None
 def test_private_frequencies_hide_columns_and_shared_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     parties = table(2, n=128, d=3)
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real < 0.5
-    monkeypatch.setattr("securevfl.methods.phases.phases.os.urandom", bytes)  # the mutant: one key for all
+    monkeypatch.setattr("securevfl.families.fdskl.fdskl.os.urandom", bytes)  # the mutant: one key for all
     assert ATTACKS["phases"](kernel_job("direct"), parties, 0).real > 0.999
 
 

@@ -13,17 +13,12 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.attacks.asked import rounded
-from securevfl.audit.attacks.linked_outputs import linked_apart, linked_together
-from securevfl.audit.attacks.marked_pairs import certain, told_of
-from securevfl.audit.attacks.measured import EvaluatedRows
-from securevfl.audit.attacks.rank_matching import gained
-from securevfl.audit.attacks.score_columns import added
-from securevfl.audit.attacks.score_sums import explained
+from securevfl.audit.attacks.measured import EvaluatedRows, certain, gained, linked_apart, linked_together, told_of
+from securevfl.audit.attacks.told_scores import added, explained, rounded
 from securevfl.audit.recording.views import Worlds
-from securevfl.audit.stand_ins import with_stand_ins
-from securevfl.methods import leak_kinds
-from securevfl.protocols.shares.share_levels import Levels
+from securevfl.audit.report import with_stand_ins
+from securevfl.families import leak_kinds
+from securevfl.protocols.shares.share_numbers import Levels
 from tests.small_keys import SMALL
 
 HALVES, SIXTEENTHS = Levels(-1, 7), Levels(-4, 9)

@@ -9,9 +9,8 @@ from selfcheck.mutants.mutant_table import MUTANTS
 
 import securevfl as vfl
 from securevfl.audit.findings import NO_MESSAGE, Audit, Inference
-from securevfl.audit.page import html, text
+from securevfl.audit.page import html, summary, text
 from securevfl.audit.report import run_audit
-from securevfl.audit.summary import summary
 from securevfl.cli import audit as cli_audit
 
 MUTANT = {each.name: each for each in MUTANTS}

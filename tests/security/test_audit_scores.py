@@ -7,13 +7,11 @@ import pytest
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.attacks.asked import asked
-from securevfl.audit.attacks.score_bits import agree, split
-from securevfl.audit.attacks.score_columns import added
+from securevfl.audit.attacks.told_scores import added, agree, asked, split
 from securevfl.audit.recording.views import Worlds
 from securevfl.audit.report import run_audit
 from securevfl.data.evidence import Woe
-from securevfl.methods import METHODS, leak_kinds
+from securevfl.families import METHODS, leak_kinds
 
 ROWS = np.arange(120, dtype=np.intp)
 EXAMPLES = {name: options for kind in METHODS.values() for name, options in kind().examples().items()}

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.audit.findings import FOUND, Audit, Inference
-from securevfl.audit.page import html, text
-from securevfl.audit.recording.received import complete, received
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.page import html, summary, text
+from securevfl.audit.recording.views import Worlds, complete, received
 from securevfl.audit.report import run_audit, unseen
-from securevfl.audit.summary import summary
-from securevfl.methods import METHODS
+from securevfl.families import METHODS
 from securevfl.models.losses import LOSSES
 
 WHAT = ("AUC of the labels", "share of a column", "AUC of trained on or held out", "share of parts")

@@ -5,7 +5,7 @@ import pytest
 
 from securevfl.audit.statistics import LEVEL, Battery, bits_of, bits_of_numbers, bitwise
 from securevfl.audit.transcripts import _wrong_total
-from securevfl.protocols.spaces import Circle
+from securevfl.protocols.declared import Circle
 
 
 def random_bits(n: int, b: int, seed: int = 0) -> np.ndarray:

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS, LabelAttack, label_auc
-from securevfl.audit.attacks.two_values import subset
-from securevfl.audit.recording.received import received
-from securevfl.audit.recording.views import Worlds
-from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.audit.attacks.opened_gradients import subset
+from securevfl.audit.recording.views import Worlds, received
+from securevfl.disclosure.exposure import expected_label_auc
 from securevfl.models import linear
 from securevfl.optim.block_newton import OVER
 from securevfl.runtime.channel import Event

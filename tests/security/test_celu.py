@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 import securevfl as vfl
 from securevfl.audit.attacks import label_auc
 from securevfl.audit.recording.views import View, Worlds
-from securevfl.disclosure.label_auc import expected_label_auc
+from securevfl.disclosure.exposure import expected_label_auc
 
 SEEDS = range(3)
 COLUMNS, BATCH, EPOCHS, R = 6, 128, 6, 5

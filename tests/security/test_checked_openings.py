@@ -14,15 +14,13 @@ import securevfl as vfl
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
 from securevfl.crypto.lattice import row_encoding, row_products
 from securevfl.crypto.lattice.lattice_product import LatticeHolder, LatticeScheme
-from securevfl.crypto.lattice.layout import LEAST, MOST, choose
-from securevfl.crypto.lattice.profile import OPENED, Parameters
+from securevfl.crypto.lattice.layout import LEAST, MOST, OPENED, Parameters, choose
 from securevfl.crypto.lattice.row_encoding import checked
-from securevfl.crypto.paillier.paillier_checks import CHECKS, PaillierChecks
-from securevfl.crypto.paillier.paillier_product import PaillierHolder
+from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierChecks, PaillierHolder
 from securevfl.crypto.scheme import Shape
 from securevfl.errors import ProtocolError
-from securevfl.methods.rounds.rounds import Rounds
-from securevfl.methods.transfer.transfer import TransferLearning
+from securevfl.families.rounds.rounds import Rounds
+from securevfl.families.transfer.transfer import TransferLearning
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 from securevfl.protocols.sums.direct_sum import Part

@@ -15,11 +15,10 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.roles import Roles
-from securevfl.crypto.masking.agreement import KeyPair
-from securevfl.crypto.masking.sum_trees import SumTree
+from securevfl.crypto.masking import KeyPair, SumTree
 from securevfl.crypto.prg import Prg
+from securevfl.protocols.declared import Circle, Space
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Circle, Space
 from securevfl.protocols.sums import pairwise_sum
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.protocols.sums.pairwise_sum import PairMasked

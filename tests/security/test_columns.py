@@ -11,11 +11,9 @@ from threadpoolctl import threadpool_limits
 
 import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
-from securevfl.audit.attacks.binary_columns import hidden_spaces, read, two_valued
-from securevfl.audit.attacks.column_space import recovery, shares, space
+from securevfl.audit.attacks.column_space import hidden_spaces, read, recovery, shares, space, two_valued
 from securevfl.audit.findings import Audit
-from securevfl.audit.recording.received import Received, received
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.views import Received, Worlds, received
 from securevfl.audit.report import run_audit
 from securevfl.protocols.sums.base import SumProtocol
 

@@ -18,17 +18,15 @@ import pytest
 
 import securevfl as vfl
 from securevfl.base.files import read_checked_json, write_checked_json
-from securevfl.data.ids import id_keys
-from securevfl.data.register import Register
-from securevfl.data.row_order import read_rows, write_rows
+from securevfl.data.load import read_rows, write_rows
+from securevfl.data.register import Register, id_keys
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import SecureVFLError
-from securevfl.methods.shares.shares_player import _read_inputs
-from securevfl.methods.state import State
+from securevfl.families.shares.shares_player import _read_inputs
+from securevfl.families.training_data import State
 from securevfl.organisations.align import FolderJournal
-from securevfl.protocols.shares.chunk_store import OnDisk
-from securevfl.protocols.shares.spent_names import SpentNames
+from securevfl.protocols.shares.chunk_store import OnDisk, SpentNames
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.model_part import ModelPart
 
@@ -224,19 +222,18 @@ def test_a_part_whose_weights_were_changed_predicts_nothing(part: ModelPart, tmp
 
 WRITERS = re.compile(r"\b(write_whole|writing_whole|write_checked|write_checked_json|append_whole)\(")
 FOR_OTHERS = {  # what is written to be shown, or to be handed on: pages, tables, exports, kits
-    *("cli/audit", "cli/bottom", "cli/correlate_command", "cli/describe_command", "cli/fairness_command"),
+    *("cli/audit", "cli/bottom", "cli/looks_commands", "cli/looks_commands", "cli/looks_commands"),
     *("cli/part_command", "cli/predictions", "cli/reference", "organisations/kit", "training/comparison"),
-    *("training/onnx_export", "training/run", "training/scorecard", "base/files"),
+    *("training/onnx_export", "training/run", "training/run_page", "training/scorecard", "base/files"),
 }
 TESTED = {  # by this file, or by the one that is named
-    *("training/model_part", "training/checkpoint", "methods/shares/shares_player", "data/row_order"),
+    *("training/model_part", "training/checkpoint", "families/shares/shares_player", "data/load"),
     *("protocols/shares/chunk_store", "organisations/align", "models/local_bottom", "disclosure/ledger"),
-    *("disclosure/row_sets", "protocols/shares/spent_names"),
+    *("disclosure/row_sets", "protocols/shares/chunk_store"),
 }
 OTHERWISE = {
     "protocols/shares/score_ledger": "tests/protocols/test_score_ledger.py",
-    "protocols/shares/ledger_file": "tests/protocols/test_score_ledger.py",
-    "consent/agreed_sheets": "a line that is not as it was agrees to no sheet",
+    "consent/consent_sheet": "a line that is not as it was agrees to no sheet",
     "data/store": "tests/data/test_store.py: its head; rows are read by place",
 }
 

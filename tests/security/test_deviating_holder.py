@@ -17,27 +17,24 @@ import tenseal.sealapi as seal
 from gmpy2 import mpz
 
 import securevfl as vfl
-from securevfl.crypto import fixedpoint
-from securevfl.crypto.kernel import check, gradient, gradient_sizes
+from securevfl.crypto.kernel import gradient, residues
 from securevfl.crypto.kernel.ciphertexts import packed_size
 from securevfl.crypto.kernel.gradient import KernelGradient, KernelGradientHolder
 from securevfl.crypto.kernel.residues import DEGREE
-from securevfl.crypto.lattice import lattice_product, lattice_sum, sealio
-from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder
-from securevfl.crypto.lattice.lattice_rows import unsealed
+from securevfl.crypto.lattice import lattice_product, lattice_sum, polynomial_ring
+from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, unsealed
 from securevfl.crypto.lattice.lattice_sum import LatticeSum, LatticeSumHolder
-from securevfl.crypto.lattice.profile import BLINDED, PUBLIC, SEALED, Parameters, fingerprint
-from securevfl.crypto.paillier.packing import layout, pack, unpack
-from securevfl.crypto.paillier.paillier_bytes import Header, MessageKind, numbers, read, write
-from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.lattice.layout import BLINDED, PUBLIC, SEALED, Parameters, fingerprint
+from securevfl.crypto.paillier import packing
+from securevfl.crypto.paillier.packing import Header, MessageKind, layout, numbers, pack, read, unpack, write
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey, noise
-from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
+from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator, PaillierHolder
 from securevfl.errors import CryptoError
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import Blinded
 from securevfl.protocols.residuals.sealed_residual import ResidualKey as KeyMessage
 from securevfl.protocols.sums.pairwise_sum import PairMasked
-from securevfl.protocols.sums.sum_keys import SumPublic
+from securevfl.protocols.sums.sum_masks import SumPublic
 from securevfl.runtime.channel import Event
 
 PARAMETERS = Parameters()
@@ -73,7 +70,7 @@ def quotient(holder: LatticeHolder, evaluator: LatticeEvaluator, J: np.ndarray) 
     sealed = holder.encrypt(np.full((n, 1), 0.5), bound=1.0)
     product = evaluator.transpose_product(evaluator.prepare(J), sealed)
     blinded, _ = evaluator.blind(product)
-    reply = sealio.unpack(memoryview(blinded)[BLINDED.size :], ring.primes, ring.degree)[0]
+    reply = polynomial_ring.unpack(memoryview(blinded)[BLINDED.size :], ring.primes, ring.degree)[0]
     own = ring.second_polynomial(unsealed(PARAMETERS, sealed[SEALED.size : SEALED.size + PARAMETERS.sealed_size]))[0]
     ratio = np.zeros((2, len(ring.primes), ring.degree), np.uint64)
     ratio[:, 0] = [int(a) * pow(int(b), -1, p) % p for a, b in zip(reply, own, strict=True)]
@@ -97,7 +94,7 @@ class NamesBoth(LatticeHolder):
 
     def __init__(self, parameters: Parameters, columns: int, openings: int = 1) -> None:
         super().__init__(parameters, columns, openings)
-        half = sealio.packed_size(parameters.ring.key_primes, parameters.ring.degree)
+        half = polynomial_ring.packed_size(parameters.ring.key_primes, parameters.ring.degree)
         self.public = PUBLIC.pack(b"SLK2") + bytes(2 * half)
         self._fingerprint = fingerprint(self.public)
 
@@ -110,9 +107,13 @@ class TakesBoth(LatticeEvaluator):
         super().__init__(parameters, LatticeHolder(parameters, 1).public)
         body = memoryview(public)[PUBLIC.size :]
         half = len(body) // 2
-        rows = np.stack([sealio.unpack(part, ring.key_primes, ring.degree) for part in (body[:half], body[half:])])
-        key = ring.io._members(ring.context.key_parms_id(), True, 2, rows.shape) + sealio._array(rows, ring.io._version)
-        loaded = sealio._load(seal.PublicKey, ring.context, key, ring.io._version, "public key")
+        rows = np.stack(
+            [polynomial_ring.unpack(part, ring.key_primes, ring.degree) for part in (body[:half], body[half:])]
+        )
+        key = ring.io._members(ring.context.key_parms_id(), True, 2, rows.shape) + polynomial_ring._array(
+            rows, ring.io._version
+        )
+        loaded = polynomial_ring._load(seal.PublicKey, ring.context, key, ring.io._version, "public key")
         self._encryptor = seal.Encryptor(ring.context, loaded)
         self._fingerprint = fingerprint(public)
 
@@ -127,20 +128,20 @@ def test_a_key_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(CryptoError, match=r"SLK2 message has \d+ bytes, expected 57412"):
         LatticeEvaluator(PARAMETERS, holder.public)
     monkeypatch.setattr(lattice_product, "LatticeHolder", NamesBoth)
-    monkeypatch.setattr(check, "fault", lambda: "SEAL is looked at")
+    monkeypatch.setattr(residues, "fault", lambda: "SEAL is looked at")
     assert Blinded not in left_by_shop(trains(vfl.Ckks()))
 
 
 class NamesBothOnKernel(KernelGradientHolder):
     """As `NamesBoth`."""
 
-    def __init__(self, parameters: gradient_sizes.GradientParameters, columns: int, openings: int = 1) -> None:
+    def __init__(self, parameters: gradient.GradientParameters, columns: int, openings: int = 1) -> None:
         super().__init__(parameters, columns, openings)
         self.public = self.public[:4] + bytes(2 * packed_size(parameters.primes, DEGREE))
 
 
 def test_a_key_on_the_kernel_that_names_both_halves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = NamesBothOnKernel(gradient_sizes.GradientParameters(), 4)
+    holder = NamesBothOnKernel(gradient.GradientParameters(), 4)
     with pytest.raises(CryptoError, match=r"SGK2 message has \d+ bytes, expected 49188"):
         KernelGradient().evaluator(holder.public)
     monkeypatch.setattr(gradient, "KernelGradientHolder", NamesBothOnKernel)
@@ -153,7 +154,9 @@ class ChoosesB(LatticeHolder):
     def __init__(self, b: np.ndarray) -> None:
         super().__init__(PARAMETERS, 4)
         ring = PARAMETERS.ring
-        self.public = PUBLIC.pack(b"SLK2") + sealio.pack(b, ring.key_primes) + self.public[-sealio.SEED_BYTES :]
+        self.public = (
+            PUBLIC.pack(b"SLK2") + polynomial_ring.pack(b, ring.key_primes) + self.public[-polynomial_ring.SEED_BYTES :]
+        )
         self._fingerprint = fingerprint(self.public)
 
 
@@ -185,8 +188,8 @@ def assert_reply_is_uniform(holder: LatticeHolder, evaluator: LatticeEvaluator) 
         evaluator.prepare(np.ones((1, columns))), holder.encrypt(np.ones((1, 1)), bound=1.0)
     )
     body, width = memoryview(evaluator.blind(product)[0])[BLINDED.size :], product.scale.width
-    second = sealio.unpack(body, ring.primes, ring.degree)
-    first = sealio.unpack(body[sealio.packed_size(ring.primes, ring.degree) :], ring.primes, width)
+    second = polynomial_ring.unpack(body, ring.primes, ring.degree)
+    first = polynomial_ring.unpack(body[polynomial_ring.packed_size(ring.primes, ring.degree) :], ring.primes, width)
     for row, p in [*zip(second, ring.primes, strict=True), *zip(first, ring.primes, strict=True)]:
         for bins in (row * 16 // np.uint64(p), row & np.uint64(15)):
             counts = np.bincount(bins.astype(int), minlength=16)
@@ -206,8 +209,8 @@ def test_a_chosen_key_for_sums_shows_the_holder_no_more_than_the_sum(kind: str) 
         else np.random.default_rng(2).integers(p, size=ring.degree, dtype=np.uint64)
         for p in ring.key_primes
     ]
-    seed = holder.public[-sealio.SEED_BYTES :]
-    adder = scheme.adder(b"SLA2" + sealio.pack(np.stack(rows), ring.key_primes) + seed)
+    seed = holder.public[-polynomial_ring.SEED_BYTES :]
+    adder = scheme.adder(b"SLA2" + polynomial_ring.pack(np.stack(rows), ring.key_primes) + seed)
     v = np.linspace(-1, 1, 50)
     totals = [adder.add(*(adder.encrypt(x, bound=2.0, terms=2) for x in (v + shift, -shift))) for shift in (0 * v, v)]
     assert totals[0] != totals[1]
@@ -299,7 +302,7 @@ def rows_read(evaluator_type: type[PaillierEvaluator]) -> tuple[np.ndarray, np.n
     table = np.random.default_rng(0).normal(size=(12, 2))
     slots = layout(BITS, len(table))
     gamma = gmpy2.powmod(7, n, square)  # the randomness of the first ciphertext; the others have none
-    packed = pack(fixedpoint.encode(np.full(12, 0.5), 1.0, slots.residual_bits), slots.samples, slots.pitch)
+    packed = pack(packing.encode(np.full(12, 0.5), 1.0, slots.residual_bits), slots.samples, slots.pitch)
     sealed = [int(public.shift(m) * (gamma if i == 0 else 1) % square) for i, m in enumerate(packed)]
     evaluator = evaluator_type(PublicKey.load(public.data, BITS))
     prepared = evaluator.prepare(table)

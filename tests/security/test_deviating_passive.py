@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.lattice import sealio
-from securevfl.crypto.lattice.lattice_product import LatticeHolder
-from securevfl.crypto.lattice.lattice_rows import unsealed
+from securevfl.crypto.lattice import polynomial_ring
+from securevfl.crypto.lattice.lattice_product import LatticeHolder, unsealed
+from securevfl.crypto.lattice.layout import BLINDED, OPENED, SEALED, Parameters
 from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.lattice.profile import BLINDED, OPENED, SEALED, Parameters
 from securevfl.crypto.lattice.row_encoding import checked, g_scale
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder
@@ -120,7 +119,7 @@ def crafted(ring: Ring, key: bytes, shape: Shape, s: int, offset: int) -> bytes:
     second = ring.second_polynomial(flat)
     zeros = np.zeros((len(ring.primes), width(shape, s)), np.uint64)
     header = BLINDED.pack(b"SLB3", key, shape.rows, shape.outputs, s, 1, shape.columns)
-    return header + sealio.pack(second, ring.primes) + sealio.pack(zeros, ring.primes)
+    return header + polynomial_ring.pack(second, ring.primes) + polynomial_ring.pack(zeros, ring.primes)
 
 
 def width(shape: Shape, s: int) -> int:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.consent.leaks import leaks
+from securevfl.consent.booking import leaks
 from securevfl.data.schedule import Schedule
 from securevfl.disclosure.counts import Disclosure, Sizes, earlier
 from securevfl.disclosure.exposure import HALF, enough, held
 from securevfl.errors import LeakageError
-from securevfl.methods.sizes import sizes_of
+from securevfl.families.sizes import sizes_of
 
 
 def counts(own: vfl.Job, known: Sizes) -> list[Disclosure]:

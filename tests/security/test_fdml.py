@@ -14,9 +14,8 @@ import pytest
 import securevfl as vfl
 from securevfl.audit.attacks.column_space import ColumnSpace, shares, space
 from securevfl.audit.recording import views
-from securevfl.audit.recording.received import Received, received
 from securevfl.audit.recording.recorded_runs import record
-from securevfl.audit.recording.views import Worlds
+from securevfl.audit.recording.views import Received, Worlds, received
 from securevfl.audit.transcripts import check_transcript
 from securevfl.errors import CryptoError, KeyMismatch, LimitError, ProtocolError, SecureVFLError
 from securevfl.protocols.stored.pulls import Push, Restored

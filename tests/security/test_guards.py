@@ -10,7 +10,7 @@ import securevfl as vfl
 from securevfl.audit.attacks import ATTACKS
 from securevfl.data.schedule import Schedule
 from securevfl.errors import LeakageError
-from securevfl.methods import METHODS, leak_kinds
+from securevfl.families import METHODS, leak_kinds
 from securevfl.runtime.channel import Event
 
 

@@ -22,17 +22,16 @@ from securevfl.crypto.kernel.ciphertexts import Answering
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.kernel.ring_layout import choose
 from securevfl.crypto.kernel.shares import KernelShares, PreparedWords
-from securevfl.crypto.lattice.profile import OPENED
-from securevfl.crypto.paillier.paillier_checks import CHECKS
-from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
+from securevfl.crypto.lattice.layout import OPENED
+from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator
 from securevfl.crypto.prg import KEY_BYTES, Prg
 from securevfl.crypto.scheme import KeyHolder, LinearScheme, Shape
 from securevfl.errors import KeyMismatch, OpeningMismatch, RangeError
-from securevfl.methods.shares import shares_measures
+from securevfl.families.shares import shares_measures
 from securevfl.models.losses import LOSSES
-from securevfl.models.weights import WeightedLoss
+from securevfl.models.row_columns import WeightedLoss
 from securevfl.protocols.residuals.defences import DEFENCES, Rounding
-from securevfl.protocols.shares import far_count
+from securevfl.protocols.shares import new_sums
 from securevfl.protocols.stored.stored_cipher import MARKS, CipherWorker
 from tests.protocols.test_stored_sum import SHAPE, met
 from tests.small_keys import SMALL
@@ -179,7 +178,7 @@ def masks_of_counted_rows() -> None:
     """Every row's table of a count of far sums has a mask of its own: as many words are drawn as there are rows."""
     drawn: list[int] = []
 
-    class Ring(type(far_count._RING)):  # type: ignore[misc]
+    class Ring(type(new_sums._RING)):  # type: ignore[misc]
         def uniform(self, prg: Prg, shape: Any) -> Any:
             drawn.append(int(np.prod(shape)))
             return super().uniform(prg, shape)
@@ -188,7 +187,7 @@ def masks_of_counted_rows() -> None:
     protocol = vfl.Protocol(shares=vfl.Shares(chunk=1))
     accepts = ["small_metrics", "label_auc", "scores"]
     job = vfl.Job(model=vfl.Logistic(), protocol=protocol, batch_size="all", epochs=1, accepts=accepts)
-    with mock.patch.object(far_count, "_RING", Ring(far_count._RING.bits)):
+    with mock.patch.object(new_sums, "_RING", Ring(new_sums._RING.bits)):
         run = vfl.simulate(job, parties)
     rows = len(run.job.schedule(parties[0].register).train)
     assert drawn

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtr
 
 import securevfl as vfl
-from securevfl.disclosure.label_auc import SHARES, expected_label_auc, simulate_label_auc, smallest_batch
+from securevfl.disclosure.exposure import SHARES, expected_label_auc, simulate_label_auc, smallest_batch
 from securevfl.errors import ConfigError, LeakageError
 
 

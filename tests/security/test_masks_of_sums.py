@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.masking.sum_trees import SumTree
+from securevfl.crypto.masking import SumTree
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums import pairwise_sum
-from securevfl.protocols.sums.base import SumProtocol, SumRole
+from securevfl.protocols.sums.base import SumProtocol, SumRole, two_passes
 from securevfl.protocols.sums.pairwise_sum import PairMasked
-from securevfl.protocols.sums.topology import two_passes
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSumRole
 from tests.security.test_collusion import NAMES, SUMS, Transcript, knowledge, parts_of, solve
 

@@ -6,9 +6,8 @@ import re
 import pytest
 
 import securevfl as vfl
-from securevfl.crypto.lattice.layout import MOST
-from securevfl.crypto.lattice.profile import OPENINGS, PROFILE
-from securevfl.crypto.paillier.paillier_checks import CHECKS
+from securevfl.crypto.lattice.layout import MOST, OPENINGS, PROFILE
+from securevfl.crypto.paillier.paillier_product import CHECKS
 from securevfl.protocols.engines import Engine
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
 from tests.small_keys import SMALL

@@ -20,11 +20,11 @@ import pytest
 from selfcheck.mutants.mutant import Patch, edited
 
 from securevfl.errors import LeakageError, ProtocolError
-from securevfl.protocols.shares import score_ledger, word_shuffle
+from securevfl.protocols.shares import score_ledger, share_measures
 from securevfl.protocols.shares.opened_scores import Scores
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, REFUSED, Ledger
-from securevfl.protocols.shares.share_levels import Levels
-from securevfl.protocols.shares.word_shuffle import Shuffle
+from securevfl.protocols.shares.share_measures import Shuffle
+from securevfl.protocols.shares.share_numbers import Levels
 from securevfl.runtime.door import Door, Entry, Telling
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
@@ -46,7 +46,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
         SCORES["test_each_score_has_a_dither_of_its_own"],
     ),
     "one order for all shuffles": (
-        lambda: edited(word_shuffle, "_orders", ('Prg.fresh("order of a shuffle")', 'Prg(bytes(32), "order")')),
+        lambda: edited(share_measures, "_orders", ('Prg.fresh("order of a shuffle")', 'Prg(bytes(32), "order")')),
         SHUFFLES["test_a_session_draws_a_new_order_for_each_shuffle"],
     ),
     "bits above those of a level": (
@@ -55,7 +55,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], Callable[[], None]]] = {
     ),
     "masks of a shuffle are zero": (
         lambda: edited(
-            word_shuffle,
+            share_measures,
             "_offered",
             ("mask, start = entering.copy()", "entering[:] = 0; mask, start = entering.copy()"),
         ),
@@ -237,9 +237,9 @@ CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {
     "what leaves": (Door, "check", [sent_without_an_entry, sent_with_another_s_entry]),
     "a shuffle twice": (Shuffle, "spend", [SHUFFLES["test_a_shuffle_serves_once"]]),
     "settings": (
-        word_shuffle,
+        share_measures,
         "_offered",
-        [lambda: SHUFFLES["test_messages_of_another_length_end_it_with_a_word"](word_shuffle.SwitchSettings)],
+        [lambda: SHUFFLES["test_messages_of_another_length_end_it_with_a_word"](share_measures.SwitchSettings)],
     ),
     "commitments": (Scores, "_agree", [SCORES["test_commitments_of_another_number_end_it_with_a_word"]]),
 }

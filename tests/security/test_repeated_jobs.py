@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import securevfl as vfl
-from securevfl.audit.attacks.cross_round import solve
+from securevfl.audit.attacks.opened_gradients import solve
 from securevfl.audit.recording.views import Worlds
 
 ROWS, COLUMNS, BATCH = 2560, 16, 256

@@ -21,13 +21,13 @@ from securevfl.audit import transcripts
 from securevfl.audit.recording.recorded_runs import record_sum
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.transcripts import same_shape
-from securevfl.methods import training_data
-from securevfl.methods.fdml.fdml_player import FdmlWorker
-from securevfl.methods.rounds import rounds
-from securevfl.methods.training_data import TrainingData
-from securevfl.models import weights
+from securevfl.families import training_data
+from securevfl.families.fdml.fdml_player import FdmlWorker
+from securevfl.families.rounds import rounds
+from securevfl.families.training_data import TrainingData
+from securevfl.models import row_columns
 from securevfl.optim.fedbcd import FedBCD
-from securevfl.protocols.spaces import Reals
+from securevfl.protocols.declared import Reals
 
 TESTS = Path(__file__).parents[1]
 
@@ -46,7 +46,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
         {"method": "FedSGD", "scale": "robust", "weights": None},
     ),
     "balanced weights by all rows": (
-        lambda: edited(weights, "_of_classes", ("place[train], minlength", "place, minlength")),
+        lambda: edited(row_columns, "_of_classes", ("place[train], minlength", "place, minlength")),
         HELD_OUT,
         "test_no_bit_of_a_weight",
         {"method": "FedSGD", "scale": "none", "weights": BALANCED},
@@ -73,7 +73,7 @@ SLIPS: dict[str, tuple[Callable[[], Patch], str, str, dict[str, Any]]] = {
     ),
     "own part left as it was pushed": (
         lambda: edited(FdmlWorker, "_step", ("self._done > item.steps or self._blur is not None", "False")),
-        "methods/test_fdml_steps.py",
+        "families/test_fdml_steps.py",
         "test_steps_are_taken_at_the_weights_of_their_time",
         {"tau": 2, "decay": "none"},
     ),

@@ -16,8 +16,7 @@ from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError
 from securevfl.models.metrics import area_under_curve
 from securevfl.protocols.shares.score_ledger import Ledger
-from securevfl.training.comparison import Comparison, compared_jobs
-from securevfl.training.own_model import own_metrics
+from securevfl.training.comparison import Comparison, compared_jobs, own_metrics
 
 sklearn = pytest.importorskip("sklearn.linear_model")
 JOB = vfl.Job(model=vfl.Trees(trees=4, depth=2, own_score=False))  # small ones, and logistic as it comes

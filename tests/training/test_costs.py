@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.methods import METHODS
+from securevfl.families import METHODS
 from securevfl.runtime.clock import Network, VirtualClock, WallClock
 from securevfl.runtime.threads import run_threads
 from securevfl.training import simulate as simulation

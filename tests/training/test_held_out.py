@@ -7,7 +7,7 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.methods import leak_kinds
+from securevfl.families import leak_kinds
 from securevfl.models.losses import LOSSES
 
 SCALES = ("standard", "robust", "none")

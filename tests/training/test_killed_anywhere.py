@@ -17,7 +17,7 @@ from securevfl.consent.booking import Booking
 from securevfl.data.party import Helper
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import DataError
-from securevfl.methods import METHODS, leak_kinds
+from securevfl.families import METHODS, leak_kinds
 from securevfl.runtime.channel import Abort, Channel
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message

@@ -19,8 +19,7 @@ from securevfl.cli.main import app
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ConfigError
-from securevfl.protocols.shares.share_levels import Levels
-from securevfl.protocols.shares.share_numbers import Numbers
+from securevfl.protocols.shares.share_numbers import Levels, Numbers
 from securevfl.training.scorecard import BASE, Scorecard, ScorecardScale
 
 N = 3000

@@ -11,8 +11,8 @@ import pytest
 import securevfl as vfl
 from securevfl.data.party import register_of
 from securevfl.errors import ConfigError, LabelError, LeakageError, PartiesError
+from securevfl.families.transfer.transfer_model import Transfer
 from securevfl.models.metrics import area_under_curve
-from securevfl.models.transfer import Transfer
 from securevfl.protocols.engines import Paillier
 from securevfl.protocols.notes import Learned
 from securevfl.runtime.channel import Event, Observer

@@ -12,8 +12,8 @@ import pytest
 
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
-from securevfl.methods.phases.phases import Phases
-from securevfl.methods.state import State
+from securevfl.families.fdskl.fdskl import Phases
+from securevfl.families.training_data import State
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers

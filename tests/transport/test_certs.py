@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from securevfl.errors import ConfigError, TransportError
-from securevfl.transport import certs, pem
+from securevfl.transport import certs
 from securevfl.transport.certs import Identity, check_peer, init, issue, server_name, show
 
 NOW = datetime(2030, 5, 1, 12, tzinfo=UTC)
@@ -171,7 +171,7 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(folder: Path) -> None:
     path = folder / "bank.key"
     before = path.read_bytes()
     with pytest.raises(ConfigError, match="exists"):
-        pem.write(path, b"other", 0o600, replace=False)
+        certs.write(path, b"other", 0o600, replace=False)
     assert path.read_bytes() == before
     assert not list(folder.glob(".new-*"))
 
@@ -184,7 +184,7 @@ def test_a_write_that_fails_leaves_the_old_file(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        pem.write(folder / "bank.key", b"other", 0o600, replace=True)
+        certs.write(folder / "bank.key", b"other", 0o600, replace=True)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 

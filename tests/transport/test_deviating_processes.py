@@ -19,7 +19,7 @@ from securevfl.errors import TransportError
 from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.scoring import Wanted, terms
-from securevfl.protocols.giving import sizes
+from securevfl.protocols.declared import sizes
 from tests.transport.conftest import PROCESS
 from tests.transport.test_serve import PARTIES, limits
 
@@ -50,7 +50,7 @@ ALTERS = """
 import numpy as np
 from securevfl.crypto.kernel.gradient import KernelGradientHolder
 from securevfl.crypto.lattice.lattice_product import LatticeHolder
-from securevfl.crypto.lattice.profile import OPENED
+from securevfl.crypto.lattice.layout import OPENED
 from securevfl.protocols.residuals.sealed_residual import SealedActive
 
 publish = SealedActive.publish
@@ -96,7 +96,7 @@ import securevfl as vfl
 from securevfl.errors import SecureVFLError
 from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join
-from securevfl.organisations.prepare import prepare
+from securevfl.organisations.join import prepare
 
 kit = Path(sys.argv[1])
 job, own = vfl.Job.load(kit / "job.toml"), {"timeout": 60, "patience": 20}

@@ -12,8 +12,8 @@ from securevfl.cli.main import app
 from securevfl.errors import TransportError
 from securevfl.organisations.join import join
 from securevfl.runtime import eventlog
-from securevfl.transport import certs, pem
-from securevfl.transport.expiry import SOON, ends_soon, warning
+from securevfl.transport import certs
+from securevfl.transport.certs import SOON, ends_soon, warning
 from tests.transport.by_openssl import needs_openssl, revoke
 
 
@@ -35,7 +35,7 @@ def test_show_warns_and_lists_what_is_revoked(tmp_path: Path) -> None:
     assert "warning      the certificate of bank ends in" in run("certs", "show", tmp_path / "bank.pem").stdout
     assert "warning" not in run("certs", "show", tmp_path / "shop.pem", tmp_path / "ca.pem").stdout
     assert "revokes" not in run("certs", "show", tmp_path / "ca.pem").stdout
-    number = f"{pem.parse(pem.read(tmp_path / 'shop.pem')).serial_number:x}"
+    number = f"{certs.parse(certs.read(tmp_path / 'shop.pem')).serial_number:x}"
     assert f"serial       {number}" in run("certs", "show", tmp_path / "shop.pem").stdout
     revoke(tmp_path, "shop")
     assert f"revokes      {number} since 2" in run("certs", "show", tmp_path / "ca.pem").stdout

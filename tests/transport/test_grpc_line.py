@@ -18,12 +18,8 @@ from securevfl.runtime.channel import Inbox
 from securevfl.runtime.codec import decode_message, encode_frame, encode_message
 from securevfl.transport.certs import server_name
 from securevfl.transport.endpoint import METHOD, Endpoint
-from securevfl.transport.grpc_tls13 import grpc
-from securevfl.transport.line import Line
-from securevfl.transport.line_messages import Ack, Bye, Data, Open, Refusal
-from securevfl.transport.line_state import STRIKES
-from securevfl.transport.stream import Stream
-from securevfl.transport.tls import Credentials
+from securevfl.transport.line import STRIKES, Ack, Bye, Data, Line, Open, Refusal, Stream
+from securevfl.transport.tls import Credentials, grpc
 
 
 class Ends:
@@ -111,8 +107,8 @@ def test_both_ways_and_goodbye() -> None:
 )
 def test_cuts_lose_and_double_nothing(cuts: list[tuple[int, int]], sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("securevfl.transport.stream.PIECE", 16)
-        patch.setattr("securevfl.transport.stream._CONFIRM_AFTER", 0.001)
+        patch.setattr("securevfl.transport.line.PIECE", 16)
+        patch.setattr("securevfl.transport.line._CONFIRM_AFTER", 0.001)
         ends = Ends()
         sent = [bytes([k]) * size for k, size in enumerate(sizes)]
         for packet in sent:

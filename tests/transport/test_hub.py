@@ -8,8 +8,7 @@ import pytest
 from securevfl.errors import CryptoError, FrameError, TransportError
 from securevfl.runtime.codec import decode_message, encode_message
 from securevfl.transport import certs, seal, session_wire
-from securevfl.transport.letters import Parcel
-from securevfl.transport.relay import route
+from securevfl.transport.relay import Parcel, route
 from securevfl.transport.seal import Seal, SealOffer
 from securevfl.transport.tls import Credentials
 from tests.transport.at_once import together

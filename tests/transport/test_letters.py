@@ -7,7 +7,7 @@ import pytest
 from securevfl.errors import STOPPED, FrameError, PeerLost, TransportError
 from securevfl.runtime.channel import Abort
 from securevfl.runtime.codec import FORMAT, encode_frame, encode_message
-from securevfl.transport.letters import MAX_GREETING, Agreed, Greeting, Parcel, read_letter, read_packet
+from securevfl.transport.relay import MAX_GREETING, Agreed, Greeting, Parcel, read_letter, read_packet
 from securevfl.transport.session_wire import Post
 from securevfl.transport.tls import Credentials
 

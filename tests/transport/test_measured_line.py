@@ -15,15 +15,23 @@ import pytest
 from securevfl.errors import PartiesError, ProtocolError, TransportError
 from securevfl.organisations import measure
 from securevfl.organisations.conversation import Venue
-from securevfl.organisations.measure import Found, MeasuredLine, Probe, Probed, Reached, measure_lines, slowest
-from securevfl.protocols.giving import sizes
+from securevfl.organisations.measure import (
+    Found,
+    MeasuredLine,
+    Probe,
+    Probed,
+    Reached,
+    measure_lines,
+    round_trips,
+    slowest,
+)
+from securevfl.protocols.declared import sizes
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.clock import Network, WallClock
 from securevfl.runtime.codec import Message
 from securevfl.runtime.threads import run_threads
 from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.peers import Peers
-from securevfl.transport.round_trip import round_trips
 from securevfl.transport.tls import Credentials
 
 PEERS = Peers(active="bank", passives=("shop",), address={"bank": "localhost:1", "shop": "localhost:2"})

@@ -18,7 +18,7 @@ from securevfl.errors import (
     TableError,
     TransportError,
 )
-from securevfl.methods import METHODS
+from securevfl.families import METHODS
 from securevfl.organisations.predict import answer_rows, predict_with
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.threads import run_threads

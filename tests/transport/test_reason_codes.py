@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import securevfl as vfl
-from securevfl.cli.code_names import given_codes
+from securevfl.cli.part_command import given_codes
 from securevfl.cli.predictions import predictions
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit

@@ -12,8 +12,7 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger, told_to
 from securevfl.organisations.conversation import Venue
-from securevfl.organisations.join import join
-from securevfl.organisations.prepare import prepare
+from securevfl.organisations.join import join, prepare
 from securevfl.protocols.shares.chunk_store import OnDisk
 from securevfl.training.model_part import ModelPart
 from tests.transport.at_once import at_each

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from securevfl.errors import ConfigError, CryptoError, TransportError
-from securevfl.transport import pem
+from securevfl.transport import certs
 from securevfl.transport.certs import Identity, check_peer, init, issue, show
 from securevfl.transport.tls import Credentials
 from tests.transport.at_once import together
@@ -79,7 +79,7 @@ def test_a_stolen_key_cannot_show_the_new_certificate(
     meeting = meet(2, addressed=["bank"])
     authority = tmp_path / "authority"
     revoke(authority, "bank")
-    new = pem.parse(issue(authority, "bank", replace=True).read_bytes()).public_bytes(serialization.Encoding.DER)
+    new = certs.parse(issue(authority, "bank", replace=True).read_bytes()).public_bytes(serialization.Encoding.DER)
     shutil.copyfile(authority / "ca.pem", meeting.kit("shop") / "ca.pem")
     honest = Credentials.__init__
 

@@ -13,13 +13,12 @@ import pytest
 from selfcheck.whole_weights import whole_weights
 
 import securevfl as vfl
-from securevfl.data.ids import id_digest
+from securevfl.data.register import id_digest
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError, LeakageError, PartiesError
 from securevfl.organisations.conversation import Venue
-from securevfl.organisations.join import join
+from securevfl.organisations.join import join, prepare
 from securevfl.organisations.predict import predict_with
-from securevfl.organisations.prepare import prepare
 from securevfl.organisations.reason_codes import GivenCodes
 from securevfl.organisations.scoring import score_rows
 from securevfl.protocols.shares.score_ledger import Ledger

@@ -13,11 +13,10 @@ import pytest
 import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
-from securevfl.methods.state import State
+from securevfl.families.training_data import State
 from securevfl.organisations.conversation import Venue
-from securevfl.organisations.join import join
+from securevfl.organisations.join import join, prepare
 from securevfl.organisations.predict import Answered, predict_with
-from securevfl.organisations.prepare import prepare
 from securevfl.organisations.scoring import score_rows
 from securevfl.organisations.serve import Server
 from securevfl.protocols.shares.work_ahead import Ahead

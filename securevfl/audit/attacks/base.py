@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from securevfl.audit.recording.views import View, Worlds
 from securevfl.base.arrays import Floats
 from securevfl.data.party import Party
-from securevfl.disclosure.label_auc import smallest_batch
+from securevfl.disclosure.exposure import smallest_batch
+from securevfl.families.base import Known
 from securevfl.job import Job
-from securevfl.methods.base import Known
 
 NUMBERS = "labels are numbers, and the attack tells classes apart"
 BY_COLUMN = "only a model with a weight for each column can be attacked so"
@@ -58,7 +58,7 @@ class By(StrEnum):
 
 class Attack(ABC):
     """One attack. `measures` says what its score is, `by` whose view it starts from; `beyond` the score
-    above which it has carried out the leaks that name it (`securevfl.disclosure.leak`). `flips`: a score as far below
+    above which it has carried out the leaks that name it (`securevfl.disclosure.leaks`). `flips`: a score as far below
     chance serves as well, as an attacker may turn its ranking over. `drawn`: it ranks by what is drawn afresh, so that
     scores on views that say nothing differ by twice their noise and more."""
 

@@ -18,7 +18,7 @@ from pydantic import PrivateAttr, SerializeAsAny
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import Roles
 from securevfl.protocols.base import Release
-from securevfl.protocols.declared import Declared
+from securevfl.protocols.declared import Declared, Phases, Space
 from securevfl.protocols.differentiable import Differentiable, Jacobian
 from securevfl.protocols.residuals.base import (
     ActiveResidual,
@@ -29,7 +29,6 @@ from securevfl.protocols.residuals.base import (
     ResidualProtocol,
 )
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.spaces import Phases, Space
 from securevfl.protocols.sums.base import SumProtocol, SumRole
 from securevfl.runtime.channel import Event
 from securevfl.runtime.codec import Message

@@ -25,15 +25,14 @@ from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
 from securevfl.base.roles import ACTIVE, PARTNER, Roles
 from securevfl.consent import looks
-from securevfl.consent.agreed_sheets import AgreedSheets
-from securevfl.consent.consent_sheet import Sheet
+from securevfl.consent.consent_sheet import AgreedSheets, Sheet
 from securevfl.data import datasets
 from securevfl.data.party import Party
-from securevfl.disclosure.code_bits import code_bits
+from securevfl.disclosure.holds import code_bits
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import LeakageError
+from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.job import Job
-from securevfl.methods.shares.shares_player import SharesPlayer
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.organisations import correlate, fairness_by_group, join

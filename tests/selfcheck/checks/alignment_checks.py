@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit.message_bytes import byte_fields
-from securevfl.audit.recording.inline import WAYS
+from securevfl.audit.recording.recorded_runs import WAYS
 from securevfl.audit.recording.transcript import Transcript, Witness
 from securevfl.audit.transcripts import Outcome, check_transcript
 from securevfl.base.roles import Roles

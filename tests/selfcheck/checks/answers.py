@@ -14,9 +14,9 @@ from scipy import stats
 
 from securevfl.audit.statistics import Battery, bits_of, bits_of_numbers, bitwise
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import Prg, derive_key
-from securevfl.models.kernel_model import Frequencies, Kernel
+from securevfl.families.fdskl.kernel_model import Frequencies, Kernel
 from securevfl.models.linear import starting_weights
 from securevfl.protocols.residuals.defences import Gaussian, uniforms
 from selfcheck.checks import slow_reference

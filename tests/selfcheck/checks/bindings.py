@@ -21,8 +21,8 @@ from securevfl.audit.transcripts import Outcome
 from securevfl.errors import CryptoError, SecureVFLError
 from securevfl.runtime.codec import encode_message
 from securevfl.transport import certs, session_wire
-from securevfl.transport.letters import Agreed, Greeting, read_packet
 from securevfl.transport.peers import Peers
+from securevfl.transport.relay import Agreed, Greeting, read_packet
 from securevfl.transport.seal import Seal, SealOffer
 from securevfl.transport.session_wire import Post
 from securevfl.transport.tls import Credentials

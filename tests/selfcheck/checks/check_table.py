@@ -16,22 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit import simulators, simulators_run
-from securevfl.audit.recording.inline import WAYS
-from securevfl.audit.recording.recorded_runs import record, record_residual, record_sum
+from securevfl.audit.recording.recorded_runs import WAYS, record, record_residual, record_sum
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.transcripts import Outcome, check_transcript, same_shape
 from securevfl.base.roles import ACTIVE
 from securevfl.data import datasets
 from securevfl.data.party import Helper, Party
+from securevfl.families import METHODS
 from securevfl.job import Job
-from securevfl.methods import METHODS
+from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.engines import ENGINES, Ckks, Engine
 from securevfl.protocols.registry import RESIDUALS, SUMS
 from securevfl.protocols.residuals.base import ResidualProtocol
 from securevfl.protocols.residuals.defences import Gaussian, Rounding
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.protocols.residuals.sealed_residual import SealedResidual
-from securevfl.protocols.spaces import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol
 from securevfl.protocols.sums.tree_sum import TreeSum
 from selfcheck.checks import (

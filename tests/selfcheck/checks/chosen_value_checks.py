@@ -13,11 +13,10 @@ import gmpy2
 from gmpy2 import mpz
 
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.lattice import sealio
+from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.profile import PUBLIC, Parameters
-from securevfl.crypto.paillier.modulus_proof import ROOTS
-from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
+from securevfl.crypto.lattice.layout import PUBLIC, Parameters
+from securevfl.crypto.paillier.paillier_keys import ROOTS, PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.scheme import KeyHolder
 from securevfl.errors import CryptoError
@@ -29,7 +28,7 @@ _BITS = 2048
 def lattice_key() -> Outcome:
     """Check that a public key that names its second half is refused: the evaluator expands that half from a seed."""
     ring = Parameters().ring
-    half = sealio.packed_size(ring.key_primes, ring.degree)
+    half = polynomial_ring.packed_size(ring.key_primes, ring.degree)
     magic = LatticeScheme().keygen().public[: PUBLIC.size]
     return _refused("a lattice key with both halves", lambda: LatticeScheme().evaluator(magic + bytes(2 * half)))
 

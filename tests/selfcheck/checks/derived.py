@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto import share_scheme
-from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto import share_ring
+from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import Prg, derive_key
 from securevfl.crypto.transfers import okvs
 from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer, tweaks
@@ -113,7 +113,7 @@ TABLE = (
     ),
     Derived(
         "the coin of a key for shared products",
-        lambda holder, evaluator, chunk, purpose: share_scheme.common_coin(holder, evaluator, chunk, purpose),
+        lambda holder, evaluator, chunk, purpose: share_ring.common_coin(holder, evaluator, chunk, purpose),
         {"holder": _A, "evaluator": _B, "chunk": 1, "purpose": "x"},
         {"holder": _B, "evaluator": _A, "chunk": 2, "purpose": "y"},
     ),

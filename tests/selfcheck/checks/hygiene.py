@@ -27,25 +27,25 @@ from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel_shares
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.kernel.shares import KernelShares
-from securevfl.crypto.lattice import bfv, lattice_product, polynomial_ring, sealio
+from securevfl.crypto.lattice import bfv, lattice_product, polynomial_ring
 from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
 from securevfl.crypto.lattice.lattice_sum import LatticeSum
+from securevfl.crypto.lattice.layout import PROFILE, Parameters
 from securevfl.crypto.lattice.polynomial_ring import MAX_BITS_128, Ring
-from securevfl.crypto.lattice.profile import PROFILE, Parameters
-from securevfl.crypto.masking.agreement import KeyPair
+from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.paillier.paillier_keys import PublicKey, SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierHolder, PaillierScheme
 from securevfl.crypto.paillier.paillier_sum import PaillierSum
 from securevfl.crypto.prg import Prg, derive_key
-from securevfl.crypto.share_scheme import ShareScheme
+from securevfl.crypto.share_ring import ShareScheme
 from securevfl.data import datasets
 from securevfl.errors import ConfigError, CryptoError, SecureVFLError
 from securevfl.job import Job, Protocol
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.engines import Ckks, Paillier
-from securevfl.protocols.shares.share_engines import SHARE_SCHEMES
+from securevfl.protocols.shares.share_products import SHARE_SCHEMES
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.stored.stored_cipher import Marks
 from securevfl.protocols.stored.stored_masks import Masks
@@ -169,7 +169,7 @@ def errors_are_silent() -> Outcome:
 
 
 def _masked(bad: np.ndarray[Any, Any]) -> None:
-    from securevfl.crypto.masking.residue_ring import to_ring
+    from securevfl.crypto.masking import to_ring
 
     to_ring(bad, 1.0, 4)
 
@@ -204,7 +204,7 @@ def captured_keys() -> Iterator[list[tuple[str, bytes]]]:
     def residues(self: Any, second: Any) -> Any:
         secret, first = bfv_pair(self, second)
         found.extend(("key of shares", row[:8].tobytes()) for row in secret)
-        packed = (sealio.pack(row[None, :8], [p]) for row, p in zip(secret, self.key_primes, strict=True))
+        packed = (polynomial_ring.pack(row[None, :8], [p]) for row, p in zip(secret, self.key_primes, strict=True))
         found.extend(("key of shares", pattern) for pattern in packed)
         return secret, first
 
@@ -237,10 +237,10 @@ class _Tap:
         generator = self._inner.KeyGenerator(context)
         parms = context.key_context_data().parms()
         primes, degree = len(parms.coeff_modulus()), parms.poly_modulus_degree()
-        residues = sealio.SealIO(context).plain_residues(generator.secret_key(), (primes, degree))
+        residues = polynomial_ring.SealIO(context).plain_residues(generator.secret_key(), (primes, degree))
         for row, modulus in zip(residues, parms.coeff_modulus(), strict=True):
             self._found.append((self._name, row[:8].tobytes()))
-            self._found.append((self._name, sealio.pack(row[None, :8], [modulus.value()])))
+            self._found.append((self._name, polynomial_ring.pack(row[None, :8], [modulus.value()])))
         return generator
 
 
@@ -260,7 +260,7 @@ def _runs() -> Iterator[Protocol]:
 def keys_stay_home() -> Outcome:
     """No byte of a secret key in any frame, log or file of a run, a saved model or a report."""
     from securevfl.runtime.clock import Network
-    from securevfl.training.run_report import write_report
+    from securevfl.training.run import write_report
 
     outcome = Outcome()
     rows = np.arange(96, dtype=np.intp)

@@ -21,11 +21,10 @@ import numpy as np
 from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.arrays import Floats
-from securevfl.crypto.lattice import bfv_product, sealio
+from securevfl.crypto.lattice import bfv_product, polynomial_ring
 from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.crypto.share_scheme import common_coin
+from securevfl.crypto.share_ring import ShareRing, Words, common_coin
 from securevfl.crypto.transfers import base_ot, ot_rows
 from securevfl.crypto.transfers.ot_rows import Chooser, RowHash, RowOfferer
 from securevfl.protocols.residuals.defences import Gaussian, Marvell, MaxNorm
@@ -66,7 +65,7 @@ def _polynomials(scheme: LatticeShares, reply: bytes) -> Iterator[bytes]:
     at = bfv_product.REPLY.size
     for _, _, where in bfv_product._blocks(parameters.layout(s, c, s, p), d):
         yield reply[at : at + 64]
-        at += parameters.polynomial + sealio.packed_size(primes, len(where))
+        at += parameters.polynomial + polynomial_ring.packed_size(primes, len(where))
 
 
 @contextmanager

@@ -23,22 +23,13 @@ import numpy as np
 
 from securevfl.audit.statistics import Battery, bits_of_numbers, bitwise, uniform
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.kernel import (
-    check,
-    ciphertexts,
-    gradient,
-    gradient_sizes,
-    keys,
-    residues,
-    shares,
-)
+from securevfl.crypto.kernel import ciphertexts, gradient, residues, shares
 from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.transform import Transform
-from securevfl.crypto.lattice.profile import FISHER, OPENINGS
+from securevfl.crypto.lattice.layout import FISHER, OPENINGS
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import ShareRing
-from securevfl.crypto.share_scheme import common_coin
+from securevfl.crypto.share_ring import ShareRing, common_coin
 from securevfl.errors import CryptoError
 
 _BITS = (40, 48, 56)
@@ -124,7 +115,7 @@ def drawn() -> Outcome:
         outcome.add("bias", "all", "errors are of another distribution than a centred binomial one of 42 bits")
     for bits in _BITS:
         primes = shares.ShareParameters(bits).primes
-        polynomials = [keys.second_polynomial(primes, os.urandom(32)) for _ in range(16)]
+        polynomials = [ciphertexts.second_polynomial(primes, os.urandom(32)) for _ in range(16)]
         if not _filled(primes, np.concatenate(polynomials, axis=1)):
             outcome.add("bias", "all", f"residues of primes of {primes.bits} bits are not uniform")
     return outcome
@@ -170,7 +161,7 @@ def arithmetic() -> Outcome:
             if not holds(primes):
                 outcome.add("exact", "all", f"{what} of residues of primes of {primes.bits} bits are not exact")
     with mock.patch.object(residues, "matmul", _rounded):
-        if not check.found():
+        if not residues.found():
             outcome.add("exact", "all", "a BLAS that rounds sums to single precision passes the look at the start")
     return outcome
 
@@ -225,7 +216,7 @@ def opened() -> Outcome:
     """Check that what a key holder adds to openings on the kernel is as wide as it should be and random in every bit,
     and that the masks of products are uniform modulo each prime."""
     outcome, battery = Outcome(), Battery()
-    parameters = gradient_sizes.GradientParameters()
+    parameters = gradient.GradientParameters()
     primes, k = parameters.primes, parameters.profile.k
     holder: Any = gradient.KernelGradient().keygen()
     drawn = holder._dither(Prg.fresh("audit"), (_DITHERS,))

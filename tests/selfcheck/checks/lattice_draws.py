@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 
 from securevfl.audit.statistics import Battery, bits_of, bits_of_numbers, bitwise
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.lattice import sealio
+from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme
 from securevfl.crypto.lattice.lattice_sum import _SUM, LatticeSum
-from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, Ring
-from securevfl.crypto.lattice.profile import BLINDED, FISHER, OPENINGS, Parameters
+from securevfl.crypto.lattice.layout import BLINDED, FISHER, OPENINGS, Parameters
+from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, Residues, Ring
 from securevfl.crypto.lattice.row_encoding import checked
-from securevfl.crypto.lattice.sealio import Residues
 from securevfl.crypto.scheme import Shape
 from selfcheck.entropy import recorded
 
@@ -68,10 +67,10 @@ def _blocks(parameters: Parameters, blinded: bytes) -> Iterator[tuple[Residues, 
     for output_block in range(layout.output_blocks):
         for column_block in range(layout.column_blocks(width)):
             where = layout.wanted(width, column_block, output_block)
-            second = sealio.unpack(view, primes, degree)
-            view = view[sealio.packed_size(primes, degree) :]
-            first = sealio.unpack(view, primes, len(where))
-            view = view[sealio.packed_size(primes, len(where)) :]
+            second = polynomial_ring.unpack(view, primes, degree)
+            view = view[polynomial_ring.packed_size(primes, degree) :]
+            first = polynomial_ring.unpack(view, primes, len(where))
+            view = view[polynomial_ring.packed_size(primes, len(where)) :]
             yield second, first, where
 
 
@@ -218,11 +217,11 @@ def _sum_zeros() -> tuple[Ring, list[Residues]]:
     v = np.linspace(-1, 1, _LONG)
     parts = [adder.encrypt(v, bound=2.0, terms=4) for _ in range(2)]
     column = np.array(ring.primes, np.uint64)[:, None]
-    size, zeros = sealio.packed_size(ring.primes, ring.degree), []
+    size, zeros = polynomial_ring.packed_size(ring.primes, ring.degree), []
     for _ in range(2):
         total = adder.add(*parts)
         for start in range(_SUM.size + size, len(total), 2 * size):
-            c1, *terms = (sealio.unpack(each[start:], ring.primes, ring.degree) for each in (total, *parts))
+            c1, *terms = (polynomial_ring.unpack(each[start:], ring.primes, ring.degree) for each in (total, *parts))
             for term in terms:
                 c1 = (c1 + column - term) % column
             zeros.append(c1)

@@ -16,13 +16,13 @@ import gmpy2
 import numpy as np
 
 from securevfl.audit.transcripts import Outcome
-from securevfl.crypto.kernel import gradient_sizes
+from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel.gradient import KernelGradient
 from securevfl.crypto.lattice.lattice_product import LatticeScheme
-from securevfl.crypto.lattice.profile import OPENED, Parameters
+from securevfl.crypto.lattice.layout import OPENED, Parameters
 from securevfl.crypto.lattice.row_encoding import DEVIATIONS
 from securevfl.crypto.paillier.packing import layout
-from securevfl.crypto.paillier.paillier_checks import CHECKS as PAILLIER_CHECKS
+from securevfl.crypto.paillier.paillier_product import CHECKS as PAILLIER_CHECKS
 from securevfl.crypto.paillier.paillier_product import PaillierScheme
 from securevfl.crypto.scheme import LinearScheme, Shape
 from securevfl.errors import OpeningMismatch
@@ -104,7 +104,7 @@ def _openings(scheme: LinearScheme, changes: Callable[[], Iterator[tuple[str, Ch
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "openings ckks": lambda: _openings(LatticeScheme(), partial(_lattice_changes, Parameters().levels), _HONEST),
     "openings on the kernel": lambda: _openings(
-        KernelGradient(), partial(_lattice_changes, gradient_sizes.GradientParameters().levels), _HONEST
+        KernelGradient(), partial(_lattice_changes, gradient.GradientParameters().levels), _HONEST
     ),
     "openings paillier": lambda: _openings(PaillierScheme(_BITS), _paillier_changes, 2),
 }

@@ -22,13 +22,13 @@ from nacl.bindings import (
 )
 from numpy.typing import NDArray
 
-from securevfl.audit.recording.inline import WAYS
+from securevfl.audit.recording.recorded_runs import WAYS
 from securevfl.audit.recording.transcript import Transcript
 from securevfl.audit.statistics import Battery, bits_of, bitwise
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto import curve
 from securevfl.crypto.curve import canonical_ids, hash_ids, hash_to_group
-from securevfl.crypto.transfers import base_ot, linear_code, okvs, ot_extension
+from securevfl.crypto.transfers import base_ot, okvs, ot_extension
 from securevfl.crypto.transfers.okvs import Words
 from securevfl.protocols.alignment import psi_transfers
 from securevfl.protocols.alignment.psi import NONCE_BYTES
@@ -168,7 +168,7 @@ def _extension(outcome: Outcome, choices: bytes, pairs: list[tuple[bytes, bytes]
     holder.correct(0, sent)
     T, other = (_matrix([pair[which] for pair in pairs], len(store)) for which in (0, 1))
     U = np.frombuffer(sent, "<u8").reshape(-1, T.shape[1])
-    if not np.array_equal(U, T ^ other ^ linear_code.encode(store)):
+    if not np.array_equal(U, T ^ other ^ ot_extension.encode(store)):
         outcome.add("derived", "transfers", "corrections are not T ^ T' ^ C(D) of the streams of both keys")
     rows = okvs.decode(seed, T, keys)
     known = slow_reference.blakes(

@@ -12,7 +12,7 @@ import numpy as np
 
 from securevfl.audit.transcripts import Outcome
 from securevfl.base.roles import Roles
-from securevfl.consent import leaks
+from securevfl.consent import booking
 from securevfl.consent.consent_sheet import explain
 from securevfl.data import datasets
 from securevfl.data.party import Party
@@ -26,7 +26,7 @@ from securevfl.protocols.meeting import Meeting, Verdict
 from securevfl.protocols.seat import Seat
 from securevfl.protocols.sums.cipher_sum import CipherSum
 from securevfl.protocols.sums.pairwise_sum import PairwiseSum
-from securevfl.protocols.sums.sum_keys import SumPublic
+from securevfl.protocols.sums.sum_masks import SumPublic
 from securevfl.protocols.sums.tree_sum import TreeSum
 from securevfl.runtime.channel import Channel, Event, Inbox
 from securevfl.runtime.clock import WallClock
@@ -186,7 +186,7 @@ def sequential_guard() -> Outcome:
 def _named(job: Job, columns: int, rows: int, name: str) -> Outcome:
     outcome = Outcome()
     sizes = Sizes("bank", rows, 0, 1, rows, job.epochs, 1, {"shop": columns}, {"bank": 1, "shop": columns})
-    if name not in {leak.name for leak in leaks.leaks(job, sizes)}:
+    if name not in {leak.name for leak in booking.leaks(job, sizes)}:
         outcome.add("refusal", "leaks", f"{name} is not named")
     return outcome
 

@@ -29,24 +29,22 @@ from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.lattice import bfv_product
 from securevfl.crypto.lattice.bfv_product import LatticeShares
 from securevfl.crypto.prg import Prg
-from securevfl.crypto.share_ring import ShareRing, Words
-from securevfl.crypto.share_scheme import common_coin
+from securevfl.crypto.share_ring import ShareRing, Words, common_coin
 from securevfl.crypto.transfers import base_ot, ot_rows
-from securevfl.crypto.transfers.bit_matrix import transposed
+from securevfl.crypto.transfers.base_ot import transposed
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
 from securevfl.errors import CryptoError, LeakageError, ProtocolError
+from securevfl.families.training_data import State
 from securevfl.job import Job
-from securevfl.methods.state import State
 from securevfl.models.linear import Logistic
 from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.notes import SharedResidual
-from securevfl.protocols.shares.chunk_store import NAME_BYTES, OnDisk
+from securevfl.protocols.shares.chunk_store import NAME_BYTES, OnDisk, SpentNames
 from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW, Ledger
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.shares_options import Shares
-from securevfl.protocols.shares.spent_names import SpentNames
 from securevfl.protocols.shares.visits import Turn
 from securevfl.runtime.channel import Event, Observer
 from securevfl.training.checkpoint import Checkpoints, Saved

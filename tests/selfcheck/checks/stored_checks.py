@@ -28,8 +28,7 @@ from securevfl.protocols.registry import STORED
 from securevfl.protocols.stored.stored_cipher import CipherWorker, StoredCipher, StoredKey
 from securevfl.protocols.stored.stored_masks import StoredMasks
 from securevfl.protocols.stored.stored_sum import SPACE, StoredSum
-from securevfl.protocols.sums.sum_keys import OwnKey, SumPublic
-from securevfl.protocols.sums.sum_residues import to_residues
+from securevfl.protocols.sums.sum_masks import OwnKey, SumPublic, to_residues
 from selfcheck.checks import slow_reference
 from selfcheck.checks.draws import watched
 from selfcheck.entropy import Drawn, recorded

@@ -15,8 +15,8 @@ from securevfl.data.party import Party
 from securevfl.data.preparation import Source
 from securevfl.data.scaled_columns import on_grid
 from securevfl.errors import ConfigError
+from securevfl.families.shares import shares_player
 from securevfl.job import Job
-from securevfl.methods.shares import shares_player
 from securevfl.models.inputs import Seen, Spread
 from securevfl.models.metrics import area_under_curve
 from securevfl.models.trees import ForestInputs, Trees

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from securevfl.consent import looks
-from securevfl.consent.agreed_sheets import AgreedSheets
+from securevfl.consent.consent_sheet import AgreedSheets
 from securevfl.disclosure import summed_bits
-from securevfl.methods.shares.shares_player import SharesPlayer
+from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.organisations import correlate, fairness_by_group, join
 from securevfl.protocols.shares import column_products, group_counts
 from securevfl.protocols.shares.opened_scores import Scores

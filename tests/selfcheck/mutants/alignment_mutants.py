@@ -12,7 +12,7 @@ import numpy as np
 from securevfl.crypto import curve
 from securevfl.crypto.curve import Blinder
 from securevfl.crypto.transfers import base_ot, ot_extension
-from securevfl.crypto.transfers.linear_code import encode
+from securevfl.crypto.transfers.ot_extension import encode
 from securevfl.protocols.alignment import psi, psi_points, psi_work
 from selfcheck.mutants.mutant import Mutant, patched
 

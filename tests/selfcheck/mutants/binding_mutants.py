@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.crypto import prg
-from securevfl.crypto.masking import agreement
+from securevfl.crypto import masking, prg
 from securevfl.crypto.transfers import base_ot, okvs, ot_extension
 from securevfl.models import linear
 from securevfl.protocols.alignment.psi_work import AlignmentWork
@@ -150,14 +149,14 @@ MUTANTS = [
         "neither names nor public keys enter an agreed key",
         "agreed keys are known answers",
         "derived",
-        patched((agreement, "encode_context", _no_names)),
+        patched((masking, "encode_context", _no_names)),
     ),
     Mutant(
         "keys: contexts cut",
         "of each part of a key's context 32 characters count, so that lanes share keys",
         "agreed keys are known answers",
         "derived",
-        patched((prg, "encode_context", _cut_parts), (agreement, "encode_context", _cut_parts)),
+        patched((prg, "encode_context", _cut_parts), (masking, "encode_context", _cut_parts)),
     ),
     Mutant(
         "alignment: no zero sharing between passive parties",

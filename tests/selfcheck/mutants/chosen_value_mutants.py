@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import tenseal.sealapi as seal
 
-from securevfl.crypto.lattice import sealio
+from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.polynomial_ring import Ring
 from securevfl.crypto.paillier import paillier_keys
 from securevfl.crypto.paillier.paillier_keys import noise
@@ -24,19 +24,21 @@ def _both_halves() -> Iterator[None]:
     """Write a lattice key as (b, a), as SEAL saves it."""
 
     def size(self: Any) -> int:
-        return 2 * sealio.packed_size(self.key_primes, self.degree)
+        return 2 * polynomial_ring.packed_size(self.key_primes, self.degree)
 
     def write(self: Any, encryptor: Any) -> bytes:
         zero = seal.Ciphertext()
         encryptor.encrypt_zero_symmetric(self.context.key_parms_id(), zero)
-        return sealio.pack(self.io.residues(zero, (2, len(self.key_primes), self.degree)), self.key_primes)
+        return polynomial_ring.pack(self.io.residues(zero, (2, len(self.key_primes), self.degree)), self.key_primes)
 
     def read(self: Any, data: bytes) -> Any:
         half = len(data) // 2
-        rows = np.stack([sealio.unpack(part, self.key_primes, self.degree) for part in (data[:half], data[half:])])
+        rows = np.stack(
+            [polynomial_ring.unpack(part, self.key_primes, self.degree) for part in (data[:half], data[half:])]
+        )
         io = self.io
-        body = io._members(self.context.key_parms_id(), True, 2, rows.shape) + sealio._array(rows, io._version)
-        return sealio._load(seal.PublicKey, self.context, body, io._version, "public key")
+        body = io._members(self.context.key_parms_id(), True, 2, rows.shape) + polynomial_ring._array(rows, io._version)
+        return polynomial_ring._load(seal.PublicKey, self.context, body, io._version, "public key")
 
     with (
         mock.patch.object(Ring, "public_size", property(size)),

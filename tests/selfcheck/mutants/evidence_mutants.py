@@ -9,7 +9,7 @@ import numpy as np
 
 from securevfl.data import evidence as bins
 from securevfl.data import preparation
-from securevfl.methods.rounds import rounds_counts
+from securevfl.families.rounds import rounds_counts
 from securevfl.protocols import bin_classes
 from securevfl.protocols.residuals.open_residual import OpenResidual
 from securevfl.training import session

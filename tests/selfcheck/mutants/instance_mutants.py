@@ -10,14 +10,14 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.crypto import scheme, share_scheme
+from securevfl.crypto import scheme, share_ring
 from securevfl.crypto.kernel import gradient
 from securevfl.crypto.kernel import shares as kernel_shares
 from securevfl.crypto.lattice import bfv, lattice_product, row_products
 from securevfl.crypto.lattice.bfv_product import LatticeShareEvaluator
 from securevfl.crypto.lattice.polynomial_ring import Ring
-from securevfl.crypto.masking.agreement import KeyPair
-from securevfl.crypto.paillier import paillier_bytes, paillier_product, paillier_sum
+from securevfl.crypto.masking import KeyPair
+from securevfl.crypto.paillier import packing, paillier_product, paillier_sum
 from securevfl.crypto.transfers import ot_rows
 from securevfl.crypto.transfers.ot_rows import RowOfferer
 from securevfl.data.register import Register
@@ -46,7 +46,7 @@ def _kept(self: Any) -> Any:
     return products.io.ciphertext(products.level, self._kept_zero, ntt=False)
 
 
-_read = edited(paillier_bytes, "read", ("key != fingerprint", "key[:8] != fingerprint[:8]"))
+_read = edited(packing, "read", ("key != fingerprint", "key[:8] != fingerprint[:8]"))
 _few = Stand(hmac, compare_digest=lambda one, other: hmac.compare_digest(one[:4], other[:4]))
 
 
@@ -65,12 +65,12 @@ _LOST: list[tuple[str, str, Patch]] = [
     ("agreed keys", "the session", edited(KeyPair, "agree", ('"agreement", session, ', '"agreement", '))),
     ("agreed keys", "the purpose", edited(KeyPair, "agree", ("session, domain, ", "session, "))),
     ("agreed keys", "the parties", edited(KeyPair, "agree", ("first, first_key, second, ", "first_key, "))),
-    ("coins", "the chunk", edited(share_scheme, "common_coin", ("evaluator, chunk, ", "evaluator, "))),
-    ("coins", "the purpose", edited(share_scheme, "common_coin", ("chunk, purpose)", "chunk)"))),
+    ("coins", "the chunk", edited(share_ring, "common_coin", ("evaluator, chunk, ", "evaluator, "))),
+    ("coins", "the purpose", edited(share_ring, "common_coin", ("chunk, purpose)", "chunk)"))),
     (
         "coins",
         "the evaluator",
-        edited(share_scheme, "common_coin", ("holder, evaluator, chunk", "holder, chunk")),
+        edited(share_ring, "common_coin", ("holder, evaluator, chunk", "holder, chunk")),
     ),
     ("noise", "the lane", edited(Noise, "__init__", (", lane)", ")"))),
     ("noise", "its number", edited(Noise, "take", ("self._key, number", "self._key, 0"))),

@@ -7,20 +7,18 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.crypto.kernel import (
-    check,
-    ciphertexts,
-    keys,
-    residues,
-    shares,
-    transform,
-)
+from securevfl.crypto.kernel import ciphertexts, residues, shares, transform
 from securevfl.crypto.kernel.residues import Primes
 from securevfl.crypto.kernel.ring_layout import RingLayout
 from securevfl.crypto.kernel.shares import KernelEvaluator, ShareParameters
 from selfcheck.mutants.mutant import Mutant, patched
 
-_second, _pack, _powers, _zero = keys.second_polynomial, ciphertexts.pack, transform._powers, KernelEvaluator._zero
+_second, _pack, _powers, _zero = (
+    ciphertexts.second_polynomial,
+    ciphertexts.pack,
+    transform._powers,
+    KernelEvaluator._zero,
+)
 _squares = transform._squares
 
 
@@ -99,7 +97,7 @@ MUTANTS = [
         "uniform words are taken modulo each prime",
         "kernel: draws",
         "bias",
-        patched((keys, "uniform", _modulo), (shares, "uniform", _modulo)),
+        patched((ciphertexts, "uniform", _modulo), (shares, "uniform", _modulo)),
     ),
     Mutant(
         "errors of a narrower distribution",
@@ -204,6 +202,6 @@ MUTANTS = [
         "nothing looks whether products are exact on this machine",
         "kernel: arithmetic",
         "exact",
-        patched((check, "found", lambda: "")),
+        patched((residues, "found", lambda: "")),
     ),
 ]

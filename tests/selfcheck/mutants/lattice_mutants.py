@@ -10,11 +10,11 @@ from unittest import mock
 import numpy as np
 import tenseal.sealapi as seal
 
-from securevfl.crypto import fixedpoint
-from securevfl.crypto.kernel import check
+from securevfl.crypto.kernel import residues
 from securevfl.crypto.lattice import lattice_product, polynomial_ring
 from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme
 from securevfl.crypto.lattice.lattice_sum import LatticeAdder
+from securevfl.crypto.paillier import packing
 from securevfl.errors import RangeError
 from selfcheck.mutants.mutant import Mutant, patched
 
@@ -25,7 +25,7 @@ def _lattice_data_scale(self: Any, g: Any, *, bound: float) -> bytes:
     return _lattice_encrypt(self, g, bound=float(np.abs(g).max()) or 1.0)
 
 
-ON_SEAL = (check, "fault", lambda: "the engine that a mutant does not change")  # so that runs use SEAL
+ON_SEAL = (residues, "fault", lambda: "the engine that a mutant does not change")  # so that runs use SEAL
 
 
 def _any_header(engine: str, shape: Any, magic: bytes, message: bytes, key: bytes) -> Any:
@@ -129,7 +129,7 @@ def _seal_key_on_disk() -> Iterator[None]:
             return found
 
     def save_more(self: Any, path: Any) -> None:
-        from securevfl.crypto.lattice.sealio import SealIO
+        from securevfl.crypto.lattice.polynomial_ring import SealIO
 
         save(self, path)
         secret, context = made[-1]
@@ -151,7 +151,7 @@ def _speaking_encode(values: Any, bound: float, bits: int) -> Any:
     return _fixed(values, bound, bits)
 
 
-_fixed = fixedpoint.encode
+_fixed = packing.encode
 
 
 MUTANTS = [
@@ -240,6 +240,6 @@ MUTANTS = [
         "an overflow names the largest value",
         "errors are silent",
         "silent",
-        patched((fixedpoint, "encode", _speaking_encode)),
+        patched((packing, "encode", _speaking_encode)),
     ),
 ]

@@ -12,12 +12,12 @@ import gmpy2
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from securevfl.crypto.masking.agreement import KeyPair
-from securevfl.crypto.paillier import paillier_keys, paillier_worker
+from securevfl.crypto.masking import KeyPair
+from securevfl.crypto.paillier import multiexp, paillier_keys
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg, encode_context
 from securevfl.crypto.transfers import okvs, ot_extension
-from securevfl.models.kernel_model import Frequencies
+from securevfl.families.fdskl.kernel_model import Frequencies
 from securevfl.protocols.alignment import psi_transfers, psi_work
 from securevfl.protocols.alignment.psi_work import AlignmentWork
 from securevfl.protocols.residuals import defences
@@ -173,14 +173,14 @@ MUTANTS = [
         "an adder's randomness is h to the power of 32 bits of what it drew",
         "Paillier recomputed",
         "derived",
-        patched((paillier_worker, "noise", _narrow_noise)),
+        patched((multiexp, "noise", _narrow_noise)),
     ),
     Mutant(
         "Paillier: replies re-randomised by 32 bits",
         "x of x^n has 32 bits of what was drawn",
         "Paillier recomputed",
         "derived",
-        patched((paillier_worker, "_unit", _narrow_unit)),
+        patched((multiexp, "_unit", _narrow_unit)),
     ),
     Mutant(
         "Paillier: neighbouring primes",

@@ -13,8 +13,7 @@ from securevfl.crypto.lattice.lattice_product import LatticeEvaluator
 from securevfl.crypto.lattice.polynomial_ring import dither_residues, mulmod, uniform_residues
 from securevfl.crypto.paillier import paillier_product
 from securevfl.crypto.paillier.packing import layout
-from securevfl.crypto.paillier.paillier_checks import CHECKS
-from securevfl.crypto.paillier.paillier_product import PaillierEvaluator
+from securevfl.crypto.paillier.paillier_product import CHECKS, PaillierEvaluator
 from securevfl.crypto.prg import Prg
 from securevfl.protocols.sums.tree_sum import TreeSumRole
 from selfcheck.mutants.mutant import Mutant, Stand, patched

@@ -9,8 +9,8 @@ import numpy as np
 
 from securevfl.crypto.lattice import row_products
 from securevfl.crypto.lattice.row_encoding import tolerance
-from securevfl.crypto.paillier import paillier_checks
-from securevfl.crypto.paillier.paillier_checks import PaillierChecks
+from securevfl.crypto.paillier import paillier_product
+from securevfl.crypto.paillier.paillier_product import PaillierChecks
 from selfcheck.mutants.mutant import Mutant, edited, patched
 
 
@@ -72,7 +72,7 @@ MUTANTS = [
         "both checks are modulo the first prime of their length",
         "openings paillier",
         "opening",
-        patched((paillier_checks, "_prime", _first_prime)),
+        patched((paillier_product, "_prime", _first_prime)),
     ),
     Mutant(
         "opening: wide tolerance",

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from securevfl.crypto.scheme import Shape
-from securevfl.methods.transfer.exchange import SecondMoments
-from securevfl.methods.transfer.transfer import TransferLearning
+from securevfl.families.transfer.transfer import SecondMoments, TransferLearning
 from securevfl.protocols.declared import Reveal
-from securevfl.protocols.residuals import exchanges, sealed_residual
+from securevfl.protocols.residuals import sealed_residual
 from securevfl.protocols.residuals.open_residual import OpenActive, OpenReply
 from securevfl.protocols.residuals.sealed_residual import SealedG
 from securevfl.protocols.sums.base import part_of_sum
@@ -64,7 +63,7 @@ def _asks_again(self: Any, exchange: int, sealed: Any, evaluator: Any, model: An
     return own
 
 
-_spend = exchanges.Exchanges.spend
+_spend = sealed_residual.Exchanges.spend
 
 
 def _serves_without_end(self: Any, passive: str, number: int) -> Any:
@@ -221,7 +220,7 @@ MUTANTS = [
         "output",
         patched(
             (sealed_residual.SealedPassive, "gradient", _asks_again),
-            (exchanges.Exchanges, "spend", _serves_without_end),
+            (sealed_residual.Exchanges, "spend", _serves_without_end),
         ),
     ),
     Mutant(

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from securevfl.consent import booking, consent_sheet, leaks
+from securevfl.consent import booking, consent_sheet
 from securevfl.crypto import prg, scheme
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.prg import Prg
-from securevfl.methods import sizes
+from securevfl.families import sizes
 from securevfl.protocols import meeting
-from securevfl.protocols.sums.sum_keys import SumPublic
+from securevfl.protocols.sums.sum_masks import SumPublic
 from securevfl.runtime import channel, codec
 from securevfl.runtime.channel import Channel, Inbox
 from securevfl.runtime.codec import decode_message
@@ -102,7 +102,7 @@ def _any_kind(self: Any, sender: str, kind: Any, lane: str = "", *, timeout: flo
     return decode_message(next(k for k in kinds if k.__name__ == arrival.frame.kind), arrival.frame.payload)
 
 
-_leaks = leaks.leaks
+_leaks = booking.leaks
 
 
 def _without(name: str) -> Any:
@@ -216,28 +216,28 @@ MUTANTS = [
         "p >= n c is not called a leak",
         "rank guard",
         "refusal",
-        patched((leaks, "leaks", _without("rank"))),
+        patched((booking, "leaks", _without("rank"))),
     ),
     Mutant(
         "guards: reshuffle allowed",
         "new batches every epoch are not called a leak",
         "reshuffle guard",
         "refusal",
-        patched((leaks, "leaks", _without("fresh_equations"))),
+        patched((booking, "leaks", _without("fresh_equations"))),
     ),
     Mutant(
         "guards: single passive allowed",
         "a hiding sum of one part is not called a leak",
         "single passive guard",
         "refusal",
-        patched((leaks, "leaks", _without("single_passive"))),
+        patched((booking, "leaks", _without("single_passive"))),
     ),
     Mutant(
         "guards: columns allowed",
         "exchanges that span columns are not called a leak",
         "columns guard",
         "refusal",
-        patched((leaks, "leaks", _without("columns"))),
+        patched((booking, "leaks", _without("columns"))),
     ),
     Mutant(
         "guards: own table not looked at",
@@ -251,7 +251,7 @@ MUTANTS = [
         "two sums that differ by one part are not called a leak",
         "sequential guard",
         "refusal",
-        patched((leaks, "leaks", _without("sequential"))),
+        patched((booking, "leaks", _without("sequential"))),
     ),
     Mutant(
         "explain: hides a message",

@@ -12,14 +12,13 @@ from securevfl.crypto.lattice.bfv_product import BfvParameters, LatticeShareEval
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import ot_rows
 from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer
-from securevfl.methods.shares.shares_player import SharesPlayer
+from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.protocols.shares import visits as shares
 from securevfl.protocols.shares import work_ahead
-from securevfl.protocols.shares.chunk_store import OnDisk
+from securevfl.protocols.shares.chunk_store import OnDisk, SpentNames
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Products
-from securevfl.protocols.shares.spent_names import SpentNames
 from securevfl.protocols.shares.visits import Delta
 from securevfl.protocols.shares.work_ahead import Ahead
 from securevfl.training.checkpoint import Checkpoints

@@ -14,10 +14,10 @@ from securevfl.protocols.stored import stored_masks
 from securevfl.protocols.stored.stored_cipher import CipherServer, Marks, StoredCipher
 from securevfl.protocols.stored.stored_masks import MaskedServer, MaskedWorker, Masks
 from securevfl.protocols.stored.stored_sum import StoredWorker
-from securevfl.protocols.sums import sum_keys
+from securevfl.protocols.sums import sum_masks
 from selfcheck.mutants.mutant import Mutant, Stand, patched
 
-_of, _conceal, _keys, _worker = Masks.of, StoredWorker.conceal, sum_keys.own_keys, StoredCipher.worker
+_of, _conceal, _keys, _worker = Masks.of, StoredWorker.conceal, sum_masks.own_keys, StoredCipher.worker
 
 
 def _one_version(self: Any, worker: str, batch: int, version: int, words: int) -> Any:
@@ -108,7 +108,7 @@ MUTANTS = [
         "a worker's key follows from its name, which the server knows",
         "stored masks recomputed",
         "derived",
-        patched((sum_keys, "os", Stand(os, urandom=_known))),
+        patched((sum_masks, "os", Stand(os, urandom=_known))),
     ),
     Mutant(
         "stored masks: keys for all",
@@ -122,14 +122,14 @@ MUTANTS = [
         "whoever passes messages on reads the keys of all workers",
         "stored masks recomputed",
         "derived",
-        patched((sum_keys, "wrap", _in_clear), (sum_keys, "unwrap", _cut)),
+        patched((sum_masks, "wrap", _in_clear), (sum_masks, "unwrap", _cut)),
     ),
     Mutant(
         "stored masks: one key both ways",
         "two workers seal their keys for each other under one key and nonce",
         "stored masks recomputed",
         "derived",
-        patched((sum_keys, "derive_key", _one_way)),
+        patched((sum_masks, "derive_key", _one_way)),
     ),
     Mutant(
         "stored sum: the server hands out one payload",

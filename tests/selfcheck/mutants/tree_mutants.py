@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.methods.shares import shares_player
-from securevfl.methods.shares.shares import SharesMethod
-from securevfl.methods.shares.shares_player import SharesPlayer
+from securevfl.families.shares import shares_player
+from securevfl.families.shares.shares import SharesMethod
+from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.models import trees
 from securevfl.models.own_score import Boosted
 from securevfl.models.trees import ForestInputs, Trees

@@ -1,0 +1,147 @@
+"""Keys between the parties of a sum, from public keys that go straight between them: of pairs, and of groups.
+
+A key of every contributor that some of them, the readers, share and the collector lacks:
+
+0. k <-> reader     X25519 public keys; HKDF gives the key k_kj of each two
+1. k -> reader      a fresh key K_k, sealed under a key that follows from k_kj and the sender's name
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import CONTRIBUTOR, READER
+from securevfl.crypto.masking import KeyPair, from_ring, to_ring
+from securevfl.crypto.prg import KEY_BYTES, derive_key, unwrap, wrap
+from securevfl.errors import PartiesError, ProtocolError
+from securevfl.protocols.declared import Declared, Phases, Reals, Reveal, Space
+from securevfl.protocols.seat import Seat
+from securevfl.runtime.codec import Message
+from securevfl.runtime.door import Entry, Telling
+
+
+class SumPublic(Message, frozen=True):
+    """The sender's X25519 public key for one sum protocol of this session."""
+
+    key: bytes
+
+
+class OwnKey(Telling, frozen=True):
+    """The sender's key of this session, sealed for the receiver."""
+
+    sealed: bytes
+
+
+KEY_MESSAGES = [
+    Declared(SumPublic, CONTRIBUTOR, READER, Reveal("public")),
+    Declared(SumPublic, READER, CONTRIBUTOR, Reveal("public")),
+    Declared(OwnKey, CONTRIBUTOR, READER, Reveal("output", "the sender's key of this session"), structured=True),
+]
+
+
+def exchange_keys(seat: Seat, pair: KeyPair, among: Sequence[str], *, domain: str) -> dict[str, bytes]:
+    """Exchange public keys and return the 32-byte key with every other party of `among`, by name.
+
+    The keys serve this session, domain and lane alone. CryptoError if a peer's public key is none.
+    """
+    peers = [party for party in among if party != seat.me]
+    for peer in peers:
+        seat.channel.send(peer, SumPublic(pair.public), seat.lane)
+    publics = {peer: seat.channel.recv(peer, SumPublic, seat.lane).key for peer in peers}
+    return {
+        peer: pair.agree(public, session=session(seat), own=seat.me, peer=peer, domain=domain)
+        for peer, public in publics.items()
+    }
+
+
+def own_keys(seat: Seat, readers: Collection[str], domain: str) -> dict[str, bytes]:
+    """Return this contributor's fresh 32-byte key, and at a reader those of all contributors, by name.
+
+    For this session, domain and lane alone. PartiesError if there are fewer than two contributors or a reader is none
+    of them; CryptoError if a peer's key is none or does not open.
+    """
+    if len(seat.contributors) < 2 or not readers or not set(readers) <= set(seat.contributors):
+        raise PartiesError(
+            f"{domain}: two workers or more were expected, with those that are told sums among them, came "
+            f"{', '.join(seat.contributors)} and {', '.join(readers) or 'nobody'}; correct the roles"
+        )
+    reads = seat.me in readers
+    among = [name for name in seat.contributors if reads or name in readers or name == seat.me]
+    pairs = exchange_keys(seat, KeyPair(), among, domain=domain)  # 0
+    keys = {seat.me: os.urandom(KEY_BYTES)}
+
+    def sealing(peer: str, sender: str) -> bytes:
+        return derive_key(pairs[peer], "own key", sender)  # a pair's key serves both ways
+
+    for peer in pairs:
+        if peer in readers:
+            sealed = wrap(sealing(peer, seat.me), keys[seat.me], domain.encode())
+            told = seat.channel.tell(Entry(peer, "keys", bits=8 * KEY_BYTES))
+            seat.channel.send(peer, OwnKey(sealed), seat.lane, told=told)  # 1
+    for peer in pairs if reads else ():
+        sealed = seat.channel.recv(peer, OwnKey, seat.lane).sealed  # 1
+        keys[peer] = unwrap(sealing(peer, peer), sealed, domain.encode())
+        if len(keys[peer]) != KEY_BYTES:
+            raise ProtocolError(f"{peer} was expected to send a key of {KEY_BYTES} bytes, {len(keys[peer])} came; stop")
+    return keys
+
+
+def session(seat: Seat) -> str:
+    """Names this run and this seat's lane in a key's context."""
+    return f"{seat.channel.session.hex()}/{seat.lane}"
+
+
+# The parts of a masked sum as residues, in memory and in a message.
+#
+# Reals(bits=64)  Z_2^64, fixed point: 8 bytes a value
+# Reals(bits=32)  Z_2^32, fixed point: 4 bytes a value
+# Circle(32)      Z_2^32: 4 bytes a phase
+# Circle(16)      Z_2^16: 2 bytes a phase
+
+
+Residues = NDArray[Any]  # uint64, uint32 or uint16
+
+
+def residue_type(space: Space) -> type[np.uint64] | type[np.uint32] | type[np.uint16]:
+    """Return the numpy type that one residue of the space is held in."""
+    if isinstance(space, Reals):
+        return np.uint64 if space.bits == 64 else np.uint32
+    return np.uint32 if space.bits == 32 else np.uint16
+
+
+def to_residues(values: Floats | Phases, space: Space, terms: int) -> Residues:
+    """Convert a part (any shape) of a sum of at most `terms`. RangeError if a real is beyond the bound or not
+    finite."""
+    if isinstance(space, Reals):
+        return to_ring(np.asarray(values, np.float64), space.bound, terms, space.bits)
+    return np.asarray(values).astype(residue_type(space), order="C")
+
+
+def from_residues(total: Residues, space: Space, terms: int) -> NDArray[Any]:
+    """Convert residues added up to the sum behind them: float64, or phases as uint32."""
+    if isinstance(space, Reals):
+        return from_ring(total, space.bound, terms)
+    return total.astype(np.uint32)
+
+
+def pack(residues: Residues) -> bytes:
+    """Little-endian, row by row."""
+    return residues.astype(residues.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def unpack(data: bytes, shape: tuple[int, ...], space: Space, sender: str) -> Residues:
+    """Read what `pack` wrote, read-only. ProtocolError if the length does not fit the agreed shape."""
+    dtype = np.dtype(residue_type(space)).newbyteorder("<")
+    if len(data) != prod(shape) * dtype.itemsize:
+        raise ProtocolError(
+            f"{sender} was expected to send a masked part of shape {shape} ({prod(shape) * dtype.itemsize} bytes), "
+            f"{len(data)} bytes came; do both run the same job?"
+        )
+    return np.frombuffer(data, dtype).reshape(shape)

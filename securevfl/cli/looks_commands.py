@@ -1,0 +1,273 @@
+"""The command `correlate`: columns of all parties side by side, before a training."""
+
+from __future__ import annotations
+
+import csv
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from securevfl.base.files import check_writable, write_whole
+from securevfl.cli.party_options import (
+    Data,
+    Digest,
+    Html,
+    IdColumn,
+    Json,
+    LabelColumn,
+    Ledger,
+    MeetingOptions,
+    Name,
+    PeersFile,
+    expanded,
+    stoppable,
+)
+from securevfl.errors import ConfigError, IdError, TableError
+
+if TYPE_CHECKING:
+    from securevfl.data.party import Party
+
+
+def register_correlate(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command()(expanded(correlate))
+
+
+def correlate(
+    party: Name,
+    data: Data,
+    peers: PeersFile = Path("peers.toml"),
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    accept: Digest = None,
+    report_json: Json = None,
+    page: Html = None,
+    ledger: Ledger = None,
+    meeting: MeetingOptions = MeetingOptions(),
+) -> None:
+    """Compare your columns of numbers with those of the others before a training: correlations and variance inflation.
+
+    Every party runs this, on rows that securevfl align has put in one order. Both of each two learn every correlation
+    of their columns, rounded at random to 6 bits; your disclosure ledger counts them, and refuses beyond its limits.
+    Your consent sheet is shown first, once all parties are there. Columns of others go by numbers, not by names.
+    """
+    from securevfl.cli.ask_consent import agree, check_digest
+    from securevfl.cli.show import console, table
+    from securevfl.consent.consent_sheet import AgreedSheets
+    from securevfl.data.load import read_in_order
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.organisations.correlate import correlate_with
+
+    check_digest(accept)
+    check_writable(report_json, page)
+    own = read_in_order(party, data, id_column=id_column, label_column=label_column)
+    kept = DisclosureLedger.of(party, ledger)
+    with stoppable(), meeting.events():
+        found = correlate_with(
+            own,
+            peers,
+            ledger=kept,
+            consent=partial(agree, AgreedSheets(kept), accept, "securevfl correlate"),
+            **meeting.keys,
+        )
+    if report_json is not None:
+        write_whole(report_json, f"[{', '.join(map(str, found))}]\n".encode())
+    if page is not None:
+        from securevfl.data.correlations import page_of
+
+        write_whole(page, page_of(found).encode())
+    out = console()
+    for each in found:
+        out.print(table(each.heads, each.cells()))
+
+
+# The command `fairness`: whether a model treats groups alike, of rows whose labels have become known.
+
+
+HEADS = ["group", "rows", "rate", "selected", "true positive", "false positive"]
+
+
+def register_fairness(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command()(expanded(fairness))
+
+
+def fairness(
+    party: Name,
+    data: Data,
+    predictions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With labels: what securevfl predict or score wrote, all rows.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Your column of groups; with labels too, nothing is sent.")
+    ] = None,
+    positive: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="With labels: the positive class, if the model's job names one."),
+    ] = None,
+    peers: PeersFile = Path("peers.toml"),
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    accept: Digest = None,
+    report_json: Json = None,
+    ledger: Ledger = None,
+    meeting: MeetingOptions = MeetingOptions(),
+) -> None:
+    """Say how a model treats groups: rates of labels, of selected rows, of true and false positives, group by group.
+
+    Who has labels gives --predictions, who has groups --group; who has both learns it alone. Where another party has
+    the groups both run this at the same time, on rows that securevfl align has put in one order: the one with labels is
+    told counts of rows, rounded at random to 8, the other one nothing. Groups under 100 rows are put together. The
+    other one's ledger lets all looks tell 3% of what its groups hold: a first takes some 1,000 to 3,000 rows.
+    """
+    from securevfl.cli.ask_consent import agree, check_digest
+    from securevfl.consent.consent_sheet import AgreedSheets
+    from securevfl.data.load import read_in_order
+    from securevfl.disclosure.ledger import DisclosureLedger
+    from securevfl.organisations.fairness_by_group import alone_by_group, ask_groups, give_groups
+
+    check_digest(accept)
+    check_writable(report_json)
+    if predictions is None and group is None:
+        raise ConfigError("--predictions or --group was expected, neither came; give what you have of the two")
+    own = read_in_order(party, data, id_column=id_column, label_column=label_column)
+    said = None if predictions is None else _said(own, predictions)
+    groups = None if group is None else _texts(own, group)
+    if said is not None and groups is not None:
+        _show(alone_by_group(own, said, groups, positive=positive), report_json)
+        return
+    with stoppable(), meeting.events():
+        if said is not None:
+            found = ask_groups(own, said, peers, positive=positive, **meeting.keys)
+        else:
+            kept = DisclosureLedger.of(party, ledger)
+            consent = partial(agree, AgreedSheets(kept), accept, "securevfl fairness")
+            names = give_groups(own, groups, peers, ledger=kept, consent=consent, **meeting.keys)  # type: ignore[arg-type]
+            typer.echo(f"counts of {', '.join(names)} were told, rounded to 8 rows")
+            return
+    _show(found, report_json)
+
+
+def _said(own: Party, file: Path) -> list[str]:
+    """Return the predicted class of each row of the party, by its ids. ConfigError or IdError for what is missing."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        rows = csv.DictReader(lines)
+        if not {"id", "prediction"} <= set(rows.fieldnames or ()):
+            raise ConfigError(f"{file}: columns id and prediction were expected, as securevfl predict writes them")
+        found = {row["id"]: _class(row["prediction"]) for row in rows}
+    ids = [str(each) for each in (own.ids.tolist() if own.ids is not None else ())]
+    lacking = sum(each not in found for each in ids)
+    if lacking:
+        raise IdError(f"{file}: a prediction of each of {len(ids):,} rows was expected, {lacking:,} lack one; add them")
+    return [found[each] for each in ids]
+
+
+def _class(text: str) -> str:
+    """Return what a class is called whose label was written so: a whole number without its point."""
+    from securevfl.models.positive import class_name
+
+    try:
+        return class_name(float(text))
+    except ValueError:
+        return text
+
+
+def _texts(own: Party, column: str) -> list[str]:
+    """Return the values of a column as texts. TableError if there is none of this name."""
+    if column not in own.columns:
+        raise TableError(f"party {own.name}: a column {column} was expected, there is none; correct --group")
+    levels, values = own.levels.get(column), own.X[:, own.columns.index(column)].tolist()
+    if levels is None:
+        return ["missing" if each != each else f"{each:g}" for each in values]
+    return ["missing" if each != each else levels[int(each)] for each in values]
+
+
+def _show(found: dict[str, dict[str, float]], file: Path | None) -> None:
+    import json
+
+    from securevfl.cli.show import console, table
+
+    if file is not None:
+        write_whole(file, json.dumps(found, indent=1).encode())
+    keys = [head.replace(" ", "_") for head in HEADS[1:]]
+    console().print(table(HEADS, [[name, *(round(own[key], 3) for key in keys)] for name, own in found.items()]))
+
+
+# The command `describe`: a look at one party's own table before a training. It meets nobody.
+
+
+def register_describe(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command()(describe)
+
+
+def describe(
+    data: Annotated[Path, typer.Argument(metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")],
+    party: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the page calls you; by default as the file.")
+    ] = None,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "y",
+    report_json: Json = None,
+    page: Html = None,
+) -> None:
+    """Describe each column of your own table before a training. Nothing is sent.
+
+    How it was read, missing values, quartiles, far tails, columns that do not vary or repeat others, variance inflation
+    among your columns, and with labels of two classes what each column says of them by itself.
+    """
+    from securevfl.cli.show import console, parted
+    from securevfl.data.readers import read_party
+    from securevfl.training.description import describe as described
+
+    check_writable(report_json, page)
+    name = party or re.sub(r"[^\w-]", "-", data.name.partition(".")[0]) or "table"
+    found = described(read_party(name, data, id_column=id_column, label_column=label_column))
+    if report_json is not None:
+        write_whole(report_json, str(found).encode())
+    if page is not None:
+        write_whole(page, found.page().encode())
+    out = console()
+    out.print(found.head, soft_wrap=True)
+    for part in parted(found.heads, found.cells(), out.width):
+        out.print(part)
+
+
+# The command `line`: what lies between the parties, measured with them all.
+
+
+def register_line(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command()(expanded(line))
+
+
+def line(
+    party: Name,
+    peers: PeersFile = Path("peers.toml"),
+    meeting: MeetingOptions = MeetingOptions(),
+) -> None:
+    """Measure round trip, bandwidth and cost a message between all parties, and print what to simulate with.
+
+    Every party runs this at the same time, for some seconds a pair of parties. Nobody needs a table.
+    """
+    from securevfl.cli.show import console, table
+    from securevfl.display.progress import progress
+    from securevfl.organisations.measure import measure_lines, slowest
+    from securevfl.runtime.clock import Network
+
+    with stoppable(), meeting.events(), progress("measuring") as on_turn:
+        lines = measure_lines(party, meeting.venue(peers), on_turn=on_turn)
+
+    def measured(network: Network) -> tuple[float, float, float]:
+        return network.mbps, network.rtt_ms, network.message_ms
+
+    rows = [(f"{line.one} - {line.other}", *measured(line.network)) for line in lines]
+    out = console()
+    out.print(table(["line", "bandwidth\nMbps", "round trip\nms", "a message\nms"], rows))
+    figures = [f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}" for figure in measured(slowest(lines))]
+    out.print("\nTo simulate with, in Python and with securevfl train:", soft_wrap=True)
+    out.print("    vfl.Network(mbps={}, rtt_ms={}, message_ms={})".format(*figures), soft_wrap=True)
+    out.print("    --mbps {} --rtt-ms {} --message-ms {}".format(*figures), soft_wrap=True)

@@ -1,0 +1,291 @@
+"""A party of FDML at work: a worker with a block of weights, or the server (see `securevfl.families.fdml.fdml`).
+
+A worker goes on while answers are under way, and takes its steps in the order of its pushes:
+
+    push t;  then for every push s that is answered, or must be:  f of s -> g -> a step on its own weights
+
+Its own state is enough to go on after a kill. It begins where it was itself, whatever the others have done, and pushes
+its predictions on the batches visited before, so that the server, which keeps nothing on disk, has them again. Where
+residuals go down all begin where the party with labels was, as these are numbered by its iterations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import ACTIVE, PASSIVE, SERVER
+from securevfl.data.schedule import Schedule, Visit
+from securevfl.errors import ProtocolError
+from securevfl.families.fdml.own_pace import FDML
+from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round
+from securevfl.families.training_data import State, TrainingData
+from securevfl.models.base import BlockModel, Place
+from securevfl.optim.rules import Updater
+from securevfl.options import JobOptions
+from securevfl.protocols.declared import sizes
+from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.notes import Began, Pushed, ToldSum
+from securevfl.protocols.residuals.base import Agreement, Batch
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.stored import pulls as shown_labels
+from securevfl.protocols.stored.local_noise import Blur
+from securevfl.protocols.stored.pulls import PeerPulls, Position, PullAnswer, Pulls, PullServer, ServerPulls, WorkerPace
+from securevfl.protocols.stored.stored_masks import StoredMasks
+from securevfl.protocols.stored.stored_sum import StoredSum
+from securevfl.protocols.sums.joint_scores import predict
+from securevfl.runtime.clock import Kind
+
+SAMPLE = 1024  # rows that the first weights are drawn from
+LANE = "stored"
+
+
+class FdmlJob(JobOptions, defer_build=True):
+    """A job at everyone's own pace: a block of weights for each worker, by FDML."""
+
+    model: BlockModel
+    optimizer: FDML
+
+
+def stored_of(job: JobOptions) -> StoredSum:
+    """How local predictions lie at its server: under masks unless it says otherwise."""
+    return job.protocol.stored or StoredMasks()
+
+
+def pace_of(job: FdmlJob, schedule: Schedule, visits: list[Visit]) -> WorkerPace:
+    """How far parties may go apart on this schedule."""
+    own, epoch = job.optimizer, schedule.batches
+    together = epoch if own.synchronous_first else 0
+    return WorkerPace([visit.index for visit in visits], epoch, own.tau, together, job.evaluation_interval)
+
+
+def workers_of(seat: Seat) -> tuple[str, ...]:
+    """List the parties with columns, in the order of the run's roles."""
+    return tuple(name for name in seat.parties if seat.roles.role(name) in (ACTIVE, PASSIVE))
+
+
+def readers_of(job: FdmlJob, seat: Seat) -> tuple[str, ...]:
+    """Who pulls sums: whoever knows labels."""
+    return workers_of(seat) if job.optimizer.shows_labels else (seat.active,)
+
+
+class FdmlServer(Player):
+    """Keeps what workers push. It starts empty in every session: they push again what it had."""
+
+    def __init__(self, job: FdmlJob, seat: Seat) -> None:
+        self._job = job
+        self._seat = seat
+
+    @property
+    def constant(self) -> bool:
+        return True
+
+    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        visits = list(data.schedule.visits())
+        pace, stored = pace_of(self._job, data.schedule, visits), stored_of(self._job)
+        seat = self._seat.sum_to(self._seat.me, workers_of(self._seat), lane=LANE)
+        readers = readers_of(self._job, self._seat)
+        kept = stored.server(seat, readers)
+        server = PullServer(seat, pace, kept, lead=self._seat.active, told=readers, whole=stored.hides_parts)
+        for done in server.serve():
+            yield Round(done, len(visits), visits[done - 1].epoch)
+
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+        return None
+
+    def state(self) -> State:
+        return State()
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A push whose step is still to be taken: its iteration, batch and H (n x c) as it was pushed, and how many steps
+    came before."""
+
+    t: int
+    batch: Batch
+    H: Floats
+    steps: int
+
+
+class FdmlWorker(BatchPlayer):
+    """The player of one FDML worker, which holds one party's block of weights."""
+
+    _job: FdmlJob
+
+    def __init__(self, job: FdmlJob, seat: Seat, columns: int, state: State | None) -> None:
+        super().__init__(job, seat)
+        self.parties = len(workers_of(seat))
+        self._seat = seat
+        self._optimizer = job.optimizer
+        self._active, passives = seat.me == seat.active, seat.passives
+        place = 0 if self._active else passives.index(seat.me)
+        self.model = job.model.build(
+            Place(seat.me, self._active, columns, seat.outputs, seat.model, len(passives), place)
+        )
+        own = State() if state is None else state
+        if state is not None:
+            self.model.restore(state)
+        self._fresh = state is None
+        self._done: int = own.get("iteration", 0)  # iterations whose step is taken
+        self._memory = Updater(self._optimizer.rule, self.model, own.get("update"))
+        noise = stored_of(job).noise
+        self._blur = None if noise is None else Blur(noise, job.epochs)
+        self._sums = job.protocol.sum_for(len(passives)).role(seat.sum_to(seat.active, passives))
+
+    @property
+    def exchanges(self) -> int:
+        return self._done
+
+    @property
+    def constant(self) -> bool:
+        return True
+
+    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        if self._optimizer.shows_labels:
+            self._show_labels(data)
+        self.begin(data, start)
+        data.stays = True  # what linear models ask of a batch, rows give where they lie
+        if self._fresh:
+            first, targets = data.starting(SAMPLE)
+            self.model.start(data.raw(first), data.scaled(first), targets if self._active else None, self.seed)
+            self._memory = Updater(self._optimizer.rule, self.model)
+        self._visits = list(data.schedule.visits())
+        self._pace = pace_of(self._job, data.schedule, self._visits)
+        self._take_place(start)
+        pulls = self._pulls()
+        pulls.begin(self._done, self._before())
+        residual, seat = self._job.protocol.residual, self._seat
+        agreement = Agreement(
+            1, kept=2 * (self._pace.tau + 1), shares_outputs=self._job.model.shares_outputs
+        )  # no passive party is further behind
+        if residual is None:
+            yield from self._knowing(pulls, None)
+        elif self._active:
+            with ActiveLink(seat, self._sums, residual.active(seat, agreement)) as down:
+                yield from self._knowing(pulls, down)
+        else:
+            with PassiveLink(seat, self._sums, residual.passive(seat, agreement)) as up:
+                yield from self._asking(pulls, up)
+
+    def _show_labels(self, data: TrainingData) -> None:
+        flow = data.schedule.flow
+        if self._active:
+            assert data.targets is not None, "the active party has labels"
+            shown_labels.show(self._seat, data.targets[flow])
+        else:
+            data.targets = np.zeros((data.rows, self._seat.outputs))
+            data.targets[flow] = shown_labels.seen(self._seat, len(flow))
+
+    def _take_place(self, start: int) -> None:
+        """Set where this worker begins: at the iteration it had reached, but before the next joint evaluation, and at
+        that of the active party where residuals are sent down."""
+        if self._pace.pause:
+            self._done = min(self._done, (start // self._pace.pause + 1) * self._pace.pause - 1)
+        if self._optimizer.shows_labels:
+            return
+        channel, seat = self._channel, self._seat
+        if self._active:
+            for passive in seat.passives:
+                channel.send(passive, Position(self._done), LANE, told=sizes(channel, passive))
+        else:
+            self._done = channel.recv(seat.active, Position, LANE).iteration
+            if not 0 <= self._done <= len(self._visits):
+                raise ProtocolError(
+                    f"{seat.me}: {seat.active} was expected to begin within {len(self._visits)} iterations, it begins "
+                    f"at {self._done}; do both run the same job?"
+                )
+
+    def _pulls(self) -> Pulls:
+        seat, workers = self._seat, workers_of(self._seat)
+        if not seat.roles.having(SERVER):
+            return PeerPulls(seat.sum_to(seat.active, workers, lane=LANE), self._pace, lead=seat.active)
+        own = seat.sum_to(seat.roles.the(SERVER), workers, lane=LANE)
+        readers = readers_of(self._job, seat)
+        return ServerPulls(own, self._pace, stored_of(self._job).worker(own, readers), told=readers)
+
+    def _before(self) -> Iterator[tuple[int, int, Floats]]:
+        """Yield, for every batch visited before, its number, the iteration of its last visit, and H (n x c) at the
+        present weights."""
+        visits = range(max(0, self._done - 2 * self._pace.epoch), self._done)
+        for batch, t in {self._visits[t].index: t for t in visits}.items():
+            yield batch, t, self._shown(self.model.forward(self.batch(self._visits[t]).X))
+
+    def _shown(self, H: Floats) -> Floats:
+        """H (n x c) as it may be pushed."""
+        return H if self._blur is None else self._blur(H)
+
+    def _push(self, pulls: Pulls, t: int) -> _Open:
+        batch = self.batch(self._visits[t])
+        self._channel.door.began(t + 1)
+        self._channel.note(Began(batch.index))
+        H = self._shown(self.model.forward(batch.X))
+        self._channel.clock.offloaded(Kind.LOCAL, batch.elsewhere)
+        self._channel.note(Pushed(batch.index, H))
+        pulls.push(t, H, self._done)
+        return _Open(t, batch, H, self._done)
+
+    def _knowing(self, pulls: Pulls, down: ActiveLink | None) -> Iterator[Round]:
+        """Run the iterations of a worker that knows labels. down: the link to the others where these wait for its
+        residuals."""
+        opened: deque[_Open] = deque()
+        for t in range(self._done, len(self._visits)):
+            opened.append(self._push(pulls, t))
+            while opened:
+                wait = len(opened) > self._pace.unanswered(t)
+                answer = pulls.pull((len(opened[0].batch.X), self._seat.outputs), wait=wait)
+                if answer is None:
+                    break
+                yield self._step(opened.popleft(), answer, down)
+
+    def _step(self, item: _Open, answer: PullAnswer, down: ActiveLink | None) -> Round:
+        assert answer.total is not None, "who knows labels is told sums"
+        X, f = item.batch.X, answer.total
+        self._channel.note(ToldSum(item.batch.index, f - item.H, answer.versions))
+        if self._done > item.steps or self._blur is not None:  # its own part has moved since, or is known better
+            f = f - item.H + self.model.forward(X)
+        self._round, self._booked = item.t + 1, None
+        g = self.residual(f, item.batch)
+        if down is not None:
+            down.publish(g, item.batch)
+        return self._moved(item, self.model.vjp(X, g))
+
+    def _asking(self, pulls: Pulls, up: PassiveLink) -> Iterator[Round]:
+        """Run the iterations of a worker without labels, which asks for residuals over `up`."""
+        opened: deque[_Open] = deque()
+        begun, answered, published = self._done, self._done - 1, 0
+        for t in range(begun, len(self._visits)):
+            opened.append(self._push(pulls, t))
+            while opened:
+                item, wait = opened[0], len(opened) > self._pace.unanswered(t)
+                while (answer := pulls.pull((0, 0), wait=wait and answered < item.t)) is not None:
+                    answered, published = answer.iteration, answer.finished
+                if not (wait or item.t < min(answered + 1, published)):
+                    break
+                reply = up.reply()
+                if reply.exchange != item.t - begun:
+                    raise ProtocolError(
+                        f"{self._seat.me}: {self._seat.active} was expected to publish exchange {item.t - begun}, it "
+                        f"published {reply.exchange}; do both run the same job?"
+                    )
+                yield self._moved(opened.popleft(), reply.gradient(self.model, item.batch))
+
+    def _moved(self, item: _Open, gradient: Floats) -> Round:
+        """Take the step of an iteration, from the gradient of its batch's loss, and return the round that it ends."""
+        self._memory.begin()
+        self._memory.step(gradient / len(item.batch.X), self._optimizer.eta(item.t, self.parties))
+        self._done = item.t + 1
+        return Round(self._done, len(self._visits), item.batch.epoch, self._booked)
+
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+        return predict(self._seat, self._sums, self.model, rows, self._seat.outputs)
+
+    def state(self) -> State:
+        return State(self.outcome(), iteration=self._done, update=self._memory.state)
+
+    def outcome(self) -> State:
+        return State(self.model.state())

@@ -1,0 +1,318 @@
+"""One party at work: what trains, predicts and is kept, whatever its method.
+
+Whoever knows labels watches whether a training still moves towards a model (`Divergence`): its loss against that of no
+model at all, f = 0 on the same rows. A loss that is not finite ends the training at once; one that is FAR above that of
+f = 0 as soon as it is so over as many rows as tell it from a few odd ones. The watcher's error ends the run of all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.data.drift import SCORE, Baseline, of_numbers
+from securevfl.data.schedule import Visit
+from securevfl.errors import ConfigError, DivergenceError, LabelError
+from securevfl.families.training_data import State, TrainingData
+from securevfl.models import metrics
+from securevfl.models.loss import Loss
+from securevfl.options import JobOptions
+from securevfl.protocols.notes import Began
+from securevfl.protocols.residuals.base import Batch
+from securevfl.protocols.seat import Seat
+
+FAR = 10.0  # times the loss of f = 0
+ROWS = 64  # over at least so many rows, or all there are
+
+
+class Divergence:
+    """Watches the losses of the latest batches of a table of `rows` training rows."""
+
+    def __init__(self, loss: Loss, rows: int) -> None:
+        self._loss = loss
+        self._rows = min(ROWS, rows)
+        self._seen: deque[tuple[int, float, float]] = deque()  # rows, loss, loss of f = 0; the latest last
+
+    def see(self, round_number: int, f: Floats, y: Floats) -> float:
+        """Take in the forward output f (n x c) of a batch with targets y (n x c), and return its mean loss.
+        DivergenceError names the round."""
+        own, none = _sums(self._loss, f, y)
+        self._seen.append((len(f), own, none))
+        while sum(rows for rows, _, _ in self._seen) - self._seen[0][0] >= self._rows:
+            self._seen.popleft()
+        rows, total, start = (sum(each) for each in zip(*self._seen, strict=True))
+        if not np.isfinite(own) or (rows >= self._rows and total > FAR * start):
+            raise diverged(round_number)
+        return own / len(f)
+
+    def check_sealable(self, round_number: int, g: Floats, y: Floats) -> None:
+        """Check that no entry of g (n x c) is beyond the loss's bound, up to which residuals are encrypted.
+
+        LabelError if it is so without any model, for targets y (n x c); else DivergenceError.
+        """
+        bound = self._loss.bound
+        if np.abs(g).max(initial=0.0) <= bound:
+            return
+        if np.abs(self._loss.residual(np.zeros_like(g), y)).max() > bound:
+            raise LabelError(
+                f"{self._loss.name} loss: labels within {bound:g} {self._loss.spread} were expected under encryption, "
+                "some are farther; trim them, or train on their logarithm"
+            )
+        raise diverged(round_number)
+
+
+def check_outcome(loss: Loss, f: Floats, y: Floats, rounds: int) -> None:
+    """DivergenceError if f (n x c), of a model after so many rounds, is far worse than none for targets y (n x c)."""
+    own, none = _sums(loss, f, y)
+    if not own <= FAR * none:
+        raise diverged(rounds)
+
+
+def diverged(round_number: int) -> DivergenceError:
+    """Return the error of a training that diverges at this round."""
+    return DivergenceError(
+        f"round {round_number}: a loss near or below that of its start was expected, it is not finite or far above: "
+        "the training diverges and no model is kept; lower lr"
+    )
+
+
+def _sums(loss: Loss, f: Floats, y: Floats) -> tuple[float, float]:
+    """Add up the losses over the rows, for f and for f = 0."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(loss.value(f, y).sum()), float(loss.value(np.zeros_like(f), y).sum())
+
+
+class OwnRows(Protocol):
+    """Rows of one party's columns, scaled as in training, read by slices; an array (m x d) is one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class AskedRows:
+    """New rows that are asked about: digests of their ids, and this party's columns (m x d) before any scaling. barred:
+    those (m,) of which this party tells nothing."""
+
+    ids: Sequence[bytes]
+    raw: Floats
+    barred: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class KnownRows:
+    """What whoever asks knows of new rows (m,) before it asks: those that the model was `trained` on, those that it has
+    asked about with other columns (`changed`), and scores that it has been told (m x c), nan elsewhere."""
+
+    trained: NDArray[np.bool_]
+    changed: NDArray[np.bool_]
+    scores: Floats
+
+    @property
+    def open_rows(self) -> NDArray[np.bool_]:
+        """The rows (m,) to ask about."""
+        return ~self.trained & ~self.changed & np.isnan(self.scores).any(axis=1)
+
+
+@dataclass(frozen=True)
+class AnsweredRows:
+    """Which rows of a block (m,) were scored, and for which of these the score was made, not told again."""
+
+    scored: NDArray[np.bool_]
+    fresh: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round that is over. number counts from 1, those before a resume included; loss: its mean, where known."""
+
+    number: int
+    of: int
+    epoch: int
+    loss: float | None = None
+
+
+class Player(ABC):
+    """One party at work under one method."""
+
+    calibration: Sequence[list[float]] = ()  # as of the last measurement (`metrics.calibration`)
+    scored: Baseline | None = None  # of the scores of the last measurement, where these are told
+
+    @abstractmethod
+    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        """Trains, `start` rounds having been done before, and hands over after every round.
+
+        In between all parties may evaluate, keep their states, or stop for good, which closes this generator.
+        """
+
+    @abstractmethod
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+        """F (m x c) on these rows, of which every party brings its columns; None where it is not for this party. nan
+        for rows that a party has refused.
+
+        asked: their ids and columns as they are, where there are any.
+        """
+
+    def answered(self, rows: int) -> AnsweredRows:
+        """Return which of the rows of the last `decision`, so many, were scored."""
+        return AnsweredRows(np.ones(rows, np.bool_), np.ones(rows, np.bool_))
+
+    def known(self, asked: AskedRows) -> KnownRows:
+        """Return what this party, which asks, knows of new rows (m,) before it asks about them."""
+        nothing = np.zeros(len(asked.ids), np.bool_)
+        return KnownRows(nothing, nothing, np.full((len(nothing), 1), np.nan))
+
+    def measure(self, loss: Loss, data: TrainingData, rounds: int, *, last: bool) -> dict[str, float]:
+        """Metrics on the rows that are evaluated, with all other parties; empty where they are not for this party.
+
+        rounds: done so far. last: the training is over. DivergenceError if it has left the numbers.
+        """
+        rows = data.evaluated
+        f, labels = self.decision(rows), data.labels(rows.rows)
+        if f is None or labels is None or data.counted is None:
+            return {}
+        f = data.shifted(f, rows.rows)
+        check_outcome(loss, f, loss.targets(labels, data.counted), rounds)
+        if not loss.classifies or len(data.counted) == 2:
+            said = loss.proba(f)[:, 1] if loss.classifies else loss.mean(f, data.counted)
+            found = labels == data.counted[1] if loss.classifies else labels
+            self.calibration = metrics.calibration(found, said).tolist()
+            self.scored = of_numbers(SCORE, said)
+        return metrics.evaluate(loss, f, labels, data.counted)
+
+    def prepare(self, data: TrainingData) -> Generator[Round]:
+        """Do all work that can be done before the training, together with all other parties; yields after each step as
+        `train` does.
+
+        ConfigError for a method that has none.
+        """
+        raise ConfigError(f"{type(self).__name__} has nothing to prepare; start the training at once")
+
+    @property
+    def turns_back(self) -> bool:
+        """Whether the player can go back from where it has lost its way, to go on with shorter steps."""
+        return False
+
+    def is_lost(self, losses: Sequence[float]) -> bool:
+        """Whether the losses of all evaluations so far say to turn back, the last one being of this model."""
+        return False
+
+    def turn_back(self, best: State | None) -> None:
+        """Go back to the outcome of an earlier evaluation, or to the start, and on from there with shorter steps; all
+        parties do so at the same point, between two rounds. Only where `turns_back`."""
+        raise NotImplementedError(f"{type(self).__name__} does not turn back")
+
+    @property
+    def row_bits(self) -> float:
+        """How many bits of a new row this party lets its scores and codes tell; no end where scores are exact."""
+        return float("inf")
+
+    @property
+    def exchanges(self) -> int:
+        """How often all parties have exchanged something so far, before a resume included."""
+        return 0
+
+    @property
+    def constant(self) -> bool:
+        """Whether one state serves any round before it: it is the same at every round, or the player goes at a pace of
+        its own and knows by its state how far it is."""
+        return False
+
+    @abstractmethod
+    def state(self) -> State:
+        """All that a resume needs beside the training data."""
+
+    def outcome(self) -> State:
+        """Return what predicting needs of the state: the party's part of the model."""
+        return self.state()
+
+    def going_back(self, best: State, anew: Callable[[State], Player]) -> Player:
+        """Who ends the training with an earlier outcome of this player; all parties go back at the same point.
+
+        anew: makes a player of an outcome, which is enough for methods whose ends need nothing of the training.
+        """
+        return anew(best)
+
+
+class BatchPlayer(Player):
+    """A player that goes through the batches of the schedule; what its optimizer sees of the party."""
+
+    def __init__(self, job: JobOptions, seat: Seat) -> None:
+        self.parties = len(seat.parties)  # K
+        self.seed = job.seed
+        self.start = 0  # rounds done before, where it goes on from a state
+        self._job = job
+        self._channel = seat.channel
+        self.loss = job.loss
+        self._seals = job.protocol.seals
+        self._visit: Visit | None = None
+        self._booked: float | None = None
+        self._watch: Divergence | None = None
+        self._round = 0  # the one that is being done, from 1
+
+    @property
+    def data(self) -> TrainingData:
+        """The training data of this party, once it has begun."""
+        return self._data
+
+    def begin(self, data: TrainingData, start: int) -> None:
+        """Start on the training data, at round `start`; this is called before anything else."""
+        self._data = data
+        self.start = start
+        self._watch = None if data.targets is None else Divergence(self.loss, len(data.schedule.train))
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield this party's side of every batch still to come, in the order that all parties share."""
+        for number, visit in enumerate(islice(self._data.schedule.visits(), self.start, None), self.start + 1):
+            self._round, self._visit, self._booked = number, visit, None
+            self._channel.door.began(number)
+            self._channel.note(Began(visit.index))
+            yield self.batch(visit)
+
+    def visited(self, number: int) -> Batch:
+        """Return this party's side of the batch of an earlier round, counted from 0."""
+        return self.batch(next(islice(self._data.schedule.visits(), number, None)))
+
+    def later(self, k: int) -> Batch | None:
+        """Return this party's side of the batch k rounds after the one being done, or done last; None after the end."""
+        visit = next(islice(self._data.schedule.visits(), self._round - 1 + k, None), None)
+        return None if visit is None else self.batch(visit)
+
+    def batch(self, visit: Visit) -> Batch:
+        """Return this party's side of the batch of a visit."""
+        return self._data.batch(visit)
+
+    def residual(self, f: Floats, batch: Batch) -> Floats:
+        """G (n x c) of the loss at f (n x c); the first of a batch also books its loss. Only with labels.
+
+        DivergenceError if the loss is that of no model; LabelError if a label is too far from the others to be sealed.
+        """
+        y = batch.labels
+        assert self._watch is not None, "it has begun"
+        if self._booked is None:
+            self._booked = self._watch.see(self._round, f, y)
+        g = self.loss.residual(f, y)
+        if self._seals:
+            self._watch.check_sealable(self._round, g, y)
+        return g
+
+    def book(self, loss: float) -> None:
+        """Note the mean loss of a batch, the first time in a visit."""
+        if self._booked is None:
+            self._booked = loss
+
+    def rounds(self, work: Iterator[None]) -> Iterator[Round]:
+        """Yield a round for each step of an optimizer's work."""
+        of = len(self._data.schedule)
+        for number, _ in enumerate(work, self.start + 1):
+            assert self._visit is not None, "an optimizer takes a batch before it is done with one"
+            yield Round(number, of, self._visit.epoch, self._booked)

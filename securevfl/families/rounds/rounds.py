@@ -1,0 +1,217 @@
+"""Training by rounds: a forward sum goes up, a residual goes down (FedBCD 2019, Algorithm 1).
+
+    every passive party k     H_k (n x c) into a sum of its choice                    up
+    the active party          f = sum of all H_k, g = df-loss at f (n x c)
+    the active party          g, in the clear or sealed                               down
+    every party               its own parameter gradient J_k^T g, and steps on its own block of weights
+
+One party has labels, all have columns. What steps a party takes, and on how many exchanges, is its optimizer's; what
+others see of H_k and g is the sum's and the residual's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from securevfl.base.arrays import Floats
+from securevfl.base.extras import installed
+from securevfl.base.roles import ACTIVE, COLLECTOR, CONTRIBUTOR, PASSIVE, Roles
+from securevfl.crypto.prg import KEY_BYTES
+from securevfl.data.evidence import Woe
+from securevfl.data.preparation import Preparation
+from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.families.base import J, Known, MessageProtocol, Method, Told
+from securevfl.families.player import AskedRows, BatchPlayer, OwnRows, Player, Round
+from securevfl.families.rounds.rounds_counts import RoundsJob, active_learns, counts, passive_learns
+from securevfl.families.training_data import State, TrainingData
+from securevfl.models.base import BlockModel, Model, Place
+from securevfl.models.linear import Logistic
+from securevfl.models.neural import Neural
+from securevfl.optim.block_newton import BlockNewton
+from securevfl.optim.celu import CeluVFL
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.optim.rounds import RoundsTraining
+from securevfl.optim.rules import Updater
+from securevfl.options import JobOptions
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.declared import Declared, Reals, Reveal, recast
+from securevfl.protocols.engines import Ckks
+from securevfl.protocols.link import ActiveLink, PassiveLink
+from securevfl.protocols.residuals.open_residual import OpenResidual
+from securevfl.protocols.residuals.sealed_residual import Opened
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.sums.direct_sum import DirectSum
+from securevfl.protocols.sums.joint_scores import predict
+from securevfl.protocols.sums.tree_sum import TreeSum
+
+SAMPLE = 1024  # rows that the first weights are drawn from
+
+EVIDENCE = Reveal("output", "the receiver's own parameter gradient J^T g, and the classes in each of its bins")
+
+
+class Rounds(Method[RoundsJob]):
+    """A sum up and a residual down, for models that every party has a block of weights of."""
+
+    name: ClassVar[str] = "rounds"
+    options: ClassVar[type[JobOptions]] = RoundsJob
+    weighs: ClassVar[bool] = True
+    bins: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
+    single: ClassVar[bool] = True
+
+    def trains(self, model: type[Model]) -> bool:
+        return issubclass(model, BlockModel)
+
+    def check(self, job: JobOptions) -> None:
+        if job.protocol.residual is None:
+            raise ValueError("protocol.residual: is missing; add it")
+        if isinstance(job.optimizer, RoundsTraining):
+            job.optimizer.check(job.model)
+        sums = job.protocol.sum_for(2)
+        if job.model.shows_parts and sums.hides_parts:
+            raise ValueError(
+                f'protocol.sum: "direct" was expected, a top model is fed every party\'s outputs apart and {sums.name} '
+                'hides none of them; use sum = "direct"'
+            )
+
+    def examples(self) -> dict[str, dict[str, Any]]:
+        own: dict[str, Any] = {"model": Logistic(l2=1e-3), "optimizer": FedBCD(local_steps=3, lr=0.2)}
+        nets = own | {"accepts": ("columns", "fresh_equations"), "protocol": Protocol(sum=DirectSum(), residual=Ckks())}
+        neural = {"neural": nets | {"model": Neural()}, "neural top": nets | {"model": Neural(joint="top", width=2)}}
+        linear: dict[str, dict[str, Any]] = {
+            "ckks": own | {"protocol": Protocol(residual=Ckks())},
+            "tree open": own | {"protocol": Protocol(sum=TreeSum(), residual=OpenResidual())},
+            "kept exchanges": own
+            | {"optimizer": CeluVFL(R=3, W=2, xi=60, lr=0.1), "protocol": Protocol(residual=Ckks())}
+            | {"accepts": ("fresh_equations",)},
+            "evidence": own
+            | {"protocol": Protocol(residual=Ckks()), "prepare": Preparation(woe=Woe(bins=2, rows=20))}
+            | {"accepts": ("rank",)},
+            "curvature": own | {"optimizer": BlockNewton(), "batch_size": "all", "protocol": Protocol(residual=Ckks())},
+        }
+        return linear | (neural if installed("torch") else {})
+
+    def declares(self, job: RoundsJob, roles: Roles) -> list[Declared]:
+        sums = job.protocol.sum_for(len(roles.having(PASSIVE)))
+        parts, down = sums.declares(roles.having(PASSIVE)), job.protocol.residual.declares()
+        if job.prepare.woe is not None:
+            down = [replace(item, reveals=EVIDENCE) if item.message is Opened else item for item in down]
+        return [
+            *recast(parts, {COLLECTOR: (ACTIVE,), CONTRIBUTOR: (PASSIVE,)}, space=Reals),
+            *down,
+            *job.optimizer.declares(),
+        ]
+
+    def counts(self, job: RoundsJob, sizes: Sizes) -> list[Disclosure]:
+        return counts(job, sizes)
+
+    def protocols(self, job: RoundsJob, roles: Roles) -> list[MessageProtocol]:
+        return [job.protocol.sum_for(len(roles.having(PASSIVE))), job.protocol.residual]
+
+    def title(self, job: RoundsJob, roles: Roles) -> str:
+        return f"{job.protocol.sum_for(len(roles.having(PASSIVE))).name} sum / {job.protocol.residual.name} residual"
+
+    def strength(self, job: RoundsJob) -> str:
+        return job.protocol.residual.strength
+
+    def openings(self, job: RoundsJob, sizes: Sizes) -> str:
+        times = job.optimizer.agreement(job.model).openings
+        opened = sizes.batches * times * sum(sizes.parameters.values())
+        columns = (sizes.batches * times + (job.prepare.woe is not None)) * len(sizes.passives) * sizes.outputs
+        woe = job.prepare.woe
+        slots = 0 if woe is None else sum(woe.counts(sizes.columns[name]) for name in sizes.passives)
+        told = job.protocol.residual.openings(opened, sizes.epochs, columns=columns, once=slots)
+        return f"{told}; {slots:,} of these values are counts in bins, some of them empty" if told and slots else told
+
+    def tells(self, job: RoundsJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
+        if roles.role(party) == ACTIVE:
+            return active_learns(job, party, known)
+        return passive_learns(job, party, known)
+
+    def pooling(self, job: RoundsJob, roles: Roles) -> str:
+        passives = roles.having(PASSIVE)
+        sums = job.protocol.sum_for(len(passives))
+        if sums.hides_parts and len(passives) > 1 and job.optimizer.exchanges(passives) > 1:
+            return (
+                "needs nobody: one passive party moves between two sums, so their difference is that party's\n"
+                "part, and weights start at zero"
+            )
+        return sums.coalition(passives)
+
+    def player(self, job: RoundsJob, seat: Seat, columns: int, state: State | None) -> Player:
+        return RoundsPlayer(job, seat, columns, state)
+
+    def ideal(self, job: J) -> J:
+        """Return the same job with a direct sum and an open residual, under the defence that its residual has."""
+        defence = getattr(job.protocol.residual, "defence", None)
+        residual = OpenResidual() if defence is None else OpenResidual(defence=defence)
+        protocol = Protocol(sum=DirectSum(), residual=residual)
+        return job.model_copy(update={"protocol": protocol, "max_label_auc": None})
+
+
+class RoundsPlayer(BatchPlayer):
+    """The player of one party, which holds that party's block of weights."""
+
+    _job: RoundsJob
+
+    def __init__(self, job: RoundsJob, seat: Seat, columns: int, state: State | None) -> None:
+        super().__init__(job, seat)
+        self._active = seat.me == seat.active
+        passives = len(seat.passives)
+        place = 0 if self._active else seat.passives.index(seat.me)
+        self._outputs = seat.outputs
+        self._seat = replace(seat, outputs=job.model.collected(seat.outputs, passives), reals=job.protocol.reals)
+        self._optimizer = job.optimizer
+        self.model = job.model.build(Place(seat.me, self._active, columns, seat.outputs, seat.model, passives, place))
+        own = State() if state is None else state
+        if state is not None:
+            self.model.restore(state)
+        self._before: int = own.get("exchanges", 0)
+        self.memory = self._optimizer.remember(self.model, own.get("update"))
+        self._noise: bytes = own.get("noise", b"") or os.urandom(KEY_BYTES)
+        self._sums = job.protocol.sum_for(len(seat.passives)).role(seat.sum_to(seat.active))
+        self._link: ActiveLink | PassiveLink | None = None
+
+    @property
+    def exchanges(self) -> int:
+        return self._before + (self._link.rounds if self._link is not None else 0)
+
+    @property
+    def updater(self) -> Updater:
+        """Its memory, where the optimizer goes by a rule."""
+        assert isinstance(self.memory, Updater), "only an optimizer that goes by a rule asks for it"
+        return self.memory
+
+    def train(self, data: TrainingData, start: int = 0) -> Generator[Round]:
+        self.begin(data, start)
+        data.stays = True  # what linear models ask of a batch, rows give where they lie
+        if start == 0:
+            first, targets = data.starting(SAMPLE)
+            self.model.start(data.raw(first), data.scaled(first), targets, self.seed)
+            self.memory = self._optimizer.remember(self.model, None)
+        residual, agreement = self._job.protocol.residual, self._optimizer.agreement(self._job.model)
+        if self._active:
+            seat = replace(self._seat, noise=self._noise, released=self._before)
+            with ActiveLink(seat, self._sums, residual.active(seat, agreement)) as self._link:
+                yield from self.rounds(self._optimizer.active(self, self._link))
+        else:
+            with PassiveLink(self._seat, self._sums, residual.passive(self._seat, agreement)) as self._link:
+                yield from self.rounds(self._optimizer.passive(self, self._link))
+
+    def decision(self, rows: OwnRows, asked: AskedRows | None = None) -> Floats | None:
+        self._settle()
+        return predict(self._seat, self._sums, self.model, rows, self._outputs)
+
+    def _settle(self) -> None:
+        if isinstance(self._link, ActiveLink):
+            self._optimizer.settle(self, self._link)
+
+    def state(self) -> State:
+        self._settle()
+        return State(self.outcome(), exchanges=self.exchanges, noise=self._noise, update=self.memory.state)
+
+    def outcome(self) -> State:
+        return State(self.model.state())

@@ -1,0 +1,342 @@
+"""Training on additive shares: weights, forward sums, residuals and gradients are seen by nobody, first to last.
+
+    ahead     every product of a stretch of visits, of random vectors with columns, and transfers for its tables
+    a visit   one round trip of the two holders of shares, the active party and its partner (three messages in a row
+              with more parties): the residual comes out of a table of the loss, in shares
+    scores    of rows that were agreed on, to the active party
+
+Who learns what: sizes, and the agreed scores at the active party. See `securevfl.protocols.shares.visits` and its
+siblings for the messages, `securevfl.families.shares.shares_plan` for which optimizers fit,
+`securevfl.families.shares.shares_player` for a party.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import ACTIVE, PARTNER, PASSIVE, Role, Roles
+from securevfl.crypto.share_ring import ShareRing
+from securevfl.disclosure.counts import Disclosure, Sizes
+from securevfl.disclosure.leaks import Leak
+from securevfl.errors import PartiesError
+from securevfl.families.base import J, Known, MessageProtocol, Method, Told
+from securevfl.families.player import Player
+from securevfl.families.shares.shares_leaks import (
+    EXACT_SCORES,
+    SCORES,
+    SMALL_METRICS,
+    measured,
+    measures,
+    shares_leaks,
+    told_bits,
+)
+from securevfl.families.shares.shares_needs import needs
+from securevfl.families.shares.shares_plan import SharesJob, check_optimizer, plan_of, turns_back
+from securevfl.families.shares.shares_player import SharesPlayer
+from securevfl.families.sizes import evaluated
+from securevfl.families.training_data import State
+from securevfl.models import level_metrics
+from securevfl.models.base import Model
+from securevfl.models.inputs import Spread
+from securevfl.models.linear import LinearModel, Logistic, Poisson
+from securevfl.models.loss import Loss, NumberLoss
+from securevfl.models.trees import Trees
+from securevfl.optim.fedbcd import FedSGD
+from securevfl.options import JobOptions
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.declared import Declared
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares import new_sums, opened_scores, share_measures, visits, work_ahead
+from securevfl.protocols.shares.new_sums import MOST as MOST_COUNTED
+from securevfl.protocols.shares.shares_options import Shares
+
+
+class SharesMethod(Method[SharesJob]):
+    """Shares at two holders, for linear models whose loss is a table of one sum."""
+
+    name: ClassVar[str] = "shares"
+    options: ClassVar[type[JobOptions]] = SharesJob
+    weighs: ClassVar[bool] = True
+    replayed: ClassVar[bool] = True
+    accounts: ClassVar[bool] = True
+    leak_kinds = (*Method.leak_kinds, SMALL_METRICS, SCORES, EXACT_SCORES)
+
+    def trains(self, model: type[Model]) -> bool:
+        return issubclass(model, LinearModel)
+
+    def check(self, job: JobOptions) -> None:
+        if job.protocol.shares is None:
+            if job.model.method == self.name:
+                raise ValueError(
+                    f"a {job.model.name} model trains on shares alone, as a residual, open or sealed, would tell each "
+                    "party an equation about labels for each leaf; set protocol.shares, as in [protocol.shares]"
+                )
+            raise ValueError(
+                f"optimizer {job.optimizer.name} trains on shares; set protocol.shares, as in [protocol.shares]"
+            )
+        if not job.model.loss.elementwise:
+            raise ValueError(
+                f"loss {job.model.loss.name} mixes the sums of all classes in each residual, which no table of one sum "
+                "gives; use one_vs_rest"
+            )
+        check_optimizer(job)
+        reach = 0.0 if not isinstance(job.model, Trees) else job.model.reach
+        if job.protocol.shares.clip < reach:
+            raise ValueError(
+                f"protocol.shares.clip: {reach:g} or more was expected, as columns of a {job.model.name} model "
+                "reach so far; leave it out, or lower model.linear"
+            )
+        if job.reshuffle:
+            raise ValueError("shares prepare batches ahead, which stay the same; set reshuffle = false")
+        told = level_metrics.names(job.model.loss)
+        for key, stop in (("target", job.target), ("patience", job.patience)):
+            if stop is not None and stop.metric not in told:
+                raise ValueError(
+                    f"{key}.metric must be one of {', '.join(told)} under shares, where no row's scores of several "
+                    "classes come together; choose one of these"
+                )
+
+    def admits(self, role: Role, *, leads: bool) -> bool:
+        return role == (ACTIVE if leads else PASSIVE)
+
+    def assigned(self, job: SharesJob, roles: Roles, columns: Mapping[str, int]) -> Roles:
+        """Assign the role of partner to the passive party that the job names, or else to the one with the most columns,
+        the first of several."""
+        passives, chosen = roles.having(PASSIVE), job.protocol.shares.partner
+        if PARTNER in roles.kinds:
+            return roles
+        if chosen is not None and chosen not in passives and columns:
+            raise PartiesError(f"protocol.shares.partner: one of {', '.join(passives)} was expected; name one of these")
+        asks = job.protocol.shares.scores_to
+        for key, named in (("open_weights", job.protocol.shares.open_weights), ("scores_to", (asks,) if asks else ())):
+            if columns and (strange := set(named) - set(roles.parties)):
+                raise PartiesError(
+                    f"protocol.shares.{key}: some of {', '.join(roles.parties)} were expected, {', '.join(strange)} "
+                    "came; correct the names"
+                )
+        partner = _partner(job, passives, columns)
+        return Roles.of((name, PARTNER if name == partner else role) for name, role in roles.cast)
+
+    def asker(self, job: SharesJob, lead: str) -> str:
+        return job.protocol.shares.scores_to or lead
+
+    def score_bits(self, job: SharesJob, sizes: Sizes | None = None) -> int:
+        options = job.protocol.shares
+        if options.scores == "levels":
+            if sizes is not None:
+                return told_bits(job, sizes, _rounds(job, sizes))
+            return options.score_levels(job.model.loss.spacing).bits
+        return 0 if options.scores == "none" else super().score_bits(job)
+
+    def clip(self, job: SharesJob) -> float | None:
+        return job.protocol.shares.clip if job.model.scales else None
+
+    def examples(self) -> dict[str, dict[str, Any]]:
+        own = {"model": Logistic(), "optimizer": FedSGD(lr=0.3)}
+        opened = Protocol(shares=Shares(open_weights=("shop",)))
+        counts = {"model": Poisson(), "optimizer": FedSGD(lr=0.03), "protocol": Protocol(shares=Shares())}
+        trees = {"model": Trees(trees=2, depth=2), "protocol": Protocol(shares=Shares()), "batch_size": "all"}
+        return {
+            "shares": own | {"protocol": Protocol(shares=Shares(chunk=1))},
+            "shares, weights opened": own | {"protocol": opened},
+            "shares, counts": own | counts,
+            "shares, trees": trees | {"epochs": 12},
+            "shares, scores to another": own | {"protocol": Protocol(shares=Shares(scores_to="shop"))},
+        }
+
+    def declares(self, job: SharesJob, roles: Roles) -> list[Declared]:
+        asks = self.asker(job, roles.lead)
+        found = [
+            *work_ahead.declares_ready(),
+            *work_ahead.declares(),
+            *visits.declares(),
+            *(share_measures.declares_pairs if level_metrics.fits(job.model.loss) else share_measures.declares)(),
+            *new_sums.declares_counts(),
+            *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
+            *(opened_scores.declares_weights() if job.protocol.shares.open_weights else ()),
+        ]
+        return [each for each in dict.fromkeys(found) if roles.may_pass(each.sender, each.receiver)]
+
+    def counts(self, job: SharesJob, sizes: Sizes) -> list[Disclosure]:
+        """Count what a whole run discloses: a level of each output of each row, from the partner, or one sum of losses,
+        whenever metrics are taken, and one count a chunk; and for each passive party that is told its weights, these
+        as equations about labels."""
+        fits, times, opened = level_metrics.fits(job.model.loss), measures(job, sizes), chunks(job)
+        found = [Disclosure("scores", sizes.active, sizes.passives, opened if fits else opened + 2 * times, 0)]
+        if fits and (told := times * measured(sizes) * sizes.outputs):
+            rows, giver = evaluated(job, sizes)[0], _partner(job, sizes.passives, sizes.columns)
+            levels = Disclosure("scores", sizes.active, sizes.passives, told, 0, group=rows, numbers=told, giver=giver)
+            found.append(levels)
+        model = job.model
+        for name in job.protocol.shares.open_weights:
+            if name in sizes.passives:
+                spread = Spread(False, sizes.columns[name], sizes.outputs, len(sizes.columns), sizes.rows)
+                weights = model.breadth(spread) * sizes.outputs
+                of = sizes.rows * sizes.outputs
+                found.append(Disclosure("labels", name, (sizes.active,), weights, of, group="weights", numbers=weights))
+        return found
+
+    def leaks(self, job: SharesJob, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
+        own = shares_leaks(job, self.counts(job, sizes), sizes, before, _rounds(job, sizes))
+        return [*super().leaks(job, sizes, before), *own]
+
+    def protocols(self, job: SharesJob, roles: Roles) -> list[MessageProtocol]:
+        return []
+
+    def title(self, job: SharesJob, roles: Roles) -> str:
+        return "additive shares"
+
+    def strength(self, job: SharesJob) -> str:
+        options, loss = job.protocol.shares, job.model.loss
+        step = 2.0 ** options.step_bits(loss.spacing)
+        reach = (2 ** (options.table_bits - 1) - 1) * step
+        return (
+            f"{options.strength}; residuals are read from a table of sums up to {reach:g} either way, {step:g} apart: "
+            f"near 0 to {table_error(loss, step):.2g}"
+        )
+
+    def openings(self, job: SharesJob, sizes: Sizes) -> str:
+        rows, times = measured(sizes), measures(job, sizes)
+        each = " of each class" if sizes.outputs > 1 else ""
+        if not level_metrics.fits(job.model.loss):
+            return f"{times} sums of losses; {chunks(job)} counts of rows near the table's end, one a chunk"
+        return (
+            f"(level, label) pairs{each} of {rows} rows in a hidden order, {times} times; "
+            f"{chunks(job)} counts of rows near the table's end, one a chunk"
+        )
+
+    def needs(self, job: SharesJob, known: Known) -> list[str]:
+        return needs(job, known.schedule, known.sizes)
+
+    def tells(self, job: SharesJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
+        shares_, asker = job.protocol.shares, self.asker(job, roles.lead)
+        own = [("learns", _WEIGHTS)] if party in shares_.open_weights else []
+        parts = [("", _PARTS.format(asker=asker))] if asker in shares_.open_weights else []
+        scores = (
+            [("learns", _of_new_rows(job, None if known is None else known.sizes))]
+            if party == asker and shares_.scores != "none"
+            else []
+        )
+        if roles.role(party) != ACTIVE:
+            told = f"sizes: rows, columns of each party, batches, visits{_verdicts(job)}; nothing else"
+        elif known is None:
+            told = "(level, label) pairs in a hidden order, counts; sizes; nothing else"
+        else:
+            told = f"{_quality(job, known.sizes)}; sizes; nothing else"
+        return [*own, *scores, ("learns", told), *parts]
+
+    def pooling(self, job: SharesJob, roles: Roles) -> str:
+        partner = roles.having(PARTNER) or ("its partner",)
+        return (
+            f"{roles.lead} and {partner[0]} together learn every residual and sum, and their own weights; any others,\n"
+            "however many, learn nothing without both"
+        )
+
+    def player(self, job: SharesJob, seat: Seat, columns: int, state: State | None) -> Player:
+        return SharesPlayer(job, seat, columns, state)
+
+    def ideal(self, job: J) -> J:
+        """Return the job itself: what a party holds after it, messages aside, is uniform words and the agreed
+        scores."""
+        return job
+
+    def weights(self, job: SharesJob, state: State, parties: int) -> Floats:
+        """Return a party's share of its own weights, read as if it were the weights; the weights themselves if the job
+        opens them."""
+        if "theta" in state:
+            return super().weights(job, state, parties)
+        made = plan_of(job, state["sizes"], parties)
+        return made.numbers.weights(ShareRing(made.numbers.bits).reduce(made.rule.theta(state["own"], state["visits"])))
+
+
+_WEIGHTS = """\
+its own weights, as the job says, so its own part X_k theta_k, which ranks the labels about as
+well as its columns can: to an AUC of .71 to .99 on public tables"""
+_SCORES = """\
+with what it knows of its own columns; a column with most of the weight can be read.
+Each row is scored once, and never one that was trained on"""
+
+
+def _of_new_rows(job: SharesJob, sizes: Sizes | None) -> str:
+    """Describe in words what the party that asks for scores of new rows is told, as far as sizes are known."""
+    options = job.protocol.shares
+    if options.scores == "exact":
+        return f"exact scores of new rows, from which the others' columns follow {_SCORES}"
+    levels = options.score_levels(job.model.loss.spacing)
+    bits = levels.bits if sizes is None else told_bits(job, sizes, _rounds(job, sizes))
+    step, fewer = levels.size * 2 ** (levels.bits - bits), ""
+    if sizes is not None and bits < levels.bits:
+        fewer = f"\n({levels.bits} were asked for, {_rounds(job, sizes)}'s columns allow no more)"
+    elif (
+        options.score_bits is None
+        and "scores" not in job.accepts
+        and not (sizes and _rounds(job, sizes) in sizes.holds)
+    ):
+        fewer = "\n(fewer if the columns of whoever rounds hold little)"
+    return f"scores of new rows in steps of {step:g}: a score tells at most {bits} bits of a row{fewer},\n{_SCORES}"
+
+
+def _quality(job: SharesJob, sizes: Sizes) -> str:
+    """Describe in words what the party with labels is told of how good the model is."""
+    rows, times, counted = measured(sizes), measures(job, sizes), chunks(job)
+    at_most = "once" if times == 1 else f"up to {times} times"
+    often = "once" if counted == 1 else f"up to {counted} times"
+    ends = f"and {often} how many of {MOST_COUNTED:,} training rows\nat most have scores far out"
+    if not level_metrics.fits(job.model.loss):
+        return f"how good the model is: {at_most} the sum of the losses of all rows measured,\n{ends}"
+    which = "held-out" if sizes.held_out else "training"
+    each = " for each class" if sizes.outputs > 1 else ""
+    return (
+        f"how good the model is: {at_most}, for each of {rows:,} {which} rows, a rounded score beside\n"
+        f"a label{each}, in an order that nobody knows,\n{ends}"
+    )
+
+
+_PARTS = """\
+{asker} is told its own weights and scores: what it takes its own part off is the sum of the
+others' parts, for every row that is scored"""
+
+
+def _verdicts(job: SharesJob) -> str:
+    """Describe in words what a party without labels is told of how the training goes; empty unless the job may stop
+    early."""
+    return (
+        "; after each evaluation whether\nto stop, whether it was the best"
+        f"{' and whether to go back and on by half the step' * turns_back(job)}, which follows from labels"
+        if job.stops_early
+        else ""
+    )
+
+
+def _partner(job: SharesJob, passives: Sequence[str], columns: Mapping[str, int]) -> str:
+    """Whom the job names, or who has the most columns, the first of several."""
+    chosen = job.protocol.shares.partner
+    if chosen is not None and chosen in passives:
+        return chosen
+    return max(passives, key=lambda name: columns.get(name, 0))
+
+
+def _rounds(job: SharesJob, sizes: Sizes) -> str:
+    """Who rounds scores: the partner, or the active party where the partner asks."""
+    partner = _partner(job, sizes.passives, sizes.columns)
+    return sizes.active if job.protocol.shares.scores_to == partner else partner
+
+
+def table_error(loss: Loss, step: float) -> float:
+    """How far a line between entries `step` apart is from g, at most, for sums up to 1 either way and a label of the
+    mean, or of a class."""
+    f = np.linspace(-1, 1, 2049)[:, None]
+    y = np.full_like(f, 0.0 if isinstance(loss, NumberLoss) else 1.0)
+    low = np.floor(f / step) * step
+    ends = [loss.residual(each, y) for each in (low, low + step)]
+    line = ends[0] + (f - low) / step * (ends[1] - ends[0])
+    return float(np.abs(line - loss.residual(f, y)).max())
+
+
+def chunks(job: SharesJob) -> int:
+    """How many chunks a training has."""
+    return -(-job.epochs // job.protocol.shares.chunk)

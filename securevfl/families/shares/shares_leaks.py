@@ -1,0 +1,189 @@
+"""What a training on shares gives away that its parties must agree to by name, before it begins.
+
+*Opened weights.* Weights that were trained on shares follow from all labels; a party that is told as many as there are
+labels may find these.
+
+*Small metrics.* Pairs (level, label) in a hidden order tell metrics, and of no row which pair is its own: but among few
+rows, or few of a label, those of the most extreme own part are well placed, and repeated measurements of the same rows
+tell them apart to a party that deviates.
+
+*Scores.* c scores of k bits of a row, with the reason codes that a party told its weights may give beside them, are
+weighed against what that other party's columns hold: from a fourth of it on they tell too much, and so do they where
+one column holds half of it, or where several scores come together. The party that rounds them takes as many bits as its
+own columns allow, unless the job names a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil, inf
+
+from securevfl.disclosure.counts import Disclosure, Sizes, earlier
+from securevfl.disclosure.holds import code_bits
+from securevfl.disclosure.leaks import RANK, Leak, LeakKind
+from securevfl.families.shares.shares_plan import SharesJob
+from securevfl.models import level_metrics
+from securevfl.options import JobOptions
+from securevfl.protocols.shares.score_ledger import BUDGET, ROWS_PER_MEASURE
+from securevfl.protocols.shares.share_measures import FEW_ALIKE, FEW_ROWS, FEWEST, MOST
+
+__all__ = [
+    "EXACT_SCORES",
+    "SCORES",
+    "SMALL_METRICS",
+    "bits_of_codes",
+    "measured",
+    "measures",
+    "shares_leaks",
+    "told_bits",
+]
+
+HEAVY = 0.5  # of what columns hold
+
+SMALL_METRICS = LeakKind(
+    "small_metrics",
+    "metrics of few rows, of few rows of a label, or of the same rows many times",
+    "hold out more rows (test_fraction), or evaluate less",
+    ("rank_matching", "marked_pairs"),
+)
+SCORES = LeakKind(
+    "scores",
+    "levels of new rows hold more than a fourth of what the others' columns do, or most of it is in one column",
+    'fewer levels (score_bits), or scores = "none"',
+    ("score_sums", "linked_outputs"),
+)
+EXACT_SCORES = LeakKind(
+    "exact_scores",
+    'scores of new rows are told as they are (scores = "exact")',
+    'scores = "levels"',
+    ("score_sums",),
+)
+
+
+def shares_leaks(
+    job: SharesJob,
+    counts: Sequence[Disclosure],
+    sizes: Sizes,
+    before: Sequence[Disclosure],
+    rounds: str,
+) -> list[Leak]:
+    """List the leaks of a job, by what is known of the tables and was told before. rounds: the party that rounds
+    scores."""
+    return [*_weights(counts, before), *_small_metrics(job, sizes), *_scores(job, sizes, rounds)]
+
+
+def told_bits(job: SharesJob, sizes: Sizes, rounds: str) -> int:
+    """How many bits each score of a new row has, as far as the table of the party that rounds is at hand."""
+    held = sizes.holds.get(rounds)
+    free = held is None or SCORES.name in job.accepts
+    codes = bits_of_codes(job, rounds, sizes.columns[rounds])
+    most = inf if free or held is None else (BUDGET * held.bits - codes) / sizes.outputs
+    return job.protocol.shares.allowed_levels(job.model.loss.spacing, most).bits
+
+
+def bits_of_codes(job: SharesJob, name: str, columns: int) -> float:
+    """How many bits of a scored row a party of so many columns leaves for its reason codes; 0 where it gives none."""
+    return code_bits(columns, job.reason_codes) if name in job.protocol.shares.open_weights else 0.0
+
+
+def measured(sizes: Sizes) -> int:
+    """How many rows metrics are taken of."""
+    rows = min(sizes.held_out or sizes.rows, MOST // sizes.outputs)
+    return rows if rows >= FEWEST else 0
+
+
+def measures(job: JobOptions, sizes: Sizes) -> int:
+    """How often metrics are taken: where they are due between rounds, and at the end if they are not due there."""
+    rounds, every = sizes.epochs * sizes.batches, job.evaluation_interval
+    return rounds // every + (rounds % every > 0) if every else 1
+
+
+def _weights(counts: Sequence[Disclosure], before: Sequence[Disclosure]) -> Iterator[Leak]:
+    """Yield the parties whose weights are opened to them and are as many as there are labels."""
+    for own in counts:
+        told = own.count + ceil(earlier(own, before) * own.of)
+        if own.group == "weights" and told >= own.of:
+            yield Leak(
+                RANK,
+                own.learner,
+                f"its weights, which are opened to it, are {own.count} numbers for {own.of} labels"
+                + (f" (with those of earlier jobs {told})" if told > own.count else "")
+                + ", and can determine them",
+                "leave it out of open_weights, or train fewer weights (fewer trees, a smaller depth, fewer columns) or "
+                "on more rows",
+            )
+
+
+def _small_metrics(job: JobOptions, sizes: Sizes) -> Iterator[Leak]:
+    rows, times = measured(sizes), measures(job, sizes)
+    if not rows:
+        return
+    few, pairs = [], level_metrics.fits(job.model.loss)  # where not, one sum of losses is told
+    if pairs and rows < FEW_ROWS:
+        few.append(f"metrics are of {rows} rows, fewer than {FEW_ROWS}")
+    if pairs and sizes.alike is not None and sizes.alike < FEW_ALIKE:
+        few.append(f"{sizes.alike} of the rows measured have the rarest label, fewer than {FEW_ALIKE}")
+    if few:
+        yield Leak(
+            SMALL_METRICS,
+            sizes.active,
+            f"{' and '.join(few)}, so that rows of the most extreme values are told apart",
+            "hold out more rows (test_fraction)",
+            apart=True,
+        )
+    if times > (most := max(1, rows // ROWS_PER_MEASURE)):
+        yield Leak(
+            SMALL_METRICS,
+            sizes.active,
+            f"metrics of the same {rows} rows are taken {times} times, more than {most}, by which a party that "
+            "deviates tells rows apart",
+            "use a larger evaluate_every or hold out more rows",
+            apart=True,
+        )
+
+
+def _scores(job: SharesJob, sizes: Sizes, rounds: str) -> Iterator[Leak]:
+    options = job.protocol.shares
+    asker, c = options.scores_to or sizes.active, sizes.outputs
+    if options.scores == "none":
+        return
+    if options.scores == "exact":
+        what = "scores of new rows are exact, from which it reads columns of few values, and one column from few rows"
+        yield Leak(EXACT_SCORES, asker, what, 'use scores = "levels"', apart=True)
+        return
+    levels = options.score_levels(job.model.loss.spacing)
+    if c > 1:
+        yield Leak(
+            SCORES,
+            asker,
+            f"{c} scores of a new row come together, from which the others' columns follow",
+            'add scores = "none" to protocol.shares',
+            apart=True,
+        )
+    for name, own in sizes.holds.items():
+        if name == asker:
+            continue
+        bits = (told_bits(job, sizes, rounds) if name == rounds else levels.bits) * c
+        codes = bits_of_codes(job, name, sizes.columns[name])
+        if bits + codes > BUDGET * own.bits:
+            most = int((BUDGET * own.bits - codes) / c)
+            beside = f" and {job.reason_codes} reason codes {codes:.1f} more" if codes else ""
+            fewer = "use fewer reason_codes, or " if codes else ""
+            yield Leak(
+                SCORES,
+                asker,
+                f"scores of a new row tell up to {bits} bits{beside}, a row of {name} holds {own.bits:.1f}, a "
+                f"fourth of which are {BUDGET * own.bits:.1f}",
+                f'{fewer}add score_bits = {most} or scores = "none" to protocol.shares'
+                if most > 0
+                else f'{fewer}add scores = "none" to protocol.shares',
+                apart=True,
+            )
+        if own.heaviest > HEAVY:
+            yield Leak(
+                SCORES,
+                asker,
+                f"a single column holds {own.heaviest:.0%} of what a row of {name} does, and is read from scores",
+                'add scores = "none" to protocol.shares, or bring more columns',
+                apart=True,
+            )

@@ -1,0 +1,290 @@
+"""How good a model on shares is, as one party takes part in saying it.
+
+Pairs of a level and a label come out in an order that nobody knows; of losses that pairs do not serve one sum is
+opened; and after each chunk it is counted how many sums come near the end of the table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.base.roles import PARTNER
+from securevfl.data.schedule import Rows, Visit
+from securevfl.families.player import FAR as FAR_ABOVE
+from securevfl.families.player import diverged
+from securevfl.families.shares.shares_plan import Plan, SharesJob, Turned, turns_back
+from securevfl.families.training_data import ScaledRows, TrainingData
+from securevfl.models import level_metrics, metrics
+from securevfl.models.loss import Loss
+from securevfl.protocols.seat import Seat
+from securevfl.protocols.shares.new_sums import MOST as COUNTED
+from securevfl.protocols.shares.new_sums import counted
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.shares.share_measures import (
+    FEW_ALIKE,
+    FEWEST,
+    MOST,
+    LevelPairs,
+    Marked,
+    Shuffle,
+    measure,
+    pairs,
+    prepared,
+)
+from securevfl.protocols.shares.share_numbers import Levels
+from securevfl.protocols.shares.table_transfers import Met
+from securevfl.protocols.shares.visits import SharedState
+from securevfl.protocols.shares.work_ahead import Terms
+from securevfl.runtime import eventlog
+from securevfl.runtime.clock import Stage
+
+__all__ = ["MeasuredLabels", "MeasuredModel", "Measures"]
+
+
+# What the party with labels brings to a measurement on shares, and makes of the pairs that come out of it.
+#
+# Of classes each pair is marked by its label. Of numbers the targets are taken off the sums, so that levels are
+# residuals; as these wrap where a target lies far out, rows whose target does, on the side where most do, are marked
+# instead, if they are not too few, and their residuals are looked for on the other side.
+
+
+@dataclass(frozen=True)
+class MeasuredLabels:
+    """The labels of the rows that are measured: targets (n x c), marks (n x c), and what is taken off the sums (n x c),
+    if anything; reach: how far the levels go on either side."""
+
+    loss: Loss
+    classes: NDArray[Any]
+    targets: Floats
+    marks: NDArray[np.bool_]
+    less: Floats | None
+    reach: float
+    side: float = 1.0
+
+    @classmethod
+    def of(cls, loss: Loss, labels: NDArray[Any], classes: NDArray[Any], reach: float) -> MeasuredLabels:
+        """Make the targets and marks from labels (n,) and the classes of the training."""
+        targets = loss.targets(labels, classes)
+        if loss.classifies:
+            return cls(loss, classes, targets, targets > 0, None, reach)
+        side = 1.0 if targets.max() >= -targets.min() else -1.0
+        wide = side * targets > reach / 2
+        return cls(loss, classes, targets, wide & (wide.sum() >= FEW_ALIKE), targets, reach, side)
+
+    @property
+    def none(self) -> float:
+        """The mean loss without a model."""
+        return float(self.loss.value(np.zeros_like(self.targets), self.targets).mean())
+
+    def metrics(self, found: LevelPairs) -> tuple[dict[str, float], list[list[float]]]:
+        """All metrics that pairs tell, and of two classes the calibration."""
+        if self.less is not None:
+            r = self.side * found.f
+            r = self.side * np.where(found.marked & (r > self.reach / 2), r - 2 * self.reach, r)
+            return level_metrics.of_residuals(self.loss, r, self.targets, self.classes), []
+        told = level_metrics.of_classes(self.loss, found.f, found.marked, self.classes)
+        if not self.loss.single:
+            return told, []
+        proba = self.loss.proba(found.f)[:, 1]
+        return told, metrics.calibration(found.marked[:, 0], proba).tolist()
+
+
+AHEAD = 4  # shuffles of a chunk that are made with it
+NEAR_END = 0.01  # part of the rows beyond half of the table's reach from which a party is warned
+
+Found = tuple[dict[str, float], Sequence[list[float]]]
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """A party's inputs of some rows of its table, made when they are read by slices."""
+
+    of: Callable[[TrainingData, Rows], Floats]
+    data: TrainingData
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice, /) -> Floats:
+        return self.of(self.data, self.rows[rows])
+
+
+@dataclass(frozen=True)
+class MeasuredModel:
+    """What a measurement needs of the model, each made when it is asked for: this party's inputs of some rows, what the
+    session has for questions, the sizes that all know, the ring's numbers, and where the training has turned back.
+    """
+
+    features: Callable[[TrainingData, Rows], Floats]
+    met: Callable[[], Met]
+    terms: Callable[[], Terms]
+    plan: Callable[[], Plan]
+    turned: Callable[[], Turned]
+
+
+class Measures:
+    """The measurements of one training, with the shuffles that were made ahead of them."""
+
+    def __init__(self, job: SharesJob, seat: Seat, model: MeasuredModel, ledger: Ledger) -> None:
+        self._job, self._seat, self._model, self._ledger = job, seat, model, ledger
+        self._chunk = -1
+        self._shuffles: dict[int, deque[Shuffle]] = {}
+        self._calibration: Sequence[list[float]] = []
+        self.none = np.inf  # the loss without a model, of the rows last measured; known to the party with labels
+
+    def found(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> Found:
+        """Return the metrics after so many rounds, and points of a calibration curve; both empty where nobody is told.
+
+        DivergenceError if the loss is far above that of a model that says nothing.
+        """
+        self._calibration = []
+        return self._measure(loss, data, state, rounds), self._calibration
+
+    def _measure(self, loss: Loss, data: TrainingData, state: SharedState, rounds: int) -> dict[str, float]:
+        rows = self._evaluated(data)
+        if len(rows) < FEWEST:
+            return {}
+        self._note_measure(data, rows)
+        if not level_metrics.fits(loss):
+            return self._sum_of_losses(data, rows, state, rounds)
+        labels, classes = data.labels(rows.rows), data.classes
+        own = None
+        if labels is not None and classes is not None:
+            own = MeasuredLabels.of(loss, labels, classes, self._levels(loss).reach)
+        found = pairs(
+            self._model.met().products,
+            self._shuffle(len(rows)),
+            self._model.terms(),
+            state,
+            state.visits,
+            InputRows(self._model.features, data, rows.rows),
+            self._levels(loss),
+            None if own is None else Marked(own.marks, own.less),
+        )
+        if found is None or own is None:
+            return {}
+        told, self._calibration = own.metrics(found)
+        self._watch(told["loss"], own.none, rounds)
+        if own.less is None:
+            self._warn(float((np.abs(found.f) > self._model.plan().numbers.reach / 2).mean()))
+        return told
+
+    def _sum_of_losses(self, data: TrainingData, rows: ScaledRows, state: SharedState, rounds: int) -> dict[str, float]:
+        """Return what one opened sum tells of a loss that pairs do not."""
+        targets = (
+            None
+            if (rated := data.rated_outputs(rows.rows, self._seat.outputs)) is None
+            else (self._job.loss.value, rated)
+        )
+        met, own = self._model.met(), self._model.features(data, rows.rows)
+        found = measure(met.products, met.transfers, self._model.terms(), state, state.visits, own, targets)
+        if found is None or targets is None:
+            return {}
+        none = float(self._job.loss.value(np.zeros((len(targets[1]), 1)), targets[1]).mean())
+        self._watch(found.loss * self._seat.outputs, none * self._seat.outputs, rounds)
+        self._warn(found.far)
+        return {"loss": found.loss * self._seat.outputs}
+
+    def _watch(self, loss: float, none: float, rounds: int) -> None:
+        """Compare the loss with that of no model. DivergenceError if it is far above, and nothing turns back for it."""
+        self.none = none
+        if loss > FAR_ABOVE * none and not turns_back(self._job, self._model.turned()):
+            raise diverged(rounds)
+
+    def count_far(self, data: TrainingData, state: SharedState | None, visit: Visit) -> None:
+        """Count, of some rows of the last visit, those whose sums come near the end of the table, as often as the
+        partner's ledger lets them be counted; warn of many."""
+        rows, met = visit.rows[: COUNTED // self._seat.outputs], self._model.met()
+        if len(rows) < FEWEST or state is None:
+            return
+        self._seat.channel.clock.stage = Stage.EVALUATE
+        X = self._model.features(data, rows)
+        limited = not (self._seat.desk.together or "small_metrics" in self._job.accepts)
+        found = counted(
+            met.products,
+            met.transfers,
+            self._model.terms(),
+            state,
+            state.visits,
+            X,
+            allowed=lambda: not limited or self._ledger.count(data.ids(rows)),
+        )
+        if found is not None:
+            self._warn(found / (len(rows) * self._seat.outputs))
+
+    def _warn(self, far: float) -> None:
+        if far > NEAR_END:
+            why = (
+                "so many rows have scores beyond half of the largest that the training counts with, beyond which they "
+                "would be wrong; if they become more, set a lower lr, or a larger table_bits or step"
+            )
+            facts: dict[str, str | int | float] = {"part": round(far, 4), "reason": why}
+            eventlog.emit(self._seat.me, "far", facts, logging.ERROR)
+
+    def _evaluated(self, data: TrainingData) -> ScaledRows:
+        """Return the rows that are measured: those to be evaluated, or as many as there is room for, spread evenly over
+        the table: one that is sorted by time is not judged by its first months."""
+        rows, most = np.sort(data.evaluated.rows), MOST // self._seat.outputs
+        spread = np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.intp)
+        return ScaledRows(data, rows[spread])
+
+    def _levels(self, loss: Loss) -> Levels:
+        return self._job.protocol.shares.metrics_levels(self._model.plan().numbers, classifies=loss.classifies)
+
+    def _shuffle(self, rows: int) -> Shuffle | None:
+        """Take a shuffle of so many rows at a holder, made with the chunk or now."""
+        made = self._shuffles.get(self._chunk)
+        return made.popleft() if made else self._prepared(self._model.met(), rows)
+
+    def _prepared(self, met: Met, rows: int) -> Shuffle | None:
+        ends, holders = met.switches, (self._seat.active, self._seat.roles.the(PARTNER))
+        if ends is None:
+            return None
+        (peer,) = (name for name in holders if name != self._seat.me)
+        bits = self._levels(self._job.model.loss).bits + 1
+        return prepared(met.products.seat, peer, ends, rows, bits, blocks=self._seat.outputs)
+
+    def enter(self, chunk: int) -> None:
+        """Go on to a chunk, by the number of its first visit; shuffles left from the one before serve no longer."""
+        self._shuffles.pop(self._chunk, None)
+        self._chunk = chunk
+
+    def prepare(self, met: Met, data: TrainingData, first: int, visits: int, total: int) -> None:
+        """Make shuffles for the evaluations that come in a chunk of so many visits, of `total` in all; some of them."""
+        every, rows, last = self._job.evaluation_interval, len(self._evaluated(data)), first + visits
+        due = {number for number in range(first + 1, last + 1) if every and number % every == 0}
+        due |= {last} if last == total else set()
+        count = min(len(due), AHEAD) if rows >= FEWEST and level_metrics.fits(self._job.model.loss) else 0
+        made = (self._prepared(met, rows) for _ in range(count))
+        self._shuffles[first] = deque(shuffle for shuffle in made if shuffle is not None)
+
+    def _note_measure(self, data: TrainingData, rows: ScaledRows) -> None:
+        """Enter at every other party that the active one measures these rows. LeakageError if that is too often."""
+        seat = self._seat
+        if not (seat.me == seat.active or seat.desk.together):
+            limited = "small_metrics" not in self._job.accepts
+            self._ledger.measure(seat.active, data.ids(rows.rows), limited=limited, me=seat.me)
+
+    def check(self, data: TrainingData, start: int) -> None:
+        """Raise LeakageError if the evaluations of the run from round `start` on would be too many."""
+        seat, rows, every = self._seat, self._evaluated(data), self._job.evaluation_interval
+        if (
+            self._seat.me == self._seat.active
+            or seat.desk.together
+            or "small_metrics" in self._job.accepts
+            or len(rows) < FEWEST
+        ):
+            return
+        total = len(data.schedule)
+        measured_at_end = not every or total % every > 0 or (start > 0 and self._job.patience is not None)
+        times = (total // every - start // every if every else 0) + measured_at_end
+        self._ledger.check_measures(seat.active, data.ids(rows.rows), times)

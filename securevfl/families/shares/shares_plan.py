@@ -1,0 +1,239 @@
+"""The coefficients of a training on shares, from its optimizer: how weights are combined of gradients, known ahead.
+
+An optimizer fits if its steps are linear in the residual of a visit with numbers that are fixed beforehand. All Q local
+steps of a visit are taken on the residual of that visit, at the active party as well, so they are one linear map: a
+local step more costs nothing, and is worth no more than a larger step. Each visit leaves
+
+    theta' = a theta - b u,      u = X^T g / n
+
+with a, b from the update rule run on numbers, and where the rule remembers earlier visits (momentum), theta is a
+combination of all u whose coefficients come from the same rule run on vectors with one entry a visit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from securevfl.base.arrays import Floats
+from securevfl.base.config import misfits
+from securevfl.errors import ConfigError
+from securevfl.models.linear import LinearModel
+from securevfl.optim.block_descent import BlockDescent
+from securevfl.optim.fedbcd import FedBCD
+from securevfl.options import JobOptions
+from securevfl.protocols.choice import Protocol
+from securevfl.protocols.shares.share_numbers import (
+    Coefficients,
+    Descent,
+    FixedCoefficients,
+    LinearRule,
+    Numbers,
+    Paced,
+)
+from securevfl.protocols.shares.shares_options import Shares
+
+__all__ = [
+    "MOST_REMEMBERED",
+    "Plan",
+    "SharesJob",
+    "Turned",
+    "check_optimizer",
+    "on_shares",
+    "plan",
+    "plan_of",
+    "turns_back",
+]
+
+RESIDUAL_BITS = 8  # of residuals up to 64
+MOST_REMEMBERED = 2048  # visits of a rule that remembers all of them
+
+
+class SharesHide(Protocol, defer_build=True):
+    """The messages of a job on shares."""
+
+    shares: Shares
+
+
+class SharesJob(JobOptions, defer_build=True):
+    """A job on shares: a linear model by steps that are linear in residuals."""
+
+    model: LinearModel
+    optimizer: FedBCD | BlockDescent
+    protocol: SharesHide
+
+
+def on_shares(job: JobOptions) -> TypeGuard[SharesJob]:
+    """Whether a job trains on shares."""
+    return not any(misfits(job, SharesJob))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """rate: the step size that is in W; rule: what its changes are combined by; numbers: the bits of everything."""
+
+    rate: float
+    rule: LinearRule
+    numbers: Numbers
+
+
+def check_optimizer(job: JobOptions) -> None:
+    """ValueError, with the remedy, if its steps are not linear or not taken by all parties at once."""
+    optimizer = job.optimizer
+    if isinstance(optimizer, BlockDescent):
+        if job.model.loss.curvature is None:
+            raise ValueError(f"loss {job.model.loss.name} states no curvature, which steps rest on; use fedsgd")
+        own = isinstance(job.model, LinearModel) and job.model.ridge_of(1) is not None
+        if own and optimizer.ridge != BlockDescent().ridge:
+            raise ValueError(f"a {job.model.name} model has a ridge of its own; set model.ridge in place of this one")
+        return
+    if not isinstance(optimizer, FedBCD):
+        raise ValueError(
+            f"optimizer {optimizer.name}: steps that are linear in the residual were expected under shares; "
+            "use fedsgd, fedpbcd, fedbcd or block_descent"
+        )
+    optimizer.check_set()
+    if optimizer.mode != "parallel":
+        raise ValueError('under shares all parties step on one residual; use mode = "parallel"')
+    if not optimizer.update.linear:
+        raise ValueError(
+            f"rule {optimizer.update.name} is not linear in gradients, and nobody sees one under shares; use sgd, "
+            "momentum or proximal"
+        )
+
+
+Turned = Sequence[tuple[int, int]]  # by turn: the visits so far, and of them those gone back to
+
+
+def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turned = ()) -> Plan:
+    """Make the plan of a job whose largest batch has `rows` rows, and that has turned back so often. Raises ConfigError
+    if its numbers need more bits than there are, or a rule would have to remember more visits than MOST_REMEMBERED."""
+    optimizer, visits = job.optimizer, job.epochs * batches
+    rate, rule = (
+        _block_descent(optimizer, visits, parties, turned)
+        if isinstance(optimizer, BlockDescent)
+        else _steps(job, optimizer, batches, parties)
+    )
+    shares = job.protocol.shares
+    numbers = Numbers.fitting(
+        rows,
+        rate,
+        m=rule.m,
+        table_bits=shares.table_bits,
+        f_g=_residual_bits(job.residual_bound),
+        step=shares.step_bits(job.model.loss.spacing),
+        clip=shares.clip,
+        spare=job.model.spare_bits,
+        step_bits=job.model.step_bits,
+    )
+    return Plan(rate, rule, numbers)
+
+
+def _residual_bits(bound: float) -> int:
+    """f_g: a bit less for each doubling of a residual's bound beyond that of scaled numbers."""
+    return RESIDUAL_BITS - max(0, math.ceil(math.log2(bound / 64)))
+
+
+def _steps(job: SharesJob, optimizer: FedBCD, batches: int, parties: int) -> tuple[float, LinearRule]:
+    l2, visits = job.model.l2, job.epochs * batches
+    etas = [optimizer.eta(t, parties) for t in range(visits)]
+    if _remembers(optimizer):
+        _limit(visits)
+        rows, last = _responses(optimizer, etas, l2), _responses(optimizer, etas, 0.0) if l2 else None
+        rate = float(rows[1][0])
+        return rate, FixedCoefficients(_scaled(rows, rate), last=None if last is None else _scaled(last, rate))
+    moves: dict[float, tuple[float, float]] = {}
+    for eta in etas:
+        if eta not in moves:
+            moves[eta] = _visit(optimizer, eta, l2, 1.0, 0.0)[0], -_visit(optimizer, eta, l2, 0.0, 1.0)[0]
+    taken = [moves[eta][1] for eta in etas]
+    rate = max(taken)
+    rates = tuple(each / rate for each in taken) if len(moves) > 1 else ()
+    decays: tuple[float, ...] = ()
+    if l2:
+        kept = np.array([moves[eta][0] for eta in etas]).reshape(job.epochs, batches)
+        decays = tuple(kept.prod(axis=1).tolist())
+    if not rates and not decays:
+        return rate, Descent()
+    return rate, Paced(rates, decays, batches, rate_bits=6 if decays else 8)
+
+
+def _visit(optimizer: FedBCD, eta: float, l2: float, theta: Any, g: Any, memory: Any = None) -> tuple[Any, Any]:
+    """theta and the rule's memory after the local steps of one visit, on a gradient that stays."""
+    rule = optimizer.update
+    memory = rule.begin(rule.init(theta) if memory is None else memory)
+    for _ in range(optimizer.steps):
+        change, memory = rule.step(g + l2 * theta, memory, eta)
+        theta = theta + change
+    return theta, memory
+
+
+def _remembers(optimizer: FedBCD) -> bool:
+    """Whether a visit still moves weights in the next one."""
+    first, memory = _visit(optimizer, 1.0, 0.0, 0.0, 1.0)
+    return bool(_visit(optimizer, 1.0, 0.0, first, 0.0, memory)[0] != first)
+
+
+def _responses(optimizer: FedBCD, etas: Sequence[float], l2: float) -> list[Floats]:
+    """Row t: what each of the first t gradients has taken off theta."""
+    visits, memory = len(etas), None
+    theta, rows = np.zeros(visits), [np.zeros(0)]
+    for s, eta in enumerate(etas):
+        theta, memory = _visit(optimizer, eta, l2, theta, np.eye(1, visits, s)[0], memory)
+        rows.append(-theta[: s + 1])
+    return rows
+
+
+def plan_of(job: SharesJob, sizes: Mapping[str, Any], parties: int) -> Plan:
+    """Return the plan of a training by the sizes that its states keep."""
+    rows, batches = sizes["rows"], sizes["batches"]
+    return plan(job, rows=rows, batches=batches, parties=parties, turned=sizes.get("turned", ()))
+
+
+def turns_back(job: SharesJob, turned: Turned = ()) -> bool:
+    """Whether the training turns back at an evaluation that shows it lost: its steps are longer than those that are
+    safe whatever the columns, and it is watched."""
+    step = job.optimizer.first / 2 ** len(turned)
+    optimizer = job.optimizer
+    return isinstance(optimizer, BlockDescent) and optimizer.momentum and step > 1 and job.patience is not None
+
+
+def _block_descent(optimizer: BlockDescent, visits: int, parties: int, turned: Turned) -> tuple[float, LinearRule]:
+    """Gradients are taken at the extrapolated point y, and y is what the last visit leaves.
+
+    A training that turns back goes on from the y of an earlier visit with half the step and no momentum yet, so the
+    gradients since then have no part in it any more.
+    """
+    rate, turns = optimizer.first / parties, dict(turned)
+    if not optimizer.momentum:
+        return rate, Descent()
+    _limit(visits)
+    step, start, before, y, rows = 1.0, 0, np.zeros(visits), np.zeros(visits), [np.zeros(0)]
+    for s in range(visits + 1):
+        if s in turns:
+            step, start = step / 2, s
+            before = y = -np.pad(rows[turns[s]], (0, visits - turns[s]))
+            rows[s] = -y[:s]
+        if s == visits:
+            break
+        after = y - step * np.eye(1, visits, s)[0]
+        y = after + optimizer.extrapolation(s + 1 - start) * (after - before)
+        before = after
+        rows.append(-y[: s + 1])
+    return rate, FixedCoefficients(_scaled(rows, 1.0))
+
+
+def _scaled(rows: Sequence[Floats], rate: float) -> Coefficients:
+    return lambda t: (rows[t] / rate).tolist()
+
+
+def _limit(visits: int) -> None:
+    if visits > MOST_REMEMBERED:
+        raise ConfigError(
+            f"momentum on shares remembers every visit, up to {MOST_REMEMBERED}, and there are {visits}; use larger "
+            'batches (batch_size = "all") or fewer epochs'
+        )

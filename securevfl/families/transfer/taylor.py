@@ -1,0 +1,357 @@
+"""The objective of transfer learning with every unknown of the other party in it once, and linearly.
+
+Secure Federated Transfer Learning (Liu et al. 2018), sections 3 and 4, on n overlapping rows, representations u_i^A,
+u_i^B (d) and labels y_i in {-1, 1}, with Phi = mean of y_i u_i^A over the labelled rows of A:
+
+    loss(theta) = 1/n sum_i [ log 2 - y_i Phi u_i^B / 2 + (Phi u_i^B)^2 / 8 + gamma |u_i^A - u_i^B|^2 ]
+
+the first three terms being log(1 + exp(-y_i Phi u_i^B)) to second order about 0. As y_i^2 = 1, all that the host needs
+of the guest is one vector, and all that the guest needs of the host another:
+
+    guest -> host    b_i = -y_i Phi / 2 - 2 gamma u_i^A (n d numbers)    Phi^T Phi, upper half (d (d + 1) / 2)
+    host -> guest    u_i^B (n d numbers)                                 sum_i u_i^B^T u_i^B / n, upper half
+
+Every gradient by parameters is linear in these: J^T v for a matrix J that its owner makes of what it alone knows. So
+the encrypted vector-Jacobian product serves transfer learning as it is. Existing code sends n (d^2 + 2 d) numbers.
+
+A vector holds the numbers of representation 0 of all rows, then those of representation 1, and so on: the rows of J
+that belong to a unit lie together, and a weight that feeds one unit has zeros in all other blocks. Rows of a pair of
+units follow (`securevfl.families.transfer.taylor`).
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.base.arrays import Floats
+from securevfl.base.tall import HELD, Sparse
+
+# Rows of a Jacobian that belong to a pair of units j <= k, and where they are zero.
+#
+# What such a row multiplies is one number of a symmetric matrix (d x d). Its entries are a part for k, in the columns
+# that move representation k, and a part for j in those that move j; all others are zero whatever the data are. Pairs
+# are ordered by squares of `SIDE` x `SIDE` units, so that consecutive ones are of few units.
+
+
+SIDE = 16
+
+
+@functools.lru_cache(maxsize=8)
+def pairs(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """All j <= k below d, square by square: both (d (d + 1) / 2,)."""
+    j, k = np.triu_indices(d)
+    order = np.lexsort((k, j, k // SIDE, j // SIDE))
+    return j[order], k[order]
+
+
+class Pairs(Sparse):
+    """(d (d + 1) / 2 x columns): row (j, k) is by_unit[k][j] and, where j < k, by_unit[j][k] beside it.
+
+    by_unit: for every unit k its columns (w,) in order, and numbers (d x w).
+    """
+
+    def __init__(self, by_unit: Sequence[tuple[NDArray[np.intp], Floats]]) -> None:
+        self._by_unit = by_unit
+        self._first, self._second = pairs(len(by_unit))
+        self._width = 1 + max(int(columns[-1]) for columns, _ in by_unit)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self._first), self._width
+
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        columns, first, second = self.columns(start, stop), self._first[start:stop], self._second[start:stop]
+        found = np.zeros((stop - start, len(columns)))
+        for unit in self._units(start, stop):
+            own, numbers = self._by_unit[unit]
+            at = np.searchsorted(columns, own)
+            for mine, others in ((second == unit, first), ((first == unit) & (second != unit), second)):
+                rows = np.flatnonzero(mine)
+                found[rows[:, None], at] += numbers[others[rows]]
+        return columns, found
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        return np.unique(np.concatenate([self._by_unit[unit][0] for unit in self._units(start, stop)]))
+
+    def _units(self, start: int, stop: int) -> NDArray[np.intp]:
+        """Which units these rows are of."""
+        return np.union1d(self._first[start:stop], self._second[start:stop])
+
+
+Part = Callable[[int, int], tuple[NDArray[np.intp], Floats]]
+
+
+def length(n: int, d: int) -> int:
+    """How many numbers go each way: n d + d (d + 1) / 2."""
+    return n * d + d * (d + 1) // 2
+
+
+def bound(largest: float, gamma: float) -> float:
+    """Return a bound on every number of either vector, given that no representation exceeds `largest`."""
+    return max(largest * (0.5 + 2 * gamma), largest, largest**2)
+
+
+def upper(symmetric: Floats) -> Floats:
+    """Return the upper half of a symmetric matrix (d x d), in the order of `pairs`: d (d + 1) / 2 numbers."""
+    half: Floats = symmetric[pairs(len(symmetric))]
+    return half
+
+
+def from_guest(y: Floats, phi: Floats, U: Floats, gamma: float) -> Floats:
+    """Return the vector that the host needs from the guest, made of y (n,), Phi (d,) and U^A (n x d)."""
+    b = -0.5 * y[:, None] * phi - 2 * gamma * U
+    return np.concatenate([b.T.ravel(), upper(np.outer(phi, phi))])
+
+
+def from_host(U: Floats) -> Floats:
+    """Return the vector that the guest needs from the host, made of U^B (n x d)."""
+    return np.concatenate([U.T.ravel(), upper(U.T @ U / len(U))])
+
+
+class HostJacobian(Sparse):
+    """J (n d + d (d + 1) / 2 x p) of the host: J^T v is the gradient, less what `host_own` knows.
+
+    own: the derivatives of U^B (n d x p), unit by unit. U: U^B (n x d). The row of Phi_j Phi_k is
+    sum_i (u_ij J_ik + u_ik J_ij) / 4n, half of it where j = k.
+    """
+
+    def __init__(self, own: Sparse, U: Floats) -> None:
+        self._own = own
+        self._n, self._d = U.shape
+        found = [own.part(k * self._n, (k + 1) * self._n) for k in range(self._d)]
+        self._pairs = Pairs([(columns, U.T @ part / (4 * self._n)) for columns, part in found])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return length(self._n, self._d), self._own.shape[1]
+
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        return _joined(self._top, self._pairs, self._n * self._d, start, stop)
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        return _touched(self._own.columns, self._pairs, self._n * self._d, start, stop)
+
+    def _top(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        columns, found = self._own.part(start, stop)
+        scaled: Floats = found / self._n
+        return columns, scaled
+
+
+class GuestJacobian(Sparse):
+    """J (n d + d (d + 1) / 2 x p + 1) of the guest: J^T v is the gradient and, last, the loss, less what `guest_own`
+    knows.
+
+    own: the derivatives of U^A on the overlapping rows (n d x p), unit by unit. mean: those of Phi (d x p), of which
+    the same are zero.
+    """
+
+    def __init__(self, own: Sparse, mean: Floats, phi: Floats, y: Floats, U: Floats, gamma: float) -> None:
+        self._own = own
+        self._mean = mean
+        self._phi = phi
+        self._y = y
+        self._U = U
+        self._gamma = gamma
+        self._n, self._d = U.shape
+        p, found = own.shape[1], []
+        for k in range(self._d):
+            columns = own.columns(k * self._n, (k + 1) * self._n)
+            slope = np.append(mean[k, columns], phi[k] / 2)  # the loss is half a derivative by Phi
+            by_unit = np.outer(phi, slope) / 4
+            by_unit[k, -1] += gamma  # the trace: the mean of |u_i^B|^2
+            found.append((np.append(columns, p), by_unit))
+        self._pairs = Pairs(found)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return length(self._n, self._d), self._own.shape[1] + 1
+
+    def part(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        return _joined(self._top, self._pairs, self._n * self._d, start, stop)
+
+    def columns(self, start: int, stop: int) -> NDArray[np.intp]:
+        return _touched(self._own_and_loss, self._pairs, self._n * self._d, start, stop)
+
+    def _own_and_loss(self, start: int, stop: int) -> NDArray[np.intp]:
+        return np.append(self._own.columns(start, stop), self._own.shape[1])
+
+    def _top(self, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+        unit, row = np.divmod(np.arange(start, stop), self._n)
+        columns, own = self._own.part(start, stop)
+        gradient = -0.5 * self._y[row, None] * self._mean[:, columns][unit] - 2 * self._gamma * own
+        loss = -0.5 * self._y[row] * self._phi[unit] - 2 * self._gamma * self._U[row, unit]
+        found: Floats = np.column_stack([gradient, loss]) / self._n
+        return np.append(columns, self._own.shape[1]), found
+
+
+def _joined(top: Part, tail: Pairs, end: int, start: int, stop: int) -> tuple[NDArray[np.intp], Floats]:
+    """Rows [start, stop) of the rows of units, of which there are `end`, and those of pairs below them."""
+    if stop <= end:
+        return top(start, stop)
+    if start >= end:
+        return tail.part(start - end, stop - end)
+    above, below = top(start, end), tail.part(0, stop - end)
+    columns = np.union1d(above[0], below[0])
+    found = np.zeros((stop - start, len(columns)))
+    found[: end - start, np.searchsorted(columns, above[0])] = above[1]
+    found[end - start :, np.searchsorted(columns, below[0])] = below[1]
+    return columns, found
+
+
+def _touched(
+    top: Callable[[int, int], NDArray[np.intp]], tail: Pairs, end: int, start: int, stop: int
+) -> NDArray[np.intp]:
+    """Return the columns that `_joined` gives for rows [start, stop), without their values."""
+    above = [top(start, min(stop, end))] if start < end else []
+    below = [tail.columns(max(start, end) - end, stop - end)] if stop > end else []
+    return np.unique(np.concatenate([*above, *below]))
+
+
+def host_own(own: Sparse, U: Floats, gamma: float) -> Floats:
+    """Return what the host adds to J^T v (p,): the gradient of gamma mean |u_i^B|^2."""
+    return _squares(own, U, gamma)
+
+
+def guest_own(own: Sparse, U: Floats, gamma: float) -> Floats:
+    """Return what the guest adds to J^T v (p + 1,): the gradient of gamma mean |u_i^A|^2, and as last number that term
+    and log 2, which belong to the loss."""
+    value = np.log(2) + gamma * (U**2).sum() / len(U)
+    return np.append(_squares(own, U, gamma), value)
+
+
+def _squares(own: Sparse, U: Floats, gamma: float) -> Floats:
+    n = len(U)
+    total: Floats = 2 * gamma / n * own.backward(U.T.reshape(-1, 1))[:, 0]
+    return total
+
+
+# Local steps on one opening: a party's objective as a quadratic about the weights that it had at the exchange.
+#
+# With its network taken as linear in its weights there, u(theta) = u + J (theta - theta_0), the objective of
+# `securevfl.families.transfer.taylor` is a quadratic in theta. Its gradient at theta_0 is what is opened once; its
+# Hessian follows from J, which is the party's own, and from d (d + 1) / 2 numbers of the other's, for a step s with E
+# = J s (n x d):
+#
+#     host     J^T (E Phi^T Phi / 4 + 2 gamma E) / n             Phi^T Phi of the guest's
+#     guest    D^T S D s / 4 + 2 gamma J^T E / n                 S = mean u^B^T u^B of the host's; D: of Phi by theta
+#
+# So the other steps of a round need nothing from the other party. None is longer than 1 over the largest eigenvalue of
+# the Hessian, beyond which steps on a quadratic overshoot, and they end where the network has moved so far that it is
+# no longer nearly linear: where what is left out is more than `HOLDS` times what was taken, in mean square over the
+# rows.
+
+
+HOLDS = 0.5
+TURNS = 20  # of the power method
+
+
+def whole(upper: Floats, d: int) -> Floats:
+    """Return the symmetric matrix (d x d) of which `upper` is the upper half, as `taylor.upper` gives it."""
+    found = np.zeros((d, d))
+    j, k = pairs(d)
+    found[j, k] = found[k, j] = upper
+    return found
+
+
+class Quadratic(ABC):
+    """The objective of one party about the weights theta_0 (p,), where its gradient (p,) is known.
+
+    own: the derivatives of its representations U (n x d) by its weights, unit by unit (n d x p).
+    """
+
+    def __init__(self, own: Sparse, U: Floats, theta: Floats, gradient: Floats, gamma: float) -> None:
+        self._own = own
+        self._U = U
+        self._theta = theta.copy()
+        self._gradient = gradient
+        self._gamma = gamma
+        n, d = U.shape
+        few = n * d * len(own.columns(0, n)) <= HELD
+        self._parts = [self._made(k) for k in range(d)] if few else None
+
+    def longest(self, eta: float) -> float:
+        """Return eta, or 1 over the largest eigenvalue of the Hessian if that is less."""
+        v = self._gradient
+        for _ in range(TURNS):
+            size = float(np.linalg.norm(v))
+            if size == 0.0:
+                return eta
+            v = self._bend(v / size, self._moved(v / size))
+        return 1 / max(float(np.linalg.norm(v)), 1 / eta)
+
+    def gradient(self, theta: Floats, U: Floats) -> Floats | None:
+        """Return the gradient at theta, where the network gives U; None where it is not linear enough any more."""
+        step = theta - self._theta
+        moved = self._moved(step)
+        if ((U - self._U - moved) ** 2).sum() > HOLDS**2 * (moved**2).sum():
+            return None
+        return self._gradient + self._bend(step, moved)
+
+    @abstractmethod
+    def _bend(self, step: Floats, moved: Floats) -> Floats:
+        """Return the Hessian times a step, by which the representations are moved (n x d)."""
+
+    def _moved(self, step: Floats) -> Floats:
+        """J times a step, as (n x d)."""
+        n, d = self._U.shape
+        found = np.empty((n, d))
+        for k in range(d):
+            columns, part = self._part(k)
+            found[:, k] = part @ step[columns]
+        return found
+
+    def _back(self, V: Floats) -> Floats:
+        """J^T times V (n x d) / n."""
+        n, d = V.shape
+        found = np.zeros(len(self._theta))
+        for k in range(d):
+            columns, part = self._part(k)
+            found[columns] += V[:, k] @ part / n
+        return found
+
+    def _part(self, k: int) -> tuple[NDArray[np.intp], Floats]:
+        """Return the rows of J for representation k: the columns in which they have entries, and these."""
+        return self._made(k) if self._parts is None else self._parts[k]
+
+    def _made(self, k: int) -> tuple[NDArray[np.intp], Floats]:
+        return self._own.part(k * len(self._U), (k + 1) * len(self._U))
+
+
+class HostQuadratic(Quadratic):
+    """The objective of the party without labels; `moments` is Phi^T Phi (d x d)."""
+
+    def __init__(
+        self, own: Sparse, U: Floats, theta: Floats, gradient: Floats, gamma: float, *, moments: Floats
+    ) -> None:
+        super().__init__(own, U, theta, gradient, gamma)
+        self._moments = moments
+
+    def _bend(self, step: Floats, moved: Floats) -> Floats:
+        return self._back(moved @ self._moments / 4 + 2 * self._gamma * moved)
+
+
+class GuestQuadratic(Quadratic):
+    """The objective of the party with labels; `moments` is S (d x d), `mean` the derivatives of Phi (d x p)."""
+
+    def __init__(
+        self,
+        own: Sparse,
+        U: Floats,
+        theta: Floats,
+        gradient: Floats,
+        gamma: float,
+        *,
+        moments: Floats,
+        mean: Floats,
+    ) -> None:
+        super().__init__(own, U, theta, gradient, gamma)
+        self._moments, self._mean = moments, mean
+
+    def _bend(self, step: Floats, moved: Floats) -> Floats:
+        by_mean: Floats = self._mean.T @ (self._moments @ (self._mean @ step)) / 4
+        return by_mean + self._back(2 * self._gamma * moved)

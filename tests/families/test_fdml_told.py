@@ -1,0 +1,130 @@
+"""What FDML says that it tells, whom it counts, and noise on local predictions in a training."""
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.disclosure.counts import Disclosure
+from securevfl.errors import ConfigError, LeakageError
+from securevfl.families.known_run import known_run
+from securevfl.protocols.notes import ToldSum
+from securevfl.runtime.channel import Event, Observer
+
+SERVER = vfl.Helper("server", "server")
+NOISE = {"epsilon": 8, "delta": 1e-4, "clip": 2}
+
+
+def parties(count: int = 3, *, server: bool = True) -> list[vfl.Party]:
+    return [*vfl.datasets.breast_cancer(parties=count), *([SERVER] if server else [])]
+
+
+def job(
+    *, tau: int = 4, shows: bool = True, stored: object = "masks", residual: object = None, **keys: object
+) -> vfl.Job:
+    own: dict[str, object] = {"batch_size": 64, "epochs": 4, "test_fraction": 0.25, "accepts": ("columns",)}
+    return vfl.Job(
+        model=vfl.Logistic(l2=1e-3),
+        optimizer=vfl.FDML(lr=0.3, tau=tau, shows_labels=shows),
+        protocol=vfl.Protocol(stored=stored, residual=residual),  # type: ignore[arg-type]
+        **(own | keys),  # type: ignore[arg-type]
+    )
+
+
+def columns(own: vfl.Job, given: list[vfl.Party]) -> dict[tuple[str, tuple[str, ...]], int]:
+    """Numbers a training row, by learner and by whom they are about."""
+    told: list[Disclosure] = own.method.counts(own, known_run(own, given).sizes)
+    return {
+        (each.learner, each.about): each.count for each in told if (each.kind, each.group) == ("columns", "training")
+    }
+
+
+def test_every_worker_that_pulls_is_counted_and_single_parts_where_workers_may_be_apart() -> None:
+    assert columns(job(tau=0), parties()) == {
+        ("bank", ("shop", "telco")): 4,
+        ("shop", ("bank", "telco")): 4,
+        ("telco", ("bank", "shop")): 4,
+    }
+    apart = columns(job(tau=4), parties())
+    assert {
+        (one, (other,)) for one in ("bank", "shop", "telco") for other in ("bank", "shop", "telco") if one != other
+    } < set(apart)
+    assert columns(job(shows=False, residual="ckks"), parties(2)) == {("bank", ("shop",)): 4}
+    opened = columns(job(shows=False, residual="open"), parties(2))
+    assert opened == {("bank", ("shop",)): 4, ("shop", ("bank",)): 4}
+
+
+def test_a_server_that_stores_in_the_clear_is_a_party_that_learns() -> None:
+    own = job(stored="open", tau=0, accepts=())
+    assert {about for learner, about in columns(own, parties()) if learner == "server"} == {
+        ("bank",),
+        ("shop",),
+        ("telco",),
+    }
+    with pytest.raises(LeakageError, match=r"server: it receives 30 numbers .* masked or encrypted"):
+        vfl.simulate(own.model_copy(update={"epochs": 30}), parties())
+    assert not any(learner == "server" for learner, _ in columns(job(), parties()))
+
+
+def test_without_a_server_every_worker_is_told_every_part() -> None:
+    told = columns(job(stored="open"), parties(server=False))
+    assert told[("shop", ("telco",))] == 4
+    assert ("shop", ("bank", "telco")) not in told
+
+
+def test_labels_that_are_shown_count_as_all_labels() -> None:
+    own = job()
+    told = own.method.counts(own, known_run(own, parties()).sizes)
+    assert {each.learner: each.share for each in told if each.kind == "labels"} == {"shop": 1.0, "telco": 1.0}
+
+
+def test_the_sheet_says_who_must_pool_who_learns_and_what_noise_is_for() -> None:
+    sheet = vfl.explain(job(stored={"name": "masks", "noise": NOISE}), parties())
+    for said in (
+        "the server and any worker that is told sums together open",
+        "the labels of all training rows, which the active party shows to all workers",
+        "is the change of that worker's part",
+        "no forward output and no sum",
+        "epsilon 8 at delta 0.0001\n            for all 4 pushes of a row",
+    ):
+        assert said in sheet, said
+    alone = vfl.explain(job(stored="open", residual="ckks", shows=False))
+    assert "the server learns the forward outputs of every worker by itself" in alone
+    assert "server (server)" in alone
+    assert "no server" in vfl.explain(job(stored="open"), parties(server=False))
+
+
+class Sums(Observer):
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, np.ndarray]] = []
+
+    def __call__(self, event: Event) -> None:
+        """Messages are not kept."""
+
+    def note(self, me: str, fact: object) -> None:
+        if isinstance(fact, ToldSum):
+            self.told.append((me, fact.index, fact.values))
+
+
+def test_noise_is_in_every_sum_that_is_pulled_and_the_training_bears_it() -> None:
+    pytest.importorskip("dp_accounting")
+    own, clear = job(stored={"name": "masks", "noise": NOISE}, tau=0), job(tau=0)
+    sigma = vfl.LocalNoise(**NOISE).sigma(4)  # type: ignore[arg-type]
+    seen = []
+    for each in (own, clear):
+        watch = Sums()
+        auc = vfl.simulate(each, parties(2), observe=watch).metrics["auc"]
+        assert auc > 0.9
+        seen.append(np.concatenate([values for me, _, values in watch.told if me == "bank"]))
+    noisy, plain = seen
+    assert plain[:20].std() < 0.1 * sigma, "the first sums are of weights near zero"
+    assert noisy.std() > 0.8 * sigma
+
+
+def test_costs_name_what_is_stored() -> None:
+    run = vfl.simulate(job(epochs=1), parties(2))
+    assert "masks/labels" in run.costs.table()
+
+
+def test_noise_asks_for_rows_that_are_held_out() -> None:
+    with pytest.raises(ConfigError, match="set test_fraction"):
+        job(stored={"name": "masks", "noise": NOISE}, test_fraction=0.0)

@@ -1,0 +1,281 @@
+"""A job on shares, against the same steps in floats: optimizers, losses, parties, what is opened and what is said."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selfcheck.whole_weights import whole_weights
+
+import securevfl as vfl
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.errors import ConfigError, PartiesError
+from securevfl.models import metrics
+from securevfl.optim.rules import Updater
+from securevfl.protocols.shares.new_sums import FarCount
+from securevfl.protocols.shares.opened_scores import OpenedScores
+from securevfl.protocols.shares.share_measures import ShuffledWords
+from securevfl.runtime.channel import Event
+from securevfl.runtime.clock import Kind, Stage
+
+STEPS = {
+    "fedsgd": vfl.FedSGD(lr=0.3),
+    "falling steps": vfl.FedSGD(lr=0.5, decay="sqrt_t"),
+    "momentum": vfl.FedSGD(lr=0.1, rule=vfl.Momentum(beta=0.6)),
+    "local steps": vfl.FedBCD(lr=0.1, local_steps=3),
+    "proximal": vfl.FedPBCD(lr=0.1, local_steps=3, mu=0.5),
+}
+
+
+def job(**keys: Any) -> vfl.Job:
+    own: dict[str, Any] = {"model": vfl.Logistic(), "optimizer": STEPS["fedsgd"], "batch_size": 120, "epochs": 4}
+    own |= {"protocol": vfl.Protocol(shares=vfl.Shares(chunk=2)), "test_fraction": 0.3}
+    return vfl.Job(**(own | keys))
+
+
+def parties(count: int = 2, rows: int = 400) -> list[vfl.Party]:
+    return [party.take(np.arange(rows)) for party in vfl.datasets.breast_cancer(parties=count)]
+
+
+def opened(run: vfl.Run) -> Mapping[str, Any]:
+    """The weights (d x c) that nobody has, by party; an intercept last."""
+    return whole_weights(run.job, {name: part.state for name, part in run.parts.items()}, run.active.name)
+
+
+class Pooled:
+    """The whole model in one place, as an update rule sees it."""
+
+    def __init__(self, d: int, outputs: int, l2: float, intercept: int) -> None:
+        self.theta = np.zeros((d, outputs))
+        self.decay = np.full((d, 1), l2)
+        self.decay[intercept] = 0.0
+
+    def regularised(self, gradient: Any) -> Any:
+        return gradient + self.decay * self.theta
+
+
+def in_floats(run: vfl.Run, own: list[vfl.Party]) -> Any:
+    """Weights by the optimizer's rule on pooled columns, the residual of a visit being that of its beginning."""
+    options, parts = run.job, [run.parts[party.name] for party in own]
+    columns = [np.clip(part.scaling(party.X), -8, 8) for part, party in zip(parts, own, strict=True)]
+    X = np.hstack([columns[0], np.ones((len(own[0]), 1)), *columns[1:]])
+    loss = options.model.loss
+    y = loss.targets(own[0].y, loss.classes(own[0].y))
+    model = Pooled(X.shape[1], y.shape[1], options.model.l2, columns[0].shape[1])
+    updater = Updater(options.optimizer.update, model)
+    for t, visit in enumerate(options.schedule(own[0].register).visits()):
+        rows = visit.rows
+        gradient = X[rows].T @ loss.residual(X[rows] @ model.theta, y[rows]) / len(rows)
+        updater.begin()
+        for _ in range(options.optimizer.steps):
+            updater.step(gradient, options.optimizer.eta(t, len(own)))
+    return model.theta
+
+
+@pytest.mark.parametrize(("name", "count"), [*((name, 2) for name in STEPS), ("falling steps", 3)])
+def test_the_model_is_that_of_floats(name: str, count: int) -> None:
+    own = parties(count)
+    run = vfl.simulate(job(optimizer=STEPS[name], model=vfl.Logistic(l2=0.02 if count == 3 else 0.0)), own)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, own), atol=0.06)
+    assert run.metrics["auc"] > 0.97
+
+
+def test_other_losses_and_several_classes() -> None:
+    numbers = [vfl.Party(each.name, each.X, each.y, aligned=True) for each in vfl.datasets.diabetes()]
+    steps = vfl.FedSGD(lr=0.3)
+    run = vfl.simulate(job(model=vfl.Square(), optimizer=steps, batch_size="all", epochs=12), numbers)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, numbers), atol=0.03)
+    assert run.metrics["r2"] > 0.3
+    own = parties()
+    label = np.digitize(own[0].X[:, 0], np.quantile(own[0].X[:, 0], [0.3, 0.7]))
+    several = [vfl.Party("bank", own[0].X, label, ids=own[0].ids), own[1]]
+    run = vfl.simulate(job(model=vfl.OneVsRest(), optimizer=vfl.FedSGD(lr=1.0), epochs=4), several)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), in_floats(run, several), atol=0.15)
+    assert run.metrics["auc"] > 0.85
+    assert run.predict_proba({each.name: each.X[:7] for each in several}).sum(axis=1) == pytest.approx(np.ones(7))
+
+
+@pytest.mark.parametrize("batch_size", ["all", "growing"])
+def test_steps_by_matrices_of_ones_own_take_few_visits(batch_size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the same in floats: each party's own block of the bound on the Hessian of all rows, Nesterov's points."""
+    for name, value in (("GROWS", 100), ("PART", 50)):
+        monkeypatch.setattr(f"securevfl.data.schedule.{name}", value)
+    own = parties(3)
+    fine = vfl.Protocol(shares=vfl.Shares(table_bits=8, step=0.125))
+    run = vfl.simulate(job(optimizer=vfl.BlockDescent(ridge=0.1), batch_size=batch_size, epochs=12, protocol=fine), own)
+    schedule = run.job.schedule(own[0].register)
+    rows = schedule.flow
+    columns = [np.clip(run.parts[party.name].scaling(party.X), -8, 8)[rows] for party in own]
+    columns[0] = np.hstack([columns[0], np.ones((len(rows), 1))])
+    turns = [np.linalg.inv(X.T @ X / (4 * len(X)) + 0.1 * np.eye(X.shape[1])) for X in columns]
+    X, loss, y = np.hstack(columns), run.job.model.loss, np.where(own[0].y[rows] == own[0].y.max(), 1.0, -1.0)[:, None]
+    at = np.cumsum([0, *(part.shape[1] for part in columns)])
+    before = point = np.zeros((X.shape[1], 1))
+    for t, visit in enumerate(schedule.visits(), 1):
+        n = len(visit.rows)  # the first of `rows`
+        gradient = X[:n].T @ loss.residual(X[:n] @ point, y[:n]) / n
+        moves = [P @ gradient[a:b] for P, a, b in zip(turns, at, at[1:], strict=False)]
+        after = point - np.concatenate(moves) / 3
+        before, point = after, after + (t - 1) / (t + 2) * (after - before)
+    np.testing.assert_allclose(np.concatenate(list(opened(run).values())), point, atol=0.02)
+    assert run.costs.rounds == 12
+    assert len({visit.index for visit in schedule.visits()}) == (2 if batch_size == "growing" else 1)
+    assert run.metrics["auc"] > 0.99
+
+
+def test_no_score_is_told_and_metrics_come_from_pairs_in_a_hidden_order() -> None:
+    """Of held-out rows or of training rows, at any visit, and once where the last visit is due anyway."""
+    own, events = parties(), list[Event]()
+    run = vfl.simulate(job(evaluate_every=4, epochs=4), own, observe=events.append)
+    told = [type(event.message) for event in events if event.direction == "recv" and event.me == "bank"]
+    assert (told.count(ShuffledWords), told.count(FarCount)) == (-(-len(run.history) // 4), 2)
+    assert not told.count(OpenedScores)
+    assert {"auc", "accuracy", "loss", "pr_auc"} <= set(run.history[3])
+    assert set(run.metrics) == set(run.history[3]) - {"round", "epoch", "seconds"}
+    assert len(run.calibration) == 10
+    run = vfl.simulate(job(test_fraction=0.0), own)
+    assert run.metrics["auc"] > 0.98
+
+
+def test_metrics_are_those_of_the_scores() -> None:
+    """To the rounding of levels at random: few rows here; tests of real tables ask more."""
+    own = parties()
+    for name, model in (("auc", vfl.Logistic()), ("loss", vfl.Logistic())):
+        run = vfl.simulate(job(epochs=4, model=model), own)
+        f, rows = in_scores(run, own), run.job.schedule(own[0].register).test
+        exact = metrics.evaluate(run.job.model.loss, f[rows], own[0].y[rows], run.active.classes)
+        assert run.metrics[name] == pytest.approx(exact[name], abs=0.005)
+
+
+def test_patience_takes_the_best_model_by_auc() -> None:
+    stop = {"metric": "auc", "evaluations": 2}
+    run = vfl.simulate(job(patience=stop, evaluate_every=2, epochs=20), parties())
+    assert len(run.history) < 60
+    assert run.metrics["auc"] == max(record.get("auc", 0) for record in run.history)
+
+
+def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_path: Path) -> None:
+    """Its rows are in every ledger, so that new rows are scored by it and rows of the training are not."""
+    own = parties()
+    ledgers = {party.name: DisclosureLedger(tmp_path / f"{party.name}.ledger", party.name) for party in own}
+    made = job(
+        optimizer=vfl.FedSGD(lr=1.5),
+        patience={"metric": "loss", "evaluations": 6},
+        evaluate_every=9,
+        epochs=18,  # the steps are so long that the loss is well above its least by then
+        protocol=vfl.Protocol(shares=vfl.Shares(chunk=20, open_weights=["shop"])),
+        accepts=("scores", "small_metrics", "label_auc"),
+    )
+    run = vfl.simulate(made, own, ledgers=ledgers)
+    kept, rows = run.parts["shop"].state["visits"], run.job.schedule(own[0].register).train
+    evaluated = [record["round"] for record in run.history if "loss" in record]
+    assert 9 <= kept < evaluated[-1] == 54
+    assert set(run.parts["shop"].coefficients()) == set(own[1].columns)
+    with closing(sqlite3.connect(ledgers["shop"].scores)) as tables:
+        assert tables.execute("SELECT visits FROM models").fetchall() == [(kept,)]
+        assert tables.execute("SELECT count(*) FROM trained").fetchall() == [(len(rows),)]
+        assert tables.execute("SELECT DISTINCT count FROM times").fetchall() == [(len(evaluated),)]
+
+
+def in_scores(run: vfl.Run, own: list[vfl.Party]) -> Any:
+    theta = opened(run)
+    total = sum(np.clip(run.parts[p.name].scaling(p.X), -8, 8) @ theta[p.name][: len(p.columns)] for p in own)
+    return total + theta[own[0].name][-1]
+
+
+def test_scores_of_new_rows_are_those_of_the_weights() -> None:
+    own = parties(3)
+    run = vfl.simulate(job(epochs=4), own)
+    new = {party.name: party.X[:50] for party in own}
+    np.testing.assert_allclose(run.decision(new), in_scores(run, [p.take(np.arange(50)) for p in own]), atol=0.05)
+
+
+@pytest.mark.parametrize(("metric", "value"), [("loss", 0.3), ("auc", 0.97)])
+def test_a_target_ends_a_run_by_any_metric(metric: str, value: float) -> None:
+    run = vfl.simulate(job(target=vfl.Target(metric=metric, value=value), epochs=20), parties())
+    assert len(run.history) < 10
+    assert metrics.reached(metric, run.history[-1][metric], value)
+
+
+def test_work_ahead_is_booked_apart() -> None:
+    run = vfl.simulate(job(), parties(), network=vfl.Network(mbps=300, rtt_ms=20))
+    assert 0 < run.costs.ahead < run.costs.total
+    assert run.costs.row()["protocol"] == "shares"
+    per_visit = run.costs.seconds(Kind.COMMUNICATION) / run.costs.rounds
+    assert 0.02 < per_visit < 0.025  # one round trip
+    assert run.active.path[Stage.AHEAD, Kind.ENCRYPTION] > 0
+
+
+def test_the_sheet_says_sizes_and_scores_and_nothing_else() -> None:
+    sheet = vfl.explain(job(), parties(3))
+    assert "openings: (level, label) pairs of 120 rows in a hidden order, 1 times; 2 counts" in sheet
+    assert "a score tells at most 7 bits of a row" in sheet
+    assert "shop (partner)" in sheet
+    assert sheet.count("learns    sizes: rows, columns of each party, batches, visits; nothing else") == 2
+    assert "gradient" not in sheet
+    assert sheet.count("would be refused") == 1  # of so few rows
+    assert "bank and shop together learn every residual" in sheet
+    named = job(protocol=vfl.Protocol(shares=vfl.Shares(partner="telco")))
+    assert "telco (partner)" in vfl.explain(named, parties(3))
+    assert "learns    sizes" in vfl.explain(job())
+    with pytest.raises(PartiesError, match="partner: one of shop, telco"):
+        vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(partner="nobody"))), parties(3))
+
+
+def test_a_job_on_shares_comes_back_from_its_file(tmp_path: Any) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        'model = "logistic"\nepochs = 3\n[optimizer]\nname = "fedsgd"\nlr = 0.3\n[protocol.shares]\nchunk = 2\n'
+    )
+    read = vfl.Job.load(path)
+    assert read.protocol.shares == vfl.Shares(chunk=2)
+    assert vfl.Job.from_dict(read.to_dict()).digest == read.digest
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"model": vfl.Softmax()}, "use one_vs_rest"),
+        ({"optimizer": vfl.FedSGD(lr=0.1, rule="adam")}, "adam is not linear"),
+        ({"optimizer": vfl.FedBCD(lr=0.1, mode="sequential")}, 'use mode = "parallel"'),
+        ({"reshuffle": True}, "reshuffle = false"),
+        ({"model": vfl.OneVsRest(), "target": vfl.Target(metric="accuracy", value=0.9)}, "one of auc, loss"),
+        ({"protocol": vfl.Protocol(residual="open"), "optimizer": vfl.BlockDescent()}, "set protocol.shares"),
+        ({"model": vfl.Kernel(gamma=0.1)}, "trains logistic"),
+    ],
+    ids=["softmax", "adam", "sequential", "reshuffle", "auc", "no shares", "kernel"],
+)
+def test_what_does_not_fit_is_refused_with_the_remedy(keys: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        job(**keys)
+
+
+def test_shares_stand_alone() -> None:
+    with pytest.raises(ConfigError, match="leave these out"):
+        vfl.Protocol(shares=vfl.Shares(), residual="open")
+    with pytest.raises(ConfigError, match="power of two"):
+        vfl.Shares(step=0.3)
+    slow = vfl.FedSGD(lr=0.1, rule=vfl.Momentum())
+    with pytest.raises(ConfigError, match="remembers every visit"):
+        vfl.simulate(job(optimizer=slow, batch_size=1, epochs=10), parties())
+
+
+def test_weights_are_opened_to_those_named_and_nobody_else() -> None:
+    own = parties(3)
+    named = job(protocol=vfl.Protocol(shares=vfl.Shares(chunk=2, open_weights=("telco", "bank"))))
+    run = vfl.simulate(named, own)
+    exact = opened(run)
+    for name in ("telco", "bank"):
+        np.testing.assert_array_equal(run.parts[name].theta, exact[name])
+    assert "theta" not in run.parts["shop"].state
+    sheet = vfl.explain(named, own)
+    assert sheet.count("its own weights, as the job says") == 2
+    assert "OpenedWeights" in sheet
+    assert "OpenedWeights" not in vfl.explain(job(), own)
+    with pytest.raises(PartiesError, match="open_weights"):
+        vfl.explain(job(protocol=vfl.Protocol(shares=vfl.Shares(open_weights=("nobody",)))), own)

@@ -1,0 +1,125 @@
+"""What the partner reads from tables on shares: uniform for each row, output and visit, whatever tables are of."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selfcheck.checks import draws
+
+import securevfl as vfl
+from securevfl.crypto.share_ring import ShareRing, Words
+from securevfl.data.register import id_digest
+from securevfl.disclosure.ledger import DisclosureLedger
+from securevfl.families import leak_kinds
+from securevfl.protocols.shares import table_transfers
+from securevfl.protocols.shares.new_sums import FarTables
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.protocols.shares.share_measures import MeasuredSum, MeasuredTables, ShuffledWords
+from securevfl.protocols.shares.visits import Tables
+from securevfl.protocols.shares.work_ahead import Ahead, VisitAhead
+from securevfl.runtime.channel import Event
+
+ROWS, BATCH = 120, 45
+KINDS: tuple[Any, ...] = (Tables, FarTables, MeasuredTables)
+Chosen = tuple[ShareRing, Any, Words]
+
+
+def trained(loss: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Chosen], list[Any], list[VisitAhead]]:
+    """What the partner has chosen by, the tables that it got, and what holders had ready, of a training of three
+    parties over two chunks."""
+    lock, chosen, visits, found = threading.Lock(), list[Chosen](), list[VisitAhead](), list[Any]()
+    real, take = table_transfers.chosen, Ahead.take
+
+    def choose(stored: Any, ring: ShareRing) -> Any:
+        made = real(stored, ring)
+        chosen.append((ring, *made))
+        return made
+
+    def taken(self: Ahead, *where: int) -> VisitAhead:
+        made = take(self, *where)
+        with lock:
+            visits.append(made)
+        return made
+
+    def note(event: Event) -> None:
+        if event.direction == "recv" and isinstance(event.message, KINDS):
+            found.append(event.message)
+
+    monkeypatch.setattr(table_transfers, "chosen", choose)
+    monkeypatch.setattr(Ahead, "take", taken)
+    X = np.random.default_rng(0).normal(size=(ROWS, 6))
+    y = np.arange(ROWS) % 3 if loss == "one_vs_rest" else 1 + np.arange(ROWS) % 2
+    job = vfl.Job(
+        model=vfl.GeneralLinear(loss=loss),
+        optimizer=vfl.FedSGD(lr=0.1),
+        protocol=vfl.Protocol(shares=vfl.Shares(chunk=1)),
+        batch_size=BATCH,
+        epochs=2,
+        test_fraction=0.25,
+        accepts=[*leak_kinds()],
+    )
+    parties = [vfl.Party("bank", X[:, :2], y, aligned=True)]
+    parties += [vfl.Party(name, X[:, k : k + 2], aligned=True) for name, k in (("shop", 2), ("telco", 4))]
+    with draws.watched() as drawn:
+        vfl.simulate(job, parties, observe=note)
+    assert not drawn.outcome().findings
+    return chosen, found, visits
+
+
+@pytest.mark.parametrize("loss", ["one_vs_rest", "poisson"])
+def test_what_is_read_from_tables_is_uniform_in_every_row_and_output(
+    loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values that are hidden alike differ by what they hide, and so by little; of words of 40 bits and more none come
+    so close by chance, but once in a million runs. Of words of 11 bits nearly all differ."""
+    chosen, found, visits = trained(loss, monkeypatch)
+    outputs = 3 if loss == "one_vs_rest" else 1
+    assert len(chosen) == len(found) == 2 * 2 + 2 + (loss == "poisson")
+    read: dict[Any, list[np.ndarray]] = {kind: [] for kind in KINDS}
+    for (ring, chi, pad), message in zip(chosen, found, strict=True):
+        data = message.entries
+        entries = ring.unpack(data, (8 * len(data) // ring.bits // len(chi), len(chi)))
+        values = ring.reduce(entries[chi, np.arange(len(chi))] + pad)
+        read[type(message)].append(values)
+        if ring.bits == 11:
+            assert len(np.unique(values)) > 0.8 * len(values)
+    for kind in (Tables, MeasuredTables):
+        for values in read[kind]:
+            gaps = np.diff(np.sort(values))
+            assert gaps.min() > 3
+    assert {len(each) for each in read[Tables]} == {BATCH * outputs}
+    psi = np.concatenate([each.own.T for each in visits if each.own.size])  # two holders, each visit, each output
+    assert len(psi) == 2 * 4 * outputs
+    assert len(np.unique(psi)) == psi.size
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_each_measurement_is_noted_before_anything_of_it_is_told(loss: str, tmp_path: Path) -> None:
+    """Pairs as sums, of evaluations on the way and at the end: on disk at the partner when it tells what it has."""
+    X = np.random.default_rng(0).normal(size=(ROWS, 4))
+    job = vfl.Job(
+        model=vfl.GeneralLinear(loss=loss),
+        optimizer=vfl.FedSGD(lr=0.1),
+        protocol=vfl.Protocol(shares=vfl.Shares()),
+        batch_size="all",
+        epochs=2,
+        evaluate_every=1,
+        test_fraction=0.25,
+        accepts=[*leak_kinds()],
+    )
+    ids = range(ROWS)
+    parties = [vfl.Party("bank", X[:, :2], np.arange(ROWS) % 2, ids=ids), vfl.Party("shop", X[:, 2:], ids=ids)]
+    ledgers = {name: DisclosureLedger(tmp_path / name, name) for name in ("bank", "shop")}
+    held_out = [id_digest("shop", each) for each in ids]
+    noted = list[int]()
+
+    def watch(event: Event) -> None:
+        if event.direction == "send" and isinstance(event.message, ShuffledWords | MeasuredSum):
+            noted.append(Ledger(ledgers[event.me].scores).measured(held_out))
+
+    vfl.simulate(job, parties, ledgers=ledgers, observe=watch)
+    assert noted == [1, 2]

@@ -1,0 +1,84 @@
+"""How many rows come near the end of the table is counted after every chunk, and nothing else is told by that."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import DivergenceError
+from securevfl.families.shares.shares_measures import Measures
+from securevfl.protocols.seat import Desk
+from securevfl.protocols.shares.new_sums import BITS, FarCount
+from securevfl.protocols.shares.score_ledger import Ledger
+from securevfl.runtime import eventlog
+from securevfl.runtime.channel import Event
+from securevfl.training import session
+
+
+def job(lr: float, **keys: Any) -> vfl.Job:
+    shares = vfl.Protocol(shares=vfl.Shares(chunk=2))
+    own = {"batch_size": "all", "epochs": 6, "test_fraction": 0.3, "evaluate_every": 100} | keys
+    return vfl.Job(model=vfl.Logistic(), optimizer=vfl.FedSGD(lr=lr), protocol=shares, **own)
+
+
+def played(own: vfl.Job, tmp_path: Any, parties: int = 2) -> tuple[list[str], list[FarCount]]:
+    """Events `far` as they were logged, and the sums that were opened."""
+    opened: list[FarCount] = []
+
+    def watch(event: Event) -> None:
+        if event.direction == "recv" and isinstance(event.message, FarCount):
+            opened.append(event.message)
+
+    handler = eventlog.write_to(tmp_path / "log")
+    try:
+        with contextlib.suppress(DivergenceError):  # at its very end
+            vfl.simulate(own, vfl.datasets.breast_cancer(parties), workers=1, observe=watch)
+    finally:
+        handler.close()
+        eventlog.LOGGER.removeHandler(handler)
+    return [line for line in (tmp_path / "log").read_text().splitlines() if '"far"' in line], opened
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_one_count_is_opened_a_chunk(tmp_path: Any, parties: int) -> None:
+    far, opened = played(job(0.1, epochs=4), tmp_path, parties)
+    assert not far
+    assert len(opened) == 2
+    counts = [int.from_bytes(each.total, "little") for each in opened]
+    assert all(count < 2**BITS for count in counts)  # shares of a sum, each under a mask of its own
+
+
+def test_a_run_beyond_the_table_is_told_before_its_end(tmp_path: Any) -> None:
+    far, opened = played(job(40.0), tmp_path)
+    assert len(opened) >= 3
+    assert len(far) >= 2
+    assert all('"party": "bank"' in line or '"party":"bank"' in line for line in far)
+
+
+def test_counts_are_said_and_counted() -> None:
+    parties = vfl.datasets.breast_cancer()
+    sheet = vfl.explain(job(0.1), parties)
+    assert "3 counts of rows near the table's end, one a chunk" in sheet
+
+
+@pytest.mark.parametrize("accepts", [[], ["small_metrics"]])
+def test_rows_are_counted_as_often_as_the_partner_s_ledger_lets_them(
+    accepts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """398 training rows are counted three times, of five chunks, and in no later run; the training goes on."""
+    monkeypatch.setattr(session, "Desk", lambda *given, together: Desk(*given))  # as between organisations
+    ledger = Ledger(tmp_path / "scores")
+    monkeypatch.setattr(Measures, "check", lambda *_: None)
+    monkeypatch.setattr(Measures, "_note_measure", lambda *_: None)
+    kept = Measures.__init__
+
+    def with_ledger(self: Measures, job: Any, seat: Any, model: Any, _: Ledger) -> None:
+        kept(self, job, seat, model, ledger)
+
+    monkeypatch.setattr(Measures, "__init__", with_ledger)
+    for told in (3, 0):
+        _, opened = played(job(0.1, epochs=10, accepts=accepts), tmp_path)
+        assert [bool(each.total) for each in opened] == [bool(accepts) or number < told for number in range(5)]

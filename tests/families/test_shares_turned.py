@@ -1,0 +1,129 @@
+"""Steps twice as long as is safe whatever the columns: where the loss says they are too long, all parties go back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selfcheck.whole_weights import whole_weights
+
+import securevfl as vfl
+from securevfl.families.shares.shares_plan import on_shares, plan
+from securevfl.protocols.meeting import Verdict
+from securevfl.protocols.shares.share_products import Products
+from securevfl.runtime.channel import Event
+from securevfl.training.checkpoint import Checkpoints
+
+ROWS = 2000
+
+
+def alike(count: int = 2) -> list[vfl.Party]:
+    """Parties whose columns are nearly the same and say little of labels of which half are positive."""
+    draw = np.random.default_rng(5)
+    X = draw.normal(size=(ROWS, 3))
+    y = (draw.random(ROWS) < 1 / (1 + np.exp(-0.15 * X.sum(axis=1)))).astype(int)
+    tables = [X + 1e-3 * draw.normal(size=X.shape) for _ in range(count)]
+    return [
+        vfl.Party(name, Z, y if name == "a" else None, aligned=True) for name, Z in zip("abc", tables, strict=False)
+    ]
+
+
+def job(**keys: Any) -> vfl.Job:
+    fine = vfl.Protocol(shares=vfl.Shares(chunk=4, table_bits=8, step=0.125))  # rounding moves weights by some .004
+    own = {"optimizer": vfl.BlockDescent(lr=2.0), "batch_size": "all", "epochs": 12, "evaluate_every": 6}
+    own |= {"patience": {"evaluations": 1}, "test_fraction": 0.3, "protocol": fine}
+    return vfl.Job(**({"model": vfl.Logistic()} | own | keys))
+
+
+def weights(run: vfl.Run) -> Any:
+    """The weights that nobody has, of all parties, one below the other."""
+    states = {name: part.state for name, part in run.parts.items()}
+    return np.concatenate(list(whole_weights(run.job, states, run.active.name).values()))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_training_that_swings_begins_again_with_half_the_step(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model is the one of as many visits as follow, at the safe step; no coin of a key serves twice in a session,
+    also of a chunk that was made ahead and then not gone through."""
+    own, events, made, keys = alike(count), list[Event](), list[tuple[str, int, tuple[str, ...]]](), Products.keys
+
+    def noted(self: Products, number: int, purposes: Sequence[str]) -> Any:
+        made.append((self.seat.me + self.seat.lane, number, tuple(purposes)))
+        return keys(self, number, purposes)
+
+    monkeypatch.setattr(Products, "keys", noted)
+    run = vfl.simulate(job(), own, observe=events.append)
+    losses = [record["loss"] for record in run.history if "loss" in record]
+    assert losses[0] > np.log(2) > losses[1] == run.metrics["loss"]
+    assert [part.state["sizes"]["turned"] for part in run.parts.values()] == [[[6, 0]]] * count
+    received = [event for event in events if event.direction == "recv"]
+    verdicts = [event.message for event in received if isinstance(event.message, Verdict)]
+    assert [each.back for each in verdicts] == [True] * (count - 1) + [False] * (count - 1)
+    assert not verdicts[0].best
+    assert len(set(made)) == len(made) >= 2 * 4
+    safe = job(optimizer=vfl.BlockDescent(lr=1.0), epochs=6, evaluate_every=6)
+    np.testing.assert_allclose(weights(run), weights(vfl.simulate(safe, own)), atol=0.05)
+
+
+def test_a_training_that_does_well_never_turns_back() -> None:
+    run = vfl.simulate(job(protocol="shares"), vfl.datasets.breast_cancer())
+    assert run.active.state["sizes"]["turned"] == ()
+
+
+class Cut(Exception):
+    """What takes the place of a lost process."""
+
+
+@pytest.mark.parametrize("at", [6, 9])
+def test_a_run_that_was_cut_after_it_turned_back_goes_on_turned(at: int, tmp_path: Path) -> None:
+    own = alike()
+    kept = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in own}
+
+    def on_round(done: int, of: int) -> None:
+        if done == at:
+            raise Cut
+
+    with pytest.raises(Cut):
+        vfl.simulate(job(), own, checkpoints=kept, on_round=on_round)
+    kept = {party.name: Checkpoints(tmp_path / party.name, party.name, every=1) for party in own}
+    again, whole = vfl.simulate(job(), own, checkpoints=kept), vfl.simulate(job(), own)
+    assert [part.state["sizes"]["turned"] for part in again.parts.values()] == [[[6, 0]]] * 2
+    np.testing.assert_allclose(weights(again), weights(whole), atol=0.05)
+
+
+@pytest.mark.parametrize("turned", [((3, 0),), ((6, 3),), ((3, 0), (8, 5)), ((12, 6),)])
+def test_the_rule_goes_on_from_an_earlier_state(turned: tuple[tuple[int, int], ...]) -> None:
+    """Against the same steps in floats, one after the other."""
+    own = job(optimizer=vfl.BlockDescent(lr=4.0))
+    assert on_shares(own)
+    rule = plan(own, rows=100, batches=1, parties=2, turned=turned).rule
+    changes = np.random.default_rng(0).integers(-1000, 1000, 12)
+    state, turns = rule.start(np.zeros((1, 1), np.uint64)), dict(turned)
+    before = point = 0.0
+    points, step, start = [0.0], 1.0, 0
+    for visit, change in enumerate(changes):
+        if visit in turns:
+            before = point = points[visit] = points[turns[visit]]
+            step, start = step / 2, visit
+        after, t = point - step * change, visit - start + 1
+        before, point = after, after + (t - 1) / (t + 2) * (after - before)
+        points.append(point)
+        state = rule.step(state, np.array([[change]]).view(np.uint64), visit)
+    if len(changes) in turns:
+        points[-1] = points[turns[len(changes)]]
+    for visits, expected in enumerate(points):
+        found = rule.theta(state[: visits + 1], visits).view(np.int64)[0, 0] / 2**rule.m
+        assert abs(found - expected) <= np.abs(changes).sum() / 2 ** (rule.m + 1)
+
+
+def test_steps_are_long_only_where_evaluations_watch_them() -> None:
+    """The default job is watched; a job without held-out rows, or without patience, takes the safe step."""
+    assert vfl.Job(model="logistic").optimizer.lr == 2
+    assert vfl.Job(model="logistic", test_fraction=0).optimizer.lr == 1
+    assert vfl.Job(model="logistic", patience=None).optimizer.lr == 1
+    sheet = "whether to go back and on by half the step"
+    assert sheet in vfl.explain(vfl.Job(model="logistic"))
+    assert sheet not in vfl.explain(vfl.Job(model="logistic", test_fraction=0))

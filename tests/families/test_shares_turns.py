@@ -1,0 +1,156 @@
+"""Chunks of a training on shares that are made while the visits of the one before go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import securevfl as vfl
+from securevfl.errors import ProtocolError, SecureVFLError, TransportError
+from securevfl.families.shares.shares_needs import Turns
+from securevfl.protocols.shares.chunk_store import NAME_BYTES, InMemory
+from securevfl.protocols.shares.work_ahead import Ahead
+from securevfl.runtime.clock import Network, VirtualClock
+from securevfl.runtime.threads import run_threads
+
+
+def alone(work):
+    """What `work` makes of a channel of a party that nobody writes to."""
+    found = []
+
+    def one(channel):
+        found.append(work(channel))
+
+    def clock():
+        return VirtualClock(Network())
+
+    run_threads({"a": one, "b": lambda channel: None}, clock, timeout=20)
+    return found[0]
+
+
+def test_a_chunk_is_made_while_the_one_before_is_gone_through():
+    def work(channel):
+        made, seen = {k: threading.Event() for k in range(3)}, []
+        with Turns(channel, [0, 1, 2], lambda k: made[k].set(), lambda k: True) as turns:
+            for k in turns:
+                seen.append(k)
+                assert all(made[other].wait(60) for other in range(min(k + 2, 3)))
+                assert not any(made[other].is_set() for other in range(k + 2, 3))
+        return seen
+
+    assert alone(work) == [0, 1, 2]
+
+
+def test_without_room_chunks_are_made_one_after_the_other():
+    def work(channel):
+        made, seen = [], []
+        with Turns(channel, [0, 1, 2], made.append, lambda k: False) as turns:
+            for k in turns:
+                time.sleep(0.02)
+                seen.append((k, list(made)))
+        return seen
+
+    assert alone(work) == [(0, [0]), (1, [0, 1]), (2, [0, 1, 2])]
+
+
+def test_what_fails_beside_the_visits_fails_the_party():
+    def work(channel):
+        def make(k):
+            if k:
+                raise ProtocolError("a chunk that cannot be made")
+
+        def training():
+            with Turns(channel, [0, 1], make, lambda k: True) as turns:
+                for _ in turns:
+                    with pytest.raises(ProtocolError, match="cannot be made"):
+                        channel.recv("b", vfl.protocols.shares.visits.Tables)
+
+        with pytest.raises(ProtocolError, match="cannot be made"):
+            training()
+        return True
+
+    assert alone(work)
+
+
+@pytest.mark.parametrize("error", [TransportError("b is away"), None])
+def test_a_training_that_ends_leaves_no_thread_behind(error):
+    """One that failed ends what waits for messages; one that stopped well lets it finish, as others wait for it."""
+
+    def work(channel):
+        before, finished = set(threading.enumerate()), []
+
+        def make(k):
+            if k and error:
+                channel.recv("b", vfl.protocols.shares.visits.Tables)
+            time.sleep(0.05)
+            finished.append(k)
+
+        def training():
+            with Turns(channel, [0, 1], make, lambda k: True) as turns:
+                for k in turns:
+                    yield k
+                    if error:
+                        raise error
+
+        rounds = training()
+        next(rounds)
+        if error:
+            with pytest.raises(TransportError, match="away"):
+                next(rounds)
+        else:
+            rounds.close()
+        assert not [each for each in threading.enumerate() if each not in before and each.name != "b"]
+        return finished
+
+    assert alone(work) == ([0] if error else [0, 1])
+
+
+JOB = vfl.Job(
+    model=vfl.Logistic(),
+    optimizer=vfl.FedSGD(lr=0.3),
+    protocol=vfl.Protocol(shares=vfl.Shares(chunk=2)),
+    batch_size="all",
+    epochs=6,
+    test_fraction=0.3,
+    evaluate_every=1,
+)
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_a_training_goes_on_while_its_next_chunk_is_made(monkeypatch, parties):
+    """The first visit waits for the next chunk to be begun at all parties, and measures its model meanwhile."""
+    begun, make = threading.Barrier(parties + 1, timeout=120), Ahead.make
+
+    def watched(self, chunk, visits):
+        if chunk == 2:
+            begun.wait()
+        make(self, chunk, visits)
+
+    monkeypatch.setattr(Ahead, "make", watched)
+    tables = vfl.datasets.breast_cancer(parties)
+    run = vfl.simulate(JOB, tables, workers=1, on_round=lambda done, of: begun.wait() if done == 1 else None)
+    assert not begun.broken
+    losses = [each["loss"] for each in run.history if "loss" in each]
+    assert len(losses) > 3
+    assert losses[-1] < losses[1] < losses[0]  # entries of the table of losses are rounded at random
+
+
+def test_a_training_that_stops_early_stops_well():
+    """The next chunk is being made then; the model is that of the visits so far."""
+    job = JOB.model_copy(update={"target": vfl.Target(metric="loss", value=0.5)})
+    run = vfl.simulate(job, vfl.datasets.breast_cancer(), workers=1)
+    assert 0 < run.costs.rounds < 6
+    assert run.history[-1]["loss"] < 0.5
+
+
+def test_a_store_knows_its_room():
+    store = InMemory(limit=100)
+    store.put(0, bytes(NAME_BYTES), 0, [b"x" * 30] * 2)
+    assert store.room == 40
+    with pytest.raises(SecureVFLError, match=r"set protocol\.shares\.chunk lower"):
+        store.put(1, bytes(NAME_BYTES), 2, [np.zeros(41, np.uint8).tobytes()])
+    store.drop(0)
+    assert store.room == 100
