@@ -6,15 +6,17 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 from pydantic import field_validator, model_validator
 
 from securevfl.base.config import flat, plain
+from securevfl.base.extensions import Extension
 from securevfl.display import html
 from securevfl.errors import ConfigError
-from securevfl.families import METHODS, leak_kinds
+from securevfl.families import EXTENSIONS, METHODS, leak_kinds
 from securevfl.families.base import Method
 from securevfl.models import MODELS, metrics
 from securevfl.models.losses import LogLinkLoss
@@ -159,8 +161,15 @@ class Job(JobOptions):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the job; parties compare it before they start."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).digest()
+        """SHA-256 of the job, and of the code of a family that is no part of securevfl; parties compare it before they
+        start."""
+        keys = self.to_dict() | ({} if (outside := self.extension) is None else {"extension": astuple(outside)})
+        return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).digest()
+
+    @property
+    def extension(self) -> Extension | None:
+        """The package that brings the family of this job; None if securevfl does."""
+        return EXTENSIONS.get(self.method.name)
 
     @classmethod
     def from_dict(cls, keys: Mapping[str, Any]) -> Job:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.audit import simulators, simulators_run
-from securevfl.audit.attacks import ATTACKS
+from securevfl.audit.attacks import ATTACKS, load_more
 from securevfl.audit.attacks.base import Attack, By, Score
 from securevfl.audit.findings import Audit, Inference
 from securevfl.audit.recording.recorded_runs import record
@@ -73,6 +73,8 @@ def run_audit(
     `on_step` is told what begins. Takes as long as two trainings a seed, and the protocol's own checks.
     """
     started, say = time.monotonic(), on_step or (lambda step: None)
+    for name, extension in load_more().items():
+        say(f"attack {name} of {extension}")
     active, passives = check_parties(parties)
     asked = job = settled(job, parties)
     brought = [active, *passives]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -48,6 +48,7 @@ class Registry(dict[str, type[N]]):
     def __init__(self, what: str, *kinds: type[N]) -> None:
         super().__init__({kind.name: kind for kind in kinds})
         self.what = what
+        self.more: Callable[[], str] = str  # loads what other packages bring, and says what it may not load
 
     def read(self, value: Any) -> Any:
         """Read an option from its object, its name, or a table with `name` and keys; for a pydantic validator."""
@@ -58,7 +59,9 @@ class Registry(dict[str, type[N]]):
         keys = dict(value)
         name = keys.pop("name", None)
         if not isinstance(name, str) or name not in self:
-            raise ValueError(f"{self.what} name must be one of {', '.join(self)}; choose one of these")
+            rest = self.more()
+            if not isinstance(name, str) or name not in self:
+                raise ValueError(f"{self.what} name must be one of {', '.join(self)}; choose one of these{rest}")
         return read_nested(self[name], keys)
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from securevfl.base.extensions import load, named
 from securevfl.base.files import check_writable
 from securevfl.base.version import __version__
 from securevfl.cli import bottom as cli_bottom
@@ -64,8 +65,30 @@ def _notices() -> Iterator[None]:
         yield
 
 
+TOOLS = "securevfl.tools"
+
+
 class Commands(TyperGroup):
-    """Commands whose expected errors are lines on stderr and not tracebacks."""
+    """Commands whose expected errors are lines on stderr and not tracebacks; those of other packages come last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        own = super().list_commands(ctx)
+        return [*own, *(name for name in named(TOOLS) if name not in own)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Find one of securevfl's; of another package, its name and where it is from, as nothing of it is loaded."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or (point := named(TOOLS).get(cmd_name)) is None:
+            return own
+        return TyperCommand(cmd_name, help=f"A command of {point.dist.name if point.dist else 'another package'}.")
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Load a command of another package when it is typed."""
+        if args and super().get_command(ctx, args[0]) is None and (point := named(TOOLS).get(args[0])) is not None:
+            tool = typer.Typer(name=args[0], no_args_is_help=True)
+            load(point)[0](tool)
+            return args[0], typer.main.get_command(tool), args[1:]
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -129,6 +129,7 @@ def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], 
     lines = [
         *([whose] if whose else []),
         f"{job.optimizer.label} on a {job.model.name} model, protocol {method.title(job, roles)}",
+        *(f"code: {line}" for line in _code(job)),
         *(f"model: {line}" for line in job.model.note.splitlines()),
         *([f"not on shares, as {why}"] if job.protocol.seals and (why := why_sealed(job.model, job.optimizer)) else []),
         *_weights(job),
@@ -146,9 +147,15 @@ def _sheet(job: Job, roles: Roles, known: Known | None, refused: Sequence[str], 
     return Sheet("\n".join([*lines, *refused]), "\n".join([*first, *refused]))
 
 
+def _code(job: Job) -> list[str]:
+    """Return where the family of training comes from, if it is no part of securevfl."""
+    return [] if job.extension is None else [f"of {job.extension}: no part of securevfl, and the same at all parties"]
+
+
 def _subject(job: Job, roles: Roles, known: Known | None) -> list[str]:
     """Return which model is trained, how, on which rows, of whose columns."""
     lines = [f"model     {job.model.name}, on {job.method.title(job, roles)}"]
+    lines += [f"code      {line}" for line in _code(job)]
     if known is None:
         return lines
     sizes = known.sizes

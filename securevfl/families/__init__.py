@@ -1,11 +1,16 @@
-"""The families of training. Adding one is one line here; models and optimizers that it brings come with it."""
+"""The families of training. Adding one is one line here; models and optimizers that it brings come with it.
+
+A family of another package is loaded when a job names what it brings and this party allows it (`base.extensions`).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from securevfl.base.config import Named, Registry
+from securevfl.base.extensions import Extension, allowed, load, not_allowed
 from securevfl.disclosure.leaks import LeakKind
+from securevfl.errors import ConfigError
 from securevfl.families.base import Method
 from securevfl.families.fdml.fdml import FdmlMethod
 from securevfl.families.fdskl.fdskl import Phases
@@ -15,6 +20,8 @@ from securevfl.families.transfer.transfer import TransferLearning
 from securevfl.models import MODELS
 from securevfl.models.base import Model
 from securevfl.optim import OPTIMIZERS
+
+GROUP = "securevfl.families"
 
 
 class Families(Registry[Method[Any]]):
@@ -41,6 +48,30 @@ def _brought(method: type[Method[Any]]) -> list[tuple[Registry[Any], type[Named]
 
 
 METHODS = Families("method", Rounds, Phases, SharesMethod, TransferLearning, FdmlMethod)
+
+
+EXTENSIONS: dict[str, Extension] = {}  # where a family comes from that is no part of securevfl, by its name
+
+
+def load_more() -> str:
+    """Load the families of other packages that this party allows; say which are installed and not allowed.
+    ConfigError if one has a name that is taken."""
+    for name, point in allowed(GROUP).items():
+        if name in EXTENSIONS:
+            continue
+        method, extension = load(point)
+        taken = [each for each in (name,) if each in METHODS]
+        taken += [kind.name for registry, kind in _brought(method) if kind.name in registry]
+        if taken or method.name != name:
+            raise ConfigError(
+                f"{extension.distribution}: names that nobody else has were expected of family {name}, "
+                f"{', '.join(taken) or method.name} is another one; uninstall it"
+            )
+        METHODS[name], EXTENSIONS[name] = method, extension
+    return not_allowed(GROUP)
+
+
+MODELS.more = OPTIMIZERS.more = load_more
 
 
 def leak_kinds() -> dict[str, LeakKind]:

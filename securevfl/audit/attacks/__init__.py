@@ -1,4 +1,4 @@
-"""The attacks that an audit carries out, by name. Adding one is a file and a line here."""
+"""The attacks that an audit carries out, by name. Adding one is a class and a line here, or an entry point."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from securevfl.audit.attacks.measured import LinkedOutputs, MarkedPairs, RankMat
 from securevfl.audit.attacks.opened_gradients import BatchInversion, BinCounts, CrossRound, RareValues, TwoValues
 from securevfl.audit.attacks.told_residuals import ResidualDirection, ResidualNorm, ResidualSign, SharedResiduals
 from securevfl.audit.attacks.told_scores import ScoreBits, ScoreColumns, ScoreSums
+from securevfl.base.extensions import Extension, allowed, load
+from securevfl.errors import ConfigError
 
-__all__ = ["ATTACKS", "Attack", "LabelAttack", "Score", "label_auc"]
+__all__ = ["ATTACKS", "Attack", "LabelAttack", "Score", "label_auc", "load_more"]
+
+GROUP = "securevfl.attacks"
 
 ATTACKS: dict[str, Attack] = {
     attack.name: attack
@@ -47,3 +51,14 @@ ATTACKS: dict[str, Attack] = {
         PhaseMap(),
     )
 }
+
+
+def load_more() -> dict[str, Extension]:
+    """Add the attacks of other packages that this party allows, and return where each comes from. ConfigError if a name
+    is taken."""
+    loaded = {}
+    for name, point in allowed(GROUP).items():
+        attack, loaded[name] = load(point)
+        if attack.name != name or ATTACKS.setdefault(name, attack) is not attack:
+            raise ConfigError(f"{loaded[name].distribution}: attack {name} is not its name or is taken; uninstall it")
+    return loaded

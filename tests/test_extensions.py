@@ -1,0 +1,131 @@
+"""Code of other packages: found by entry points, loaded where its party allows it, named where parties agree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent / "one_more"
+TOOL = """
+import typer
+
+def register(app: typer.Typer) -> None:
+    @app.command("rows")
+    def rows(file: str) -> None:
+        typer.echo(f"rows of {file}")
+
+    @app.command("nothing")
+    def nothing() -> None:
+        typer.echo("nothing")
+"""
+POINTS = """
+[securevfl.families]
+relayed = made_up.relayed_method:Relayed
+
+[securevfl.tools]
+count = made_up.tool:register
+
+[securevfl.attacks]
+first_column = made_up.first_column:ATTACK
+"""
+JOB = """
+accepts = ["columns", "seen_by_server"]
+batch_size = 60
+epochs = 1
+
+[model]
+name = "means"
+
+[optimizer]
+name = "relaying"
+lr = 0.5
+
+[protocol]
+sum = "tree"
+"""
+SHEET = """
+import sys
+import securevfl as vfl
+job = vfl.Job.load(sys.argv[1])
+print(job.digest.hex())
+parties = [*vfl.datasets.breast_cancer(parties=3), vfl.Helper("server", "server")]
+print(vfl.explain(job, parties))
+"""
+
+
+def install(folder: Path, name: str = "made-up", *, family: str = "relayed_method") -> Path:
+    """Leave what an installation of a package leaves: its modules, and a folder of facts about it."""
+    package = folder / "made_up"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("")
+    for module in (family, "first_column"):
+        (package / f"{module}.py").write_text((HERE / f"{module}.py").read_text())
+    with (package / "first_column.py").open("a") as file:
+        file.write("\n\nATTACK = FirstColumn()\n")
+    (package / "tool.py").write_text(TOOL)
+    facts = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(POINTS)
+    return folder
+
+
+def run(folder: Path, *arguments: str, allow: str = "", code: str = "") -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    command = ["-c", code] if code else ["-m", "securevfl.cli.main"]
+    env = os.environ | {"PYTHONPATH": path, "SECUREVFL_ALLOW": allow, "COLUMNS": "200"}
+    return subprocess.run([sys.executable, *command, *arguments], capture_output=True, text=True, env=env)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    return path
+
+
+@pytest.mark.long
+def test_a_family_is_loaded_where_its_party_allows_it_and_stands_on_the_sheet(tmp_path: Path, job: Path) -> None:
+    folder = install(tmp_path)
+    refused = run(folder, str(job), code=SHEET)
+    assert refused.returncode == 1
+    assert "let made-up run by SECUREVFL_ALLOW=made-up" in refused.stderr
+    done = run(folder, str(job), code=SHEET, allow="other, made-up")
+    assert done.returncode == 0, done.stderr
+    assert "code: of made-up 1.0, digest " in done.stdout
+    with (folder / "made_up" / "relayed_method.py").open("a") as file:
+        file.write("\nCHANGED = 1\n")
+    changed = run(folder, str(job), code=SHEET, allow="made-up")
+    assert changed.stdout.split()[0] != done.stdout.split()[0], "parties that run other code must not agree"
+
+
+@pytest.mark.long
+def test_a_tool_stands_in_the_help_and_is_loaded_when_it_is_typed(tmp_path: Path) -> None:
+    folder = install(tmp_path)
+    (folder / "made_up" / "__init__.py").write_text("print('loaded')\n")
+    shown = run(folder, "--help")
+    assert "A command of made-up." in shown.stdout
+    assert "loaded" not in shown.stdout
+    assert run(folder, "count", "rows", "a.csv").stdout.splitlines() == ["loaded", "rows of a.csv"]
+    assert run(folder, "counts").returncode == 2
+
+
+@pytest.mark.long
+def test_an_attack_joins_those_of_the_audit(tmp_path: Path) -> None:
+    folder = install(tmp_path)
+    code = "from securevfl.audit.attacks import ATTACKS, load_more; print(load_more(), 'first_column' in ATTACKS)"
+    assert run(folder, code=code).stdout == "{} False\n"
+    assert "version='1.0'" in (found := run(folder, code=code, allow="made-up").stdout)
+    assert found.endswith("True\n")
+
+
+@pytest.mark.long
+def test_a_name_that_two_bring_is_refused(tmp_path: Path, job: Path) -> None:
+    folder = install(install(tmp_path), "other-one")
+    refused = run(folder, str(job), code=SHEET, allow="made-up,other-one")
+    assert "one package was expected to bring relayed, " in refused.stderr
+    assert refused.returncode == 1
