@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
+from securevfl.cli.main import app
 
 HIDE = """
 import sys
@@ -51,11 +54,30 @@ for model, optimizer, residual in (
 
 @pytest.mark.long
 def test_the_demo_runs_from_an_empty_folder_without_any_extra(tmp_path: Path) -> None:
+    """It shows the result first, then who learns what and what it costs."""
     code = "import os; os.chdir(sys.argv.pop()); sys.argv.append('demo'); from securevfl.cli.main import main; main()"
     hidden = EVERY | {"torch", "onnx", "pandas", "prometheus_client", "dp_accounting"}
     done = run_without(hidden, code, str(tmp_path))
     assert (done.returncode, [file.name for file in tmp_path.iterdir()]) == (0, ["securevfl-demo.html"]), done.stderr
-    assert "The same model by other modes" in done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in done.stdout + done.stderr
+    order = ["the bank alone", "What each learned", "What it costs", "by other modes", "Go on", "securevfl-demo.html"]
+    places = [done.stdout.index(words) for words in order]
+    assert places == sorted(places)
+    alone, shared, pooled = (float(line.split()[-1]) for line in lines[4:7])
+    assert shared == pytest.approx(pooled, abs=0.01)
+    assert shared > alone + 0.05
+    cost = done.stdout[places[2] :]
+    total = float(re.findall(r"(\d+\.\d+) s:", cost)[0])
+    words = "encryption", "other work", "network", "work ahead", "evaluation"
+    assert sum(float(re.findall(rf"{word} (\d+\.\d+)", cost)[0]) for word in words) == pytest.approx(total, abs=1e-9)
+    for mode in ("shares", "CKKS", "Paillier", "open"):
+        assert re.search(rf"^{mode} +0\.\d{{3}} ", done.stdout, re.MULTILINE), mode
+    assert "<svg" in (tmp_path / "securevfl-demo.html").read_text()
+    for command in re.findall(r"^  securevfl (\w+) --help", done.stdout, re.MULTILINE):
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
 
 
 def test_a_party_trains_from_csv_and_npz_without_any_extra(tmp_path: Path) -> None:

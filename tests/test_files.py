@@ -2,7 +2,6 @@
 
 import os
 import stat
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from securevfl.base.files import check_writable, close_to_others, write_whole, writing_whole
 from securevfl.errors import ConfigError, StorageError
+from tests.forked import run_forked
 
 KILLED = """
 import os, sys
@@ -25,7 +25,7 @@ write_whole(Path(sys.argv[1]), b"half")
 @pytest.mark.skipif(os.name != "posix", reason="drafts are told by signal 0")
 def test_the_draft_of_a_killed_process_goes_with_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
-    process = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    process = run_forked([sys.executable, "-c", KILLED, str(path)], check=False)
     assert process.returncode == -9
     (draft,) = tmp_path.iterdir()
     assert draft.name.startswith(".model.json.")

@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -28,6 +27,7 @@ from securevfl.protocols.meeting import Meeting
 from securevfl.runtime.clock import Network, VirtualClock
 from securevfl.runtime.threads import run_threads
 from securevfl.training.session import take_part
+from tests.forked import Forked
 
 KIT = ["--party", "bank=localhost:7301", "--party", "shop=localhost:7302", "--party", "telco=localhost:7303"]
 
@@ -195,7 +195,7 @@ agree(AgreedSheets(DisclosureLedger(Path(sys.argv[1]), "shop")), None, Path("job
 @pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1)])
 def test_on_a_terminal_it_is_a_question(tmp_path: Path, answer: bytes, code: int) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-c", ASKED, str(tmp_path / "shop.ledger")],
         stdin=theirs,
         stderr=theirs,

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -213,33 +212,6 @@ def test_a_report_is_strict_json() -> None:
         "train": {"Part": (15, 2)},
         "setup": {"Hello": (1, 1)},
     }
-
-
-def test_the_demo_shows_the_result_first_then_who_learns_what_and_what_it_costs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = run("demo")
-    assert done.exit_code == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) <= 40
-    assert max(map(len, lines)) <= 80
-    assert "\x1b" not in done.stdout + done.stderr
-    order = ["the bank alone", "What each learned", "What it costs", "by other modes", "Go on", "securevfl-demo.html"]
-    places = [done.stdout.index(words) for words in order]
-    assert places == sorted(places)
-    alone, shared, pooled = (float(line.split()[-1]) for line in lines[4:7])
-    assert shared == pytest.approx(pooled, abs=0.01)
-    assert shared > alone + 0.05
-    cost = done.stdout[places[2] :]
-    total = float(re.findall(r"(\d+\.\d+) s:", cost)[0])
-    words = "encryption", "other work", "network", "work ahead", "evaluation"
-    assert sum(float(re.findall(rf"{word} (\d+\.\d+)", cost)[0]) for word in words) == pytest.approx(total, abs=1e-9)
-    for mode in ("shares", "CKKS", "Paillier", "open"):
-        assert re.search(rf"^{mode} +0\.\d{{3}} ", done.stdout, re.MULTILINE), mode
-    assert "<svg" in (tmp_path / "securevfl-demo.html").read_text()
-    for command in re.findall(r"^  securevfl (\w+) --help", done.stdout, re.MULTILINE):
-        assert run(command, "--help").exit_code == 0
 
 
 @pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="not beside a checkout")

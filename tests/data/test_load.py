@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from securevfl.data.load import forget, read_aligned, read_parties, write_rows
 from securevfl.data.party import Party
 from securevfl.data.readers import read_ids, read_party
 from securevfl.data.store import StoredParty, borrow_table, store_table, table_path
+from tests.forked import run_forked
 
 N = 240
 GENERATOR = np.random.default_rng(3)
@@ -152,7 +152,7 @@ store.borrow_table("shop", sys.argv[1])
 
 def test_drafts_of_a_killed_process_go_and_those_of_a_living_one_stay(files: dict[str, Path]) -> None:
     data = files["shop"]
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(data)], check=False)
+    killed = run_forked([sys.executable, "-c", KILLED, str(data)], check=False)
     assert killed.returncode == -signal.SIGKILL
     (left,) = data.parent.glob(".*")
     assert list(left.iterdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -25,6 +24,7 @@ from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Entry
 from securevfl.training.checkpoint import Checkpoints
 from tests.disclosure.test_account import EXAMPLES, WIDEST, Cut, entered, example, kept, sealed, tables
+from tests.forked import run_forked
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_process_that_is_killed_has_told_no_more_than_its_ledger_has(tmp_path:
     p, ends = 15, []
     for _ in range(5):
         ends.append(
-            subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, check=False).returncode
+            run_forked([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, check=False).returncode
         )
         bank = DisclosureLedger(tmp_path / "bank.ledger", "bank")
         opened = p * len((tmp_path / "opened").read_bytes())

@@ -1,7 +1,6 @@
 """The file of a ledger: processes that write at once or are killed, damage, versions, and totals."""
 
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, default_l
 from securevfl.disclosure.limits import Limit, ToldTotal, total
 from securevfl.errors import ConfigError, DataError, LeakageError, StorageError
 from tests.disclosure.test_ledger import REGISTER, columns, told
+from tests.forked import Forked, run_forked
 
 KILLED = """
 import os, signal, sys
@@ -37,7 +37,7 @@ vfl.simulate(job, parties, ledgers=own, on_round=lambda done, of: os.kill(os.get
 
 
 def test_a_killed_process_leaves_the_whole_run_entered(tmp_path: Path) -> None:
-    assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)]).returncode == -signal.SIGKILL
+    assert run_forked([sys.executable, "-c", KILLED, str(tmp_path)]).returncode == -signal.SIGKILL
     shop = DisclosureLedger(tmp_path / "shop.ledger", "shop")
     assert told(shop, "columns", "bank").count >= 4
     assert told(DisclosureLedger(tmp_path / "bank.ledger", "bank"), "labels", "shop").share == 1.0
@@ -61,7 +61,7 @@ for k in range(times):
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     path, times = tmp_path / "new" / "shop.ledger", 25
     running = [
-        subprocess.Popen([sys.executable, "-c", BOOKS, str(path), name, str(times)], stdin=-1, stdout=-1, text=True)
+        Forked([sys.executable, "-c", BOOKS, str(path), name, str(times)], stdin=-1, stdout=-1, text=True)
         for name in ("a", "b")
     ]
     for each in running:

@@ -6,10 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import securevfl as vfl
+from tests.forked import command, run_forked
 
 PAGE = Path(__file__).parents[2] / "docs" / "start.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
@@ -20,11 +22,12 @@ def run(language: str, text: str, folder: Path) -> str:
     if language == "toml":
         (folder / "job.toml").write_text(text)
         return ""
-    shell = f'securevfl() {{ "{sys.executable}" -m securevfl.cli.main "$@"; }}\nset -e\n{text}'
+    shell = f'securevfl() {{ {command()} securevfl.cli.main "$@"; }}\nset -e\n{text}'
+    start: Any = run_forked if language == "python" else subprocess.run
     words = [sys.executable, "-c", text] if language == "python" else ["sh", "-c", shell]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"})
+    done = start(words, cwd=folder, capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"})
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(done.stdout)
 
 
 def figures(text: str) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pyarrow import csv
 
 import securevfl as vfl
 from securevfl.training.model_part import ModelPart
+from tests.forked import command
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-organisations.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="not beside a checkout")
@@ -25,10 +25,8 @@ def write(party: vfl.Party, path: Path) -> None:
 
 
 def shell(text: str, folder: Path) -> "subprocess.Popen[str]":
-    command = f'securevfl() {{ "{sys.executable}" -m securevfl.cli.main "$@"; }}\nset -e\n{text}'
-    return subprocess.Popen(
-        ["sh", "-c", command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    line = f'securevfl() {{ {command()} securevfl.cli.main "$@"; }}\nset -e\n{text}'
+    return subprocess.Popen(["sh", "-c", line], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def together(texts: list[str], folder: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from securevfl.base.files import write_whole
 from securevfl.errors import ConfigError, ProtocolError, StorageError
 from securevfl.protocols.shares.chunk_store import SpentNames
+from tests.forked import run_forked
 
 NAMES = [bytes([k]) * 16 for k in range(1, 6)]
 
@@ -38,7 +38,7 @@ names.spend(b"2" * 16)
 def test_a_name_that_finds_no_room_is_not_spent_and_the_next_is_whole(room: int, tmp_path: Path) -> None:
     """The file may grow by so many bytes alone, as on a disk that is full: the first write takes a part."""
     path = tmp_path / "names"
-    done = subprocess.run([sys.executable, "-c", FULL, str(path), str(room)], capture_output=True, text=True)
+    done = run_forked([sys.executable, "-c", FULL, str(path), str(room)], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("refused False\n", "")
     names = SpentNames(path)
     assert [names.holds(each) for each in (bytes(16), b"1" * 16, b"2" * 16)] == [True, False, True]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from securevfl.disclosure.ledger import DisclosureLedger, LedgerEntry, Reservati
 from securevfl.disclosure.limits import Limit
 from securevfl.errors import LeakageError, StorageError
 from securevfl.training.checkpoint import Checkpoints
+from tests.forked import Forked
 
 REGISTER = Register.of_numbers(500)
 GUARD = 20  # numbers about each row
@@ -92,7 +92,7 @@ sys.stdin.readline()
 
 def test_a_process_that_is_killed_leaves_what_was_entered_and_its_run_is_taken_over(tmp_path: Path) -> None:
     ledger = DisclosureLedger(tmp_path / "l", "shop")
-    held = subprocess.Popen([sys.executable, "-c", HOLDS, str(ledger.path)], stdin=-1, stdout=-1, text=True)
+    held = Forked([sys.executable, "-c", HOLDS, str(ledger.path)], stdin=-1, stdout=-1, text=True)
     assert held.stdout is not None
     assert held.stdout.readline() == "holds\n"
     assert sum(entry.told.count for entry in ledger.before(REGISTER)) == 15

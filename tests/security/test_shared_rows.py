@@ -97,10 +97,10 @@ def register(rows: Sequence[int] | np.ndarray) -> Register:
     return vfl.Party("shop", np.arange(len(rows))[:, None], ids=np.asarray(rows)).register
 
 
-TOLD = [about("labels", 30), about("columns", 30), about("columns", 30, 1000, "correlations")]
+TOLD = [about("labels", 30), about("columns", 30), about("columns", 30, 1000, "correlations"), about("scores", 30)]
 
 
-@pytest.mark.parametrize("told", TOLD, ids=["labels", "columns", "bits"])
+@pytest.mark.parametrize("told", TOLD, ids=["labels", "columns", "bits", "scores"])
 def test_limits_hold_over_jobs_without_the_ids_of_least_digest(told: Disclosure, tmp_path: Path) -> None:
     """Each kind of number, as the ledger counts it whatever tells it."""
     ledger, (party, *_) = DisclosureLedger(tmp_path / "shop.ledger", "shop"), tables()
@@ -125,7 +125,7 @@ def test_looks_at_columns_add_up_whatever_ids_the_peer_leaves_out(tmp_path: Path
     correlate([bank.take(second), shop.take(second)], ledgers={"shop": DisclosureLedger(tmp_path / "new", "shop")})
 
 
-@pytest.mark.parametrize("told", TOLD, ids=["labels", "columns", "bits"])
+@pytest.mark.parametrize("told", TOLD, ids=["labels", "columns", "bits", "scores"])
 def test_a_small_set_of_rows_in_many_jobs_does_not_hide_in_their_mean(told: Disclosure, tmp_path: Path) -> None:
     """A dozen jobs, each of 500 rows of its own and of the same 50: a table of all of them tells most of the 50."""
     ledger = DisclosureLedger(tmp_path / "shop.ledger", "shop")

@@ -17,6 +17,7 @@ from securevfl.families.training_data import State
 from securevfl.organisations.kit import init_certs, write_kit
 from securevfl.training.model_part import ModelPart
 from securevfl.transport.peers import Peers
+from tests.forked import Forked
 
 PROCESS = """
 import sys, time
@@ -82,7 +83,7 @@ class Meeting:
     ) -> "subprocess.Popen[str]":
         count = len(self.peers.parties)
         options = [str(self.kit(party)), *map(str, (count, timeout, patience, pause, every))]
-        return subprocess.Popen([sys.executable, "-c", PROCESS, *options], stderr=subprocess.PIPE, text=True)
+        return Forked([sys.executable, "-c", PROCESS, *options], stderr=subprocess.PIPE, text=True)
 
     def accepts(self, party: vfl.Party, job: vfl.Job | None = None, *, again: bool = False) -> list[str]:
         """The option by which this party agrees to its sheet; `again`: that counts what its ledger holds by now."""

@@ -19,6 +19,7 @@ from securevfl.data.load import write_rows
 from securevfl.data.store import table_path
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 from securevfl.training.model_part import ModelPart
+from tests.forked import Forked, run_forked
 
 LARGE = """
 from securevfl.training import new_rows
@@ -60,7 +61,7 @@ def start(meeting: Any, party: str, verb: str, *options: str, stderr: Any = subp
     if verb == "join":
         (party_here,) = (each for each in vfl.datasets.breast_cancer() if each.name == party)
         own += meeting.accepts(party_here)
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-c", LARGE, *own, "--peers", f"{party}/peers.toml", "--data", f"{party}.parquet", *options],
         cwd=meeting.folder,
         env=os.environ | TERMINAL,
@@ -176,14 +177,12 @@ def test_training_shows_a_bar_on_a_terminal_and_nowhere_else(ready: Any) -> None
     options = [f"--data={name}={meeting.folder / name}.parquet" for name in ("bank", "shop")]
     line = [sys.executable, "-c", LARGE, "train", str(meeting.kit("bank") / "job.toml"), *options]
     shown = on_a_terminal(
-        lambda terminal: subprocess.Popen(
-            line, env=os.environ | TERMINAL, stdout=subprocess.PIPE, stderr=terminal, text=True
-        )
+        lambda terminal: Forked(line, env=os.environ | TERMINAL, stdout=subprocess.PIPE, stderr=terminal, text=True)
     )
     assert BAR in shown
     assert "reading" in shown
     assert "FedBCD" in shown
-    quiet = subprocess.run(line, env=os.environ | TERMINAL, capture_output=True, check=True, text=True)
+    quiet = run_forked(line, env=os.environ | TERMINAL, capture_output=True, check=True, text=True)
     assert quiet.stderr == ""
     assert BAR not in quiet.stdout
     assert not list(meeting.folder.glob(".*"))

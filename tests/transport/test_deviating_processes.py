@@ -20,6 +20,7 @@ from securevfl.organisations.align import align_privately
 from securevfl.organisations.conversation import Venue, converse
 from securevfl.organisations.scoring import Wanted, terms
 from securevfl.protocols.declared import sizes
+from tests.forked import Forked
 from tests.transport.conftest import PROCESS
 from tests.transport.test_serve import PARTIES, limits
 
@@ -112,7 +113,7 @@ except SecureVFLError as error:
 
 
 def begin(running: list[Any], script: str, *words: object) -> "subprocess.Popen[str]":
-    process = subprocess.Popen([sys.executable, "-c", script, *map(str, words)], stderr=subprocess.PIPE, text=True)
+    process = Forked([sys.executable, "-c", script, *map(str, words)], stderr=subprocess.PIPE, text=True)
     running.append(process)
     return process
 

@@ -12,6 +12,7 @@ import pytest
 
 import securevfl as vfl
 from securevfl.training.model_part import ModelPart
+from tests.forked import Forked
 
 COUNT = 4  # three with columns; the last is the server
 PROCESS = """
@@ -49,7 +50,7 @@ vfl.join(
 
 def spawn(meeting: Any, party: str, pause: float) -> "subprocess.Popen[str]":
     options = [str(meeting.kit(party)), str(pause)]
-    return subprocess.Popen([sys.executable, "-c", PROCESS, *options], stderr=subprocess.PIPE, text=True)
+    return Forked([sys.executable, "-c", PROCESS, *options], stderr=subprocess.PIPE, text=True)
 
 
 def until(meeting: Any, party: str, done: int) -> None:

@@ -19,6 +19,7 @@ import securevfl as vfl
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.errors import ConfigError
 from securevfl.organisations.gateway import HttpPlace, openapi
+from tests.forked import Forked
 from tests.transport.test_serve import limits
 
 TOKEN = "a token of an application"
@@ -26,7 +27,7 @@ TOKEN = "a token of an application"
 
 def command(*words: str) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "securevfl.cli.main", *words]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Forked(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def until_up(url: str, *processes: subprocess.Popen[str]) -> None:
@@ -66,7 +67,15 @@ def test_applications_are_answered_in_json_many_at_once(meet: Any, running: list
         ]
 
     serving = command("serve", *own("shop"))
-    at = ["--http", f"127.0.0.1:{port}", "--http-token", str(meeting.kit("bank") / "token"), "--verbose"]
+    at = [
+        "--patience",
+        "5",
+        "--http",
+        f"127.0.0.1:{port}",
+        "--http-token",
+        str(meeting.kit("bank") / "token"),
+        "--verbose",
+    ]
     gateway = command("score", *own("bank"), *at)
     running += [serving, gateway]
     url = f"http://127.0.0.1:{port}"

@@ -33,6 +33,7 @@ from securevfl.runtime.threads import run_threads
 from securevfl.transport.endpoint import Endpoint
 from securevfl.transport.peers import Peers
 from securevfl.transport.tls import Credentials
+from tests.forked import Forked
 
 PEERS = Peers(active="bank", passives=("shop",), address={"bank": "localhost:1", "shop": "localhost:2"})
 
@@ -40,7 +41,7 @@ PEERS = Peers(active="bank", passives=("shop",), address={"bank": "localhost:1",
 def measuring(meeting: Any, party: str, *options: str) -> "subprocess.Popen[str]":
     """The command of this party."""
     own = ["line", "--party", party, "--peers", str(meeting.kit(party) / "peers.toml"), "--timeout", "60", *options]
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-m", "securevfl.cli.main", *own], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 

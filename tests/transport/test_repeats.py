@@ -15,6 +15,7 @@ from securevfl.organisations.conversation import Venue
 from securevfl.organisations.join import join, prepare
 from securevfl.protocols.shares.chunk_store import OnDisk
 from securevfl.training.model_part import ModelPart
+from tests.forked import Forked
 from tests.transport.at_once import at_each
 
 pytestmark = pytest.mark.long
@@ -37,7 +38,7 @@ def run(meet: Any, running: list[Any]) -> Any:
     def both(**options: list[str]) -> dict[str, tuple[int, str, str]]:
         line = [sys.executable, "-m", "securevfl.cli.main", "join", "job.toml", "--data", "own.npz", "--party"]
         processes = {
-            name: subprocess.Popen(
+            name: Forked(
                 [*line, name, *own], cwd=meeting.kit(name), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             for name, own in options.items()

@@ -14,6 +14,7 @@ from pyarrow import csv
 import securevfl as vfl
 from securevfl.data.load import read_rows
 from securevfl.training.model_part import ModelPart
+from tests.forked import Forked
 
 
 def rounds(meeting: Any, party: str) -> int:
@@ -116,7 +117,7 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
 
     def align(name: str) -> "subprocess.Popen[str]":
         options = ["--party", name, "--data", f"{name}.csv", "--peers", f"{name}/peers.toml"]
-        process = subprocess.Popen(
+        process = Forked(
             [sys.executable, "-m", "securevfl.cli.main", "align", *options],
             cwd=meeting.folder,
             stderr=subprocess.PIPE,
@@ -146,9 +147,7 @@ def test_an_alignment_goes_on(meet: Any, running: list[Any]) -> None:
 def test_a_relay_waits_for_who_comes_back(meet: Any, running: list[Any]) -> None:
     meeting = meet(3, "relay", meet.job(epochs=3))
     options = ["--party", "relay", "--peers", str(meeting.kit("relay") / "peers.toml")]
-    running.append(
-        subprocess.Popen([sys.executable, "-m", "securevfl.cli.main", "relay", *options], stderr=subprocess.PIPE)
-    )
+    running.append(Forked([sys.executable, "-m", "securevfl.cli.main", "relay", *options], stderr=subprocess.PIPE))
     start = {"patience": 20, "pause": 0.05, "every": 2}
     meeting.hold("telco", 4)
     processes = {name: meeting.spawn(name, **start) for name in meeting.peers.parties}

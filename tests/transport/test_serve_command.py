@@ -19,6 +19,7 @@ import securevfl as vfl
 from securevfl.data.load import write_rows
 from securevfl.disclosure.ledger import DisclosureLedger
 from securevfl.disclosure.limits import Limit
+from tests.forked import Forked
 
 MANY = 6_000  # ids: enough for a request to be caught in the middle
 
@@ -41,7 +42,7 @@ def until(true: Any, seconds: float = 240) -> None:
 
 
 def command(*words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-m", "securevfl.cli.main", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 

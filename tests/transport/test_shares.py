@@ -25,6 +25,7 @@ from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.runtime import eventlog
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart
+from tests.forked import Forked
 from tests.transport.at_once import at_each
 
 
@@ -275,7 +276,7 @@ def test_the_commands_prepare_train_and_score(meet: Any, monkeypatch: pytest.Mon
             named = [*(part.format(name) for part in line), "--data", str(tmp_path / data.format(name))]
             named += ["--accept", accept[number]] if accept else []
             command = [sys.executable, "-m", "securevfl.cli.main", *named, "--peers", f"{meeting.kit(name)}/peers.toml"]
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            processes.append(Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         told = [process.communicate(timeout=240) for process in processes]
         assert [process.returncode for process in processes] == [ends, ends], told
         return told

@@ -21,6 +21,7 @@ from securevfl.organisations.join import join
 from securevfl.organisations.kit import to_toml
 from securevfl.training.checkpoint import Checkpoints
 from securevfl.training.model_part import ModelPart, Standing
+from tests.forked import Forked
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -53,14 +54,9 @@ def start(meeting: Any, running: list[Any]) -> Start:
         accepted = meeting.accepts(read_party(name, kit / "own.csv"), vfl.Job.load(kit / "job.toml"), again=again)
         own = [*accepted, *options]
         own = ["join", "job.toml", "--party", name, "--data", "own.csv", "--log", "log.jsonl", *own]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "securevfl.cli.main", *own],
-            cwd=kit,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=before,
-        )
+        line = [sys.executable, "-m", "securevfl.cli.main", *own]
+        options = {"cwd": kit, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(line, preexec_fn=before, **options) if before else Forked(line, **options)
         running.append(process)
         return process
 

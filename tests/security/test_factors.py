@@ -1,0 +1,242 @@
+"""Factors of an account, names of what is asked, order over chunks, and states that nobody visits.
+
+As in test_instances: each probe goes over all instances of its kind, `SLIPS` leaves one factor, part or state out of
+the code as it is, and the probe of its class must then fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from selfcheck.mutants.mutant import Edit, edited
+
+import securevfl as vfl
+from securevfl.data import drift
+from securevfl.data.columns import Columns
+from securevfl.data.drift import baselines
+from securevfl.data.party import Helper
+from securevfl.disclosure.counts import Disclosure
+from securevfl.errors import ProtocolError, SecureVFLError, TransportError
+from securevfl.families.fdml import fdml
+from securevfl.families.known_run import known_run
+from securevfl.families.transfer.transfer import TransferLearning
+from securevfl.organisations import predict
+from securevfl.organisations.reason_codes import GivenCodes
+from securevfl.protocols.alignment import psi_many
+from securevfl.protocols.alignment.psi_many import Tags
+from securevfl.protocols.alignment.psi_work import AlignmentWork, Points
+from securevfl.training.new_rows import NewRows
+from securevfl.transport import certs
+from securevfl.transport.certs import read
+from tests.disclosure.test_account import EXAMPLES, example, tables
+from tests.protocols.test_psi import cut_small, play
+
+NOTICED = AssertionError, pytest.fail.Exception
+PADDED = {"neural top"}  # a message has a zero for each output of the others
+FOLLOWS = {"transfer open"}  # sums of products of the very vectors that are shown beside them
+FEWER = {"curvature"}  # the first gradient is of weights that all know
+
+
+def _counted(name: str, outputs: int, epochs: int) -> tuple[list[Disclosure], Any, bool]:
+    """Counts, sizes, and whether every epoch opens the same equations again."""
+    keys: dict[str, Any] = {"epochs": epochs}
+    if outputs > 1:
+        keys["model"] = vfl.Softmax()
+    job, parties = example(name, **keys)
+    helpers = [each for each in parties if isinstance(each, Helper)]
+    parties = [*tables(classes=max(outputs, 2))[: job.method.most or 3], *helpers]
+    sizes = known_run(job, parties).sizes
+    assert sizes.outputs == outputs
+    return job.method.counts(job, sizes), sizes, bool(getattr(job.model, "static_jacobian", False))
+
+
+def counts_of_numbers() -> None:
+    """What guards read bears the numbers that leave: so many about each row, or each batch, over outputs and epochs."""
+    seen, columns = set(), dict[tuple[Any, ...], int]()
+    for name in EXAMPLES:
+        for outputs in (1, 3):
+            try:
+                found = [_counted(name, outputs, epochs) for epochs in (2, 4)]
+            except SecureVFLError:  # a model of its own, or one output alone
+                continue
+            for (told, sizes, again), epochs in zip(found, (2, 4), strict=True):
+                for each in told:
+                    rows = {"columns": sizes.held_out if each.group == "held out" else sizes.rows}
+                    rows["labels"] = sizes.batches * (epochs if again else 1)
+                    capped = (each.kind == "labels" and each.share == 1) or name in FOLLOWS
+                    if each.kind in rows and each.group in ("training", "held out") and not capped:
+                        seen.add((name, outputs))
+                        if each.kind == "columns" and again:
+                            columns[name, epochs, each.like, outputs] = each.count + outputs * (name in FEWER)
+                        most = each.count + outputs * (name in FEWER)
+                        assert most * rows[each.kind] * (1 + (name in PADDED)) >= each.numbers, (name, outputs, each)
+    both = [which for *which, outputs in columns if outputs == 1 and (*which, 3) in columns]
+    assert len(both) > 20
+    for which in both:
+        assert columns[*which, 3] == 3 * columns[*which, 1], which
+    assert len({name for name, _ in seen}) >= 12
+    assert {name for name, outputs in seen if outputs == 3} >= {"ckks", "fdml open", "fdml masks, sealed"}
+
+
+def names_of_questions() -> None:
+    """What is told again under one name is of the same model, asker, rows, columns and codes, in any block."""
+    ledger: Any = SimpleNamespace(named=lambda content: hashlib.sha256(content).hexdigest())
+    X = np.arange(24.0).reshape(6, 4)
+    codes = {"a": "R1", "b": "R2"}
+
+    def name(X: Any = X, order: bytes = b"order", run: str = "r", asker: str = "bank", given: Any = None) -> str:
+        rows = NewRows(len(X), order, lambda: ((None, X[at : at + 2]) for at in range(0, len(X), 2)))
+        part: Any = SimpleNamespace(run=run, asker=asker)
+        return predict._question(part, rows, ledger, given)
+
+    others = [name(run="s"), name(asker="shop"), name(order=b"other"), name(X[:4])]
+    for row in range(len(X)):
+        for column in range(4):
+            moved = X.copy()
+            moved[row, column] += 1e-9
+            others.append(name(moved))
+    others += [name(given=GivenCodes(most, codes)) for most in (1, 2)]
+    others.append(name(given=GivenCodes(2, codes | {"b": "R3"})))
+    assert len({name(), *others}) == 1 + len(others)
+    assert name() == name(X + 0.0)
+    assert name(given=GivenCodes(2, codes)) == name(given=GivenCodes(2, dict(reversed(codes.items()))))
+
+
+def alarms_of_looks() -> None:
+    """Alarms are shared among all looks, two a column: a column just beyond its part of them is shifted, and one just
+    within is not, whatever the kind of column and however many there are."""
+    draw, n = np.random.default_rng(3), 400
+
+    def table(seed: int) -> Columns:
+        rng = np.random.default_rng(seed)
+        gaps = np.where(rng.random(n) < 0.2, np.nan, rng.normal(size=n))
+        X = np.column_stack([rng.normal(size=n), rng.integers(0, 3, n), gaps, rng.integers(0, 4, n)])
+        return Columns(X.astype(float), ["number", "few", "gaps", "town"], {"town": ("a", "b", "c", "d")})
+
+    before, new = table(1), table(2)
+    new.X[:60] = new.X[draw.integers(0, 20, 60)]
+    for names in (["number"], ["few"], ["gaps"], ["town"], before.names):
+        at = [before.names.index(name) for name in names]
+        levels = {name: value for name, value in before.levels.items() if name in names}
+        kept = baselines(Columns(before.X[:, at], names, levels), np.arange(n))
+        fresh = Columns(new.X[:, at], names, levels)
+        for each in drift.drifts(kept, fresh):
+            for factor, beyond in ((1.05, True), (0.95, False)):
+                (same,) = (
+                    one
+                    for one in drift.drifts(kept, fresh, alarms=factor * each.p * 2 * len(names))
+                    if one.column == each.column
+                )
+                assert same.shifted == beyond, (names, each.column)
+
+
+def expired_authorities(folder: Path) -> None:
+    """A certificate is refused once it or its authority has expired, or before either is valid."""
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    for authority, own in ((10, 100), (100, 10)):
+        place = folder / f"{authority}-{own}"
+        certs.init(place, days=authority, now=now)
+        # one that outlives its authority, as no command makes it
+        longer = edited(certs, "issue", ("min(now + _days(days), authority.not_valid_after_utc)", "now + _days(days)"))
+        with mock.patch.object(*longer):
+            certs.issue(place, "bank", days=own, now=now)
+        ca, bank = read(place / "ca.pem"), read(place / "bank.pem")
+        certs.check_peer(bank, ca, "bank", now + timedelta(days=5))
+        for when, what in ((50, "has expired"), (-5, "is not yet valid")):
+            with pytest.raises(TransportError, match=what):
+                certs.check_peer(bank, ca, "bank", now + timedelta(days=when))
+
+
+ORDERED = (Points, 2, "bank", False), (Points, 3, "bank", False), (Tags, 3, "bank", False), (Tags, 2, "bank", True)
+
+
+def order_over_chunks() -> None:
+    """Points and tags ascend from chunk to chunk, as within one: a chunk that comes again is refused."""
+    for kind, parties, cheat, transfers in ORDERED:
+        sent: list[Any] = []
+
+        def again(message: Any, kind: Any = kind, sent: list[Any] = sent) -> Any:
+            if isinstance(message, kind):
+                sent.append(message)
+                return sent[0]
+            return message
+
+        with pytest.MonkeyPatch.context() as patch:
+            cut_small(patch, 5)
+            with pytest.raises(ProtocolError, match="ascending order"):
+                play([list(range(20))] * parties, twist={cheat: again}, transfers=transfers)
+        assert len(sent) > 1
+
+
+PROBES = (counts_of_numbers, names_of_questions, alarms_of_looks, expired_authorities, order_over_chunks)
+SLIPS: dict[str, tuple[Callable[[], Edit], Callable[..., None]]] = {
+    "evaluations of FDML without the outputs": (
+        lambda: edited(
+            fdml,
+            "_evaluated",
+            ("told = evaluations(job, sizes) * job.model.shown(sizes.outputs)", "told = evaluations(job, sizes)"),
+        ),
+        counts_of_numbers,
+    ),
+    "visits of FDML without the outputs": (
+        lambda: edited(fdml, "counts", ("job.model.shown(sizes.outputs) * sizes.epochs", "sizes.epochs")),
+        counts_of_numbers,
+    ),
+    "moments of transfer once a run": (
+        lambda: edited(TransferLearning, "counts", ("moments * sizes.epochs,", "moments,")),
+        counts_of_numbers,
+    ),
+    "a question by its first block": (
+        lambda: edited(predict, "_question", ("in rows.blocks():", "in list(rows.blocks())[:1]:")),
+        names_of_questions,
+    ),
+    "a question without its codes": (
+        lambda: edited(predict, "_question", ("rows.order.hex(), codes)", "rows.order.hex())")),
+        names_of_questions,
+    ),
+    "a question without who asks": (
+        lambda: edited(predict, "_question", ("(part.run, part.asker, ", "(part.run, ")),
+        names_of_questions,
+    ),
+    "alarms shared among half of the looks": (
+        lambda: edited(drift, "drifts", ("looks = 2 * len(kept)", "looks = len(kept)")),
+        alarms_of_looks,
+    ),
+    "an authority that has expired": (
+        lambda: edited(certs, "check_peer", (', ("the authority behind", issuer)):', ",):")),
+        expired_authorities,
+    ),
+    "points by the order within a chunk": (
+        lambda: edited(AlignmentWork, "blind_theirs", ("POINT_BYTES, last)", 'POINT_BYTES, b"")')),
+        order_over_chunks,
+    ),
+    "tags by the order within a chunk": (
+        lambda: edited(psi_many, "_rows_of_tags", ("TAG_BYTES, last)", 'TAG_BYTES, b"")')),
+        order_over_chunks,
+    ),
+}
+
+
+def _run(probe: Callable[..., None], folder: Path) -> None:
+    probe(folder) if probe is expired_authorities else probe()
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
+def test_every_factor_and_state(probe: Callable[..., None], tmp_path: Path) -> None:
+    _run(probe, tmp_path)
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_what_is_left_out_is_noticed(slip: str, tmp_path: Path) -> None:
+    patch, probe = SLIPS[slip]
+    owner, name, value = patch()
+    with mock.patch.object(owner, name, value), pytest.raises(NOTICED):
+        _run(probe, tmp_path)
