@@ -110,9 +110,9 @@ def recast(
 
 def sizes(channel: Channel, to: str) -> Leave:
     """Enters numbers of rows, versions and digests of what is agreed, which tell no row."""
-    return channel.tell(Entry(to, "sizes"))
+    return channel.tell(Entry(to, "sizes", 1, 64))
 
 
 def verdict(channel: Channel, to: str, *, bits: int = 1) -> Leave:
     """Enters how a training goes: whether it stops, and in which rounds a loss rose."""
-    return channel.tell(Entry(to, "verdicts", bits=bits))
+    return channel.tell(Entry(to, "verdicts", 1, bits))

@@ -228,7 +228,7 @@ class AlignmentWork:
 
     def names(self, to: str, ids: int) -> Leave:
         """Enters that a party learns of so many ids whether they are common."""
-        return self.channel.tell(Entry(to, "ids", ids, bits=1, about=(self.me,)))
+        return self.channel.tell(Entry(to, "ids", ids, 1, about=(self.me,)))
 
     def blind_theirs(self, sender: str, rows: int) -> Iterator[bytes]:
         """Receive the sender's ascending points, and yield them chunk by chunk, blinded with this party's scalar."""

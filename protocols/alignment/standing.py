@@ -108,7 +108,7 @@ class StandingTable:
                 f"{channel.me} has granted {asker} to ask about {granted:,} ids, points of {len(points)} bytes came; "
                 "nothing of the table was told, ask anew"
             )
-        told = channel.tell(Entry(asker, "ids", granted, bits=1, about=(channel.me,)))
+        told = channel.tell(Entry(asker, "ids", granted, 1, about=(channel.me,)))
         channel.send(asker, EvaluatedPoints(self._key.blind(points, executor)), told=told)  # 2
         proofs = channel.recv(asker, NamedRows).proofs  # 3
         named = [proofs[at : at + _HALF] for at in range(0, len(proofs), _HALF)]
@@ -145,7 +145,7 @@ class TableAsker:
         place = np.minimum(np.searchsorted(self._known[0], high), len(self._known[0]) - 1)
         common = np.flatnonzero((self._known[0][place] == high) & (self._known[1][place] == low))
         order = common[np.argsort(tags[common, 1], kind="stable")]
-        told = channel.tell(Entry(self._standing, "ids", len(ids), bits=1, about=(channel.me,)))
+        told = channel.tell(Entry(self._standing, "ids", len(ids), 1, about=(channel.me,)))
         channel.send(self._standing, NamedRows(tags[order, 1].tobytes()), told=told)  # 3
         return order
 

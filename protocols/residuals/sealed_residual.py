@@ -246,7 +246,9 @@ class Blinded(Message, frozen=True):
 
 
 class Opened(Telling, frozen=True):
-    """J^T g + r, low bits dithered where the engine needs it."""
+    """J^T g + r, low bits dithered where the engine needs it, and checks."""
+
+    beside: ClassVar[None] = None
 
     exchange: int
     values: bytes

@@ -26,8 +26,9 @@ anything about a block. Levels do not save few or heavy columns: one with most o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,6 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, Words
 from securevfl.errors import ProtocolError
 from securevfl.protocols.declared import Declared, Reveal
-from securevfl.protocols.seat import Seat
 from securevfl.protocols.shares import new_sums
 from securevfl.protocols.shares.new_sums import NewSums, words
 from securevfl.protocols.shares.score_ledger import COMMITMENT, KEPT, NEW, OWN, REFUSED, Ledger, ScoreQuestion
@@ -49,7 +49,7 @@ from securevfl.protocols.shares.work_ahead import Terms
 from securevfl.runtime.codec import Message
 from securevfl.runtime.door import Entry, Telling
 
-__all__ = ["Asking", "QueriedRows", "Scores", "declares", "opened"]
+__all__ = ["Asking", "QueriedRows", "Scores", "declares"]
 
 
 class Committed(Telling, frozen=True):
@@ -72,6 +72,8 @@ class ShareKept(Message, frozen=True):
 
 class OpenedScores(Telling, frozen=True):
     """A holder's part of the scores, (n x c) words of k bits, rounded at random."""
+
+    beside: ClassVar[None] = None  # where fewer bits are told than was asked for, the lowest ones are zeros
 
     words: bytes
 
@@ -333,44 +335,3 @@ def _states(name: str, states: bytes, rows: int) -> NDArray[np.uint8]:
     if len(found) != rows or found.max(initial=0) > KEPT:
         raise ProtocolError(f"{name}: a word for each of {rows} rows was expected, others came; use one version")
     return found
-
-
-# Weights of a training on shares, opened to whoever they belong to: at its end, and for those alone that a job names.
-#
-# 1. h -> k   r_kh, for each holder h of shares of k's weights
-#    k        theta_k = s_k + sum_h r_kh
-#
-# A party that has its weights has a predictor of the labels, whatever was hidden before (X_k theta_k).
-
-
-class OpenedWeights(Telling, frozen=True):
-    """A holder's share of the receiver's weights, (d x c) words."""
-
-    words: bytes
-
-
-def declares_weights() -> list[Declared]:
-    """Declare what the messages reveal. Roles: active, partner, passive (any party that is neither)."""
-    told = Reveal("output", "its own weights, which rank the labels about as well as its columns can")
-    pairs = (("active", "partner"), ("active", "passive"), ("partner", "active"), ("partner", "passive"))
-    return [Declared(OpenedWeights, *pair, told) for pair in pairs]
-
-
-def opened(seat: Seat, terms: Terms, state: SharedState, named: Collection[str]) -> Floats | None:
-    """Open the weights: send each named party the shares that this one holds of its weights.
-
-    Returns this party's own weights (d x c) if it is named, else None.
-    """
-    ring = ShareRing(terms.numbers.bits)
-    for name in sorted(set(named) & set(state.others)):
-        share = ring.reduce(terms.rule_of(name).theta(state.others[name], state.visits))
-        told = seat.channel.tell(Entry(name, "labels", share.size, about=(seat.active,), group="weights"))
-        seat.channel.send(name, OpenedWeights(ring.pack(share)), seat.lane, told=told)  # 1
-    if seat.me not in named:
-        return None
-    total = ring.reduce(terms.rule_of(seat.me).theta(state.own, state.visits))
-    for holder in (seat.active, terms.partner):
-        if holder != seat.me:
-            data = seat.channel.recv(holder, OpenedWeights, seat.lane).words  # 1
-            total = ring.reduce(total + words(holder, data, ring, total.shape))
-    return terms.numbers.weights(total)

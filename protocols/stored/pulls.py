@@ -26,6 +26,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,8 @@ from securevfl.runtime.door import Entry, Leave, Telling
 class Restored(Telling, frozen=True):
     """H_k, concealed, on a batch that was visited in an earlier session, last in iteration `version`."""
 
+    beside: ClassVar[None] = None  # a payload may be a ciphertext, and says whose it is
+
     batch: int
     version: int
     payload: bytes
@@ -56,6 +59,8 @@ class Position(Telling, frozen=True):
 
 class Push(Telling, frozen=True):
     """H_k, concealed, on the batch of an iteration. finished: iterations whose step the sender has taken."""
+
+    beside: ClassVar[None] = None  # a payload may be a ciphertext, and says whose it is
 
     iteration: int
     batch: int
@@ -190,11 +195,11 @@ class ServerPulls(Pulls):
     def _tell(self, H: Floats) -> Leave:
         """Enters forward outputs: at whoever is told sums of them, and at a server that reads them as they are."""
         tell, me = self._channel.tell, self._channel.me
-        told = tell(Entry(self._server, "sizes"))
+        told = tell(Entry(self._server, "sizes", 1, 64))
         for name in self._readers:
             others = tuple(each for each in self._workers if each != name)
-            told = tell(Entry(name, "columns", H.size, about=others))
-        return told if self._stored.hides_parts else tell(Entry(self._server, "columns", H.size, about=(me,)))
+            told = tell(Entry(name, "columns", H.size, 64, about=others))
+        return told if self._stored.hides_parts else tell(Entry(self._server, "columns", H.size, 64, about=(me,)))
 
     def pull(self, shape: tuple[int, int], *, wait: bool) -> PullAnswer | None:
         if wait:
@@ -420,7 +425,7 @@ class PeerPulls(Pulls):
 
     def _tell(self, peer: str, H: Floats) -> Leave:
         """Enters forward outputs that a peer is sent as they are."""
-        return self._channel.tell(Entry(peer, "columns", H.size, about=(self._me,)))
+        return self._channel.tell(Entry(peer, "columns", H.size, 64, about=(self._me,)))
 
     def _take(self, peer: str, push: Push) -> None:
         t = self._pushed[peer] + 1
@@ -457,7 +462,7 @@ def declares_labels() -> list[Declared]:
 def show(seat: Seat, targets: Floats) -> None:
     """Show the targets (m x c) of the training rows to every passive party, as the active party."""
     for passive in seat.passives:
-        told = seat.channel.tell(Entry(passive, "labels", targets.size, about=(seat.me,)))
+        told = seat.channel.tell(Entry(passive, "labels", targets.size, 64, about=(seat.me,)))
         seat.channel.send(passive, Labels(targets), LANE, told=told)  # 1
 
 

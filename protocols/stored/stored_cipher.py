@@ -74,7 +74,7 @@ class StoredCipher(Encrypted, StoredSum):
             for other in (seat.collector, *seat.contributors):
                 if other != first:
                     reads = other in readers
-                    leave = seat.channel.tell(Entry(other, "keys" if reads else "sizes"))
+                    leave = seat.channel.tell(Entry(other, "keys" if reads else "sizes", 1, 64))
                     seat.channel.send(other, StoredKey(public, shared if reads else b""), lane, told=leave)  # 0
         else:
             told = seat.channel.recv(first, StoredKey, lane)  # 0

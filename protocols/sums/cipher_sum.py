@@ -43,6 +43,8 @@ class SumKey(Message, frozen=True):
 class PartialSum(Telling, frozen=True):
     """[[sum of the parts below the sender, its own included]]."""
 
+    beside: ClassVar[None] = None
+
     ciphertext: bytes
 
 

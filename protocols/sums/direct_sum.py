@@ -35,6 +35,8 @@ class Part(Telling, frozen=True):
 class PhasePart(Telling, frozen=True):
     """The message with one party's phases of random features, as they are."""
 
+    beside: ClassVar[None] = None  # phases of 16 bits go in words of 32
+
     values: NDArray[np.uint32]
 
 

@@ -83,7 +83,7 @@ def own_keys(seat: Seat, readers: Collection[str], domain: str) -> dict[str, byt
     for peer in pairs:
         if peer in readers:
             sealed = wrap(sealing(peer, seat.me), keys[seat.me], domain.encode())
-            told = seat.channel.tell(Entry(peer, "keys", bits=8 * KEY_BYTES))
+            told = seat.channel.tell(Entry(peer, "keys", 1, 8 * KEY_BYTES))
             seat.channel.send(peer, OwnKey(sealed), seat.lane, told=told)  # 1
     for peer in pairs if reads else ():
         sealed = seat.channel.recv(peer, OwnKey, seat.lane).sealed  # 1

@@ -101,6 +101,7 @@ class Booking:
         self._start = self._ahead = sitting.start or 0
         self._end = max(self._start, sizes.epochs * sizes.batches)
         self._numbers: dict[object, int] = {}
+        self._opens = False
         self._leased = self._start, time.monotonic()
         if ledger is None:
             agreed = guard(job, sizes, together=True)
@@ -108,10 +109,11 @@ class Booking:
                 warnings.warn(_agreed(agreed), DataNotice, stacklevel=2)
             consent()
             return
-        ledger.admits(register, self._sitting, self._told(self._end), self._check)
+        ledger.admits(register, self._sitting, self._told(self._end, weights=True), self._check)
         consent()
         ahead = self._until(self._start + LEASE)
-        self._reservation = ledger.reserve(register, self._sitting, self._told(self._end), self._check, ahead=ahead)
+        whole = self._told(self._end, weights=True)
+        self._reservation = ledger.reserve(register, self._sitting, whole, self._check, ahead=ahead)
         self._take(ahead)
         door.keep(self._enter)
 
@@ -129,7 +131,7 @@ class Booking:
         if self._ledger is None:
             return
         self._door.keep(self._over)  # a thread that still serves others tells nothing that is not entered
-        told = [] if silent else self._exact(self._told(max(self._start + 1, self._door.visit)))
+        told = [] if silent else self._exact(self._told(max(self._start + 1, self._door.visit), weights=self._opens))
         with suppress(DataError, StorageError):
             self._reservation.settle(told)
 
@@ -165,6 +167,7 @@ class Booking:
         key = (entry.kind, entry.to, entry.about, entry.group)
         if entry.visit <= self._ahead and total <= self._numbers.get(key, -1):
             return
+        self._opens |= entry.group == "weights"
         done = max(entry.visit, self._start + 1)
         to = done + max(LEASE, (done - self._start) // 4, self._pace(done))
         before, visits = self._numbers.get(key, 0), max(1, to - done)
@@ -198,17 +201,17 @@ class Booking:
         totals = {key: n for key, n in self._door.totals.items() if key[0] in KINDS and self._party in key[2]}
         found = [replace(item, numbers=totals.get(item.like, 0)) for item in told]
         return found + [
-            _unforeseen(Told(key[1], key[0], about=key[2], group=key[3]), n)
+            _unforeseen(Told(key[1], key[0], n, 64, key[2], key[3]), n)
             for key, n in totals.items()
             if not any(item.like == key for item in told)
         ]
 
     def _until(self, visit: int) -> list[Disclosure]:
-        return self._told(min(self._end, visit))
+        return self._told(min(self._end, visit), weights=self._opens)
 
-    def _told(self, until: int) -> list[Disclosure]:
+    def _told(self, until: int, *, weights: bool) -> list[Disclosure]:
         """List what this session tells of this party up to visits `until`, in whole epochs, and in the evaluation at
-        its end."""
+        its end; `weights`: and those that the job opens when it has ended."""
         job, sizes = self._job, self._sizes
         epochs = max(1, -(-until // sizes.batches) - self._start // sizes.batches)
         part = min(1.0, max(1, until - self._start) / (epochs * sizes.batches))
@@ -216,7 +219,7 @@ class Booking:
         for item in _about(
             self._party, job.model_copy(update={"epochs": epochs}), replace(sizes, epochs=epochs, resumed=self._resumed)
         ):
-            if item.group == "bins" and self._resumed:
+            if (item.group == "bins" and self._resumed) or (item.group == "weights" and not weights):
                 continue
             stays = item.kind == "labels" and item.group == "training" and job.equations == 1 and not item.basis
             numbers = ceil(item.numbers * part) if item.group == "training" else item.numbers

@@ -34,6 +34,7 @@ from securevfl.disclosure.holds import Holds
 from securevfl.runtime.door import Group
 
 Kind = Literal["labels", "columns", "scores", "ids"]
+SUMMED: frozenset[Group] = frozenset({"correlations", "weights"})  # of which a number is a sum over all rows
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,11 @@ class Sizes:
 class Disclosure:
     """One thing that `learner` is told about the data of the parties `about`.
 
-    labels    `count` equations of `of` residuals of a batch (n c); of the group `bins`, bits of all that labels hold
-    columns   `count` numbers a row of `of` columns that are added up, on the rows of the `group`; of the group
-              `correlations` so many sums over all rows, equations about the `of` values of all its columns and rows
+    labels    `count` equations of `of` residuals of a batch (n c); of the groups `bins` and `weights`, bits of all
+              that labels hold
+    columns   `count` numbers a row of `of` columns that are added up, on the rows of the `group`; of the groups
+              `correlations` and `weights` so many sums over all rows, of `of` such numbers, which hold as many bits as
+              its columns in all rows
     scores    `count` numbers f; `of` is 0, as there is no number at which they were all
     ids       `count` ids; `of` is 0 likewise
 
@@ -156,7 +159,7 @@ def earlier(own: Disclosure, before: Sequence[Disclosure], beside: Sequence[Disc
 
     Shares of labels add up as they are, since batches differ in length between jobs. Numbers about columns count
     against the columns of `own`, whichever group of rows they were about: rows change groups from job to job.
-    Correlations are sums over all rows, and count by their share.
+    Correlations, and weights that are told, are sums over all rows, and count by their share.
     """
     named = {each.basis for each in (own, *beside)} - {""}
     total = 0.0
@@ -166,6 +169,6 @@ def earlier(own: Disclosure, before: Sequence[Disclosure], beside: Sequence[Disc
         if item.basis and item.basis in named:
             continue
         named.add(item.basis)
-        by_row = own.kind == "columns" and own.of and item.group != "correlations"
+        by_row = own.kind == "columns" and own.of and not SUMMED & {own.group, item.group}
         total += item.count / own.of if by_row else item.share
     return total

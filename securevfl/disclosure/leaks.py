@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from securevfl.base.roles import PASSIVE
-from securevfl.disclosure.counts import Disclosure, Sizes, earlier
+from securevfl.disclosure.counts import SUMMED, Disclosure, Sizes, earlier
 from securevfl.disclosure.exposure import HALF
 from securevfl.optim.defaults import why_sealed
 from securevfl.options import JobOptions
@@ -72,7 +72,7 @@ def column_leaks(
     """One line for each learner and set of columns that are added up, of the rows that most is told about."""
     most: dict[tuple[str, tuple[str, ...]], Disclosure] = {}
     for own in sorted(counts, key=lambda item: item.count):
-        if own.kind == "columns":
+        if own.kind == "columns" and own.group not in SUMMED:
             most[own.learner, own.about] = own
     for own in most.values():
         told = own.count + round(earlier(own, before) * own.of)

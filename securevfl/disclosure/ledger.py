@@ -43,7 +43,7 @@ import numpy as np
 from securevfl.base.files import write_whole
 from securevfl.data.party import Party
 from securevfl.data.register import Register
-from securevfl.disclosure.counts import Disclosure, Kind
+from securevfl.disclosure.counts import SUMMED, Disclosure, Kind
 from securevfl.disclosure.limits import Limit, ToldTotal, total
 from securevfl.disclosure.row_sets import Members, RowSet, RowSets
 from securevfl.errors import DataError, LeakageError, StorageError
@@ -568,14 +568,14 @@ def _against(told: Disclosure, rows: int, shared: int) -> Disclosure:
     Numbers about each row stay as many. Equations, and bits of all rows, are all taken to be about the shared rows, of
     which they tell everything at most.
     """
-    if shared >= rows or not (told.kind == "labels" or told.group == "correlations"):
+    if shared >= rows or not told.of or not (told.kind == "labels" or told.group in SUMMED):
         return told
     return replace(told, of=max(1, told.of * shared // rows, min(told.count, told.of)))
 
 
 def _alike(told: Disclosure) -> object:
     """Return what it adds up with, row by row."""
-    return told.kind, told.learner, told.group == "correlations"
+    return told.kind, told.learner, told.group in SUMMED
 
 
 def _weights(entries: Sequence[LedgerEntry], names: Sequence[str]) -> list[list[float]]:

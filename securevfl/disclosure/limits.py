@@ -16,6 +16,7 @@ UNITS: dict[Kind, str] = {
     "scores": "scores",
     "ids": "answers to whether an id is in the table",
 }
+BITS = ("bins", "weights", "correlations")  # groups whose numbers are sums over all rows, counted in bits
 WHOLE: dict[Kind, str] = {"labels": "residuals", "columns": "columns"}  # what `Disclosure.of` counts
 
 
@@ -51,7 +52,7 @@ def total(told: Iterable[tuple[str, Disclosure]]) -> ToldTotal:
     runs = set()
     for run, item in told:
         runs.add(run)
-        basis = f"basis {item.basis}" if item.basis else f"run {run}{' bins' * (item.group == 'bins')}"
+        basis = f"basis {item.basis}" if item.basis else f"run {run}{f' {item.group}' * (item.group in BITS)}"
         alike.setdefault(basis, {}).setdefault(None if item.basis else item.like, []).append(item)
     count, share = 0, 0.0
     for basis, groups in alike.items():

@@ -46,6 +46,7 @@ def sizes_of(
     is a helper.
     """
     woe = job.prepare.woe
+    weighed = job.protocol.shares is not None and job.protocol.shares.open_weights
     helpers = tuple(name for name, d in columns.items() if not d)
     columns = {name: d for name, d in columns.items() if d}
     return Sizes(
@@ -66,9 +67,9 @@ def sizes_of(
         enough=dict(enough or {}),
         partition=schedule.name,
         bins={} if woe is None else {name: woe.counts(d) for name, d in columns.items() if name != active},
-        label_bits=1.0
-        if woe is None or labels is None
-        else label_entropy(positive_rows(job, active, labels, schedule.train)),
+        label_bits=label_entropy(positive_rows(job, active, labels, schedule.train))
+        if labels is not None and (woe is not None or (weighed and job.model.loss.classifies and outputs == 1))
+        else 1.0,
         alone=dict(alone or {}),
         helpers=helpers,
         holds=dict(holds or {}),

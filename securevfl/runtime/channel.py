@@ -343,6 +343,6 @@ class Channel:
         self.fail(TransportError(f"{self.me} has stopped: {error}"))
         for peer in peers:
             try:
-                self.send(peer, abort, told=self.tell(Entry(peer, "verdicts")))
+                self.send(peer, abort, told=self.tell(Entry(peer, "verdicts", 1, 8)))
             except TransportError:
                 continue

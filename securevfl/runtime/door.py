@@ -1,13 +1,14 @@
 """A party's door: whatever another party may read of its data leaves under an entry that says what it tells.
 
-    told = channel.tell(Entry("bank", "columns", H.size, about=("shop",)))
+    told = channel.tell(Entry("bank", "columns", H.size, 64, about=("shop",)))
     channel.send("bank", Part(H), lane, told=told)
 
 A message that reveals more than random bits and ciphertexts is a `Telling` one, and no channel sends it without what
 `tell` has handed out. So an entry is made before the first byte leaves: the party's account takes it, which may refuse
 (`securevfl.consent.booking` writes it to disk), then whoever observes the party in this process is given it, and
-only then the message goes. A number that leaves in several messages, or goes round by others as sums do, needs one
-entry; the party that gives the number makes it.
+only then the message goes. It has no more bits than its entry: a receiver may have chosen what each row is multiplied
+by, so a number tells as much as it has bits. A number that leaves in several messages, or goes round by others as sums
+do, needs one entry; the party that gives the number makes it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
+
+from securevfl.crypto.share_ring import ShareRing
 from securevfl.errors import ProtocolError
 from securevfl.runtime.codec import Message
 
 Subject = Literal[
     "labels", "columns", "scores", "codes", "ids", "phases", "losses", "keys", "sizes", "verdicts", "digests"
 ]
+NUMBERS: frozenset[Subject] = frozenset({"labels", "columns", "scores", "phases", "losses"})
 Group = Literal["training", "held out", "new", "bins", "weights", "correlations"]
 
 
@@ -47,8 +52,8 @@ class Entry:
 
     to: str
     kind: Subject
-    numbers: int = 1
-    bits: int = 64
+    numbers: int
+    bits: int
     about: tuple[str, ...] = ()
     group: Group = "training"
     visit: int = 0
@@ -65,7 +70,22 @@ class Leave:
 
 
 class Telling(Message, frozen=True):
-    """A message that reveals, to anyone it may go to, more than random bits and ciphertexts: see `Declared`."""
+    """A message that reveals, to anyone it may go to, more than random bits and ciphertexts: see `Declared`.
+
+    beside: how many bits it has at most beside numbers that follow from data, such as marks and keyed digests; None
+    where what follows from data is hidden among others, as blinded products are.
+    """
+
+    beside: ClassVar[int | None] = 0
+
+    @property
+    def bits(self) -> int:
+        """The bits of its arrays and octets."""
+        return sum(8 * _octets(getattr(self, name)) for name in self.__struct_fields__)
+
+
+def _octets(value: Any) -> int:
+    return value.nbytes if isinstance(value, np.ndarray) else len(value) if isinstance(value, bytes) else 0
 
 
 Account = Callable[[Entry, int], None]
@@ -135,4 +155,12 @@ class Door:
             raise ProtocolError(
                 f"{self.me}: a {type(message).__name__} tells something and was to be sent without an entry; say what "
                 "it tells: channel.send(..., told=channel.tell(Entry(...)))"
+            )
+        if told is None or not isinstance(message, Telling) or told.entry.kind not in NUMBERS:
+            return
+        entry, beside = told.entry, message.beside
+        if beside is not None and message.bits > beside + 8 * ShareRing(min(64, entry.bits)).size(entry.numbers):
+            raise ProtocolError(
+                f"{self.me}: a {type(message).__name__} was to be sent of more bits than its entry has, which is "
+                f"{entry.numbers:,} numbers of {entry.bits} bits; enter what it tells"
             )

@@ -85,9 +85,9 @@ def test_threads_tell_of_rows_of_their_own() -> None:
 
     def other() -> None:
         assert inside.wait(60)
-        door.tell(Entry("shop", "columns", about=("bank",)))
+        door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
         with door.on("held out"):
-            door.tell(Entry("shop", "columns", about=("bank",)))
+            door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
         done.set()
 
     thread = threading.Thread(target=other)
@@ -95,11 +95,11 @@ def test_threads_tell_of_rows_of_their_own() -> None:
     with door.on("new"):
         inside.set()
         assert done.wait(60)
-        door.tell(Entry("shop", "columns", about=("bank",)))
+        door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
         with door.on("bins"):
-            door.tell(Entry("shop", "columns", about=("bank",)))
-        door.tell(Entry("shop", "columns", about=("bank",)))
+            door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
+        door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
     thread.join(60)
-    door.tell(Entry("shop", "columns", about=("bank",)))
+    door.tell(Entry("shop", "columns", 1, 64, about=("bank",)))
     assert [entry.group for entry in notes] == ["training", "held out", "new", "bins", "new", "training"]
     assert door.group == "training"

@@ -169,7 +169,7 @@ def test_the_model_that_patience_keeps_is_noted_opened_and_measured_once(tmp_pat
         evaluate_every=9,
         epochs=18,  # the steps are so long that the loss is well above its least by then
         protocol=vfl.Protocol(shares=vfl.Shares(chunk=20, open_weights=["shop"])),
-        accepts=("scores", "small_metrics", "label_auc"),
+        accepts=("scores", "small_metrics", "label_auc", "opened_weights"),
     )
     run = vfl.simulate(made, own, ledgers=ledgers)
     kept, rows = run.parts["shop"].state["visits"], run.job.schedule(own[0].register).train

@@ -287,7 +287,7 @@ def test_as_many_weights_as_labels_are_not_opened() -> None:
     work = job(protocol=opened)
     with pytest.raises(LeakageError, match="open_weights"):
         guard(work, known_run(work, own).sizes)
-    few = job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores"))
+    few = job(vfl.Trees(trees=2, depth=2), protocol=opened, accepts=("small_metrics", "scores", "opened_weights"))
     guard(few, known_run(few, own).sizes)
     run = vfl.simulate(few, own)
     forest = ForestInputs.read(run.parts["shop"].state["inputs"]).forest

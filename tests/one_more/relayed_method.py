@@ -146,7 +146,7 @@ class RelayedPlayer(BatchPlayer):
             self._sums.contribute(X.mean(axis=1, keepdims=True), Reals())  # 1
         elif self._role == SERVER:
             total: Floats = self._sums.collect((len(X), 1), Reals())  # 1
-            told = channel.tell(Entry(self._seat.active, "columns", total.size, about=self._seat.passives))
+            told = channel.tell(Entry(self._seat.active, "columns", total.size, 64, about=self._seat.passives))
             channel.send(self._seat.active, Total(total), told=told)  # 2
         else:
             return np.array(channel.recv(self._server, Total).values)  # 2

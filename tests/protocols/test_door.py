@@ -17,7 +17,7 @@ from securevfl.protocols.meeting import Verdict
 from securevfl.runtime.channel import Channel, Event, Observer
 from securevfl.runtime.clock import WallClock
 from securevfl.runtime.codec import Message
-from securevfl.runtime.door import Entry, Telling
+from securevfl.runtime.door import Door, Entry, Telling
 from securevfl.runtime.threads import run_threads
 
 DECLARED: list[Declared] = [item for section in sections() for item in section.declared]
@@ -50,11 +50,11 @@ PUBLIC = {
 # How many bits the receiver of a number can make it hold, where it deviates, and what of them the giver counts. Whoever
 # adds a message that tells something names it in one of these; what is weighed by the receiver belongs to the first.
 IN_BITS = {  # no message has more bits than its entry, whatever was multiplied (tests/disclosure/door_watch.py)
-    "Common", "FarCount", "GroupCounts", "MeasuredSum", "OpenedScores", "ReasonCodes",
+    "Common", "FarCount", "GroupCounts", "MeasuredSum", "OpenedScores", "OpenedWeights", "ReasonCodes",
     "EvaluatedPoints", "NamedRows", "RoundedProducts", "RowStates", "ShuffledWords", "Slots", "Tags",
 }  # fmt: skip
 IN_NUMBERS = {  # counted one by one, of 64 bits at most: some 14 labels each; see threat-model.md
-    "Labels", "MaskPartial", "Opened", "OpenedWeights", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
+    "Labels", "MaskPartial", "Opened", "PairMasked", "Part", "PartialSum", "PhasePart", "Pulled",
     "Push", "Residual", "Restored", "SecondMoments",
 }  # fmt: skip
 NOT_OF_ROWS = {  # sizes, keys, digests, verdicts: nothing of a row that a receiver could weigh
@@ -100,6 +100,34 @@ def test_what_is_public_is_a_closed_list() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+def test_none_goes_with_more_bits_than_were_entered(kind: type[Message]) -> None:
+    """Under an entry of ten numbers of 9 bits, 12 octets go and a hundred more do not; blinded products,
+    ciphertexts and words with zeros in them alone have more than they tell."""
+    field = next((name for name, hint in get_type_hints(kind).items() if hint is bytes), None)
+    arrays = [name for name in kind.__struct_fields__ if isinstance(getattr(empty(kind), name), np.ndarray)]
+    if not (field or arrays):
+        return
+
+    def of(octets: int) -> Message:
+        whole = {name: getattr(empty(kind), name) for name in kind.__struct_fields__}
+        dtype = whole[arrays[0]].dtype if arrays else None
+        return kind(
+            **whole
+            | ({arrays[0]: np.zeros(octets // 8 * 8, np.uint8).view(dtype)} if arrays else {field: bytes(octets)})
+        )
+
+    door = Door("shop")
+    told = door.tell(Entry("bank", "labels", 10, 9, about=("shop",)))
+    door.check(of(8), told)
+    if kind.beside is None:
+        door.check(of(2000), told)
+        assert kind.__name__ in ("Opened", "OpenedScores", "PartialSum", "PhasePart", "Push", "Restored")
+    else:
+        with pytest.raises(ProtocolError, match="more bits than its entry"):
+            door.check(of(12 + kind.beside // 8 + 100), told)
+
+
+@pytest.mark.parametrize("kind", sorted(TELLS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
 def test_no_channel_sends_one_without_an_entry(kind: type[Message]) -> None:
     """With a ledger and without, the same; under an entry it goes."""
 
@@ -107,7 +135,7 @@ def test_no_channel_sends_one_without_an_entry(kind: type[Message]) -> None:
         with pytest.raises(ProtocolError, match="without an entry"):
             channel.send("bank", empty(kind))
         if kind.__name__ != "Abort":
-            channel.send("bank", empty(kind), told=channel.tell(Entry("bank", "sizes")))
+            channel.send("bank", empty(kind), told=channel.tell(Entry("bank", "sizes", 1, 64)))
 
     def bank(channel: Channel) -> None:
         if kind.__name__ != "Abort":
@@ -120,7 +148,7 @@ def test_the_entry_of_another_door_is_none() -> None:
     leaves = {}
 
     def shop(channel: Channel) -> None:
-        leaves["shop"] = channel.tell(Entry("bank", "columns", 3, about=("shop",)))
+        leaves["shop"] = channel.tell(Entry("bank", "columns", 3, 64, about=("shop",)))
 
     def bank(channel: Channel) -> None:
         with pytest.raises(ProtocolError, match="own door"):
@@ -134,7 +162,7 @@ def test_what_the_account_refuses_is_not_sent_and_not_counted() -> None:
     def shop(channel: Channel) -> None:
         channel.door.keep(refuse)
         with pytest.raises(LeakageError):
-            channel.tell(Entry("bank", "columns", 3, about=("shop",)))
+            channel.tell(Entry("bank", "columns", 3, 64, about=("shop",)))
         assert not channel.door.totals
 
     def refuse(entry: Entry, total: int) -> None:

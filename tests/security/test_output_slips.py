@@ -213,7 +213,7 @@ def sent_without_an_entry() -> None:
 
 def sent_with_another_s_entry() -> None:
     with pytest.raises(ProtocolError, match="own door"):
-        Door("a").check(SlippedOut(), Door("b").tell(Entry("c", "labels")))
+        Door("a").check(SlippedOut(), Door("b").tell(Entry("c", "labels", 1, 64)))
 
 
 CHECKS: dict[str, tuple[Any, str, list[Callable[[], None]]]] = {

@@ -86,7 +86,8 @@ def test_what_depends_on_a_partys_data_reads_the_same() -> None:
 
 def test_an_abort_has_no_room_for_text() -> None:
     """Its fields are a closed set, a bit, and the name of a party: of another name nothing is sent."""
-    assert get_type_hints(Abort) == {"code": Code, "resumes": bool, "lost": str}
+    hints = get_type_hints(Abort)
+    assert {name: hints[name] for name in Abort.__struct_fields__} == {"code": Code, "resumes": bool, "lost": str}
     assert set(get_args(Code)) == set(STOPPED)
     assert Abort.of(TransportError(SECRET, away="telco"), ["shop", "telco"]).lost == "telco"
     assert not Abort.of(TransportError(SECRET, away=SECRET), ["shop", "telco"]).lost

@@ -27,21 +27,23 @@ from securevfl.families.base import J, Known, MessageProtocol, Method, Told
 from securevfl.families.player import Player
 from securevfl.families.shares.shares_leaks import (
     EXACT_SCORES,
+    OPENED_WEIGHTS,
     SCORES,
     SMALL_METRICS,
     measured,
     measures,
     shares_leaks,
     told_bits,
+    weights_of,
+    weights_told,
 )
 from securevfl.families.shares.shares_needs import needs
-from securevfl.families.shares.shares_plan import SharesJob, check_optimizer, plan_of, turns_back
+from securevfl.families.shares.shares_plan import SharesJob, check_optimizer, plan_of, turns_back, weight_levels
 from securevfl.families.shares.shares_player import SharesPlayer
 from securevfl.families.sizes import evaluated
 from securevfl.families.training_data import State
 from securevfl.models import level_metrics
 from securevfl.models.base import Model
-from securevfl.models.inputs import Spread
 from securevfl.models.linear import LinearModel, Logistic, Poisson
 from securevfl.models.loss import Loss, NumberLoss
 from securevfl.models.trees import Trees
@@ -50,7 +52,7 @@ from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.declared import Declared
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import new_sums, opened_scores, share_measures, visits, work_ahead
+from securevfl.protocols.shares import new_sums, opened_scores, opened_weights, share_measures, visits, work_ahead
 from securevfl.protocols.shares.new_sums import MOST as MOST_COUNTED
 from securevfl.protocols.shares.shares_options import Shares
 
@@ -63,7 +65,7 @@ class SharesMethod(Method[SharesJob]):
     weighs: ClassVar[bool] = True
     replayed: ClassVar[bool] = True
     accounts: ClassVar[bool] = True
-    leak_kinds = (*Method.leak_kinds, SMALL_METRICS, SCORES, EXACT_SCORES)
+    leak_kinds = (*Method.leak_kinds, SMALL_METRICS, SCORES, EXACT_SCORES, OPENED_WEIGHTS)
 
     def trains(self, model: type[Model]) -> bool:
         return issubclass(model, LinearModel)
@@ -157,28 +159,21 @@ class SharesMethod(Method[SharesJob]):
             *(share_measures.declares_pairs if level_metrics.fits(job.model.loss) else share_measures.declares)(),
             *new_sums.declares_counts(),
             *opened_scores.declares(roles.role(asks) if asks in roles.parties else PASSIVE),
-            *(opened_scores.declares_weights() if job.protocol.shares.open_weights else ()),
+            *(opened_weights.declares() if job.protocol.shares.open_weights else ()),
         ]
         return [each for each in dict.fromkeys(found) if roles.may_pass(each.sender, each.receiver)]
 
     def counts(self, job: SharesJob, sizes: Sizes) -> list[Disclosure]:
         """Count what a whole run discloses: a level of each output of each row, from the partner, or one sum of losses,
-        whenever metrics are taken, and one count a chunk; and for each passive party that is told its weights, these
-        as equations about labels."""
+        whenever metrics are taken, and one count a chunk; and the bits of weights that are told, about labels and
+        about the columns of each other party."""
         fits, times, opened = level_metrics.fits(job.model.loss), measures(job, sizes), chunks(job)
         found = [Disclosure("scores", sizes.active, sizes.passives, opened if fits else opened + 2 * times, 0)]
         if fits and (told := times * measured(sizes) * sizes.outputs):
             rows, giver = evaluated(job, sizes)[0], _partner(job, sizes.passives, sizes.columns)
             levels = Disclosure("scores", sizes.active, sizes.passives, told, 0, group=rows, numbers=told, giver=giver)
             found.append(levels)
-        model = job.model
-        for name in job.protocol.shares.open_weights:
-            if name in sizes.passives:
-                spread = Spread(False, sizes.columns[name], sizes.outputs, len(sizes.columns), sizes.rows)
-                weights = model.breadth(spread) * sizes.outputs
-                of = sizes.rows * sizes.outputs
-                found.append(Disclosure("labels", name, (sizes.active,), weights, of, group="weights", numbers=weights))
-        return found
+        return [*found, *weights_told(job, sizes)]
 
     def leaks(self, job: SharesJob, sizes: Sizes, before: Sequence[Disclosure] = ()) -> list[Leak]:
         own = shares_leaks(job, self.counts(job, sizes), sizes, before, _rounds(job, sizes))
@@ -214,7 +209,7 @@ class SharesMethod(Method[SharesJob]):
 
     def tells(self, job: SharesJob, roles: Roles, party: str, known: Known | None) -> list[Told]:
         shares_, asker = job.protocol.shares, self.asker(job, roles.lead)
-        own = [("learns", _WEIGHTS)] if party in shares_.open_weights else []
+        own = [("learns", _weights(job, party, known))] if party in shares_.open_weights else []
         parts = [("", _PARTS.format(asker=asker))] if asker in shares_.open_weights else []
         scores = (
             [("learns", _of_new_rows(job, None if known is None else known.sizes))]
@@ -256,6 +251,20 @@ class SharesMethod(Method[SharesJob]):
 _WEIGHTS = """\
 its own weights, as the job says, so its own part X_k theta_k, which ranks the labels about as
 well as its columns can: to an AUC of .71 to .99 on public tables"""
+_IN_BITS = """\
+{numbers} of {bits} bits each, rounded at random; one that
+deviates has {total:,} bits of its choice of the labels and of the others' columns"""
+
+
+def _weights(job: SharesJob, party: str, known: Known | None) -> str:
+    """Describe in words what a party is told that is told its weights."""
+    if known is None:
+        return _WEIGHTS
+    count, bits = weights_of(job, known.sizes, party), weight_levels(job, known.sizes.rows).bits
+    numbers = f"{count:,} numbers" if count > 1 else "one number"
+    return f"{_WEIGHTS}: {_IN_BITS.format(numbers=numbers, bits=bits, total=count * bits)}"
+
+
 _SCORES = """\
 with what it knows of its own columns; a column with most of the weight can be read.
 Each row is scored once, and never one that was trained on"""

@@ -1,7 +1,9 @@
 """What a training on shares gives away that its parties must agree to by name, before it begins.
 
-*Opened weights.* Weights that were trained on shares follow from all labels; a party that is told as many as there are
-labels may find these.
+*Opened weights.* Weights that were trained on shares follow from all labels, and from the columns of all parties. A
+party that is told as many as there are labels may find each row's residual, and the party with labels from these the
+others' part of each row. One that deviates has every bit of them say what it likes: from half of the bits on that the
+labels, or the columns of another party, hold, the job must accept `opened_weights`.
 
 *Small metrics.* Pairs (level, label) in a hidden order tell metrics, and of no row which pair is its own: but among few
 rows, or few of a label, those of the most extreme own part are well placed, and repeated measurements of the same rows
@@ -16,19 +18,22 @@ own columns allow, unless the job names a number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil, inf
+from math import ceil, inf, log2
 
 from securevfl.disclosure.counts import Disclosure, Sizes, earlier
+from securevfl.disclosure.exposure import HALF
 from securevfl.disclosure.holds import code_bits
 from securevfl.disclosure.leaks import RANK, Leak, LeakKind
-from securevfl.families.shares.shares_plan import SharesJob
+from securevfl.families.shares.shares_plan import SharesJob, weight_levels
 from securevfl.models import level_metrics
+from securevfl.models.inputs import Spread
 from securevfl.options import JobOptions
 from securevfl.protocols.shares.score_ledger import BUDGET, ROWS_PER_MEASURE
 from securevfl.protocols.shares.share_measures import FEW_ALIKE, FEW_ROWS, FEWEST, MOST
 
 __all__ = [
     "EXACT_SCORES",
+    "OPENED_WEIGHTS",
     "SCORES",
     "SMALL_METRICS",
     "bits_of_codes",
@@ -36,6 +41,8 @@ __all__ = [
     "measures",
     "shares_leaks",
     "told_bits",
+    "weights_of",
+    "weights_told",
 ]
 
 HEAVY = 0.5  # of what columns hold
@@ -45,6 +52,12 @@ SMALL_METRICS = LeakKind(
     "metrics of few rows, of few rows of a label, or of the same rows many times",
     "hold out more rows (test_fraction), or evaluate less",
     ("rank_matching", "marked_pairs"),
+)
+OPENED_WEIGHTS = LeakKind(
+    "opened_weights",
+    "weights that are told have half as many bits as labels, or another party's columns, hold, or more",
+    "leave the party out of open_weights, fewer weights, or more rows",
+    ("own_part",),
 )
 SCORES = LeakKind(
     "scores",
@@ -69,7 +82,7 @@ def shares_leaks(
 ) -> list[Leak]:
     """List the leaks of a job, by what is known of the tables and was told before. rounds: the party that rounds
     scores."""
-    return [*_weights(counts, before), *_small_metrics(job, sizes), *_scores(job, sizes, rounds)]
+    return [*_weights(job, counts, sizes, before), *_small_metrics(job, sizes), *_scores(job, sizes, rounds)]
 
 
 def told_bits(job: SharesJob, sizes: Sizes, rounds: str) -> int:
@@ -98,19 +111,68 @@ def measures(job: JobOptions, sizes: Sizes) -> int:
     return rounds // every + (rounds % every > 0) if every else 1
 
 
-def _weights(counts: Sequence[Disclosure], before: Sequence[Disclosure]) -> Iterator[Leak]:
-    """Yield the parties whose weights are opened to them and are as many as there are labels."""
-    for own in counts:
-        told = own.count + ceil(earlier(own, before) * own.of)
-        if own.group == "weights" and told >= own.of:
+def weights_of(job: SharesJob, sizes: Sizes, name: str) -> int:
+    """How many weights a party has, of all outputs."""
+    spread = Spread(name == sizes.active, sizes.columns[name], sizes.outputs, len(sizes.columns), sizes.rows)
+    return job.model.breadth(spread) * sizes.outputs
+
+
+def weights_told(job: SharesJob, sizes: Sizes) -> list[Disclosure]:
+    """Count the bits of weights that are told: about the labels, against what these hold, and about the columns of each
+    party but the one that learns them, as numbers of so many bits against what the columns of all rows hold."""
+    found, bits = [], weight_levels(job, sizes.rows).bits
+    labels = max(1, int(sizes.rows * (log2(sizes.outputs) if sizes.outputs > 1 else sizes.label_bits)))
+    for name in job.protocol.shares.open_weights:
+        count = weights_of(job, sizes, name)
+        if name != sizes.active:
+            about = (sizes.active,)
+            told = Disclosure("labels", name, about, count * bits, labels, group="weights", numbers=count)
+            found.append(told)
+        for other in sizes.columns:
+            if other != name:
+                held = sizes.holds.get(other)
+                of = 0 if held is None else max(1, int(held.bits * sizes.rows / bits))
+                found.append(Disclosure("columns", name, (other,), count, of, group="weights", numbers=count))
+    return found
+
+
+def _weights(
+    job: SharesJob, counts: Sequence[Disclosure], sizes: Sizes, before: Sequence[Disclosure]
+) -> Iterator[Leak]:
+    """Yield the parties whose weights are opened to them and are as many as there are labels, or have half as many bits
+    as labels hold, or as the columns of another party whose table is at hand."""
+    bits, remedy = weight_levels(job, sizes.rows).bits, "leave it out of open_weights, or train fewer weights "
+    remedy += "(fewer trees, a smaller depth, fewer columns) or on more rows"
+    for name in job.protocol.shares.open_weights:
+        count, of, told = weights_of(job, sizes, name), sizes.rows * sizes.outputs, list[str]()
+        own = [each for each in counts if (each.group, each.learner) == ("weights", name) and each.of]
+        labels = [earlier(each, before) for each in own if each.kind == "labels"]
+        total = count + ceil(sum(labels) * of)
+        if total >= of:
             yield Leak(
                 RANK,
-                own.learner,
-                f"its weights, which are opened to it, are {own.count} numbers for {own.of} labels"
-                + (f" (with those of earlier jobs {told})" if told > own.count else "")
-                + ", and can determine them",
-                "leave it out of open_weights, or train fewer weights (fewer trees, a smaller depth, fewer columns) or "
-                "on more rows",
+                name,
+                f"its weights, which are opened to it, are {count} numbers for {of} "
+                + ("residuals" if name == sizes.active else "labels")
+                + (f" (with those of earlier jobs {total})" if total > count else "")
+                + ", and can determine them"
+                + (", and so the others' part of each row" if name == sizes.active else ""),
+                remedy,
+            )
+            continue
+        for each in own:
+            share = each.share + earlier(each, before)
+            if share >= HALF:
+                whose = "labels" if each.kind == "labels" else f"columns of {each.about[0]}"
+                told.append(f"{share:.0%} of what {whose} hold")
+        if told:
+            yield Leak(
+                OPENED_WEIGHTS,
+                name,
+                f"its weights, which are opened to it, have {count * bits:,} bits, by which a party that deviates "
+                f"reads what it likes, up to {' and '.join(told)} with those of earlier jobs",
+                remedy,
+                apart=True,
             )
 
 

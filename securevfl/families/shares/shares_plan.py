@@ -27,6 +27,7 @@ from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.fedbcd import FedBCD
 from securevfl.options import JobOptions
 from securevfl.protocols.choice import Protocol
+from securevfl.protocols.shares.opened_weights import WeightLevels
 from securevfl.protocols.shares.share_numbers import (
     Coefficients,
     Descent,
@@ -131,6 +132,11 @@ def plan(job: SharesJob, *, rows: int, batches: int, parties: int, turned: Turne
         step_bits=job.model.step_bits,
     )
     return Plan(rate, rule, numbers)
+
+
+def weight_levels(job: SharesJob, rows: int) -> WeightLevels:
+    """Return the levels in which weights that were trained on so many rows are told."""
+    return WeightLevels.of(rows, job.model.loss.curvature or 1.0)
 
 
 def _residual_bits(bound: float) -> int:

@@ -24,7 +24,7 @@ from securevfl.families.player import AnsweredRows, AskedRows, KnownRows, OwnRow
 from securevfl.families.shares.shares_leaks import bits_of_codes
 from securevfl.families.shares.shares_measures import InputRows, MeasuredModel, Measures
 from securevfl.families.shares.shares_needs import Turns, chunks_of
-from securevfl.families.shares.shares_plan import Plan, SharesJob, Turned, plan_of, turns_back
+from securevfl.families.shares.shares_plan import Plan, SharesJob, Turned, plan_of, turns_back, weight_levels
 from securevfl.families.training_data import ScaledRows, State, TrainingData
 from securevfl.models.inputs import Inputs, Seen, Spread
 from securevfl.models.linear import LinearModel
@@ -33,10 +33,10 @@ from securevfl.optim.block_descent import BlockDescent
 from securevfl.optim.curvature import of_rows
 from securevfl.protocols.notes import Began
 from securevfl.protocols.seat import Seat
-from securevfl.protocols.shares import opened_scores
+from securevfl.protocols.shares import opened_scores, opened_weights
 from securevfl.protocols.shares import visits as shares
 from securevfl.protocols.shares.chunk_store import NAME_BYTES, InMemory, OnDisk, Ready
-from securevfl.protocols.shares.opened_scores import Asking, Scores, opened
+from securevfl.protocols.shares.opened_scores import Asking, Scores
 from securevfl.protocols.shares.score_ledger import BUDGET, OWN, REFUSED, Ledger
 from securevfl.protocols.shares.share_numbers import Levels, LookUp, Numbers
 from securevfl.protocols.shares.share_products import SHARE_SCHEMES
@@ -288,7 +288,7 @@ class SharesPlayer(Player):
         columns = {name: self._model.breadth(self._spread(d, n, name)) for name, d in seat.columns.items()}
         turned = self._turned
         self._sizes = {"turned": turned, "columns": columns, "rows": max(map(len, parts)), "batches": schedule.batches}
-        self._sizes["named"] = data.named
+        self._sizes["named"], self._sizes["trained"] = data.named, n
         self._sizes["held"] = Holds.of(data.raw(schedule.sample(ROWS))).bits
         if self._inputs is None:
             self._inputs = self._made(data)
@@ -412,12 +412,17 @@ class SharesPlayer(Player):
         return Terms(made.numbers, rows, columns, self._partner, made.rule, seat.outputs, chunks, seat.active)
 
     def _end(self) -> None:
-        """End the training: note the model in the ledger, and open the weights that the job names."""
+        """End the training: open the weights that the job names, and note the model, which has these, in the ledger."""
         state = self._state
         assert state is not None, "it has been trained"
+        terms, named, levels = self._terms, self._options.open_weights, weight_levels(self._job, self._sizes["trained"])
+        leave = opened_weights.enter(self._seat, terms, levels, named)
         all_ended(self._seat)
+        self._state = state = opened_weights.opened(self._seat, terms, state, levels, leave, named)
         self._noted()
-        self._weights = opened(self._seat, self._terms, state, self._options.open_weights)
+        if self._seat.me in named:
+            theta = terms.rule_of(self._seat.me).theta(state.own, state.visits)
+            self._weights = terms.numbers.weights(theta)
         if self._weights is not None and self._training is not None and self._inputs is not None:
             data = self._training.data
             found = self._inputs.importance(self._weights, data.scaled(data.schedule.sample(EXPLAINED)))

@@ -130,7 +130,7 @@ class TwoWayExchange(Link):
         """Send a symmetric matrix (d x d) of this party's in the clear, and return the other's."""
         channel, upper = self._seat.channel, taylor.upper(moments)
         kind: Literal["labels", "columns"] = "labels" if channel.me == self._seat.active else "columns"
-        told = channel.tell(Entry(self._peer, kind, upper.size, about=(channel.me,)))
+        told = channel.tell(Entry(self._peer, kind, upper.size, 64, about=(channel.me,)))
         channel.send(self._peer, SecondMoments(upper), self._lane, told=told)  # 3
         other = np.asarray(channel.recv(self._peer, SecondMoments, self._lane).upper, np.float64)  # 3
         if other.shape != upper.shape or not np.isfinite(other).all():

@@ -7,6 +7,7 @@ choices     a transfer that opens more than its choice, or takes columns that ca
 kept        work that could be gone through twice, states that do not go together
 limits      a score that a ledger should have refused
 numbers     a scale that follows the data
+weights     opened weights of more bits than they need, or that somebody has not entered
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from securevfl.crypto.transfers import base_ot, ot_rows
 from securevfl.crypto.transfers.base_ot import transposed
 from securevfl.crypto.transfers.ot_rows import COLUMNS, Chooser, RowOfferer
 from securevfl.data import datasets
-from securevfl.errors import CryptoError, LeakageError, ProtocolError
+from securevfl.errors import CryptoError, DivergenceError, LeakageError, ProtocolError
 from securevfl.families.training_data import State
 from securevfl.job import Job
 from securevfl.models.linear import Logistic
@@ -42,11 +43,13 @@ from securevfl.optim.fedbcd import FedSGD
 from securevfl.protocols.choice import Protocol
 from securevfl.protocols.notes import SharedResidual
 from securevfl.protocols.shares.chunk_store import NAME_BYTES, OnDisk, SpentNames
+from securevfl.protocols.shares.opened_weights import OpenedWeights
 from securevfl.protocols.shares.score_ledger import COMMITMENT, NEW, Ledger
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.shares_options import Shares
 from securevfl.protocols.shares.visits import Turn
 from securevfl.runtime.channel import Event, Observer
+from securevfl.runtime.door import Entry
 from securevfl.training.checkpoint import Checkpoints, Saved
 from securevfl.training.simulate import simulate
 
@@ -282,6 +285,55 @@ def limited() -> Outcome:
     return outcome
 
 
+class _Weighed(Observer):
+    """What parties enter of opened weights, and the bits of the messages that have them."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str, int]] = []  # whose, kind, bits
+        self.bits: list[int] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event.message, OpenedWeights) and event.direction == "send":
+            self.bits.append(event.message.bits)
+
+    def note(self, me: str, fact: object) -> None:
+        if isinstance(fact, Entry) and fact.group == "weights":
+            self.entries.append((me, fact.kind, fact.numbers * fact.bits))
+
+
+def weighed() -> Outcome:
+    """Check that opened weights have no more bits than they need, which every party enters whose secrets are there."""
+    outcome = Outcome()
+    parties = [party.take(np.arange(_ROWS)) for party in datasets.breast_cancer(parties=3)]
+    shares = Protocol(shares=Shares(chunk=1, open_weights=("shop",)))
+    job = Job(
+        model=Logistic(),
+        optimizer=FedSGD(lr=0.3),
+        protocol=shares,
+        epochs=1,
+        batch_size="all",
+        accepts=("small_metrics", "opened_weights"),
+    )
+    seen = _Weighed()
+    other = "what is served is another model than the one that was opened"
+    try:
+        run = simulate(job, parties, observe=seen)
+    except DivergenceError:  # it is measured after it was opened
+        outcome.add("weights", "shop", other)
+        return outcome
+    columns, most = len(parties[1].columns), 7 + int(np.ceil(np.log2(10 * np.sqrt(_ROWS))))
+    told = columns * most
+    if any(bits > 8 * -(-most // 8) * columns for bits in seen.bits):
+        outcome.add("weights", "shop", "weights are opened in more bits than sampling leaves them")
+    whole = {(name, "columns") for name in ("bank", "telco")} | {("bank", "labels")}
+    if {(name, kind) for name, kind, bits in seen.entries if 0 < bits <= told} != whole:
+        outcome.add("weights", "all", "a party whose secrets are in opened weights has not entered their bits")
+    held = [run.parts[name].state["others"]["shop"] for name in ("bank", "telco") if run.parts[name].state["others"]]
+    if any(np.any(share) for share in held):
+        outcome.add("weights", "shop", other)
+    return outcome
+
+
 def scaled() -> Outcome:
     """Columns and steps stand at scales that are agreed, whatever the columns are."""
     outcome, numbers = Outcome(), Numbers(64, 0.5)
@@ -299,4 +351,5 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "shares: what is kept": kept,
     "shares: limits of scores": limited,
     "shares: numbers": scaled,
+    "shares: opened weights": weighed,
 }

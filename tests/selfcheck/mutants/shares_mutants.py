@@ -13,9 +13,10 @@ from securevfl.crypto.prg import Prg
 from securevfl.crypto.transfers import ot_rows
 from securevfl.crypto.transfers.ot_rows import RowHash, RowOfferer
 from securevfl.families.shares.shares_player import SharesPlayer
+from securevfl.protocols.shares import opened_weights, work_ahead
 from securevfl.protocols.shares import visits as shares
-from securevfl.protocols.shares import work_ahead
 from securevfl.protocols.shares.chunk_store import OnDisk, SpentNames
+from securevfl.protocols.shares.opened_weights import WeightLevels
 from securevfl.protocols.shares.score_ledger import Ledger
 from securevfl.protocols.shares.share_numbers import Numbers
 from securevfl.protocols.shares.share_products import Products
@@ -275,5 +276,26 @@ MUTANTS = [
         "shares: limits of scores",
         "limits",
         patched((Ledger, "_digests", lambda self, ids: [b"%d" % number + each for number, each in enumerate(ids)])),
+    ),
+    Mutant(
+        "weights in full",
+        "weights are opened in 27 bits each, by which powers of two tell 27 labels",
+        "shares: opened weights",
+        "weights",
+        patched((WeightLevels, "of", classmethod(lambda kind, *_: kind(20)))),
+    ),
+    Mutant(
+        "labels in weights not entered",
+        "the party with labels enters what weights tell of its columns, and nothing of its labels",
+        "shares: opened weights",
+        "weights",
+        patched(edited(opened_weights, "enter", ("        if seat.me == seat.active:\n", "        if False:\n"))),
+    ),
+    Mutant(
+        "weights served unrounded",
+        "what holders have of opened weights stays in their shares, and is scored with",
+        "shares: opened weights",
+        "weights",
+        patched(edited(opened_weights, "opened", ("_anew(of, np.zeros_like(share))", "of"))),
     ),
 ]
