@@ -26,7 +26,8 @@ OnStep = Callable[[int, int], None]
 ERASED = "\r\x1b[2K"
 DRAWN = 0.2  # seconds between two drawings on a terminal
 EVERY = 30.0  # seconds between two lines where there is no terminal
-FIRST = 3.0  # seconds after which a wait is told of
+FIRST = 3.0  # seconds after which a wait is told of on a terminal
+QUIET = 10.0  # seconds before the first line elsewhere
 SHOWN = ("auc", "accuracy", "r2", "rmse", "loss")  # the figure of a line: the first of these that is measured
 NAMES = {"auc": "AUC", "r2": "R2", "rmse": "RMSE"}
 
@@ -165,7 +166,7 @@ class _Shown:
                     _write(ERASED + text)
 
     def _print(self) -> None:
-        wait = FIRST + 1
+        wait = QUIET
         while not self._over.wait(wait):
             if text := self._line.text():
                 _write(f"{text}\n")

@@ -65,7 +65,7 @@ def correlate(
     check_writable(report_json, page)
     own = read_in_order(party, data, id_column=id_column, label_column=label_column)
     kept = DisclosureLedger.of(party, ledger)
-    with stoppable(), meeting.events():
+    with stoppable(), meeting.events(party, peers):
         found = correlate_with(
             own,
             peers,
@@ -139,7 +139,7 @@ def fairness(
     if said is not None and groups is not None:
         _show(alone_by_group(own, said, groups, positive=positive), report_json)
         return
-    with stoppable(), meeting.events():
+    with stoppable(), meeting.events(party, peers):
         if said is not None:
             found = ask_groups(own, said, peers, positive=positive, **meeting.keys)
         else:
@@ -258,7 +258,7 @@ def line(
     from securevfl.organisations.measure import measure_lines, slowest
     from securevfl.runtime.clock import Network
 
-    with stoppable(), meeting.events(), progress("measuring") as on_turn:
+    with stoppable(), meeting.events(party, peers), progress("measuring") as on_turn:
         lines = measure_lines(party, meeting.venue(peers), on_turn=on_turn)
 
     def measured(network: Network) -> tuple[float, float, float]:

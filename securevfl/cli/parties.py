@@ -91,7 +91,7 @@ def align(
     with (
         in_use(data),
         stoppable(lambda: keeps),
-        meeting.events(),
+        meeting.events(party, peers),
         pool_of(len(ids)) as pool,
         progress("aligning") as on_progress,
     ):
@@ -119,7 +119,7 @@ def prepare(
 
     job = Job.load(job_file)
     own = _own_table(job, party, data, id_column, label_column)
-    with in_use(data), meeting.events(), progress("preparing") as on_round:
+    with in_use(data), meeting.events(party, _peers(job_file, peers)), progress("preparing") as on_round:
         run(
             job,
             own,
@@ -331,7 +331,7 @@ def predict(
     with (
         in_use(model, data),
         stoppable(),
-        meeting.events(),
+        meeting.events(part.name, peers),
         writers[0] as write,
         writers[1] as on_left,
         progress("predicting") as on_rows,

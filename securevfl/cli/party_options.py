@@ -146,9 +146,16 @@ class MeetingOptions(PlaceOptions):
     verbose: Verbose = False
     log: Log = None
 
-    def events(self) -> AbstractContextManager[None]:
-        """Show events on stderr, and append them to the log if there is one."""
-        return events(self.verbose, self.log)
+    @contextmanager
+    def events(self, me: str = "", peers: Path | None = None) -> Iterator[None]:
+        """Show events on stderr, and append them to the log if there is one; with `peers`, say whom `me` waits for."""
+        from securevfl.cli.live import live
+        from securevfl.transport.peers import Peers
+
+        others = [] if peers is None else [name for name in Peers.load(peers).parties if name != me]
+        waiting = live(others, "", verbose=self.verbose) if others else nullcontext()
+        with waiting, events(self.verbose, self.log):
+            yield
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:

@@ -170,7 +170,7 @@ def score(
     part = ModelPart.load(model)
     check_writable(out, left)
     held = HeldRows.of(part.name, rows_of_file(part, data, id_column=id_column, ordered=False))
-    told, pool = meeting.events(), pool_of(len(held.ids))
+    told, pool = meeting.events(part.name, peers), pool_of(len(held.ids))
     if http is not None:
         from securevfl.organisations.gateway import Gateway, HttpPlace, serve_http
 

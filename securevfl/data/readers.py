@@ -100,7 +100,14 @@ def read_table(
         empty = [name for name in columns if table[name].null_count == table.num_rows]
         if empty and chosen is None:
             raise TableError(f"columns with values were expected, column {empty[0]} is empty; drop it")
-        held = [_column(name, table[name], file.separator, forced=name in texts) for name in columns]
+        held, wrong = list[Read](), list[str]()
+        for name in columns:
+            try:
+                held.append(_column(name, table[name], file.separator, forced=name in texts))
+            except TableError as error:
+                wrong.append(str(error))
+        if wrong:  # all at once, so that a file is mended once
+            raise TableError(f"\n{path}: ".join(wrong))
         y = labels_of(table, label_column, file.separator) if labels else None
         return ReadTable(joined(columns, held), y, ids_of(table[id_column], id_column))
 

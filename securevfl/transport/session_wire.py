@@ -282,6 +282,8 @@ def _difference(one: str, theirs: str, other: str, ours: str) -> str:
     except (ValueError, RecursionError):
         raise FrameError(f"{one}: terms in JSON were expected, something else came") from None
     found = [f"{key} ({one} {_shown(a)}, {other} {_shown(b)})" for key, a, b in _walk("", left, right)]
+    if any(key == "task" for key, *_ in _walk("", left, right)):
+        return "; ".join(found[:1]) + ": run the same command at all parties; score asks those that serve"
     return "; ".join(found[:5]) + ": give all parties the same job.toml and peers.toml"
 
 

@@ -58,7 +58,8 @@ class Screen(io.StringIO):
 def test_a_training_shows_its_line_and_leaves_nothing_behind(screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(cli_live, "DRAWN", 0.0)
-    monkeypatch.setattr(cli_live, "FIRST", -0.99)  # the first line in a pipe after 10 ms
+    monkeypatch.setattr(cli_live, "QUIET", 0.01)
+    monkeypatch.setattr(cli_live, "EVERY", 0.01)
     level, handlers = eventlog.LOGGER.level, list(eventlog.LOGGER.handlers)
     job = vfl.Job(model=vfl.Logistic(), protocol="open", epochs=40, evaluate_every=5, accepts=["columns", "rank"])
     with live((), "round") as on_round:
