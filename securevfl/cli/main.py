@@ -134,7 +134,12 @@ DataFiles = Annotated[
         "--data", metavar="NAME=FILE", help="A party's table: .csv, .csv.gz, .parquet or .npz. Repeat for each party."
     ),
 ]
-IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column that rows are joined on.")]
+IdColumn = Annotated[
+    str,
+    typer.Option(
+        "--id", metavar="COLUMN", help="Column that rows are joined on; several, parted by commas, are one key."
+    ),
+]
 Sizes = Annotated[
     list[str] | None,
     typer.Option(

@@ -60,7 +60,7 @@ def align(
     Every party runs this. What was done before a cut or a restart is kept and not done again.
     """
     from securevfl.data.load import write_rows
-    from securevfl.data.readers import read_ids
+    from securevfl.data.readers import id_rule, read_ids
     from securevfl.display.progress import progress
     from securevfl.organisations.align import align_privately
     from securevfl.organisations.conversation import converse
@@ -86,7 +86,8 @@ def align(
         write_rows(data, rows)
         return len(rows)
 
-    terms = {"parties": list(others.parties), "task": "align"}
+    rule = id_rule(data, id_column)
+    terms = {"parties": list(others.parties), "task": "align"} | ({} if rule is None else {"ids by rule": rule})
     keeps = f"what was done is kept in {work}"
     with (
         in_use(data),

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Option("--party", metavar="NAME", help="Who you are.")]
 Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Your table: .csv, .csv.gz, .parquet or .npz.")]
-IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column of ids.")]
+IdColumn = Annotated[
+    str, typer.Option("--id", metavar="COLUMN", help="Column of ids; several, parted by commas, are one key.")
+]
 LabelColumn = Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column of labels, if you have them.")]
 PeersFile = Annotated[Path, typer.Option("--peers", metavar="FILE", help="Who takes part and where: peers.toml.")]
 SharedJob = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job, the same at every party.")]

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.columns import MISSING, Columns, Read, days_of, is_number, joined, text_levels
+from securevfl.data.id_key import RULE, composed, key_columns
 from securevfl.data.party import Party
 from securevfl.errors import DataError, IdError, LabelError, TableError
 
@@ -90,11 +91,12 @@ def read_table(
         file = _opened(path, id_column)
         if chosen is not None:
             check_chosen(file.names, chosen)
-        columns = list(chosen or (name for name in file.names if name not in (id_column, label_column)))
+        key = key_columns(id_column, file.names)
+        columns = list(chosen or (name for name in file.names if name not in (*key, label_column)))
         if not columns:
             raise TableError("at least one column beside ids and labels was expected, none came; add columns")
         labels = [label_column] if chosen is None and label_column in file.names else []
-        table = file.read([id_column, *labels, *columns])
+        table = file.read(list(dict.fromkeys([*key, *labels, *columns])))
         if not table.num_rows:
             raise TableError("rows were expected below the header, none came; export the table again")
         empty = [name for name in columns if table[name].null_count == table.num_rows]
@@ -109,7 +111,7 @@ def read_table(
         if wrong:  # all at once, so that a file is mended once
             raise TableError(f"\n{path}: ".join(wrong))
         y = labels_of(table, label_column, file.separator) if labels else None
-        return ReadTable(joined(columns, held), y, ids_of(table[id_column], id_column))
+        return ReadTable(joined(columns, held), y, ids_of(table, key))
 
 
 def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
@@ -123,10 +125,20 @@ def read_ids(path: str | Path, *, id_column: str = "id") -> NDArray[Any]:
                 raise IdError("ids were expected, none came; add an array ids")
             ids = arrays["ids"]
         else:
-            ids = ids_of(_opened(path, id_column).read([id_column])[id_column], id_column)
+            file = _opened(path, id_column)
+            key = key_columns(id_column, file.names)
+            ids = ids_of(file.read(key), key)
         if not len(ids):
             raise TableError("rows were expected below the header, none came; export the table again")
         return ids
+
+
+def id_rule(path: str | Path, id_column: str) -> int | None:
+    """Return the number of the rule by which ids of a file are made of several columns; None of one column."""
+    path = Path(path)
+    with named(path):
+        several = _format(path) != "npz" and len(key_columns(id_column, _opened(path, id_column).names)) > 1
+    return RULE if several else None
 
 
 def _format(path: Path) -> str:
@@ -277,7 +289,7 @@ def _plain_numbers(name: str, levels: list[str], separator: str) -> list[float] 
 def check_names(names: list[str], id_column: str) -> None:
     """Check the names of all columns of a file. Raises TableError if they do not look like a header, IdError if the id
     column is not among them."""
-    if id_column not in names:
+    if not set(key_columns(id_column, names)) <= set(names):
         if len(names) == 1 and "|" in names[0]:
             raise TableError(
                 "values parted by commas, semicolons or tabs were expected, the first line has |; export it so"
@@ -349,12 +361,20 @@ def _holds_texts(kind: Any) -> bool:
     return bool(types.is_string(value) or types.is_large_string(value) or types.is_string_view(value))
 
 
-def ids_of(column: Any, id_column: str) -> NDArray[Any]:
-    """Ids of an Arrow column. IdError if one is missing."""
-    if column.null_count:
-        raise IdError(f"an id in every row was expected, {column.null_count} rows have none in {id_column}; fill them")
-    ids: NDArray[Any] = column.to_numpy()
+def ids_of(table: Any, key: Sequence[str]) -> NDArray[Any]:
+    """Ids of an Arrow table by these columns of it. IdError if one is missing."""
+    ids: NDArray[Any] = arrow_ids(table, key).to_numpy()
     return ids
+
+
+def arrow_ids(table: Any, key: Sequence[str]) -> Any:
+    """Return `ids_of` as an Arrow array in chunks."""
+    for name in key:
+        if missing := table[name].null_count:
+            raise IdError(f"an id in every row was expected, {missing} rows have none in {name}; fill them")
+    if len(key) == 1:
+        return table[key[0]]
+    return arrow().chunked_array([composed([table[name].to_pylist() for name in key])])
 
 
 def labels_of(table: Any, label_column: str, separator: str = "") -> NDArray[Any]:

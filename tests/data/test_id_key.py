@@ -1,0 +1,136 @@
+"""Ids of several columns: one form for what parties write differently, by tables that no version of Python changes."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import securevfl as vfl
+from securevfl.data.id_key import _letters, composed, normal
+from securevfl.data.parquet import ParquetSource
+from securevfl.data.readers import id_rule, read_ids, read_party, read_table
+from securevfl.errors import IdError
+
+SPANS = (0, 0x33FF), (0xA640, 0xA7FF), (0xF900, 0xFB06), (0xFE00, 0xFE2F), (0xFF00, 0xFFEF)
+TABLES = "14.0.0"  # of Unicode, which rule 1 was made by
+
+
+def plainly(letter: str) -> str:
+    """The rule for one letter, by Python's own tables."""
+    text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", letter).casefold())
+    kept = (each for each in text if unicodedata.category(each)[0] in "LN")
+    return "".join(str(unicodedata.decimal(each, each)) for each in kept)
+
+
+def entries() -> Iterator[str]:
+    """The file of the rule: what differs from itself, in spans."""
+    letters = (number for low, high in SPANS for number in range(low, high + 1))
+    changed = {
+        n: plainly(chr(n)) for n in letters if unicodedata.category(chr(n)) != "Cn" and plainly(chr(n)) != chr(n)
+    }
+    while changed:
+        first = last = next(iter(changed))
+        text = changed.pop(first)
+        while (following := changed.get(last + 1)) is not None and len(text) < 2:
+            if following != (chr(ord(text) + last + 1 - first) if text else ""):
+                break
+            del changed[(last := last + 1)]
+        yield f"{first:X}" + f"-{last:X}" * (last > first) + f"={text}" * bool(text)
+
+
+def table_text() -> str:
+    return textwrap.fill(" ".join(entries()), 118, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+@pytest.mark.skipif(unicodedata.unidata_version != TABLES, reason="other tables of Unicode")
+def test_the_tables_that_ship_are_those_of_the_rule() -> None:
+    shipped = Path(vfl.__file__).parent / "data" / "letters_1.txt"
+    assert shipped.read_text(encoding="utf-8") == table_text()
+
+
+def test_the_tables_are_the_same_under_every_python() -> None:
+    """What this Python's tables know as well: letters are never given another meaning."""
+    for number, text in _letters().items():
+        assert text == plainly(chr(number)), hex(number)
+
+
+@pytest.mark.parametrize(
+    ("values", "form"),
+    [
+        (
+            ["Müller-Lüdenscheidt", "MU\u0308LLER  LU\u0308DENSCHEIDT", " müller\u00a0lüdenscheidt."],
+            "mullerludenscheidt",
+        ),
+        (["Straße 7", "STRASSE \uff17", "strasse-\u0667"], "strasse7"),
+        (["ﬁn & Söhne", "FIN SOHNE"], "finsohne"),
+        (["Ελλάς", "ΕΛΛΑΣ"], "ελλασ"),
+        (["한국", unicodedata.normalize("NFD", "한국")], unicodedata.normalize("NFD", "한국")),
+        (["が", unicodedata.normalize("NFD", "が")], "か"),
+        (["漢字"], "漢字"),
+        (["---", "\u0301"], ""),
+    ],
+)
+def test_what_is_written_in_several_ways_has_one_form(values: list[str], form: str) -> None:
+    assert {normal(value) for value in values} == {form}
+    assert normal(form) == form
+
+
+def test_values_are_parted_and_gaps_counted() -> None:
+    assert composed([["An na", "Ann"], ["B", "ab"], [7, 7.0]]) == ["1|anna|b|7", "1|ann|ab|7"]
+    for gap in (None, float("nan"), " ", "--"):
+        with pytest.raises(IdError, match="2 rows lack them in one"):
+            composed([["a", gap, "c"], [gap, 2, 3]])
+
+
+def tables(folder: Path, kind: str) -> dict[str, Path]:
+    bank = {"name": ["Zoë Ü", "Ann O'Hara", "Bo"], "born": ["1980-01-02", "1990-03-04", "2000-05-06"], "a": [1.0, 2, 4]}
+    shop = {"who": ["BO", "ZOE U", "Cy"], "day": ["20000506", "1980/01/02", "20000506"], "b": [1.0, 0, 3]}
+    found = {}
+    for name, columns in (("bank", bank | {"y": [0, 1, 1]}), ("shop", shop)):
+        found[name] = folder / f"{name}.{kind}"
+        if kind == "parquet":
+            pa.parquet.write_table(pa.table(columns), found[name])
+        else:
+            rows = zip(*columns.values(), strict=True)
+            found[name].write_text("\n".join(";".join(map(str, row)) for row in [columns, *rows]), encoding="utf-8")
+    return found
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_files_are_read_by_several_columns_which_are_no_features(kind: str, tmp_path: Path) -> None:
+    paths = tables(tmp_path, kind)
+    assert read_ids(paths["shop"], id_column="who, day").tolist() == [
+        "1|bo|20000506",
+        "1|zoeu|19800102",
+        "1|cy|20000506",
+    ]
+    bank = read_party("bank", paths["bank"], id_column="name,born")
+    assert bank.columns == ["a"]
+    assert set(bank.ids.tolist()) >= {"1|zoeu|19800102", "1|annohara|19900304"}
+    table = read_table(paths["shop"], id_column="who,day", chosen=["b"])
+    np.testing.assert_array_equal(table.held.X[:, 0], [1, 0, 3])
+    shop = read_party("shop", paths["shop"], id_column="who,day")
+    both = vfl.align([bank, shop])
+    assert [party.X[:, 0].tolist() for party in both] == [[1, 4], [0, 1]]
+    assert both.missing == {"bank": ["1|cy|20000506"], "shop": ["1|annohara|19900304"]}
+    if kind == "parquet":
+        source = ParquetSource("shop", paths["shop"], id_column="who,day")
+        assert source.columns == ["b"]
+        np.testing.assert_array_equal(source.keys(), shop.keys)
+    with pytest.raises(IdError, match="last are not there; correct --id"):
+        read_ids(paths["shop"], id_column="who,last")
+
+
+def test_rows_that_are_written_alike_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_text("who,day,b\nZoë,1,2\nANN,1,3\nzoe,1,4\n", encoding="utf-8")
+    with pytest.raises(IdError, match="1 ids occur more than once, the first in rows 1 and 3"):
+        read_party("shop", path, id_column="who,day")
+    assert (id_rule(path, "who,day"), id_rule(path, "who")) == (1, None)
