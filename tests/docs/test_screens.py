@@ -1,0 +1,51 @@
+"""Pictures of terminals show what the commands print by now, but for figures, which differ from run to run."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "docs" / "figures"
+pytestmark = pytest.mark.skipif(not FIGURES.exists(), reason="not beside a checkout")
+
+
+def words(picture: str) -> str:
+    """The text of a picture, its figures and their places apart."""
+    text = " ".join(unescape(each) for each in re.findall(r"<text[^>]*>([^<]*)</text>", picture))
+    return re.sub(r"[\s\u2500]+", " ", re.sub(r"\d[\d,.]*", "#", text)).strip()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "explain",
+        "describe",
+        pytest.param("train", marks=pytest.mark.long),
+        pytest.param("join", marks=pytest.mark.slow),
+        pytest.param("demo", marks=pytest.mark.slow),
+    ],
+)
+def test_a_picture_shows_what_the_command_prints(name: str, tmp_path: Path) -> None:
+    screens = pytest.importorskip("benchmarks.screens")
+    screens.prepared(tmp_path)
+    command = screens.TERMINALS[name]
+    printed = screens.joined(tmp_path, command) if name == "join" else screens.shown(tmp_path, command)
+    kept = (FIGURES if name == "demo" else FIGURES / "screens") / f"{name}.svg"
+    found = words(screens.drawn(command, printed))
+    assert found == words(kept.read_text(encoding="utf-8")), "python -m benchmarks.screens docs/figures"
+
+
+def test_every_picture_on_the_page_is_taken_by_the_one_command() -> None:
+    screens = pytest.importorskip("benchmarks.screens")
+    page = (ROOT / "docs" / "screens.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"\(figures/([\w/.-]+)\)", page))
+    pages = {
+        f"screens/{each}-{at}-{how}.png" for each in screens.PAGES for at in screens.WIDTHS for how in screens.COLOURS
+    }
+    taken = {"demo.svg", *(f"screens/{each}.svg" for each in screens.TERMINALS if each != "demo")} | pages
+    assert shown == taken
+    assert {f"screens/{path.name}" for path in (FIGURES / "screens").iterdir()} | {"demo.svg"} == taken
