@@ -40,7 +40,7 @@ def test_the_page(tmp_path: Path) -> None:
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     install, *blocks = blocks
     assert "pip install ." in install[1]
-    (auc,) = re.findall(r"an AUC of about (\.\d\d) here", PAGE.read_text(encoding="utf-8"))
+    (auc,) = re.findall(r"an\s+AUC of about (0\.\d\d) here", PAGE.read_text(encoding="utf-8"))
     told = [run(language, text, tmp_path) for language, text in blocks]
     measured = figures(next(each for each in told if "auc" in each))
     assert measured["auc"] == pytest.approx(float(auc), abs=0.01)
