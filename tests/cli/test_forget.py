@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from securevfl.data.store import table_path
 from securevfl.disclosure.counts import Disclosure
 from securevfl.disclosure.ledger import DisclosureLedger, default_ledger
 from securevfl.families.training_data import State
+from securevfl.organisations import forget
 from securevfl.organisations.align import FolderJournal
 from securevfl.protocols.shares.chunk_store import OnDisk, SpentNames
 from securevfl.runtime import eventlog
@@ -134,3 +136,20 @@ def test_a_damaged_part_is_deleted_and_what_is_none_is_not(place: Place) -> None
         assert (done.exit_code, place.left()) == (2, before), done.output
     place.forget()
     assert not model.exists()
+
+
+def test_faults_of_forgetting_are_seen(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that uses files of a run that is on, and one that takes the names of spent work with the work."""
+    with monkeypatch.context() as fault:
+        fault.setattr(forget, "alone", nullcontext)
+        with in_use(place.table):
+            assert place.forget().exit_code == 0  # and so `test_nothing_is_deleted_while_a_run_is_on` fails
+    before, delete = place.counted(), forget._delete
+
+    def greedy(left: Any, key: str, every: bool, ledger: DisclosureLedger) -> Any:
+        ledger.chunks.unlink()
+        return delete(left, key, every, ledger)
+
+    monkeypatch.setattr(forget, "_delete", greedy)
+    assert place.forget().exit_code == 0
+    assert place.counted() != before  # and so `test_all_that_it_left_is_deleted_and_nothing_that_counts` fails
