@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html as markup
 import textwrap
-from collections.abc import Mapping
 
 from securevfl.audit.findings import Audit, Inference
+from securevfl.display import html as markup
+from securevfl.display.html import Markup, escape
 
 # What an audit found, for people who bring data and read no formulas; and the words that its page uses.
 
@@ -83,47 +83,6 @@ def _sentence(each: Inference, lead: str) -> str:
 
 _SKIPPED = "Attacks that were not carried out"
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --real: #b23a2e; --sim: #3a6ea5;
-  --paper: #fff; --ground: #f6f7f9; --faint: #eef1f4; --amber: #fff8e8; --red: #fdf0ee; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e3e7ee; --soft: #a3adbb; --line: #3a424e; --paper: #1b2027;
-  --ground: #12161b; --faint: #2a313b; --amber: #3a2f14; --red: #43211d; } }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink); margin: 0;
-  background: var(--ground); }
-main { max-width: 62rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2.25rem 0 .6rem; }
-p { margin: .3rem 0; } .soft { color: var(--soft); }
-.verdict { border-left: 6px solid #3c8d5a; background: var(--paper); padding: .9rem 1.1rem; margin: 1.25rem 0;
-  font-weight: 600; }
-.verdict.amber { border-color: #d99a1c; background: var(--amber); }
-.verdict.red { border-color: var(--real); background: var(--red); }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem .9rem; margin: .6rem 0; }
-dt { font-weight: 600; color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-.card { background: var(--paper); border: 1px solid var(--line); border-radius: 6px; padding: .4rem 1.1rem 1rem;
-  margin: 1rem 0; }
-.card h2 { margin: .7rem 0 .5rem; }
-table { border-collapse: collapse; width: 100%; background: var(--paper); }
-th, td { text-align: left; vertical-align: top; padding: .45rem .7rem .45rem 0; border-bottom: 1px solid var(--line); }
-tr:last-child td { border-bottom: 0; } th { font-weight: 600; color: var(--soft); font-size: .85rem; }
-td.fig { white-space: nowrap; font-variant-numeric: tabular-nums; }
-.bar { position: relative; height: .62rem; width: 9rem; background: var(--faint); border-radius: 2px; margin: .2rem 0; }
-.bar i { position: absolute; left: 0; top: 0; bottom: 0; border-radius: 2px; }
-.bar b { position: absolute; top: -.15rem; bottom: -.15rem; width: 2px; background: var(--ink); }
-.real { background: var(--real); } .sim { background: var(--sim); }
-.tag { font-size: .8rem; font-weight: 600; padding: .05rem .5rem; border-radius: 9px; background: var(--faint); }
-.tag.strong { background: var(--red); } .tag.some { background: var(--amber); }
-.tag.exceeds { background: var(--real); color: #fff; }
-.key span { display: inline-block; width: .8rem; height: .6rem; margin: 0 .3rem 0 .9rem; }
-@media (max-width: 40rem) {
-  main { padding: 1rem .7rem 3rem; }
-  table, tbody, tr, td { display: block; width: 100%; } th { display: none; }
-  td { border: 0; padding: .15rem 0; overflow-wrap: anywhere; } tr { border-bottom: 1px solid var(--line); }
-  td.fig { white-space: normal; } dl { grid-template-columns: 1fr; } dt { margin-top: .4rem; }
-}
-@media print { body { background: #fff; } }
-"""
-
 
 def text(audit: Audit, width: int = 100) -> str:
     """Lay the page out for a terminal."""
@@ -177,80 +136,59 @@ def _wrap(line: str, width: int, indent: str) -> list[str]:
 def html(audit: Audit) -> str:
     """Lay the page out as one HTML file."""
     parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>Audit</title><style>{_STYLE}</style></head><body><main>",
-        f'<h1>What each party could infer</h1><p class="soft">{_say(audit.label)}</p>',
-        _terms(audit.facts),
-        f'<div class="verdict {audit.level}">{_say(audit.verdict[:1].upper() + audit.verdict[1:])}.</div>',
-        f"<h2>In plain words</h2>{_list(summary(audit))}",
-        _list([*audit.exceeding, *audit.failed]),
-        '<p class="soft key">Scores: <span class="real"></span>from the real messages'
-        '<span class="sim"></span>from what is declared alone <b>&nbsp;|</b> chance. Words go by the larger of both, '
+        f'<h1>What each party could infer</h1><p class="soft">{escape(audit.label)}</p>',
+        markup.terms(audit.facts),
+        f'<div class="verdict {audit.level}">{escape(audit.verdict[:1].upper() + audit.verdict[1:])}.</div>',
+        f"<h2>In plain words</h2>{markup.items(summary(audit))}",
+        markup.items([*audit.exceeding, *audit.failed]),
+        '<p class="soft key">Scores: <i class="real"></i>from the real messages'
+        '<i class="sim"></i>from what is declared alone <b>&nbsp;|</b> chance. Words go by the larger of both, '
         "and by the distance from chance where a score may be turned over.</p>",
     ]
     for name, role in audit.roles.items():
-        parts.append(f'<section class="card"><h2>{_say(name)} <span class="soft">({role})</span></h2>')
-        opened = audit.opens.get(name, [])
-        parts += [_received(audit, role), _opened(opened), _scores(_of(audit, name)), "</section>"]
+        opened = " ".join(audit.opens.get(name, []))
+        said = f"<p><strong>Opened of its labels</strong> {escape(opened)}</p>" if opened else ""
+        parts.append(markup.section(f"{name} ({role})", _received(audit, role), said, _scores(_of(audit, name))))
     shared = _of(audit, "any party")
-    if shared:
-        parts += ['<section class="card"><h2>Any party</h2>', _scores(shared), "</section>"]
-    if audit.leaks:
-        parts += ["<h2>Leaks named by the job's guards</h2>", _list(audit.leaks)]
-    if audit.skipped:
-        parts += [f"<h2>{_SKIPPED}</h2>", _list(audit.skipped)]
+    parts += [markup.section("Any party", _scores(shared))] if shared else []
+    for title, lines in (("Leaks named by the job's guards", audit.leaks), (_SKIPPED, audit.skipped)):
+        parts += [f"<h2>{title}</h2>", markup.items(lines)] if lines else []
     parts += [
         "<h2>How this was found</h2><p>Every message of two short runs was held against its declaration; each role's",
         f"view was compared with one simulated from its declared output ({audit.tests} p-values); the attacks were",
         f"carried out on whole runs over {audit.seeds} seeds, once with the real messages and once with no more than",
         "the party's own gradients, or the sums it collects. Parties follow the protocol and study what they",
         f"receive. It took {audit.seconds:.0f} s.</p>",
-        f"<h2>Words</h2>{_terms(GLOSSARY)}",
-        "</main></body></html>",
+        f"<h2>Words</h2>{markup.terms(GLOSSARY)}",
     ]
-    return "\n".join(parts)
-
-
-def _say(value: str) -> str:
-    return markup.escape(value)
-
-
-def _terms(terms: Mapping[str, str]) -> str:
-    return "<dl>" + "".join(f"<dt>{_say(term)}</dt><dd>{_say(text)}</dd>" for term, text in terms.items()) + "</dl>"
-
-
-def _list(lines: list[str]) -> str:
-    return "<ul>" + "".join(f"<li>{_say(line)}</li>" for line in lines) + "</ul>" if lines else ""
+    return markup.page("Audit", parts)
 
 
 def _received(audit: Audit, role: str) -> str:
-    rows = [
-        f"<tr><td>{item.message.__name__}</td><td>{item.sender}</td><td>{_say(str(item.reveals))}</td></tr>"
-        for item in audit.declared
-        if item.receiver == role
-    ]
+    rows = [[x.message.__name__, x.sender, str(x.reveals)] for x in audit.declared if x.receiver == role]
     if not rows:
         return '<p class="soft">Receives nothing after the handshake.</p>'
-    return "<table><tr><th>receives</th><th>from</th><th>declared to reveal</th></tr>" + "".join(rows) + "</table>"
-
-
-def _opened(lines: list[str]) -> str:
-    return f"<p><strong>Opened of its labels</strong> {_say(' '.join(lines))}</p>" if lines else ""
+    return f'<div class="stack">{markup.table(["receives", "from", "declared to reveal"], rows)}</div>'
 
 
 def _scores(inferences: list[Inference]) -> str:
     if not inferences:
         return ""
     rows = [
-        f"<tr><td><strong>{_say(each.name)}</strong><br><span class='soft'>{_say(each.what)}</span>"
-        f"<br><span class='soft'>{_say(each.detail)}</span></td>"
-        f"<td class='fig'>{_bar(each)}</td><td class='fig'>{each.real:.3f}<br>{each.simulated:.3f}</td>"
-        f"<td>{_tag(each)}</td><td>{_say(each.remedy)}</td></tr>"
+        [
+            Markup(
+                f"<strong>{escape(each.name)}</strong><br><span class='soft'>{escape(each.what)}"
+                f"<br>{escape(each.detail)}</span>"
+            ),
+            Markup(_bar(each)),
+            Markup(f"{each.real:.3f}<br>{each.simulated:.3f}"),
+            _tag(each),
+            each.remedy,
+        ]
         for each in inferences
     ]
-    heads = "<tr><th>could infer</th><th></th><th>score</th><th>how strongly</th><th>what would make it less</th></tr>"
-    return f"<table style='margin-top: 1rem'>{heads}{''.join(rows)}</table>"
+    heads = ["could infer", "", "score", "how strongly", "what would make it less"]
+    return f'<div class="stack">{markup.table(heads, rows)}</div>'
 
 
 def _bar(each: Inference) -> str:
@@ -264,7 +202,7 @@ def _bar(each: Inference) -> str:
     )
 
 
-def _tag(each: Inference) -> str:
+def _tag(each: Inference) -> Markup:
     kind = "exceeds" if each.exceeds else each.strength
     word = "exceeds what is declared" if each.exceeds else each.strength
-    return f"<span class='tag {kind}'>{word}</span>"
+    return Markup(f"<span class='tag {escape(kind)}'>{escape(word)}</span>")

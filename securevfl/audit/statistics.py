@@ -7,7 +7,6 @@ p-values, all hypotheses true, the chance that any check fails is at most SUITE_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +19,7 @@ SUITE_FALSE_ALARM = 1e-6
 MOST_TESTS = 10_000
 LEVEL = SUITE_FALSE_ALARM / MOST_TESTS
 
-_FEWEST = 40  # numbers below which a test would say nothing
+FEWEST = 40  # numbers below which a test would say nothing
 _CELL = 20  # expected count of a cell of a chi-square test
 
 
@@ -44,12 +43,12 @@ class Battery:
 
 def uniform(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint8]) -> None:
     """Add tests that `fractions` are uniform on [0, 1) and the bytes `low` on 0..255, bit by bit too."""
-    if len(fractions) >= _FEWEST:
+    if len(fractions) >= FEWEST:
         battery.add(f"{name}: KS on residues", float(stats.kstest(fractions, "uniform").pvalue))
         cells = min(256, len(fractions) // _CELL)
         counts = np.bincount((fractions * cells).astype(int).clip(0, cells - 1), minlength=cells)
         battery.add(f"{name}: chi-square on residues", float(stats.chisquare(counts).pvalue))
-    if len(low) >= _FEWEST:
+    if len(low) >= FEWEST:
         cells = 256 if len(low) >= 256 * _CELL else 16
         if len(low) >= cells * _CELL:
             counts = np.bincount(low >> np.uint8(0 if cells == 256 else 4), minlength=cells)
@@ -59,60 +58,9 @@ def uniform(battery: Battery, name: str, fractions: Floats, low: NDArray[np.uint
         battery.add(f"{name}: chi-square on bits", float(stats.chi2.sf(squares, 8)))
 
 
-def bitwise(battery: Battery, name: str, bits: NDArray[np.uint8]) -> None:
-    """Add tests of successive draws (n x b bits, each uniform): every bit, every two, every two of draws in turn.
-
-    Three p-values: the least of all exact binomial tests of one kind, times their number.
-    """
-    if len(bits) < _FEWEST:
-        return
-    n, b = bits.shape
-    rows, later = _packed(bits[: n - 1]), _packed(bits[1:])
-    whole = _packed(bits)
-    ones = np.abs(n - 2 * np.bitwise_count(whole).sum(axis=1, dtype=np.int64)).max()
-    within = max((_unlike(whole[i + 1 :], whole[i], n) for i in range(b - 1)), default=0)
-    in_turn = max(_unlike(later, row, n - 1) for row in rows)
-    battery.add(f"{name}: balance of bits", _least(int(ones), n, b))
-    battery.add(f"{name}: bits of one draw", _least(within, n, b * (b - 1) // 2))
-    battery.add(f"{name}: bits of draws in turn", _least(in_turn, n - 1, b * b))
-
-
-def _packed(bits: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Each column of (n x b) bits as words (b x n / 64), filled up with zeros."""
-    octets = np.packbits(bits.T, axis=1)
-    filled = np.zeros((len(octets), -(-octets.shape[1] // 8) * 8), np.uint8)
-    filled[:, : octets.shape[1]] = octets
-    return filled.view(np.uint64)
-
-
-def _unlike(columns: NDArray[np.uint64], other: NDArray[np.uint64], n: int) -> int:
-    """How far the columns are from being half alike to another: the largest |alike - unlike| of n."""
-    unlike = np.bitwise_count(columns ^ other).sum(axis=1, dtype=np.int64)
-    return int(np.abs(n - 2 * unlike).max(initial=0))
-
-
-def _least(largest: int, n: int, tests: int) -> float:
-    """Return the two-sided p-value of the largest of `tests` sums of n random signs, times their number."""
-    return min(1.0, max(1, tests) * 2.0 * float(stats.binom.sf((n + largest) / 2 - 1, n, 0.5)))
-
-
-def bits_of(words: NDArray[np.unsignedinteger]) -> NDArray[np.uint8]:
-    """Return the bits (n x b) of unsigned words (any shape, n in all), lowest first."""
-    octets = np.ascontiguousarray(words.ravel().astype(words.dtype.newbyteorder("<")))
-    return np.unpackbits(octets.view(np.uint8).reshape(octets.size, -1), axis=1, bitorder="little")
-
-
-def bits_of_numbers(numbers: Sequence[int], width: int) -> NDArray[np.uint8]:
-    """Return the lowest `width` bits (n x width) of each number, lowest first."""
-    size = -(-width // 8)
-    raw = b"".join((number & (1 << width) - 1).to_bytes(size, "little") for number in numbers)
-    rows = np.frombuffer(raw, np.uint8).reshape(len(numbers), size)
-    return np.unpackbits(rows, axis=1, count=width, bitorder="little")
-
-
 def alike(battery: Battery, name: str, real: Floats, simulated: Floats) -> None:
     """Add two-sample tests on fractions in [0, 1): Kolmogorov-Smirnov, and chi-square on cells and on low bits."""
-    if min(len(real), len(simulated)) < _FEWEST:
+    if min(len(real), len(simulated)) < FEWEST:
         return
     battery.add(f"{name}: KS", float(stats.ks_2samp(real, simulated, method="asymp").pvalue))
     for what, shift in (("residues", 1.0), ("low bits", 2.0**16)):
@@ -137,7 +85,7 @@ def told_apart(battery: Battery, name: str, real: Floats, simulated: Floats, see
     from sklearn.preprocessing import StandardScaler
 
     count = min(len(real), len(simulated))
-    if count < _FEWEST:
+    if count < FEWEST:
         return
     both = np.concatenate([real, simulated])
     kind = np.repeat([1, 0], [len(real), len(simulated)])

@@ -17,9 +17,7 @@ Role = str
 ACTIVE: Role = "active"  # has labels
 PASSIVE: Role = "passive"  # has columns and no labels
 SERVER: Role = "server"  # has no table; stands between the others
-HELPER: Role = "helper"  # has no table; is asked by others
 PARTNER: Role = "partner"  # has columns and no labels, and holds shares beside the active party
-HOLDER: Role = "holder"  # keeps a share of what nobody has whole
 
 LEAD: Role = "lead"  # comes first, whatever it is beside: keeps the history and says when to stop
 COLLECTOR: Role = "collector"  # of a sum: is told it

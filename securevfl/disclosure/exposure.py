@@ -23,16 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from securevfl.base.arrays import Floats
-from securevfl.base.extras import extra
 from securevfl.base.special import normal_cdf, normal_quantile
-from securevfl.data.schedule import Schedule
-from securevfl.models.metrics import area_under_curve
 
 NEARLY_ALL = 0.9
 HALF = 0.5
@@ -167,8 +162,8 @@ def measure(batches: Iterable[Floats]) -> Leverage:
 # which the table below follows to .01. Fixed batches repeat the same equations every epoch, so epochs add nothing (an
 # average over epochs even loses a little, as g shrinks). Rows reshuffled every epoch give s more equations each time.
 #
-# The table was measured by `simulate_label_auc` over seeds 0, 1, 2, but for reshuffled batches beyond 10 epochs at a
-# share of 1/4 and beyond 5 at 3/4, where 1 is put down because fewer epochs had reached it: 10 batches of 256 rows,
+# The table was measured over seeds 0, 1, 2 (tests/security/test_label_curve.py), but for reshuffled batches beyond 10
+# epochs at a share of 1/4 and beyond 5 at 3/4, where 1 is put down: fewer epochs had reached it. 10 batches of 256 rows,
 # logistic loss, an active party that learns five columns of its own while the attacker holds d columns of noise and
 # solves all its equations by least squares. Real columns that go with the label say more, and so do attacks that use
 # more than least squares: where g takes two known values, as it would before the first step from zero weights, see
@@ -232,38 +227,3 @@ def _along_shares(z: Floats, share: float) -> float:
     if share <= SHARES[0]:
         return float(z[0] * np.sqrt(share / SHARES[0]))
     return float(np.interp(np.log(share), np.log(SHARES), z))
-
-
-@lru_cache(maxsize=32)
-def simulate_label_auc(share: float, epochs: int, reshuffle: bool, seed: int, batch: int = 256) -> float:
-    """One point of the table, measured again: label AUC after so many epochs over 10 batches."""
-    sparse = extra("scipy.sparse", "sklearn", "the table of label AUC, measured again")
-    lsqr = extra("scipy.sparse.linalg", "sklearn", "the table of label AUC, measured again").lsqr
-    rows, d = 10 * batch, max(1, round(share * batch))
-    generator = np.random.default_rng(seed)
-    own, noise = generator.normal(size=(rows, 5)), generator.normal(size=(rows, d))
-    y = own.sum(axis=1) + generator.normal(size=rows) > 0
-    theta = np.zeros(5)
-    schedule = Schedule(rows, batch_size=batch, epochs=epochs, seed=seed, test_fraction=0.0, reshuffle=reshuffle)
-    equations: list[Any] = []
-    answers: list[Floats] = []
-    by_batch: dict[int, tuple[np.ndarray, Floats]] = {}
-    for visit in schedule.visits():
-        i = visit.rows
-        g = 1 / (1 + np.exp(-own[i] @ theta)) - y[i]
-        theta -= 0.05 * own[i].T @ g / len(i)
-        opened = noise[i].T @ g
-        if reshuffle:
-            places = (np.repeat(range(d), len(i)), np.tile(i, d))
-            equations.append(sparse.coo_array((noise[i].T.ravel(), places), (d, rows)))
-            answers.append(opened)
-        else:
-            total = by_batch[visit.index][1] if visit.index in by_batch else np.zeros(d)
-            by_batch[visit.index] = (i, total + opened)
-    if reshuffle:
-        guess = lsqr(sparse.vstack(equations).tocsr(), np.concatenate(answers), iter_lim=60)[0]
-    else:
-        guess = np.zeros(rows)
-        for i, total in by_batch.values():
-            guess[i] = np.linalg.lstsq(noise[i].T, total)[0]
-    return area_under_curve(y, -guess)

@@ -7,32 +7,56 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
 
+
+class Markup(str):
+    """Text that is HTML already, and stands in a cell as it is."""
+
+    __slots__ = ()
+
+
 Cell = str | int | float | None
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --paper: #fff;
-  --ground: #f6f7f9; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e3e7ee; --soft: #a3adbb; --line: #3a424e; --paper: #1b2027;
-  --ground: #12161b; } }
+:root { --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --paper: #fff; --ground: #f6f7f9; --real: #b23a2e;
+  --sim: #3a6ea5; --good: #3c8d5a; --tint: #eef1f4; --amber: #fff8e8; --red: #fdf0ee; }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e3e7ee; --soft: #a3adbb; --line: #3a424e;
+  --paper: #1b2027; --ground: #12161b; --tint: #2a313b; --amber: #3a2f14; --red: #43211d; color-scheme: dark; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink); margin: 0;
   background: var(--ground); overflow-wrap: break-word; }
 main { max-width: 100rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
 p { margin: .3rem 0; } p, pre { max-width: 62rem; } .soft { color: var(--soft); }
-section { background: var(--paper); border: 1px solid var(--line); border-radius: 6px; padding: .4rem 1.1rem 1rem;
-  margin: 1rem 0; }
+section, .verdict { background: var(--paper); border: 1px solid var(--line); border-radius: 6px;
+  padding: .4rem 1.1rem 1rem; margin: 1rem 0; }
 section h2 { margin: .7rem 0 .5rem; }
-.wide { overflow-x: auto; } .wide:focus-visible { outline: 2px solid #3a6ea5; outline-offset: 2px; }
+.verdict { border-left: 6px solid var(--good); padding: .9rem 1.1rem; font-weight: 600; }
+.verdict.amber { border-left-color: #d99a1c; background: var(--amber); }
+.verdict.red { border-left-color: var(--real); background: var(--red); }
+.wide { overflow-x: auto; } .wide:focus-visible { outline: 2px solid var(--sim); outline-offset: 2px; }
 table { border-collapse: collapse; }
 th, td { text-align: left; vertical-align: top; padding: .35rem 1rem .35rem 0; border-bottom: 1px solid var(--line); }
 tr:last-child > * { border-bottom: 0; } th { font-weight: 600; color: var(--soft); font-size: .85rem; }
 td.figure, th.figure { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem .9rem; margin: .6rem 0; }
+dt { font-weight: 600; color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 pre { font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; margin: .5rem 0 0; }
 code { font: .92em ui-monospace, Menlo, Consolas, monospace; }
 svg { width: 100%; max-width: 40rem; height: auto; display: block; }
 svg text { fill: var(--soft); } svg line { stroke: var(--line); }
-@media (max-width: 30rem) { main { padding: 1.25rem .7rem 3rem; } section { padding: .3rem .8rem .8rem; } }
+.bar { position: relative; height: .62rem; width: 9rem; background: var(--tint); border-radius: 2px; margin: .2rem 0; }
+.bar i { position: absolute; left: 0; top: 0; bottom: 0; border-radius: 2px; }
+.bar b { position: absolute; top: -.15rem; bottom: -.15rem; width: 2px; background: var(--ink); }
+.real { background: var(--real); } .sim { background: var(--sim); }
+.tag { font-size: .8rem; font-weight: 600; padding: .05rem .5rem; border-radius: 9px; background: var(--tint); }
+.tag.some { background: var(--amber); } .tag.strong { background: var(--red); }
+.tag.exceeds { background: var(--real); color: #fff; }
+.key i { display: inline-block; width: .8rem; height: .6rem; margin: 0 .3rem 0 .9rem; }
+@media (max-width: 40rem) { main { padding: 1.25rem .7rem 3rem; } section { padding: .3rem .8rem .8rem; }
+  dl { grid-template-columns: 1fr; } dt { margin-top: .4rem; }
+  .stack table, .stack tbody, .stack tr, .stack td { display: block; } .stack th { display: none; }
+  .stack td { border: 0; padding: .15rem 0; text-align: left; white-space: normal; }
+  .stack tr { border-bottom: 1px solid var(--line); } }
 @media print { body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; }
   .wide { overflow: visible; } section { border: 0; padding: 0; } h2, svg, tr { break-inside: avoid; }
   h2 { break-after: avoid; } }
@@ -43,8 +67,8 @@ _WIDE = '<div class="wide" tabindex="0" role="group">'  # what is wider than a p
 
 
 def escape(text: str) -> str:
-    """Text as HTML shows it."""
-    return markup.escape(text)
+    """Text as HTML shows it; Markup stays as it is."""
+    return text if isinstance(text, Markup) else markup.escape(text)
 
 
 def page(title: str, parts: Sequence[str]) -> str:
@@ -87,12 +111,24 @@ def facts(of: Mapping[str, Cell]) -> str:
     return f"{_WIDE}<table>{rows}</table></div>"
 
 
+def terms(of: Mapping[str, str]) -> str:
+    """Words and what they mean, as a list of definitions."""
+    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in of.items()) + "</dl>"
+
+
+def items(lines: Sequence[str]) -> str:
+    """Lines as a list; empty for none."""
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>" if lines else ""
+
+
 def shown(cell: Cell) -> str:
     """Format a cell as text: figures with as many digits as serve."""
     match cell:
         case None:
             return "-"
-        case bool() | str():
+        case str():
+            return cell
+        case bool():
             return str(cell)
         case int():
             return f"{cell:,}"

@@ -117,11 +117,6 @@ class KnownRows:
     changed: NDArray[np.bool_]
     scores: Floats
 
-    @property
-    def open_rows(self) -> NDArray[np.bool_]:
-        """The rows (m,) to ask about."""
-        return ~self.trained & ~self.changed & np.isnan(self.scores).any(axis=1)
-
 
 @dataclass(frozen=True)
 class AnsweredRows:

@@ -22,12 +22,10 @@ from securevfl.families.shares.shares_plan import on_shares, plan
 from securevfl.job import Job
 from securevfl.models import level_metrics
 from securevfl.protocols.shares.score_ledger import ROWS_PER_MEASURE
-from securevfl.protocols.shares.share_measures import FEWEST, MOST
+from securevfl.protocols.shares.share_measures import MOST
 from securevfl.protocols.shares.share_numbers import Levels
 
 Marks = NDArray[np.bool_]
-
-TOO_FEW = f"metrics are of {FEWEST} rows or more"
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import stats
 
-from securevfl.audit.statistics import Battery, bits_of, bits_of_numbers, bitwise
+from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.masking import KeyPair
 from securevfl.crypto.prg import Prg, derive_key
 from securevfl.families.fdskl.kernel_model import Frequencies, Kernel
 from securevfl.models.linear import starting_weights
 from securevfl.protocols.residuals.defences import Gaussian, uniforms
+from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 from selfcheck.checks import slow_reference
 from selfcheck.entropy import recorded
 

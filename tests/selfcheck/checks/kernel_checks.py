@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-from securevfl.audit.statistics import Battery, bits_of_numbers, bitwise, uniform
+from securevfl.audit.statistics import Battery, uniform
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.kernel import ciphertexts, gradient, residues, shares
 from securevfl.crypto.kernel.residues import DEGREE, Floats, Primes
@@ -31,6 +31,7 @@ from securevfl.crypto.lattice.layout import FISHER, OPENINGS
 from securevfl.crypto.prg import Prg
 from securevfl.crypto.share_ring import ShareRing, common_coin
 from securevfl.errors import CryptoError
+from selfcheck.bits import bits_of_numbers, bitwise
 
 _BITS = (40, 48, 56)
 _ALLOWED = 109  # bits of q at N = 4096

@@ -20,7 +20,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from securevfl.audit.statistics import Battery, bits_of, bits_of_numbers, bitwise
+from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.lattice import polynomial_ring
 from securevfl.crypto.lattice.lattice_product import LatticeEvaluator, LatticeHolder, LatticeScheme
@@ -29,6 +29,7 @@ from securevfl.crypto.lattice.layout import BLINDED, FISHER, OPENINGS, Parameter
 from securevfl.crypto.lattice.polynomial_ring import NOISE_STD, Residues, Ring
 from securevfl.crypto.lattice.row_encoding import checked
 from securevfl.crypto.scheme import Shape
+from selfcheck.bits import bits_of, bits_of_numbers, bitwise
 from selfcheck.entropy import recorded
 
 _ROWS, _REPLIES = 400, 4

@@ -16,12 +16,13 @@ import numpy as np
 from scipy import stats
 
 from securevfl.audit.recording.recorded_runs import WAYS
-from securevfl.audit.statistics import Battery, bits_of_numbers, bitwise
+from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto.paillier.packing import HEADROOM, MessageKind, layout, numbers, read
 from securevfl.crypto.paillier.paillier_keys import SecretKey
 from securevfl.crypto.paillier.paillier_product import PaillierEvaluator, PaillierHolder, PaillierProduct
 from securevfl.crypto.paillier.paillier_sum import PaillierAdder
+from selfcheck.bits import bits_of_numbers, bitwise
 from selfcheck.checks import slow_reference
 from selfcheck.entropy import recorded
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from securevfl.audit.recording.recorded_runs import WAYS
 from securevfl.audit.recording.transcript import Transcript
-from securevfl.audit.statistics import Battery, bits_of, bitwise
+from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.crypto import curve
 from securevfl.crypto.curve import canonical_ids, hash_ids, hash_to_group
@@ -34,6 +34,7 @@ from securevfl.protocols.alignment import psi_transfers
 from securevfl.protocols.alignment.psi import NONCE_BYTES
 from securevfl.protocols.alignment.psi_many import Slots, Store
 from securevfl.protocols.alignment.psi_work import Begin, Points
+from selfcheck.bits import bits_of, bitwise
 from selfcheck.checks import slow_reference
 from selfcheck.checks.alignment_checks import record_alignment
 from selfcheck.entropy import Drawn, recorded

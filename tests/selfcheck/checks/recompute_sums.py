@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from securevfl.audit.recording.recorded_runs import record_sum
 from securevfl.audit.recording.transcript import COLLECTS, Transcript
-from securevfl.audit.statistics import Battery, bits_of, bitwise
+from securevfl.audit.statistics import Battery
 from securevfl.audit.transcripts import Outcome
 from securevfl.protocols.declared import Circle, Reals, Space
 from securevfl.protocols.sums.base import SumProtocol, two_passes
 from securevfl.protocols.sums.pairwise_sum import PairMasked, PairwiseSum
 from securevfl.protocols.sums.sum_masks import residue_type, to_residues
 from securevfl.protocols.sums.tree_sum import MaskedPartial, MaskPartial, TreeSum
+from selfcheck.bits import bits_of, bitwise
 from selfcheck.checks import slow_reference
 from selfcheck.entropy import Drawn, recorded
 
